@@ -1,0 +1,140 @@
+"""The events of a training run, as the methods of one base class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .state import TrainerControl, TrainerState
+
+EVENTS = (
+    "on_init_end",
+    "on_train_begin",
+    "on_train_end",
+    "on_epoch_begin",
+    "on_epoch_end",
+    "on_step_begin",
+    "on_pre_optimizer_step",
+    "on_optimizer_step",
+    "on_substep_end",
+    "on_step_end",
+    "on_evaluate",
+    "on_predict",
+    "on_save",
+    "on_log",
+    "on_prediction_step",
+    "on_push_begin",
+)
+"""The names of all events."""
+
+
+class TrainerCallback:
+    """As `transformers.TrainerCallback`: override the events you care about; the others cost next to nothing.
+
+    Every event is called as `event(args, state, control, **kwargs)`:
+
+    - `args`: the `TrainingArguments`, to read.
+    - `state`: the `TrainerState`, to read.
+    - `control`: the `TrainerControl`, whose switches an event may set, in place or on an object that it returns.
+      Returning `None` keeps the present one.
+    - `kwargs`: always `model`, `processing_class`, `optimizer`, `lr_scheduler`, `train_dataloader` and
+      `eval_dataloader`, each possibly `None`; `metrics` in `on_evaluate` and `on_predict`, `logs` in `on_log`.
+      Name those you need in the signature and end it with `**kwargs`.
+
+    The order of a run: `on_init_end`, once; `on_train_begin`; per epoch `on_epoch_begin`, the steps,
+    `on_epoch_end`; `on_train_end`. A step: `on_step_begin`, `on_substep_end` after each micro-batch but the last,
+    `on_pre_optimizer_step`, `on_optimizer_step`, `on_step_end`. After `on_step_end` and `on_epoch_end` the switches
+    are looked at, which gives `on_log`, `on_evaluate` and `on_save`, in this order.
+    """
+
+    def on_init_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Fire once, when the trainer has been constructed; no optimizer or dataloader exists yet."""
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Fire before the first step of a run, with optimizer, scheduler and dataloader made and a resume loaded.
+
+        `should_training_stop` has just been taken down.
+        """
+
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Fire after the last step, when the final logs are out and the best model, if asked for, is loaded."""
+
+    def on_epoch_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Fire before the first batch of an epoch is drawn; `should_epoch_stop` has just been taken down."""
+
+    def on_epoch_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Fire after the last step of an epoch.
+
+        May raise `should_log`, `should_evaluate` and `should_save`, which are obeyed at once, and
+        `should_training_stop`.
+        """
+
+    def on_step_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Fire before the first micro-batch of a step.
+
+        `should_log`, `should_evaluate` and `should_save` have just been taken down.
+        """
+
+    def on_pre_optimizer_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Fire when the gradients are summed and clipped and the weights are still the old ones."""
+
+    def on_optimizer_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Fire when the weights are new and the gradients are still there."""
+
+    def on_substep_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Fire after a micro-batch that is not the last of its step; never without gradient accumulation."""
+
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Fire after each step; `state.global_step` and `state.epoch` already count it.
+
+        May raise `should_log`, `should_evaluate` and `should_save`, which are obeyed at once, and
+        `should_epoch_stop` and `should_training_stop`.
+        """
+
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Fire after an evaluation, with its `metrics`; with several evaluation sets, after each.
+
+        `state.best_metric` does not yet count this evaluation. May raise `should_training_stop`.
+        """
+
+    def on_predict(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, float], **kwargs: Any
+    ) -> TrainerControl | None:
+        """Fire after `predict`, with its `metrics`."""
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+        """Fire after a checkpoint was written, in every process."""
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+        """Fire after `logs` were added to `state.log_history`; what is changed in `logs` is seen by later callbacks."""
+
+    def on_prediction_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Fire after each batch of an evaluation or a prediction."""
+
+    def on_push_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Fire before a model is pushed to a hub."""

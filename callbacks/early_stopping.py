@@ -1,0 +1,110 @@
+"""Stop when the metric that chooses the best model no longer improves."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from .base import TrainerCallback
+from .state import ExportableState, TrainerControl, TrainerState
+
+logger = logging.getLogger(__name__)
+
+
+class EarlyStoppingError(ValueError, AssertionError):
+    """The arguments give early stopping nothing to go by.
+
+    It is an `AssertionError` as well, since that is what scripts written for transformers expect.
+    """
+
+
+class EarlyStoppingCallback(TrainerCallback, ExportableState):
+    """As `transformers.EarlyStoppingCallback`; how far patience has run out is kept in checkpoints.
+
+    Args:
+        early_stopping_patience: stop after so many evaluations in a row without improvement.
+        early_stopping_threshold: an improvement must be larger than this, in units of the metric.
+    """
+
+    def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float | None = 0.0) -> None:
+        if early_stopping_patience < 0:
+            raise ValueError(
+                f"early_stopping_patience is {early_stopping_patience}, but it is a number of evaluations: give 1 to "
+                "stop at the first one that is not better, or more to wait longer."
+            )
+        self.early_stopping_patience = early_stopping_patience
+        self.early_stopping_threshold = early_stopping_threshold
+        self.early_stopping_patience_counter = 0
+
+    def check_metric_value(self, args: Any, state: TrainerState, control: TrainerControl, metric_value: float) -> None:
+        """Compare with the best value so far and count the evaluations without improvement.
+
+        NaN is no improvement.
+        """
+        if state.best_metric is None or self._improves(metric_value, state.best_metric, args.greater_is_better):
+            self.early_stopping_patience_counter = 0
+        else:
+            self.early_stopping_patience_counter += 1
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Check that there is a metric and that it will be computed.
+
+        Raises:
+            EarlyStoppingError: `metric_for_best_model` is not set, or `eval_strategy` is "no".
+        """
+        if args.metric_for_best_model is None:
+            raise EarlyStoppingError(
+                "EarlyStoppingCallback needs a metric to watch, but metric_for_best_model is None: set it, for "
+                'example metric_for_best_model="eval_loss".'
+            )
+        if args.eval_strategy == "no":
+            raise EarlyStoppingError(
+                "EarlyStoppingCallback watches the evaluations during training, but eval_strategy='no' asks for "
+                "none: set it to 'steps' or 'epoch'."
+            )
+        if not args.load_best_model_at_end:
+            logger.warning(
+                "EarlyStoppingCallback is used without load_best_model_at_end=True: when it stops, the model keeps "
+                "the last weights, not the best ones."
+            )
+
+    def on_evaluate(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> TrainerControl | None:
+        """Count this evaluation, and stop training when patience has run out."""
+        name = args.metric_for_best_model
+        if name is None:  # an evaluation outside of training, which has checked nothing
+            return
+        name = name if name.startswith("eval_") else f"eval_{name}"
+        value = (metrics or {}).get(name)
+        if value is None:
+            logger.warning(
+                "Early stopping watches %s (metric_for_best_model), which this evaluation does not report, so it is "
+                "not counted. It reports: %s.",
+                name,
+                ", ".join(metrics or {}) or "nothing",
+            )
+            return
+        self.check_metric_value(args, state, control, value)
+        if self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_training_stop = True
+
+    def state(self) -> dict[str, Any]:
+        """Return both arguments, and the count as an attribute."""
+        arguments = ("early_stopping_patience", "early_stopping_threshold")
+        counter = "early_stopping_patience_counter"
+        return {
+            "args": {name: getattr(self, name) for name in arguments},
+            "attributes": {counter: getattr(self, counter)},
+        }
+
+    def _improves(self, value: float, best: float, greater_is_better: bool | None) -> bool:
+        better = value > best if greater_is_better else value < best
+        return better and abs(value - best) > (self.early_stopping_threshold or 0.0)

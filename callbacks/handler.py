@@ -1,0 +1,276 @@
+"""The list of callbacks, and the one place through which every event goes."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from .base import EVENTS, TrainerCallback
+from .flow import DefaultFlowCallback
+from .state import TrainerControl, TrainerState
+
+logger = logging.getLogger(__name__)
+
+_DO_NOTHING = {event: getattr(TrainerCallback, event) for event in EVENTS}
+_OWN_EVENT = object()
+
+
+class CallbackHandler(TrainerCallback):
+    """As `transformers.CallbackHandler`, but an event that a callback does not override is not called.
+
+    Args:
+        callbacks: instances, or classes that can be constructed without arguments. An object that is no
+            `TrainerCallback` but has some of its events may be given, too.
+        model: passed to every event, as are the next three.
+        processing_class: the tokenizer or other processor.
+        optimizer: may be `None` until training begins.
+        lr_scheduler: may be `None` until training begins.
+
+    All of these are attributes that can be replaced at any time, as are `train_dataloader` and `eval_dataloader`;
+    callbacks may also be appended to `callbacks`. Every event passes through `call_event`.
+    """
+
+    def __init__(
+        self,
+        callbacks: Iterable[Any],
+        model: Any,
+        processing_class: Any,
+        optimizer: Any,
+        lr_scheduler: Any,
+    ) -> None:
+        self.callbacks: list[Any] = []
+        for callback in callbacks:
+            self.add_callback(callback)
+        self.model = model
+        self.processing_class = processing_class
+        self.optimizer = optimizer
+        self.lr_scheduler = lr_scheduler
+        self.train_dataloader: Any = None
+        self.eval_dataloader: Any = None
+        if not any(isinstance(cb, DefaultFlowCallback) for cb in self.callbacks):
+            logger.warning(
+                "There is no DefaultFlowCallback among the callbacks, so nothing logs, evaluates, saves or stops at "
+                "the intervals of the arguments. Add one, unless a callback of yours does this. The callbacks are: %s",
+                self._names(),
+            )
+
+    def add_callback(self, callback: Any) -> None:
+        """Put a callback, or an instance of a callback class, at the end of the list.
+
+        Warns if there is one of the same class already.
+
+        Raises:
+            TypeError: it has none of the events, or it is a callback of Lightning.
+        """
+        added = callback() if isinstance(callback, type) else callback
+        _check_is_callback(added)
+        if any(type(present) is type(added) for present in self.callbacks):
+            logger.warning(
+                "A second %s is added to the callbacks, and both will be called. They were: %s",
+                type(added).__name__,
+                self._names(),
+            )
+        self.callbacks.append(added)
+
+    def pop_callback(self, callback: Any) -> Any | None:
+        """Take a callback out and return it; `None` if it is not there.
+
+        A class stands for the first callback of that class or of a subclass.
+        """
+        index = self._find(callback)
+        return None if index is None else self.callbacks.pop(index)
+
+    def remove_callback(self, callback: Any) -> None:
+        """Take a callback out.
+
+        A class stands for the first callback of that class or of a subclass; if there is none, nothing happens, so
+        that a default callback can be removed without asking whether it is in use.
+
+        Raises:
+            ValueError: this instance is not there.
+        """
+        if self.pop_callback(callback) is None and not isinstance(callback, type):
+            raise ValueError(
+                f"remove_callback was given a {type(callback).__name__} that is not among the callbacks. They are: "
+                f"{self._names()}. To remove whichever one of a class is there, pass the class."
+            )
+
+    @property
+    def callback_list(self) -> str:
+        """The class names of the callbacks, one per line."""
+        return "\n".join(type(cb).__name__ for cb in self.callbacks)
+
+    def call_event(
+        self, event: str, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Call `event` on each callback that has something to do in it, in order, and return the last control.
+
+        A callback added meanwhile is called as well; one removed meanwhile is not.
+
+        Raises:
+            AttributeError: neither is `event` one of the events nor does any callback define it.
+            TypeError: a callback returned something other than a control or `None`.
+        """
+        do_nothing = _DO_NOTHING.get(event, _OWN_EVENT)
+        if do_nothing is _OWN_EVENT:
+            self._check_is_defined(event)
+        callbacks = self.callbacks
+        index = 0
+        while index < len(callbacks):
+            callback = callbacks[index]
+            method = getattr(callback, event, None)
+            if method is None or getattr(method, "__func__", None) is do_nothing:
+                index += 1
+                continue
+            returned = method(
+                args,
+                state,
+                control,
+                model=self.model,
+                processing_class=self.processing_class,
+                optimizer=self.optimizer,
+                lr_scheduler=self.lr_scheduler,
+                train_dataloader=self.train_dataloader,
+                eval_dataloader=self.eval_dataloader,
+                **kwargs,
+            )
+            if returned is not None:
+                control = _checked_control(returned, callback, event)
+            index = _index_after(callback, index, callbacks)
+        return control
+
+    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Pass the event on."""
+        return self.call_event("on_init_end", args, state, control, **kwargs)
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Take down `should_training_stop` and pass the event on."""
+        control.should_training_stop = False
+        return self.call_event("on_train_begin", args, state, control, **kwargs)
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Pass the event on."""
+        return self.call_event("on_train_end", args, state, control, **kwargs)
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Take down `should_epoch_stop` and pass the event on."""
+        control.should_epoch_stop = False
+        return self.call_event("on_epoch_begin", args, state, control, **kwargs)
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Pass the event on."""
+        return self.call_event("on_epoch_end", args, state, control, **kwargs)
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Take down `should_log`, `should_evaluate` and `should_save` and pass the event on."""
+        control.should_log = control.should_evaluate = control.should_save = False
+        return self.call_event("on_step_begin", args, state, control, **kwargs)
+
+    def on_pre_optimizer_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Pass the event on."""
+        return self.call_event("on_pre_optimizer_step", args, state, control, **kwargs)
+
+    def on_optimizer_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Pass the event on."""
+        return self.call_event("on_optimizer_step", args, state, control, **kwargs)
+
+    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Pass the event on."""
+        return self.call_event("on_substep_end", args, state, control, **kwargs)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Pass the event on."""
+        return self.call_event("on_step_end", args, state, control, **kwargs)
+
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+    ) -> TrainerControl:
+        """Take down `should_evaluate` and pass the event on with the `metrics`."""
+        control.should_evaluate = False
+        return self.call_event("on_evaluate", args, state, control, metrics=metrics, **kwargs)
+
+    def on_predict(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
+    ) -> TrainerControl:
+        """Pass the event on with the `metrics`."""
+        return self.call_event("on_predict", args, state, control, metrics=metrics, **kwargs)
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Take down `should_save` and pass the event on."""
+        control.should_save = False
+        return self.call_event("on_save", args, state, control, **kwargs)
+
+    def on_log(
+        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
+    ) -> TrainerControl:
+        """Take down `should_log` and pass the event on with the `logs`."""
+        control.should_log = False
+        return self.call_event("on_log", args, state, control, logs=logs, **kwargs)
+
+    def on_prediction_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Pass the event on."""
+        return self.call_event("on_prediction_step", args, state, control, **kwargs)
+
+    def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Pass the event on."""
+        return self.call_event("on_push_begin", args, state, control, **kwargs)
+
+    def _names(self) -> str:
+        return ", ".join(type(cb).__name__ for cb in self.callbacks) or "none"
+
+    def _find(self, callback: Any) -> int | None:
+        """Return the index of the first callback of this class, or of this instance."""
+        for index, present in enumerate(self.callbacks):
+            if isinstance(present, callback) if isinstance(callback, type) else present == callback:
+                return index
+        return None
+
+    def _check_is_defined(self, event: str) -> None:
+        if not any(hasattr(cb, event) for cb in self.callbacks):
+            close = get_close_matches(event, EVENTS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise AttributeError(f"No callback defines the event {event!r}.{hint} The callbacks are: {self._names()}.")
+
+
+def _index_after(callback: Any, index: int, callbacks: list[Any]) -> int:
+    """Return where to go on after `callback`, called at `index`, which may have changed the list meanwhile."""
+    if index < len(callbacks) and callbacks[index] is callback:
+        return index + 1
+    moved = [place for place, present in enumerate(callbacks) if present is callback]
+    return moved[-1] + 1 if moved else index  # one that removed itself has made room for the next
+
+
+def _check_is_callback(candidate: Any) -> None:
+    """Refuse objects that could never be called, or would be called with the wrong arguments."""
+    if isinstance(candidate, TrainerCallback):
+        return
+    for package in ("lightning.pytorch", "pytorch_lightning"):
+        theirs = getattr(sys.modules.get(package), "Callback", None)
+        if theirs is not None and isinstance(candidate, theirs):
+            raise TypeError(
+                f"{type(candidate).__name__} is a callback of Lightning, whose hooks have other arguments than the "
+                "events of a TrainerCallback. Pass it in `callbacks` of the Trainer, which gives it to Lightning."
+            )
+    if not any(hasattr(candidate, event) for event in EVENTS):
+        raise TypeError(
+            f"{candidate!r} of type {type(candidate).__name__} is not a callback: it has none of the events. Pass a "
+            f"TrainerCallback, or an object with at least one of {', '.join(EVENTS)}."
+        )
+
+
+def _checked_control(returned: Any, callback: Any, event: str) -> TrainerControl:
+    if not hasattr(returned, "should_training_stop"):
+        raise TypeError(
+            f"{type(callback).__name__}.{event} returned {returned!r} of type {type(returned).__name__}: an event "
+            "returns the control that it was given, or nothing."
+        )
+    return returned

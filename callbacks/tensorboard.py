@@ -1,0 +1,146 @@
+"""Logs for TensorBoard."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import socket
+from datetime import datetime
+from importlib.util import find_spec
+from typing import Any
+
+from .base import TrainerCallback
+from .state import TrainerControl, TrainerState
+
+logger = logging.getLogger(__name__)
+
+
+class TensorBoardCallback(TrainerCallback):
+    """As `transformers.integrations.TensorBoardCallback`, but a log directory that was asked for is kept in a search.
+
+    The logs go to `args.logging_dir`, else to the environment variable `TENSORBOARD_LOGGING_DIR`, else to
+    `output_dir/runs/<date>_<host>`; each trial of a hyperparameter search to a subfolder of its name. Only the first
+    process of all writes. A writer is opened when training begins, or at the first log outside of training.
+
+    Args:
+        tb_writer: a `torch.utils.tensorboard.SummaryWriter` to use instead.
+
+    Raises:
+        ImportError: tensorboard is not installed and no writer was given.
+    """
+
+    def __init__(self, tb_writer: Any = None) -> None:
+        if tb_writer is None and find_spec("tensorboard") is None:
+            raise ImportError(
+                "TensorBoardCallback needs the package tensorboard, which is not installed: run `pip install "
+                "tensorboard`, or set report_to='none'."
+            )
+        self.tb_writer = tb_writer
+        self._given_writer = tb_writer
+        self.logging_dir: str | None = None
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Open a writer and note the arguments, as text and as hyperparameters, and the model's configuration."""
+        if not state.is_world_process_zero:
+            return
+        if state.is_hyper_param_search:
+            self._close()
+            self.logging_dir = None
+        writer = self._writer(args, state)
+        writer.add_text("args", _as_text(args))
+        config = getattr(model, "config", None)
+        if config is not None:
+            writer.add_text("model_config", _as_text(config))
+        if hasattr(writer, "add_hparams") and hasattr(args, "to_sanitized_dict"):
+            _add_hparams(writer, args.to_sanitized_dict())
+
+    def on_log(
+        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Write numbers as scalars and strings as text, at `state.global_step`; warn about anything else."""
+        if not state.is_world_process_zero or not logs:
+            return
+        writer = self._writer(args, state)
+        for name, value in rewrite_logs(logs).items():
+            if isinstance(value, str):
+                writer.add_text(name, value, state.global_step)
+            elif _is_scalar(value):
+                writer.add_scalar(name, value, state.global_step)
+            else:
+                logger.warning(
+                    "TensorBoard shows numbers and strings, so the log %r = %r of type %s is left out.",
+                    name,
+                    value,
+                    type(value).__name__,
+                )
+        writer.flush()
+
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Close the writer; a later log opens one on the same directory."""
+        self._close()
+
+    def _close(self) -> None:
+        if self.tb_writer is not None:
+            self.tb_writer.close()
+            self.tb_writer = self._given_writer
+
+    def _writer(self, args: Any, state: TrainerState) -> Any:
+        if self.tb_writer is None:
+            from torch.utils.tensorboard.writer import SummaryWriter
+
+            if self.logging_dir is None:
+                self.logging_dir = _logging_dir(args, state)
+            self.tb_writer = SummaryWriter(log_dir=self.logging_dir)
+        return self.tb_writer
+
+
+def rewrite_logs(logs: dict[str, Any]) -> dict[str, Any]:
+    """As `transformers.integrations.rewrite_logs`: `eval_loss` becomes `eval/loss`, `loss` becomes `train/loss`.
+
+    What begins with `eval_` or `test_` goes to that group, everything else to `train`.
+    """
+    grouped = {}
+    for name, value in logs.items():
+        group, separator, rest = name.partition("_")
+        grouped[f"{group}/{rest}" if separator and group in ("eval", "test") else f"train/{name}"] = value
+    return grouped
+
+
+def _logging_dir(args: Any, state: TrainerState) -> str:
+    asked = getattr(args, "logging_dir", None) or os.environ.get("TENSORBOARD_LOGGING_DIR")
+    if asked:
+        directory = os.path.expanduser(asked)
+    else:
+        started = datetime.now().strftime("%b%d_%H-%M-%S")
+        directory = os.path.join(args.output_dir, "runs", f"{started}_{socket.gethostname()}")
+    if state.is_hyper_param_search and state.trial_name is not None:
+        directory = os.path.join(directory, state.trial_name)
+    return directory
+
+
+def _as_text(described: Any) -> str:
+    """Return JSON for arguments or a configuration, or whatever comes nearest."""
+    if hasattr(described, "to_json_string"):
+        return described.to_json_string()
+    if dataclasses.is_dataclass(described) and not isinstance(described, type):
+        described = dataclasses.asdict(described)
+    return json.dumps(described, indent=2, default=str)
+
+
+def _add_hparams(writer: Any, values: dict[str, Any]) -> None:
+    """Write hyperparameters into the run itself; torch would make a run of its own for them otherwise."""
+    if type(writer).__module__.startswith("torch."):
+        writer.add_hparams(values, {}, run_name=".")
+    else:
+        writer.add_hparams(values, {})
+
+
+def _is_scalar(value: Any) -> bool:
+    """Whether it is a number, or an array of numpy or torch that holds just one."""
+    return isinstance(value, (int, float)) or (hasattr(value, "item") and getattr(value, "ndim", None) == 0)

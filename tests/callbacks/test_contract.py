@@ -1,0 +1,144 @@
+"""What holds for every callback of the package."""
+
+import inspect
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import integrations
+from transformers import trainer_callback as reference
+
+import lightrainer.callbacks as ours
+
+CALLBACKS = {
+    "DefaultFlowCallback": {},
+    "EarlyStoppingCallback": {"early_stopping_patience": 2},
+    "LossCurveCallback": {},
+    "PrinterCallback": {},
+    "ProgressCallback": {},
+    "TensorBoardCallback": {},
+}
+NOT_A_CALLBACK_TO_PASS = {"CallbackHandler", "TrainerCallback"}
+IN_A_RUN = (
+    "on_init_end",
+    "on_train_begin",
+    "on_epoch_begin",
+    "on_step_begin",
+    "on_substep_end",
+    "on_pre_optimizer_step",
+    "on_optimizer_step",
+    "on_step_end",
+    "on_log",
+    "on_prediction_step",
+    "on_evaluate",
+    "on_save",
+    "on_epoch_end",
+    "on_train_end",
+    "on_predict",
+    "on_push_begin",
+)
+EXTRA = {"on_log": {"logs": {"loss": 1.5, "learning_rate": 1e-3, "note": "text"}}} | {
+    event: {"metrics": {"eval_loss": 2.0}} for event in ("on_evaluate", "on_predict")
+}
+
+
+def arguments(tmp_path, **changed):
+    values = {
+        "output_dir": str(tmp_path),
+        "logging_dir": None,
+        "logging_first_step": False,
+        "logging_strategy": "steps",
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "eval_delay": 0,
+        "metric_for_best_model": "loss",
+        "greater_is_better": False,
+        "load_best_model_at_end": True,
+        "gradient_accumulation_steps": 1,
+        "world_size": 1,
+    }
+    args = SimpleNamespace(**(values | changed))
+    args.to_json_string = lambda: json.dumps(values)
+    args.to_sanitized_dict = lambda: {k: v if isinstance(v, (int, float, str)) else str(v) for k, v in values.items()}
+    return args
+
+
+def everything():
+    """What the handler passes along with each event."""
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    names = ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
+    return dict(zip(names, (model, None, optimizer, None, [0], [0, 1]), strict=True))
+
+
+def test_the_callbacks_are_those_that_are_tested_here():
+    found = {
+        name
+        for name in ours.__all__
+        if inspect.isclass(getattr(ours, name)) and issubclass(getattr(ours, name), ours.TrainerCallback)
+    }
+    assert found - NOT_A_CALLBACK_TO_PASS == set(CALLBACKS)
+
+
+def test_the_events_are_those_of_the_reference():
+    theirs = {name for name in vars(reference.TrainerCallback) if name.startswith("on_")}
+    assert len(ours.EVENTS) == 16
+    assert set(ours.EVENTS) == theirs == set(IN_A_RUN)
+
+
+@pytest.mark.parametrize("name", sorted(CALLBACKS.keys() - {"LossCurveCallback"}))  # which has no counterpart
+def test_constructor_arguments_come_in_the_order_of_the_reference(name):
+    counterpart = getattr(integrations if name == "TensorBoardCallback" else reference, name)
+    mine, theirs = (inspect.signature(cls).parameters.values() for cls in (getattr(ours, name), counterpart))
+    assert [(p.name, p.default) for p in mine] == [(p.name, p.default) for p in theirs]
+
+
+@pytest.mark.parametrize("first_process", [True, False])
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_every_event_takes_the_documented_arguments_and_gives_a_control_or_nothing(name, first_process, tmp_path):
+    callback = getattr(ours, name)(**CALLBACKS[name])
+    state = ours.TrainerState(
+        max_steps=4,
+        global_step=1,
+        log_history=[{"loss": 1.5, "step": 1}],
+        is_world_process_zero=first_process,
+        is_local_process_zero=first_process,
+    )
+    control = ours.TrainerControl()
+    for event in IN_A_RUN:
+        returned = getattr(callback, event)(arguments(tmp_path), state, control, **everything(), **EXTRA.get(event, {}))
+        assert returned is None or returned is control, event
+    if not first_process:
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("event", ours.EVENTS)
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_every_event_alone_works_without_the_ones_before_it(name, event, tmp_path):
+    callback = getattr(ours, name)(**CALLBACKS[name])
+    state = ours.TrainerState(max_steps=4, global_step=2)
+    getattr(callback, event)(arguments(tmp_path), state, ours.TrainerControl(), **everything(), **EXTRA.get(event, {}))
+    callback.on_train_end(arguments(tmp_path), state, ours.TrainerControl())
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_the_handler_of_the_reference_can_drive_it(name, tmp_path):
+    handler = reference.CallbackHandler([getattr(ours, name)(**CALLBACKS[name])], None, None, None, None)
+    state, control = reference.TrainerState(max_steps=4, global_step=1), reference.TrainerControl()
+    for event in IN_A_RUN:
+        control = getattr(handler, event)(arguments(tmp_path), state, control, *EXTRA.get(event, {}).values())
+    assert isinstance(control, reference.TrainerControl)
+
+
+def test_nothing_but_the_standard_library_is_loaded_on_import():
+    script = """
+import sys, lightrainer
+before = set(sys.modules)
+import lightrainer.callbacks
+print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))
+"""
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert set(out.stdout.split()) <= {"lightrainer"}

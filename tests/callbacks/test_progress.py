@@ -1,0 +1,123 @@
+"""The bar and the printed lines."""
+
+from types import SimpleNamespace
+
+import pytest
+from transformers import trainer_callback as reference
+
+import lightrainer.callbacks as ours
+from lightrainer.callbacks import PrinterCallback, ProgressCallback, TrainerControl, TrainerState
+
+ARGS = SimpleNamespace(gradient_accumulation_steps=2, world_size=1)
+CONTROL = TrainerControl()
+LOGS = {"loss": 1.23456789, "learning_rate": 5e-5, "step": 3, "note": "n", "total_flos": 1e9}
+
+
+class NoLength:
+    """An iterable dataset's loader."""
+
+
+def run(callback, state, steps=3, logs=LOGS):
+    callback.on_train_begin(ARGS, state, CONTROL)
+    for _ in range(steps):
+        state.global_step += 1
+        callback.on_step_end(ARGS, state, CONTROL)
+    callback.on_log(ARGS, state, CONTROL, logs=logs)
+
+
+@pytest.mark.parametrize("name", ["ProgressCallback", "PrinterCallback"])
+def test_logs_are_written_as_the_reference_writes_them(name, capsys):
+    written = []
+    for module in (ours, reference):
+        callback = getattr(module, name)()
+        run(callback, TrainerState(max_steps=10), logs=dict(LOGS))
+        callback.on_train_end(ARGS, TrainerState(), CONTROL)
+        written.append(capsys.readouterr().out)
+    assert written[0] == written[1]
+    assert "1.235" in written[0]
+
+
+def test_loss_learning_rate_and_speed_stand_beside_the_bar(capsys):
+    callback, state = ProgressCallback(), TrainerState(max_steps=10, train_batch_size=4)
+    run(callback, state)
+    callback.on_log(ARGS, state, CONTROL, logs={"eval_loss": 2.5})
+    callback.on_evaluate(ARGS, state, CONTROL)
+    shown = callback.training_bar.postfix
+    assert [part.split("=")[0] for part in shown.split(", ")] == ["loss", "lr", "samples/s", "eval_loss"]
+    assert "loss=1.235" in shown
+    assert callback.training_bar.n == 3
+    callback.on_train_end(ARGS, state, CONTROL)
+    assert callback.training_bar is None
+    assert "3/10" in capsys.readouterr().err
+
+
+def test_speed_is_in_tokens_where_they_are_counted_and_leaves_out_pauses(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("lightrainer.callbacks.progress.time.perf_counter", lambda: now[0])
+    callback, state = ProgressCallback(), TrainerState(max_steps=10)
+    callback.on_train_begin(ARGS, state, CONTROL)
+    now[0] += 100
+    callback.on_evaluate(ARGS, state, CONTROL)
+    now[0] += 2
+    state.global_step, state.num_input_tokens_seen = 1, 3000
+    callback.on_log(ARGS, state, CONTROL, logs=LOGS)
+    assert "tokens/s=1500" in callback.training_bar.postfix
+    callback.on_train_end(ARGS, state, CONTROL)
+
+
+def test_a_resumed_bar_begins_where_training_does():
+    callback, state = ProgressCallback(), TrainerState(max_steps=10, global_step=6)
+    callback.on_train_begin(ARGS, state, CONTROL)
+    assert callback.training_bar.n == callback.training_bar.initial == 6
+    state.global_step = 7
+    callback.on_step_end(ARGS, state, CONTROL)
+    assert callback.training_bar.n == 7
+    callback.on_train_end(ARGS, state, CONTROL)
+
+
+def test_long_strings_are_not_written_out(capsys):
+    callback = ProgressCallback(max_str_len=5)
+    run(callback, TrainerState(max_steps=10), logs={"note": "a very long note", "short": "abc"})
+    callback.on_train_end(ARGS, TrainerState(), CONTROL)
+    out = capsys.readouterr().out
+    assert "16 characters" in out
+    assert "a very long note" not in out
+    assert "abc" in out
+
+
+def test_evaluation_has_a_bar_of_its_own_if_its_length_is_known():
+    callback, state = ProgressCallback(), TrainerState()
+    callback.on_prediction_step(ARGS, state, CONTROL, eval_dataloader=NoLength())
+    callback.on_prediction_step(ARGS, state, CONTROL, eval_dataloader=None)
+    assert callback.prediction_bar is None
+    for _ in range(2):
+        callback.on_prediction_step(ARGS, state, CONTROL, eval_dataloader=[0, 1, 2])
+    assert (callback.prediction_bar.n, callback.prediction_bar.total) == (2, 3)
+    callback.on_evaluate(ARGS, state, CONTROL, metrics={})
+    assert callback.prediction_bar is None
+
+
+def test_other_processes_show_nothing(capsys):
+    state = TrainerState(max_steps=10, is_world_process_zero=False, is_local_process_zero=False)
+    for callback in (ProgressCallback(), PrinterCallback()):
+        run(callback, state)
+        callback.on_prediction_step(ARGS, state, CONTROL, eval_dataloader=[0])
+        callback.on_train_end(ARGS, state, CONTROL)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_printing_leaves_the_logs_alone():
+    logs = dict(LOGS)
+    PrinterCallback().on_log(ARGS, TrainerState(), CONTROL, logs=logs)
+    assert logs == LOGS
+
+
+def test_a_second_run_after_a_broken_one_begins_anew():
+    callback, state = ProgressCallback(), TrainerState(max_steps=10)
+    run(callback, state)
+    broken = callback.training_bar
+    state = TrainerState(max_steps=10)
+    callback.on_train_begin(ARGS, state, CONTROL)
+    assert callback.training_bar is not broken
+    assert callback.training_bar.n == 0
+    callback.on_train_end(ARGS, state, CONTROL)

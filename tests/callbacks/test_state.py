@@ -1,0 +1,204 @@
+"""State, control, and their JSON file, which the reference reads and writes as well."""
+
+import dataclasses
+import json
+import logging
+import math
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import optuna
+import pytest
+import torch
+from transformers import trainer_callback as reference
+
+import lightrainer.callbacks as ours
+from lightrainer.callbacks import ExportableState, TrainerControl, TrainerState
+
+
+def filled(module):
+    """A state with something in every field."""
+    early = module.EarlyStoppingCallback(4, 0.5)
+    early.early_stopping_patience_counter = 3
+    return module.TrainerState(
+        epoch=1.25,
+        global_step=7,
+        max_steps=20,
+        logging_steps=2,
+        eval_steps=3,
+        save_steps=4,
+        train_batch_size=8,
+        num_train_epochs=3,
+        num_input_tokens_seen=123,
+        total_flos=1.5e12,
+        log_history=[{"loss": 0.1 + 0.2, "step": 2}, {"eval_loss": float("inf"), "note": "ü", "step": 3}],
+        best_metric=-float("inf"),
+        best_global_step=6,
+        best_model_checkpoint="out/checkpoint-6",
+        is_local_process_zero=False,
+        is_world_process_zero=False,
+        is_hyper_param_search=True,
+        trial_name="trial 1",
+        trial_params={"learning_rate": 1e-4, "optim": "sgd", "n": 2},
+        stateful_callbacks=[early, module.TrainerControl(should_log=True), module.EarlyStoppingCallback()],
+    )
+
+
+def test_fields_and_defaults_are_those_of_the_reference():
+    assert dataclasses.asdict(TrainerState()) == dataclasses.asdict(reference.TrainerState())
+    assert dataclasses.asdict(TrainerControl()) == dataclasses.asdict(reference.TrainerControl())
+    mine, theirs = ([f.name for f in dataclasses.fields(m.TrainerState)] for m in (ours, reference))
+    assert mine == theirs
+
+
+def test_the_file_is_byte_for_byte_that_of_the_reference(tmp_path):
+    for module in (ours, reference):
+        filled(module).save_to_json(str(tmp_path / f"{module.__name__}.json"))
+    mine, theirs = ((tmp_path / f"{module.__name__}.json").read_bytes() for module in (ours, reference))
+    assert mine == theirs
+    changed = dataclasses.replace(filled(ours), global_step=8)
+    changed.save_to_json(tmp_path / "changed.json")
+    assert (tmp_path / "changed.json").read_bytes() != theirs
+
+
+@pytest.mark.parametrize(("writer", "reader"), [(ours, reference), (reference, ours), (ours, ours)])
+def test_each_reads_what_the_other_has_written(writer, reader, tmp_path):
+    path = tmp_path / "trainer_state.json"
+    written = filled(writer)
+    written.save_to_json(path)
+    read = reader.TrainerState.load_from_json(path)
+    assert dataclasses.asdict(read) == dataclasses.asdict(written)
+    early = reader.EarlyStoppingCallback.from_state(read.stateful_callbacks["EarlyStoppingCallback"][0])
+    assert early.early_stopping_patience_counter == 3
+
+
+def test_nan_survives(tmp_path):
+    TrainerState(log_history=[{"loss": float("nan"), "step": 1}]).save_to_json(tmp_path / "s.json")
+    assert math.isnan(TrainerState.load_from_json(tmp_path / "s.json").log_history[0]["loss"])
+
+
+def test_numbers_of_numpy_and_torch_become_plain_ones(tmp_path):
+    values = {"a": np.float32(0.5), "b": np.int64(3), "c": torch.tensor(2.5), "d": np.array([1, 2]), "p": tmp_path}
+    TrainerState(log_history=[values]).save_to_json(tmp_path / "s.json")
+    read = TrainerState.load_from_json(tmp_path / "s.json").log_history[0]
+    assert read == {"a": 0.5, "b": 3, "c": 2.5, "d": [1, 2], "p": str(tmp_path)}
+
+
+def test_a_value_without_json_form_is_named_and_the_old_file_stays(tmp_path):
+    path = tmp_path / "s.json"
+    TrainerState(global_step=1).save_to_json(path)
+    with pytest.raises(TypeError, match=r"s\.json.*of type object has no JSON form"):
+        TrainerState(log_history=[{"x": object()}]).save_to_json(path)
+    assert TrainerState.load_from_json(path).global_step == 1
+    assert os.listdir(tmp_path) == ["s.json"]
+
+
+def test_a_failure_in_writing_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "s.json"
+    TrainerState(global_step=1).save_to_json(path)
+
+    def full(descriptor):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        TrainerState(global_step=2).save_to_json(path)
+    assert TrainerState.load_from_json(path).global_step == 1
+    assert os.listdir(tmp_path) == ["s.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is empty"),
+        (b'{"global_step": 3, "log_his', "Unterminated string"),
+        (b"[1, 2]", "a JSON list, not an object"),
+        (b"\xff\xfe\x00", "can't decode"),
+        (b'{"log_history": "gone"}', "'log_history' is 'gone', not a list"),
+        (b'{"global_step": "three"}', "'global_step' is 'three', not a number"),
+        (b'{"stateful_callbacks": [1]}', r"'stateful_callbacks' is \[1\], not an object"),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_reason(content, reason, tmp_path):
+    path = tmp_path / "trainer_state.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"trainer_state\.json holds no trainer state: .*{reason}"):
+        TrainerState.load_from_json(path)
+
+
+def test_a_file_that_is_not_there_is_a_file_not_found(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"gone\.json"):
+        TrainerState.load_from_json(tmp_path / "gone.json")
+
+
+def test_entries_of_other_versions_are_left_out_with_a_warning_and_missing_ones_take_defaults(tmp_path, caplog):
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps({"global_step": 5, "from_the_future": 1}))
+    with caplog.at_level(logging.WARNING, "lightrainer"):
+        read = TrainerState.load_from_json(path)
+    assert read == TrainerState(global_step=5)
+    assert "from_the_future" in caplog.text
+
+
+@pytest.mark.parametrize("given", [(10, 20, 30), (0.1, 0.25, 0.333), (5, None, 0.5), (1, 1.0, 0.0001)])
+@pytest.mark.parametrize("max_steps", [1, 100, 101])
+def test_compute_steps_is_as_in_the_reference(given, max_steps):
+    args = SimpleNamespace(**dict(zip(("logging_steps", "eval_steps", "save_steps"), given, strict=True)))
+    states = [module.TrainerState() for module in (ours, reference)]
+    for state in states:
+        state.compute_steps(args, max_steps)
+    assert dataclasses.asdict(states[0]) == dataclasses.asdict(states[1])
+
+
+@pytest.mark.parametrize("trial", [None, optuna.trial.FixedTrial({"lr": 0.5})])
+@pytest.mark.parametrize("hp_name", [None, lambda trial: f"named {trial}"])
+def test_init_training_references_is_as_in_the_reference(trial, hp_name):
+    trainer = SimpleNamespace(
+        hp_name=hp_name, _trial="t1", is_local_process_zero=lambda: True, is_world_process_zero=lambda: False
+    )
+    states = [module.TrainerState() for module in (ours, reference)]
+    for state in states:
+        state.init_training_references(trainer, 12, 3, trial)
+    assert dataclasses.asdict(states[0]) == dataclasses.asdict(states[1])
+    assert states[0].max_steps == 12
+
+
+def test_a_trial_can_be_a_dict_and_nothing_unreadable():
+    trainer = SimpleNamespace(hp_name=None, is_local_process_zero=lambda: True, is_world_process_zero=lambda: True)
+    state = TrainerState()
+    state.init_training_references(trainer, 1, 1, {"lr": 1})
+    assert state.trial_params == {"lr": 1}
+    with pytest.raises(TypeError, match="trial is a str"):
+        state.init_training_references(trainer, 1, 1, "lr=1")
+
+
+def test_states_are_collected_by_class_and_only_from_those_that_have_one():
+    state = TrainerState(stateful_callbacks=[TrainerControl(), ours.EarlyStoppingCallback(), TrainerControl()])
+    assert list(state.stateful_callbacks) == ["TrainerControl", "EarlyStoppingCallback"]
+    assert len(state.stateful_callbacks["TrainerControl"]) == 2
+    with pytest.raises(TypeError, match=r"PrinterCallback.*inherit ExportableState"):
+        TrainerState(stateful_callbacks=[ours.PrinterCallback()])
+
+
+def test_exportable_objects_of_the_reference_count_as_exportable():
+    assert ours.is_exportable(reference.TrainerControl())
+    assert not ours.is_exportable(ours.PrinterCallback())
+    assert ours.collect_states([reference.TrainerControl()]) == ours.collect_states([TrainerControl()])
+
+
+def test_an_exportable_without_a_state_method_says_what_to_do():
+    class Lazy(ExportableState):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Lazy is an ExportableState without a `state` method"):
+        Lazy().state()
+
+
+def test_control_comes_back_from_its_state():
+    control = TrainerControl(should_save=True, should_epoch_stop=True)
+    assert TrainerControl.from_state(control.state()) == control
+    control._new_step()
+    control._new_epoch()
+    control._new_training()
+    assert control == TrainerControl()
