@@ -1,0 +1,76 @@
+"""Cross entropy against labels that are smeared over all classes a little."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = ["LabelSmoother"]
+
+
+@dataclass
+class LabelSmoother:
+    """As `transformers.trainer_pt_utils.LabelSmoother`, bit for bit.
+
+    `(1 - epsilon) * nll + epsilon * mean over classes of -log p`, averaged over the labels that count: Szegedy et al.
+    (arXiv:1512.00567), section 7.
+    """
+
+    epsilon: float = 0.1
+    """How much of the weight is spread evenly over all classes, 0 to 1."""
+    ignore_index: int = -100
+    """The label of positions that do not count."""
+
+    def __call__(
+        self,
+        model_output: Any,
+        labels: Tensor,
+        shift_labels: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """The smoothed loss of one batch, a scalar.
+
+        Args:
+            model_output: has the logits of shape (..., classes) under "logits", as `.logits` or as its first element.
+            labels: of shape (...) or (..., 1), int64; never changed.
+            shift_labels: compare each position with the label of the next one, as in causal language models.
+            num_items_in_batch: what the sum is divided by (as from 5.23 on), by default the labels that count here.
+        """
+        logits = _logits(model_output)
+        if shift_labels:
+            logits, labels = logits[..., :-1, :].contiguous(), labels[..., 1:].contiguous()
+        negative_log_probs = -functional.log_softmax(logits, dim=-1)
+        if labels.dim() == negative_log_probs.dim() - 1:
+            labels = labels.unsqueeze(-1)
+        ignored = labels.eq(self.ignore_index)
+        # Ignored labels are no valid index; they get any class here and weight 0 below.
+        nll = negative_log_probs.gather(dim=-1, index=labels.clamp(min=0))
+        # Summed in fp32, since a half precision sum over a vocabulary overflows.
+        spread = negative_log_probs.sum(dim=-1, keepdim=True, dtype=torch.float32)
+        count = _count(num_items_in_batch, ignored)
+        nll_loss = nll.masked_fill(ignored, 0.0).sum() / count
+        spread_loss = spread.masked_fill(ignored, 0.0).sum() / (count * negative_log_probs.shape[-1])
+        return (1 - self.epsilon) * nll_loss + self.epsilon * spread_loss
+
+
+def _count(num_items_in_batch: Tensor | int | None, ignored: Tensor) -> Tensor | int:
+    if num_items_in_batch is None:
+        return ignored.numel() - ignored.long().sum()
+    return num_items_in_batch.to(ignored.device) if isinstance(num_items_in_batch, Tensor) else num_items_in_batch
+
+
+def _logits(model_output: Any) -> Tensor:
+    if isinstance(model_output, Mapping):
+        if "logits" not in model_output:
+            raise ValueError(
+                f"Label smoothing needs the model's logits, but its output has only {list(model_output)}. "
+                "Let the model return them as 'logits', or set `label_smoothing_factor=0`."
+            )
+        return model_output["logits"]
+    logits = getattr(model_output, "logits", None)
+    return model_output[0] if logits is None else logits

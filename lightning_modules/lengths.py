@@ -1,0 +1,136 @@
+"""Batches of samples of similar length, so that little padding is needed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Sampler
+
+__all__ = ["LengthGroupedSampler", "get_length_grouped_indices", "sample_lengths"]
+
+
+def get_length_grouped_indices(
+    lengths: Sequence[int] | np.ndarray | torch.Tensor,
+    batch_size: int,
+    mega_batch_mult: int | None = None,
+    generator: torch.Generator | None = None,
+) -> list[int]:
+    """As `transformers.trainer_pt_utils.get_length_grouped_indices`, but sorted by numpy, and [] for no lengths.
+
+    A random order is cut into chunks of `mega_batch_mult` batches, and each chunk is sorted, longest first. Then the
+    longest sample of all changes places with the first one, so that memory runs out at once or never. As in the
+    reference, the sample that it changes places with is then out of order in its chunk.
+
+    Args:
+        lengths: length of each sample.
+        batch_size: samples per batch.
+        mega_batch_mult: batches per chunk; by default 50, or fewer so that there are at least 4 chunks.
+        generator: draws the random order, by default torch's global one.
+
+    Returns:
+        Each index once.
+    """
+    sizes = _as_array(lengths)
+    order = torch.randperm(len(sizes), generator=generator).numpy()
+    if not len(sizes):
+        return []
+    chunk = (mega_batch_mult or _default_multiple(len(sizes), batch_size)) * batch_size
+    starts = range(0, len(sizes), chunk)
+    for start in starts:
+        part = order[start : start + chunk]
+        # Stable on the negated lengths: equal lengths keep their random order.
+        order[start : start + chunk] = part[np.argsort(-sizes[part], kind="stable")]
+    longest = starts[int(np.argmax(sizes[order[starts]]))]
+    order[0], order[longest] = order[longest], order[0]
+    return order.tolist()
+
+
+def _default_multiple(samples: int, batch_size: int) -> int:
+    return max(1, min(samples // (batch_size * 4), 50))
+
+
+def _as_array(lengths: Sequence[int] | np.ndarray | torch.Tensor) -> np.ndarray:
+    array = lengths.numpy(force=True) if isinstance(lengths, torch.Tensor) else np.asarray(lengths)
+    # Unsigned lengths cannot be negated.
+    return array.astype(np.int64) if array.dtype.kind in "ub" else array
+
+
+class LengthGroupedSampler(Sampler[int]):
+    """As `transformers.trainer_pt_utils.LengthGroupedSampler`, but reads a `datasets.Dataset` by column.
+
+    Args:
+        batch_size: samples per batch.
+        dataset: its samples are measured, once, when `lengths` is not given.
+        lengths: length of each sample; the dataset is not read then.
+        model_input_name: which column is measured, by default "input_ids".
+        generator: draws the order of each epoch, by default torch's global one.
+
+    Raises:
+        ValueError: when there is neither a dataset nor lengths, or a sample has no such column.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        dataset: Any = None,
+        lengths: Sequence[int] | np.ndarray | torch.Tensor | None = None,
+        model_input_name: str | None = None,
+        generator: torch.Generator | None = None,
+    ):
+        if dataset is None and lengths is None:
+            raise ValueError("`dataset` and `lengths` are both None; pass the one or the other to group by length.")
+        if lengths is None:
+            lengths = sample_lengths(dataset, model_input_name or "input_ids")
+        self.batch_size = batch_size
+        self.lengths: list[int] = _as_array(lengths).tolist()
+        self.generator = generator
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(get_length_grouped_indices(self.lengths, self.batch_size, generator=self.generator))
+
+
+def sample_lengths(dataset: Any, column: str) -> list[int]:
+    """The length of one column in each sample.
+
+    Args:
+        dataset: map-style, its samples are mappings.
+        column: name of the column to measure.
+
+    Raises:
+        ValueError: when the first sample is no mapping or has no such column.
+    """
+    if not len(dataset):
+        return []
+    first = dataset[0]
+    if not isinstance(first, Mapping) or column not in first:
+        seen = f"the columns {list(first)}" if isinstance(first, Mapping) else f"the type {type(first).__name__}"
+        raise ValueError(
+            f"Samples can be grouped by length when they are mappings with a column {column!r}, but the first one has "
+            f"{seen}. Name the column to measure, or give the lengths in a column of their own (`length_column_name`)."
+        )
+    lengths = _arrow_lengths(dataset, column)
+    return [len(sample[column]) for sample in dataset] if lengths is None else lengths
+
+
+def _arrow_lengths(dataset: Any, column: str) -> list[int] | None:
+    """The lengths from the table of a `datasets.Dataset`; None without a table, or where a transform makes samples."""
+    datasets = sys.modules.get("datasets")
+    if datasets is None or not isinstance(dataset, datasets.Dataset) or dataset.format["type"] == "custom":
+        return None
+    if column not in dataset.column_names:
+        return None
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = dataset.with_format("arrow").select_columns([column])[:].column(column)
+    kinds = (pa.types.is_list, pa.types.is_large_list)
+    if values.null_count or not any(kind(values.type) for kind in kinds):
+        return None
+    return pc.list_value_length(values).to_pylist()  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,54 @@
+"""NEFTune: noise on the input embeddings while training."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+__all__ = ["neftune_hook"]
+
+
+def neftune_hook(model: nn.Module, noise_alpha: float) -> RemovableHandle:
+    """As `transformers.integrations.neftune.activate_neftune`: noise on the embeddings of a model in training mode.
+
+    Uniform noise within `noise_alpha / sqrt(length * dim)` is added to each embedding: Jain et al. (arXiv:2310.05914),
+    algorithm 1.
+
+    Args:
+        model: the model itself, not wrapped; `get_input_embeddings()` gives a module whose output has the shape
+            (batch, length, dim).
+        noise_alpha: strength of the noise, at least 0; 5 to 15 in the paper.
+
+    Returns:
+        `handle.remove()` ends it; `with neftune_hook(...):` does so at the end of the block.
+
+    Raises:
+        TypeError: when the model does not say which its input embeddings are.
+        ValueError: when `noise_alpha` is negative.
+    """
+    if noise_alpha < 0:
+        raise ValueError(f"`neftune_noise_alpha` is {noise_alpha}, but the strength of noise cannot be negative.")
+    return _input_embeddings(model).register_forward_hook(partial(_add_noise, noise_alpha))
+
+
+def _input_embeddings(model: nn.Module) -> nn.Module:
+    getter = getattr(model, "get_input_embeddings", None)
+    embeddings = getter() if callable(getter) else None
+    if not isinstance(embeddings, nn.Module):
+        raise TypeError(
+            f"`neftune_noise_alpha` is set, but {type(model).__name__} does not say where to add the noise. Give the "
+            "model a method `get_input_embeddings()` that returns its `nn.Embedding`, or unset `neftune_noise_alpha`."
+        )
+    return embeddings
+
+
+def _add_noise(noise_alpha: float, module: nn.Module, args: tuple[object, ...], output: Tensor) -> Tensor:
+    if not module.training:
+        return output
+    # In fp32 as in the reference, and on the CPU, so that reading it does not wait for the device.
+    size = torch.tensor(output.size(1) * output.size(2), device="cpu")
+    bound = (noise_alpha / torch.sqrt(size)).item()
+    return output + torch.zeros_like(output).uniform_(-bound, bound)

@@ -1,0 +1,118 @@
+"""The factor that each learning rate schedule puts on the learning rate, as plain functions of the step.
+
+`step` counts optimizer steps from 0; `warmup`, `total`, `stable` and `decay` are numbers of optimizer steps; `cycles`
+are periods of a cosine, half of which falls from 1 to 0; `floor` is the lowest factor after the warm-up. The sources
+of the formulas stand in `schedules`. The order of the floating point operations matters: it is the reference's.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def _ramp(step: int, warmup: float) -> float:
+    return float(step) / float(max(1, warmup))
+
+
+def _progress(step: int, warmup: int, total: int) -> float:
+    return float(step - warmup) / float(max(1, total - warmup))
+
+
+def _half_cosine(progress: float, cycles: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * cycles * 2.0 * progress))
+
+
+def _lift(factor: float, floor: float) -> float:
+    """Squeeze 0 to 1 into `floor` to 1."""
+    return factor * (1 - floor) + floor
+
+
+def constant(_step: int) -> float:
+    """1 throughout."""
+    return 1.0
+
+
+def constant_after_warmup(step: int, *, warmup: int) -> float:
+    """Up to 1 in a line, then 1."""
+    return _ramp(step, warmup) if step < warmup else 1.0
+
+
+def linear(step: int, *, warmup: int, total: int) -> float:
+    """Up to 1 in a line, down to 0 in a line."""
+    if step < warmup:
+        return _ramp(step, warmup)
+    return max(0.0, float(total - step) / float(max(1, total - warmup)))
+
+
+def cosine(step: int, *, warmup: int, total: int, cycles: float, floor: float) -> float:
+    """Up to 1 in a line, then a cosine between 1 and `floor`."""
+    if step < warmup:
+        return _ramp(step, warmup)
+    return max(0.0, _lift(_half_cosine(_progress(step, warmup, total), float(cycles)), floor))
+
+
+def cosine_restarts(step: int, *, warmup: int, total: int, cycles: float) -> float:
+    """Up to 1 in a line, then half a cosine from 1 to 0, `cycles` times."""
+    if step < warmup:
+        return _ramp(step, warmup)
+    progress = _progress(step, warmup, total)
+    if progress >= 1.0:
+        return 0.0
+    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * ((float(cycles) * progress) % 1.0))))
+
+
+def cosine_from_first_step(
+    step: int, *, warmup: int, total: int, cycles: float, floor: float, start: float | None
+) -> float:
+    """As `cosine`, one step ahead; the line starts at `start` where that is given."""
+    if step < warmup:
+        if start is None:
+            return (step + 1.0) / max(1.0, float(warmup))
+        return start + (1.0 - start) * float(step) / max(1.0, warmup - 1.0)
+    progress = (float(step) - float(warmup) + 1.0) / max(1.0, float(total) - float(warmup))
+    return max(0.0, _lift(_half_cosine(progress, cycles), floor))
+
+
+def polynomial(step: int, *, warmup: int, total: int, lr_start: float, lr_end: float, power: float) -> float:
+    """Up to 1 in a line, then a power of what remains, down to `lr_end`, a learning rate."""
+    if step < warmup:
+        return _ramp(step, warmup)
+    # With nothing left after the warm-up there is no slope to compute; the reference divides by zero here.
+    if step > total or total == warmup:
+        return lr_end / lr_start
+    remaining = 1 - (step - warmup) / (total - warmup)
+    # Divided by the starting rate, since LambdaLR multiplies by it.
+    return ((lr_start - lr_end) * remaining**power + lr_end) / lr_start
+
+
+def inverse_sqrt(step: int, *, warmup: int, timescale: int) -> float:
+    """Up to 1 in a line, then falling with the root of the steps in units of `timescale`."""
+    if step < warmup:
+        return _ramp(step, warmup)
+    return 1.0 / math.sqrt((step + (timescale - warmup)) / timescale)
+
+
+def _rise(kind: str, done: float) -> float:
+    if kind == "linear":
+        return done
+    return 0.5 * (1.0 - math.cos(math.pi * done)) if kind == "cosine" else 1.0 - math.sqrt(1.0 - done)
+
+
+def _fall(kind: str, done: float, cycles: float) -> float:
+    if kind == "linear":
+        return 1.0 - done
+    return _half_cosine(done, cycles) if kind == "cosine" else 1.0 - math.sqrt(done)
+
+
+def warmup_stable_decay(
+    step: int, *, warmup: int, stable: int, decay: int, rise: str, fall: str, floor: float, cycles: float
+) -> float:
+    """A rise from `floor` to 1, `stable` steps of 1, a fall to `floor`."""
+    if step < warmup:
+        return max(0.0, _lift(_rise(rise, _ramp(step, warmup)), floor))
+    if step < warmup + stable:
+        return 1.0
+    if step < warmup + stable + decay:
+        done = float(step - warmup - stable) / float(max(1, decay))
+        return max(0.0, _lift(_fall(fall, done, float(cycles)), floor))
+    return floor
