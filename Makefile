@@ -1,0 +1,63 @@
+# `make help` lists what there is. Each target makes .venv when it is missing and brings it up to date when
+# pyproject.toml or constraints.txt has changed; nothing but Python >= 3.10, make and a package index is needed.
+
+PYTHON ?= python3
+# Where pip shall also look for torch. Set it where the package index has only the CUDA build:
+#   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+# More arguments for pytest: make test PYTEST_ARGS="tests/facade -k resume"
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+DEMO_OUTPUT := demo_output
+
+.PHONY: help demo test lint bench clean
+# Two pip processes must not write into one environment.
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo  ## train a small GPT on Python's own sources, stop half-way, resume (2 minutes)
+	rm -rf $(DEMO_OUTPUT)
+	$(BIN)/python examples/train_code_model.py --output-dir $(DEMO_OUTPUT) --stop-after 300
+	$(BIN)/python examples/train_code_model.py --output-dir $(DEMO_OUTPUT) --resume
+
+# One thread per process: sums come out the same on every run, and the workers do not fight for the cores.
+test: $(VENV)/.test  ## run the tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist loadfile $(PYTEST_ARGS)
+
+lint: $(VENV)/.lint  ## check style (ruff), format (ruff) and types (pyright)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(VENV)/.bench  ## measure speed and memory against the reference and a raw loop
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove everything that these targets made
+	rm -rf $(VENV) $(DEMO_OUTPUT) build dist *.egg-info .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch comes first and pinned, so that no other package can pull in another build of it.
+$(VENV)/.torch: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Python >= 3.10 is needed, set PYTHON=..." if sys.version_info < (3, 10) else 0)'
+	@test -x $(BIN)/pip || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing torch"
+	@$(PIP_INSTALL) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	@touch $@
+
+# One stamp per extra of pyproject.toml.
+$(VENV)/.demo $(VENV)/.test $(VENV)/.bench: $(VENV)/.%: $(VENV)/.torch pyproject.toml constraints.txt
+	@echo "installing lightrainer[$*]"
+	@$(PIP_INSTALL) --editable ".[$*]"
+	@touch $@
+
+# pyright follows imports, so it also needs what the tests import.
+$(VENV)/.lint: $(VENV)/.test
+	@echo "installing lightrainer[lint]"
+	@$(PIP_INSTALL) --editable ".[lint]"
+	@touch $@

@@ -1,0 +1,32 @@
+"""Runs the benchmarks: `python -m benchmarks` all, `python -m benchmarks NAME ...` some, `--list` names them."""
+
+import importlib
+import sys
+
+NAMES = {
+    "step_overhead": "time of one training step beyond that of a bare loop, against the reference",
+    "start": "time from the start of a process to the end of its first step, against the reference",
+    "host_sync": "how often the host waits for a number from the device between two logs",
+    "evaluation": "time of an evaluation with large predictions, and how it grows",
+}
+
+
+def main(arguments: list[str]) -> int:
+    if "--list" in arguments or "-h" in arguments or "--help" in arguments:
+        print(__doc__)
+        for name, what in NAMES.items():
+            print(f"  {name:14} {what}")
+        return 0
+    unknown = [name for name in arguments if name not in NAMES]
+    if unknown:
+        print(f"no benchmark named {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)
+        return 2
+    for name in arguments or NAMES:
+        print(f"== {name}: {NAMES[name]}")
+        importlib.import_module(f"benchmarks.{name}").main()
+        print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

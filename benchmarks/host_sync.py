@@ -1,0 +1,66 @@
+"""How often the host asks for a number that is on the device, between two logs.
+
+Each such question makes the host wait until the device has done all its work. The count may not grow with the number of
+steps: it is taken for a training of N and one of 2N steps, of which only the end is logged.
+"""
+
+import contextlib
+import io
+import tempfile
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import default_collate
+
+from .common import LIBRARIES, TinyModel, library, quiet_arguments, report, tiny_dataset
+
+STEPS = 50
+
+
+class CountQuestions(TorchDispatchMode):
+    """Counts `aten::_local_scalar_dense`, which `.item()`, `float()`, `bool()` and `if` on a tensor come down to."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def questions(name: str, steps: int, **changes) -> int:
+    """The number of questions in a training of that many steps, within one epoch."""
+    api = library(name)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        arguments = quiet_arguments(name, folder, max_steps=steps, **changes)
+        trainer = api.Trainer(
+            TinyModel(), arguments, train_dataset=tiny_dataset(32 * STEPS), data_collator=default_collate
+        )
+        with CountQuestions() as counter:
+            trainer.train()
+    return counter.count
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    situations = {
+        "plain": {},
+        "two micro-batches a step": {"gradient_accumulation_steps": 2},
+        "no clipping": {"max_grad_norm": 0.0},
+        "NaN shown": {"logging_nan_inf_filter": False},
+    }
+    rows, results = [], {}
+    for situation, changes in situations.items():
+        for name in LIBRARIES:
+            short, long = (questions(name, steps, **changes) for steps in (STEPS, 2 * STEPS))
+            per_step = (long - short) / STEPS
+            rows.append(
+                (f"{situation}, {name}", f"{short:4} in {STEPS} steps, {long:4} in {2 * STEPS}: {per_step:g} a step")
+            )
+            results.setdefault(situation, {})[name] = {"short": short, "long": long, "per_step": per_step}
+    report("host_sync", rows, {"steps": STEPS, "questions": results})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+from .arguments import TrainingArguments as TrainingArguments
+from .enums import HubStrategy as HubStrategy
+from .enums import IntervalStrategy as IntervalStrategy
+from .enums import ParallelMode as ParallelMode
+from .enums import SaveStrategy as SaveStrategy
+from .plan import RunPlan as RunPlan
+from .results import EvalLoopOutput as EvalLoopOutput
+from .results import EvalPrediction as EvalPrediction
+from .results import PredictionOutput as PredictionOutput
+from .results import TrainOutput as TrainOutput
+from .trainer import Trainer as Trainer

@@ -1,0 +1,8 @@
+"""The arguments of a training run: fields by concern, their validation, and the class that joins them."""
+
+from .accelerator import AcceleratorConfig
+from .support import unsupported
+from .training_arguments import TrainingArguments
+from .validation import problems
+
+__all__ = ["AcceleratorConfig", "TrainingArguments", "problems", "unsupported"]

@@ -1,0 +1,67 @@
+"""How batches are dealt out to processes."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from ...lightning_modules.names import did_you_mean
+
+
+@dataclass
+class AcceleratorConfig:
+    """As `transformers.trainer_pt_utils.AcceleratorConfig`, but an unknown key is answered with the nearest one."""
+
+    split_batches: bool = field(
+        default=False,
+        metadata={"help": "Deal the samples of one batch out to all processes instead of one batch each."},
+    )
+    dispatch_batches: bool | None = field(
+        default=None, metadata={"help": "Read data in the first process only and send it to the others."}
+    )
+    even_batches: bool = field(
+        default=True,
+        metadata={"help": "Repeat samples from the start of the data so that all processes get equally many batches."},
+    )
+    use_seedable_sampler: bool = field(
+        default=True, metadata={"help": "Shuffle by seed and epoch alone, so that the order of the data is repeatable."}
+    )
+    non_blocking: bool = field(
+        default=False, metadata={"help": "Copy batches to the device while the program goes on; needs pinned memory."}
+    )
+    gradient_accumulation_kwargs: dict | None = field(
+        default=None, metadata={"help": "Further settings of gradient accumulation, such as 'sync_each_batch'."}
+    )
+    use_configured_state: bool = field(
+        default=False, metadata={"help": "Use the process state that accelerate was set up with before."}
+    )
+
+    @classmethod
+    def from_json_file(cls, json_file: str) -> "AcceleratorConfig":
+        """As the method of that name in the reference: build one from a JSON file.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: It is not a JSON object, or a key in it is not one of the fields.
+        """
+        with open(json_file, encoding="utf-8") as file:
+            config = json.load(file)
+        if not isinstance(config, dict):
+            raise ValueError(f"accelerator_config: {json_file} holds a {type(config).__name__}, not a JSON object.")
+        faults = cls.unknown_keys(config)
+        if faults:
+            raise ValueError(f"accelerator_config: in {json_file}, {' '.join(faults)}")
+        return cls(**config)
+
+    @classmethod
+    def unknown_keys(cls, config: dict[str, Any]) -> list[str]:
+        """One sentence for each key that is not a field."""
+        names = [item.name for item in fields(cls)]
+        return [
+            f"{key!r} is not a known key.{did_you_mean(key, names)} Known: {', '.join(names)}."
+            for key in config
+            if key not in names
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as a new dict."""
+        return asdict(self)

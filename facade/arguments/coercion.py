@@ -1,0 +1,236 @@
+"""Brings arguments from the forms they may be written in to the one form that the rest of the code reads.
+
+Nothing here judges: what cannot be converted is left as it is, and `validation` says what is wrong with it. Only what
+cannot be read at all, broken JSON or a file that does not exist, is an error at once.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import Enum
+from numbers import Real
+from typing import Any
+
+from ..enums import (
+    DebugOption,
+    FSDPOption,
+    HubStrategy,
+    IntervalStrategy,
+    OptimizerNames,
+    SaveStrategy,
+    SchedulerType,
+)
+from .accelerator import AcceleratorConfig
+from .fields import ArgumentFields
+
+logger = logging.getLogger(__name__)
+
+ENUM_FIELDS: dict[str, type[Enum]] = {
+    "eval_strategy": IntervalStrategy,
+    "logging_strategy": IntervalStrategy,
+    "save_strategy": SaveStrategy,
+    "hub_strategy": HubStrategy,
+    "lr_scheduler_type": SchedulerType,
+    "optim": OptimizerNames,
+}
+"""Fields that hold one member of an enumeration."""
+
+FSDP_CONFIG_DEFAULTS: dict[str, Any] = {
+    "min_num_params": 0,
+    "xla": False,
+    "xla_fsdp_v2": False,
+    "xla_fsdp_grad_ckpt": False,
+}
+"""Keys that `fsdp_config` always has."""
+
+
+def coerce(args: ArgumentFields, dict_fields: list[str]) -> None:
+    """As the conversions in `transformers.TrainingArguments.__post_init__`, in the same order.
+
+    Args:
+        args: Changed in place.
+        dict_fields: Names of the fields in which a dict may be written as JSON text.
+
+    Raises:
+        ValueError: Text that begins as JSON is not JSON.
+        FileNotFoundError: A configuration file does not exist.
+    """
+    _output_dir(args)
+    _json_text(args, dict_fields)
+    _deprecated(args)
+    _token_counting(args)
+    _members(args)
+    _whole_numbers(args)
+    _evaluation(args)
+    _best_model(args)
+    args.report_to = report_to_list(args.report_to)
+    _whole_steps(args)
+    _compilation(args)
+    _accelerator(args)
+    _sharding(args)
+    if args.disable_tqdm is None:
+        args.disable_tqdm = logger.getEffectiveLevel() > logging.WARNING
+    if args.use_cpu:
+        args.dataloader_pin_memory = False
+
+
+def report_to_list(report_to: Any) -> list[Any]:
+    """The names of trackers in any form of the argument `report_to`: a list, one name, "all", "none" or None."""
+    names = list(report_to) if isinstance(report_to, (list, tuple)) else [report_to]
+    if names == ["all"]:
+        from ...callbacks.reporting import available_reporting_integrations
+
+        return list(available_reporting_integrations())
+    return [] if names in (["none"], [None]) else names
+
+
+def member(kind: type[Enum], value: Any) -> Any:
+    """The member of `kind` that has this value; the value itself where there is none."""
+    try:
+        return kind(value)
+    except ValueError:
+        return value
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value can be calculated with: a number of Python or NumPy."""
+    return isinstance(value, Real)
+
+
+def _output_dir(args: ArgumentFields) -> None:
+    if args.output_dir is None:
+        args.output_dir = "trainer_output"
+        logger.info("output_dir is not set: results go to the folder 'trainer_output'.")
+    if isinstance(args.output_dir, (str, os.PathLike)):
+        args.output_dir = os.path.expanduser(args.output_dir)
+
+
+def _json_text(args: ArgumentFields, dict_fields: list[str]) -> None:
+    for name in dict_fields:
+        value = getattr(args, name)
+        if not (isinstance(value, str) and value.startswith("{")):
+            continue
+        try:
+            setattr(args, name, _typed(json.loads(value)))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{name}={value!r} is not JSON ({error}). Keys and texts need double quotes.") from None
+
+
+def _typed(value: Any) -> Any:
+    """JSON from a command line often has its numbers and truth values in quotes: take those out of them."""
+    if isinstance(value, dict):
+        return {key: _typed(item) for key, item in value.items()}
+    if not isinstance(value, str):
+        return value
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if value.isdigit():
+        return int(value)
+    return float(value) if value.replace(".", "", 1).isdigit() else value
+
+
+def _deprecated(args: ArgumentFields) -> None:
+    if args.warmup_ratio is not None:
+        logger.warning(
+            f"warmup_ratio={args.warmup_ratio} is deprecated: pass warmup_steps={args.warmup_ratio}, "
+            "which is a share of all steps as long as it is below 1."
+        )
+        args.warmup_steps = args.warmup_ratio
+    if args.logging_dir is not None:
+        logger.warning(
+            f"logging_dir={args.logging_dir!r} is deprecated: set the environment variable TENSORBOARD_LOGGING_DIR."
+        )
+
+
+def _token_counting(args: ArgumentFields) -> None:
+    choice = args.include_num_input_tokens_seen
+    # A command line gives "true" where a program gives True.
+    if isinstance(choice, str) and choice.lower() in ("true", "false"):
+        choice = choice.lower() == "true"
+    if isinstance(choice, bool):
+        args.include_num_input_tokens_seen = "all" if choice else "no"
+
+
+def _members(args: ArgumentFields) -> None:
+    for name, kind in ENUM_FIELDS.items():
+        setattr(args, name, member(kind, getattr(args, name)))
+    if args.debug is None or isinstance(args.debug, str):
+        args.debug = [member(DebugOption, word) for word in (args.debug or "").split()]
+
+
+def _whole_numbers(args: ArgumentFields) -> None:
+    """1e3 for a number of steps is the integer 1000."""
+    for item in fields(ArgumentFields):
+        value = getattr(args, item.name)
+        if item.type in (int, int | None) and isinstance(value, float) and value.is_integer():
+            setattr(args, item.name, int(value))
+
+
+def _evaluation(args: ArgumentFields) -> None:
+    if args.do_eval is False and args.eval_strategy != IntervalStrategy.NO:
+        args.do_eval = True
+    unset = args.eval_steps is None or args.eval_steps == 0
+    if args.eval_strategy == IntervalStrategy.STEPS and unset and is_number(args.logging_steps):
+        args.eval_steps = args.logging_steps
+
+
+def _best_model(args: ArgumentFields) -> None:
+    needed = args.load_best_model_at_end or args.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU
+    if needed and args.metric_for_best_model is None:
+        args.metric_for_best_model = "loss"
+    if args.greater_is_better is None and isinstance(args.metric_for_best_model, str):
+        args.greater_is_better = not args.metric_for_best_model.endswith("loss")
+
+
+def _whole_steps(args: ArgumentFields) -> None:
+    for kind in ("logging", "eval", "save"):
+        steps = getattr(args, f"{kind}_steps")
+        counted = getattr(args, f"{kind}_strategy") == "steps" and is_number(steps) and steps > 1
+        if counted and float(steps).is_integer():
+            setattr(args, f"{kind}_steps", int(steps))
+
+
+def _compilation(args: ArgumentFields) -> None:
+    if args.torch_compile_mode is not None or args.torch_compile_backend is not None:
+        args.torch_compile = True
+    if args.torch_compile and args.torch_compile_backend is None:
+        args.torch_compile_backend = "inductor"
+
+
+def _accelerator(args: Any) -> None:
+    config: Any = args.accelerator_config
+    if config is None:
+        config = AcceleratorConfig()
+    elif isinstance(config, str) and not config.startswith("{"):
+        config = AcceleratorConfig.from_json_file(config)
+    elif not isinstance(config, (type, Mapping, AcceleratorConfig)) and hasattr(config, "even_batches"):
+        config = vars(config)  # an object of the reference's own class
+    if isinstance(config, Mapping) and not AcceleratorConfig.unknown_keys(dict(config)):
+        config = AcceleratorConfig(**config)
+    args.accelerator_config = config
+
+
+def _sharding(args: ArgumentFields) -> None:
+    chosen: Any = args.fsdp
+    if chosen is True:
+        args.fsdp = [FSDPOption.FULL_SHARD]
+    elif not chosen:
+        args.fsdp = []
+    elif isinstance(chosen, str):
+        args.fsdp = [member(FSDPOption, word) for word in chosen.split()]
+    config: Any = {} if args.fsdp_config is None else args.fsdp_config
+    if isinstance(config, str) and not config.startswith("{"):
+        with open(config, encoding="utf-8") as file:
+            config = json.load(file)
+    args.fsdp_config = _fsdp_settings(config) if isinstance(config, Mapping) else config
+
+
+def _fsdp_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A new dict with the keys that are always there, and the prefix "fsdp_" taken off the others."""
+    settings = FSDP_CONFIG_DEFAULTS | {key.removeprefix("fsdp_"): value for key, value in config.items()}
+    layer = settings.get("transformer_layer_cls_to_wrap")
+    if isinstance(layer, str):
+        settings["transformer_layer_cls_to_wrap"] = [layer]
+    return settings

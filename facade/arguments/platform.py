@@ -1,0 +1,31 @@
+"""Random seeds, and the machine that the run takes place on."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(init=False, repr=False, eq=False)
+class SeedArguments:
+    """The fields of `transformers.TrainingArguments` that make runs repeatable."""
+
+    full_determinism: bool = field(
+        default=False, metadata={"help": "Use only operations that always give the same bits; slow, for debugging."}
+    )
+    seed: int = field(default=42, metadata={"help": "Seed of all random numbers, set when training starts."})
+    data_seed: int | None = field(
+        default=None, metadata={"help": "Seed of the order of the data; unset takes the one in seed."}
+    )
+
+
+@dataclass(init=False, repr=False, eq=False)
+class PlatformArguments:
+    """The fields of `transformers.TrainingArguments` about devices and how data is dealt out to processes."""
+
+    use_cpu: bool = field(default=False, metadata={"help": "Compute on the CPU although there is an accelerator."})
+    accelerator_config: dict | str | None = field(
+        default=None,
+        metadata={"help": "How batches are dealt out to processes: a dict, or the path of a JSON file."},
+    )
+    parallelism_config: Any | None = field(
+        default=None, metadata={"help": "Sizes of the tensor, context and data parallel groups."}
+    )

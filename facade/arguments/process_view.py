@@ -1,0 +1,122 @@
+"""What training arguments say about this process and its device.
+
+Everything is asked of `current_process` when it is read, so that nothing of it is kept, compared or pickled.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ..enums import ParallelMode
+from ..process import ProcessEnvironment, current_process
+from .fields import ArgumentFields
+from .reporting import LOG_LEVELS
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+
+class ProcessView(ArgumentFields):
+    """The properties of `transformers.TrainingArguments` that depend on the process they are read in."""
+
+    @property
+    def distributed_state(self) -> ProcessEnvironment:
+        """As the attribute of that name in the reference: where this process stands among all."""
+        return current_process(self.use_cpu, self.ddp_backend, self.ddp_timeout)
+
+    @property
+    def device(self) -> "torch.device":
+        """The device this process computes on."""
+        return self.distributed_state.device
+
+    @property
+    def n_gpu(self) -> int:
+        """How many accelerators this process uses: 1, or 0 on the CPU; never more, unlike in the reference."""
+        return 0 if self.device.type == "cpu" else 1
+
+    @property
+    def parallel_mode(self) -> ParallelMode:
+        """DISTRIBUTED with several processes, NOT_PARALLEL with one."""
+        return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
+
+    @property
+    def world_size(self) -> int:
+        """How many processes train together."""
+        return self.distributed_state.world_size
+
+    @property
+    def process_index(self) -> int:
+        """The number of this process among all, from 0."""
+        return self.distributed_state.rank
+
+    @property
+    def local_process_index(self) -> int:
+        """The number of this process among those of its machine, from 0."""
+        return self.distributed_state.local_rank
+
+    @property
+    def local_world_size(self) -> int:
+        """How many of the processes run on this machine; the reference does not have it."""
+        return self.distributed_state.local_world_size
+
+    @property
+    def should_log(self) -> bool:
+        """Whether this process logs: the first one, or with `log_on_each_node` the first one of each machine."""
+        return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
+
+    @property
+    def should_save(self) -> bool:
+        """Whether this process writes files: the first one, or with `save_on_each_node` the first of each machine."""
+        return (self.local_process_index if self.save_on_each_node else self.process_index) == 0
+
+    @property
+    def place_model_on_device(self) -> bool | None:
+        """None, so that the Trainer decides; a subclass may say True or False in its place."""
+        return None
+
+    @property
+    def ddp_timeout_delta(self) -> timedelta:
+        """`ddp_timeout` as a time span."""
+        return timedelta(seconds=self.ddp_timeout)
+
+    @property
+    def _no_sync_in_gradient_accumulation(self) -> bool:
+        return not self.deepspeed
+
+    def get_process_log_level(self) -> int:
+        """As the method of that name in the reference: `log_level` or, in a process that does not log, the other one.
+
+        Returns:
+            A number of the `logging` module; for "passive" the level that lightrainer's logger has.
+        """
+        level = LOG_LEVELS[self.log_level if self.should_log else self.log_level_replica]
+        return level if level >= 0 else logging.getLogger(__name__.partition(".")[0]).getEffectiveLevel()
+
+    @contextmanager
+    def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
+        """As the method of that name in the reference: the others wait until the first process has left the block.
+
+        Args:
+            local: The first process of each machine goes first; otherwise the first one of all.
+            desc: What is done in the block, for the log.
+        """
+        process = self.distributed_state
+        if process.world_size == 1:
+            yield
+            return
+        import torch.distributed as dist
+
+        first = process.is_local_main_process if local else process.is_main_process
+        if not first:
+            logger.debug(f"Process {process.rank} waits for the first one: {desc}")
+            dist.barrier()
+        try:
+            yield
+        finally:
+            if first:
+                logger.debug(f"Process {process.rank} is done and lets the others go on: {desc}")
+                dist.barrier()

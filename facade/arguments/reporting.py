@@ -1,0 +1,58 @@
+"""What is logged, how often, and to whom."""
+
+from dataclasses import dataclass, field
+
+from ..enums import IntervalStrategy
+
+LOG_LEVELS = {"detail": 10, "debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50, "passive": -1}
+"""Log levels by name, as numbers of the standard library; "passive" leaves the level as the program has it."""
+
+
+@dataclass(init=False, repr=False, eq=False)
+class ReportingArguments:
+    """The fields of `transformers.TrainingArguments` about logs, progress bars and trackers."""
+
+    logging_strategy: IntervalStrategy | str = field(
+        default="steps", metadata={"help": "When to log: 'no', 'steps' (see logging_steps) or 'epoch'."}
+    )
+    logging_steps: float = field(
+        default=500, metadata={"help": "Optimizer steps from one log to the next; below 1, a share of all steps."}
+    )
+    logging_first_step: bool = field(default=False, metadata={"help": "Log after the very first step as well."})
+    log_on_each_node: bool = field(
+        default=True, metadata={"help": "Log on the first process of every machine, not on the first machine only."}
+    )
+    logging_nan_inf_filter: bool = field(
+        default=True,
+        metadata={"help": "Leave losses that are NaN or infinite out of the logged mean; gradients are not touched."},
+    )
+    include_num_input_tokens_seen: str | bool = field(
+        default="no",
+        metadata={
+            "help": "Count input tokens: 'all', 'non_padding' (by attention mask) or 'no'; True means 'all'.",
+        },
+    )
+    log_level: str = field(
+        default="passive",
+        metadata={
+            "help": "Level of the program's log on main processes; 'passive' leaves it alone.",
+            "choices": list(LOG_LEVELS),
+        },
+    )
+    log_level_replica: str = field(
+        default="warning",
+        metadata={"help": "Level of the program's log on all other processes.", "choices": list(LOG_LEVELS)},
+    )
+    disable_tqdm: bool | None = field(
+        default=None,
+        metadata={"help": "Show no progress bars. Unset: bars are shown unless the log level is above warning."},
+    )
+    report_to: str | list[str] | None = field(
+        default="none",
+        metadata={"help": "Trackers that receive the logs, such as 'tensorboard'; 'all' installed ones, or 'none'."},
+    )
+    run_name: str | None = field(default=None, metadata={"help": "Name of this run in trackers."})
+    project: str = field(default="huggingface", metadata={"help": "Project name, read by the tracker Trackio only."})
+    trackio_space_id: str | None = field(
+        default="trackio", metadata={"help": "Hub Space that Trackio writes to; None keeps its data on this machine."}
+    )

@@ -1,0 +1,107 @@
+"""Whether each training argument holds the kind of thing that its field is declared to hold."""
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from typing import Any, get_args
+
+from .accelerator import AcceleratorConfig
+from .coercion import ENUM_FIELDS, is_number
+from .fields import ArgumentFields
+
+# Fields whose type `validation` judges, or nobody: older scripts and libraries put other things there.
+_FREE = {
+    "run_name",
+    "resume_from_checkpoint",
+    "torch_empty_cache_steps",
+    "report_to",
+    "include_num_input_tokens_seen",
+    "optim_target_modules",
+    "parallelism_config",
+    "debug",
+    "fsdp",
+    *ENUM_FIELDS,
+}
+# None is a fair value where the strategy is not "steps"; `validation` asks for a number where it is.
+_MAY_BE_NONE = {"logging_steps", "save_steps"}
+
+
+def wrong_types(args: ArgumentFields, names: Collection[str] | None = None) -> dict[str, str]:
+    """The fields that hold something of the wrong type, each with what to say about it."""
+    found = {}
+    for item in fields(ArgumentFields):
+        if item.name in _FREE or (names is not None and item.name not in names):
+            continue
+        value = getattr(args, item.name)
+        expected = _expected(item.name, item.type, value)
+        if expected:
+            found[item.name] = f"{item.name}={value!r} is a {type(value).__name__}; pass {expected}."
+    _explain_keys(args, found)
+    return found
+
+
+def _explain_keys(args: ArgumentFields, found: dict[str, str]) -> None:
+    """A dict is left over in `accelerator_config` only because of a key that is not known."""
+    config = args.accelerator_config
+    if "accelerator_config" in found and isinstance(config, dict):
+        found["accelerator_config"] = f"accelerator_config: {' '.join(AcceleratorConfig.unknown_keys(config))}"
+
+
+def _expected(name: str, declared: Any, value: Any) -> str | None:
+    """What should have been passed, or None if `value` is fine."""
+    if name in _SHAPES:
+        fits, expected = _SHAPES[name]
+        return None if value is None or fits(value) else expected
+    kinds = set(get_args(declared)) or {declared}
+    if value is None and (type(None) in kinds or bool in kinds or name in _MAY_BE_NONE):
+        return None
+    return _expected_scalar(kinds, value)
+
+
+def _expected_scalar(kinds: set[Any], value: Any) -> str | None:
+    if bool in kinds:
+        return "True or False" if isinstance(value, (str, bytes, Mapping, list, tuple, set)) else None
+    if float in kinds:
+        return None if is_number(value) else f"a number{_as_number(value)}"
+    if int in kinds:
+        whole = hasattr(type(value), "__index__")
+        return None if whole else f"a whole number{_as_number(value)}"
+    return None if isinstance(value, (str, os.PathLike)) else "text"
+
+
+def _as_number(value: Any) -> str:
+    """For text that reads as a number, which is what YAML makes of 1e-4."""
+    try:
+        return f", {float(value)!r} without quotes (in YAML, 1e-4 is text and 1.0e-4 a number)"
+    except (TypeError, ValueError):
+        return ""
+
+
+def _is_accelerator_config(value: Any) -> bool:
+    # A class in place of an object is for `support` to speak of.
+    return isinstance(value, (AcceleratorConfig, type))
+
+
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_name_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
+
+
+_DICT = (_is_dict, "a dict, or one written as JSON")
+_SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "lr_scheduler_kwargs": _DICT,
+    "gradient_checkpointing_kwargs": _DICT,
+    "liger_kernel_config": _DICT,
+    "fsdp_config": (_is_dict, "a dict, or the path of a JSON file"),
+    "deepspeed": (lambda value: isinstance(value, (str, os.PathLike, Mapping)), "a dict, or the path of a JSON file"),
+    "accelerator_config": (
+        _is_accelerator_config,
+        "an AcceleratorConfig, or the path of a JSON file, or a dict with keys of "
+        f"{', '.join(item.name for item in fields(AcceleratorConfig))}",
+    ),
+    "label_names": (_is_name_list, "a list of names, such as ['labels']"),
+    "include_for_metrics": (lambda value: isinstance(value, (list, tuple, str)), "a list of 'inputs' and 'loss'"),
+}

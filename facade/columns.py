@@ -1,0 +1,57 @@
+"""Which columns of the data the model takes."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+logger = logging.getLogger(__name__)
+
+
+def signature_columns(model: nn.Module, label_names: Sequence[str]) -> list[str]:
+    """The names that `model.forward` takes, and those that collators turn into labels."""
+    columns = list(inspect.signature(model.forward).parameters)
+    return columns + [name for name in dict.fromkeys(["label", "label_ids", *label_names]) if name not in columns]
+
+
+def is_hub_dataset(dataset: Any) -> bool:
+    """Whether this is a `datasets.Dataset`, found out without importing the library."""
+    datasets = sys.modules.get("datasets")
+    return datasets is not None and isinstance(dataset, datasets.Dataset)
+
+
+def remove_unused(dataset: Any, columns: Sequence[str], model_name: str, description: str | None) -> Any:
+    """The dataset without the columns that the model does not take, with a message that names them.
+
+    Args:
+        dataset: a `datasets.Dataset`.
+        columns: names that the model takes.
+        model_name: for the message.
+        description: which data this is, e.g. `training`.
+
+    Raises:
+        ValueError: no column would be left.
+    """
+    unused = [name for name in dataset.column_names if name not in columns]
+    if not unused:
+        return dataset
+    place = f"the {description} data" if description else "the data"
+    if len(unused) == len(dataset.column_names):
+        raise ValueError(
+            f"No column of {place} is an argument of {model_name}.forward: the data has {', '.join(unused)}; the "
+            f"model takes {', '.join(columns)}. Rename the columns, or set remove_unused_columns=False if your "
+            "data_collator makes the model's inputs out of them."
+        )
+    logger.info(
+        "Columns of %s that %s.forward does not take are left out: %s. To keep them for a data_collator, set "
+        "remove_unused_columns=False.",
+        place,
+        model_name,
+        ", ".join(unused),
+    )
+    return dataset.remove_columns(unused)

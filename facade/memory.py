@@ -1,0 +1,98 @@
+"""The memory report of `skip_memory_metrics=False`."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from typing import Any
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.001
+
+
+class MemoryTracker:
+    """As `transformers.trainer_utils.TrainerMemoryTracker`: what each stage allocated, and its peak beyond that.
+
+    Only the outermost stage is measured: an evaluation in the middle of training belongs to the training.
+
+    Args:
+        skip: measure nothing.
+    """
+
+    def __init__(self, skip: bool) -> None:
+        self._process = None if skip else _this_process()
+        self._stage: str | None = None
+        self._report: dict[str, int] = {}
+        self._watch: _PeakWatch | None = None
+        self._begin: dict[str, int] = {}
+
+    def start(self, stage: str) -> None:
+        """Begin to measure a stage: `init`, `train`, `eval` or `test`."""
+        if self._process is None or self._stage is not None:
+            return
+        self._stage = stage
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        self._begin = self._allocated()
+        if stage == "init":
+            self._report |= {f"before_init_mem_{kind}": amount for kind, amount in self._begin.items()}
+        self._watch = _PeakWatch(self._process)
+        self._watch.start()
+
+    def stop(self, stage: str, metrics: dict[str, Any] | None = None) -> None:
+        """End a stage, and add what is known to `metrics`: bytes, under `{stage}_mem_{cpu,gpu}_*_delta`."""
+        if self._process is None or self._stage != stage or self._watch is None:
+            return
+        peaks = {"cpu": self._watch.stop()}
+        gc.collect()
+        if torch.cuda.is_available():
+            peaks["gpu"] = torch.cuda.max_memory_allocated()
+        for kind, now in self._allocated().items():
+            self._report[f"{stage}_mem_{kind}_alloc_delta"] = now - self._begin[kind]
+            self._report[f"{stage}_mem_{kind}_peaked_delta"] = max(0, peaks[kind] - now)
+        self._stage = None
+        if metrics is not None:
+            metrics.update(self._report)
+            self._report = {}
+
+    def _allocated(self) -> dict[str, int]:
+        assert self._process is not None
+        amounts = {"cpu": self._process.memory_info().rss}
+        if torch.cuda.is_available():
+            amounts["gpu"] = torch.cuda.memory_allocated()
+        return amounts
+
+
+class _PeakWatch(threading.Thread):
+    """Samples the resident memory of the process until it is stopped."""
+
+    def __init__(self, process: Any) -> None:
+        super().__init__(daemon=True)
+        self._process = process
+        self._done = threading.Event()
+        self._peak = process.memory_info().rss
+
+    def run(self) -> None:
+        while not self._done.wait(_POLL_SECONDS):
+            self._peak = max(self._peak, self._process.memory_info().rss)
+
+    def stop(self) -> int:
+        self._done.set()
+        self.join()
+        return max(self._peak, self._process.memory_info().rss)
+
+
+def _this_process() -> Any:
+    try:
+        import psutil
+    except ImportError:
+        logger.warning(
+            "skip_memory_metrics=False, but psutil is not there: no memory report. Install it: pip install psutil"
+        )
+        return None
+    return psutil.Process()

@@ -1,0 +1,73 @@
+"""What can be learned about a model by looking at it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from typing import Any
+
+from torch import nn
+
+
+def unwrap_model(model: Any) -> Any:
+    """The user's model under the wrappers of torch: DistributedDataParallel, DataParallel, torch.compile."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and type(model).__name__ in {"DistributedDataParallel", "DataParallel"}:
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
+
+
+def is_pretrained(model: Any) -> bool:
+    """Whether this is a model of `transformers`, found out without importing it."""
+    module = sys.modules.get("transformers.modeling_utils")
+    return module is not None and isinstance(model, module.PreTrainedModel)
+
+
+def base_of_adapter(model: Any) -> Any:
+    """The model under a PEFT adapter, or the model itself."""
+    peft = sys.modules.get("peft")
+    if peft is None or not isinstance(model, (peft.PeftModel, peft.PeftMixedModel)):
+        return model
+    if hasattr(model, "get_base_model"):
+        return model.get_base_model()
+    return model.base_model.model
+
+
+def accepts_loss_kwargs(model: nn.Module) -> bool:
+    """Whether `forward` can be told `num_items_in_batch`: it says so itself, or takes any keyword argument."""
+    declared = getattr(model, "accepts_loss_kwargs", None)
+    if declared is not None:
+        return declared
+    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(model.forward).parameters.values())
+
+
+def find_labels(model_class: type) -> list[str]:
+    """As `transformers.utils.find_labels`: the arguments of `forward` that hold labels."""
+    names = inspect.signature(model_class.forward).parameters  # type: ignore[attr-defined]
+    spans = {"start_positions", "end_positions"} if "QuestionAnswering" in model_class.__name__ else set()
+    return [name for name in names if "label" in name or name in spans]
+
+
+def can_return_loss(model_class: type) -> bool:
+    """As `transformers.utils.can_return_loss`: `forward` has `return_loss=True`, so it needs no labels."""
+    parameter = inspect.signature(model_class.forward).parameters.get("return_loss")  # type: ignore[attr-defined]
+    return parameter is not None and parameter.default is True
+
+
+def accepted_arguments(function: Any, **arguments: Any) -> dict[str, Any]:
+    """Those of `arguments` that `function` takes, so that overrides with an older signature go on working."""
+    names = _parameter_names(getattr(function, "__func__", function))
+    return arguments if names is None else {name: value for name, value in arguments.items() if name in names}
+
+
+@functools.lru_cache(maxsize=64)
+def _parameter_names(function: Any) -> frozenset[str] | None:
+    """Names of the parameters; None if it takes any keyword. Remembered: this is asked at every step."""
+    parameters = inspect.signature(function).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return None
+    return frozenset(parameters)

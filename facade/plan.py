@@ -1,0 +1,167 @@
+"""Translates the arguments, once a run, into what Lightning is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..lightning_modules.names import SchedulerType
+from ..lightning_modules.optimizers import OptimizerConfig
+
+if TYPE_CHECKING:
+    from .arguments import TrainingArguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyPlan:
+    """Which Lightning strategy, with which options."""
+
+    name: str
+    """`SingleDeviceStrategy` or `DDPStrategy`."""
+    options: dict[str, Any]
+    """Keyword arguments of the strategy."""
+
+    def build(self) -> Any:
+        """The strategy; `auto` where Lightning needs no telling."""
+        if self.name != "DDPStrategy":
+            return "auto"
+        from lightning.pytorch.strategies import DDPStrategy
+
+        return DDPStrategy(**self.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulePlan:
+    """Learning rate schedule; its length is known when the data is."""
+
+    name: str
+    """A member of `SchedulerType`."""
+    warmup: float
+    """Steps, or below 1 a share of all steps."""
+    options: dict[str, Any]
+    """Further arguments of the schedule."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """Everything about a run that follows from the arguments alone; later code reads this, not the environment."""
+
+    accelerator: str
+    """Lightning accelerator: `cpu`, `cuda` or `mps`."""
+    devices: int | list[int]
+    """Processes on this machine, or the index of the one device in use."""
+    num_nodes: int
+    """Machines."""
+    strategy: StrategyPlan
+    """How the processes work together."""
+    precision: str
+    """Lightning precision plugin, by its name."""
+    epochs: float
+    """Passes over the data, if `max_steps` is not given."""
+    max_steps: int
+    """Optimizer steps; -1 means as many as `epochs` take."""
+    micro_batches: int
+    """Micro-batches in the window that is one Lightning batch and one optimizer step."""
+    max_grad_norm: float
+    """Gradients are scaled down to this norm; 0 means never."""
+    optimizer: OptimizerConfig
+    """Optimizer and its hyperparameters."""
+    schedule: SchedulePlan
+    """Learning rate schedule."""
+    loggers: tuple[str, ...]
+    """Where logs are reported to."""
+    default_root_dir: str
+    """Where Lightning callbacks write, if they are not told otherwise."""
+
+    def trainer_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of `lightning.Trainer` for this run."""
+        return {
+            "accelerator": self.accelerator,
+            "devices": self.devices,
+            "num_nodes": self.num_nodes,
+            "strategy": self.strategy.build(),
+            "precision": self.precision,
+            "default_root_dir": self.default_root_dir,
+        }
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """(arguments, what they are called in Lightning, value) of every part of the plan."""
+        options = ", ".join(f"{name}={value}" for name, value in self.strategy.options.items())
+        schedule = f"{self.schedule.name}, warm-up {self.schedule.warmup:g}"
+        return [
+            ("use_cpu, local_rank", "Trainer(accelerator=)", self.accelerator),
+            ("launcher", "Trainer(devices=, num_nodes=)", f"{self.devices}, {self.num_nodes}"),
+            ("ddp_*", "Trainer(strategy=)", f"{self.strategy.name}({options})"),
+            ("bf16, fp16", "Trainer(precision=)", self.precision),
+            ("num_train_epochs, max_steps", "Trainer(max_epochs=, max_steps=)", f"{self.epochs:g}, {self.max_steps}"),
+            ("gradient_accumulation_steps", "micro-batches in a batch", str(self.micro_batches)),
+            ("max_grad_norm", "clipping before the step", f"{self.max_grad_norm:g}" if self.max_grad_norm else "none"),
+            ("optim, adam_*, weight_decay", "configure_optimizers()", repr(self.optimizer)),
+            ("lr_scheduler_*, warmup_steps", "configure_optimizers()", schedule),
+            ("report_to", "callbacks", ", ".join(self.loggers) or "none"),
+        ]
+
+    def __repr__(self) -> str:
+        rows = [("argument", "in Lightning", "value"), *self.rows()]
+        first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+        return "\n".join(f"{row[0]:<{first}}  {row[1]:<{second}}  {row[2]}" for row in rows)
+
+
+def translate(args: TrainingArguments, *, find_unused_parameters: bool = True) -> RunPlan:
+    """Make the plan of a run.
+
+    Args:
+        args: the training arguments; they are not changed.
+        find_unused_parameters: for DDP, where the arguments leave it open.
+    """
+    device = args.device
+    distributed = args.world_size > 1
+    local = args.distributed_state.local_world_size
+    return RunPlan(
+        accelerator=device.type,
+        devices=local if distributed or device.type == "cpu" else [device.index or 0],
+        num_nodes=args.world_size // local,
+        strategy=_ddp(args, find_unused_parameters) if distributed else _single(device),
+        precision="bf16-mixed" if args.mixed_precision == "bf16" else "32-true",
+        epochs=args.num_train_epochs,
+        max_steps=args.max_steps,
+        micro_batches=args.gradient_accumulation_steps,
+        max_grad_norm=args.max_grad_norm,
+        optimizer=optimizer_config(args),
+        schedule=SchedulePlan(
+            name=SchedulerType(args.lr_scheduler_type).value,
+            warmup=args.warmup_steps,
+            options=dict(args.lr_scheduler_kwargs or {}),  # type: ignore[arg-type]
+        ),
+        loggers=tuple(args.report_to or ()),
+        default_root_dir=str(args.output_dir),
+    )
+
+
+def optimizer_config(args: TrainingArguments) -> OptimizerConfig:
+    """The optimizer that the arguments describe."""
+    return OptimizerConfig(
+        name=args.optim,
+        learning_rate=args.learning_rate,
+        weight_decay=args.weight_decay,
+        beta1=args.adam_beta1,
+        beta2=args.adam_beta2,
+        epsilon=args.adam_epsilon,
+        args=args.optim_args,
+    )
+
+
+def _single(device: Any) -> StrategyPlan:
+    return StrategyPlan(name="SingleDeviceStrategy", options={"device": str(device)})
+
+
+def _ddp(args: TrainingArguments, find_unused_parameters: bool) -> StrategyPlan:
+    given = args.ddp_find_unused_parameters
+    options = {
+        "find_unused_parameters": find_unused_parameters if given is None else given,
+        "bucket_cap_mb": args.ddp_bucket_cap_mb,
+        "broadcast_buffers": args.ddp_broadcast_buffers,
+        "process_group_backend": args.ddp_backend,
+    }
+    options = {name: value for name, value in options.items() if value is not None}
+    return StrategyPlan(name="DDPStrategy", options={**options, "timeout": args.ddp_timeout_delta})

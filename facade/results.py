@@ -1,0 +1,74 @@
+"""What the Trainer's methods take and return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+
+class EvalPrediction:
+    """As `transformers.EvalPrediction`: what `compute_metrics` is given; unpacks like a tuple.
+
+    Args:
+        predictions: what the model predicted, arrays over all samples.
+        label_ids: the labels, arrays over all samples.
+        inputs: the inputs, with `include_for_metrics=["inputs"]`.
+        losses: the loss of each sample, with `include_for_metrics=["loss"]`.
+    """
+
+    def __init__(self, predictions: Any, label_ids: Any, inputs: Any = None, losses: Any = None) -> None:
+        self.predictions = predictions
+        self.label_ids = label_ids
+        self.inputs = inputs
+        self.losses = losses
+
+    @property
+    def elements(self) -> tuple[Any, ...]:
+        """Predictions and labels, and what else was asked for."""
+        optional = (part for part in (self.inputs, self.losses) if part is not None)
+        return (self.predictions, self.label_ids, *optional)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.elements)
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < len(self.elements):
+            raise IndexError(f"EvalPrediction has elements 0 to {len(self.elements) - 1}, not {index}")
+        return self.elements[index]
+
+
+class EvalLoopOutput(NamedTuple):
+    """As `transformers.trainer_utils.EvalLoopOutput`: what `Trainer.evaluation_loop` returns."""
+
+    predictions: Any
+    label_ids: Any | None
+    metrics: dict[str, float] | None
+    num_samples: int | None
+
+
+class PredictionOutput(NamedTuple):
+    """As `transformers.trainer_utils.PredictionOutput`: what `Trainer.predict` returns."""
+
+    predictions: Any
+    label_ids: Any | None
+    metrics: dict[str, float] | None
+
+
+class TrainOutput(NamedTuple):
+    """As `transformers.trainer_utils.TrainOutput`: what `Trainer.train` returns."""
+
+    global_step: int
+    training_loss: float
+    metrics: dict[str, float]
+
+
+class TrainingLength(NamedTuple):
+    """What `Trainer.set_initial_training_values` returns: how long a training is, counted in several ways."""
+
+    num_train_epochs: int
+    num_update_steps_per_epoch: int
+    num_examples: int
+    num_train_samples: float
+    total_train_batch_size: int
+    steps_in_epoch: int
+    max_steps: int

@@ -1,0 +1,245 @@
+"""One training run: what happens at each point of Lightning's loops, in the documented order."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from ..lightning_modules import engine
+from ..lightning_modules.losses import LossMeter
+from .models import accepted_arguments
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer as LightningTrainer
+
+    from ..lightning_modules.driven import DrivenModule
+    from ..lightning_modules.windows import Window, WindowLoader
+    from .evaluation import Evaluation
+    from .results import TrainingLength
+    from .trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+class TrainingRun:
+    """The driver of a training: called by `DrivenModule`, it calls the Trainer's steps and callbacks.
+
+    Args:
+        trainer: the Trainer.
+        length: how long the training is.
+        windows: the data.
+        checkpoint: the folder to go on from.
+        trial: the trial of a hyperparameter search.
+        ignore_keys: outputs of the model that are no predictions, for evaluations in between.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        length: TrainingLength,
+        windows: WindowLoader,
+        *,
+        checkpoint: str | None,
+        trial: Any,
+        ignore_keys: list[str] | None,
+    ) -> None:
+        self.trainer = trainer
+        self.length = length
+        self.windows = windows
+        self.checkpoint = checkpoint
+        self.trial = trial
+        self.ignore_keys = ignore_keys
+        self.start_time = time.time()
+        self.losses = LossMeter(trainer.args.logging_nan_inf_filter)
+        self.total_loss = 0.0
+        self.first_step = self.last_logged = trainer.state.global_step
+        self.grad_norm: torch.Tensor | float | None = None
+        self.learning_rate: float | None = None
+        self.seen_in_epoch = 0
+        self.stepped = False
+        self.evaluation: Evaluation | None = None
+        self.lightning_trainer: LightningTrainer
+        self.module: DrivenModule
+
+    def attach(self, lightning_trainer: LightningTrainer, module: DrivenModule) -> None:
+        """Take the Lightning Trainer that is about to run, and put it where the training goes on."""
+        self.lightning_trainer = lightning_trainer
+        self.module = module
+        engine.start_at(
+            lightning_trainer,
+            epoch=self.windows.epoch,
+            window=self.windows.done,
+            global_step=self.trainer.state.global_step,
+        )
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a callback wants the epoch, or the training, to end."""
+        return self.trainer.control.should_epoch_stop or self.trainer.control.should_training_stop
+
+    def optimizers(self) -> tuple[Any, Any]:
+        """See `Driver.optimizers`."""
+        trainer = self.trainer
+        if trainer._created_lr_scheduler:
+            trainer.lr_scheduler, trainer._created_lr_scheduler = None, False
+        trainer.create_optimizer_and_scheduler(num_training_steps=self.length.max_steps)
+        return trainer.optimizer, trainer.lr_scheduler
+
+    def train_begin(self) -> None:
+        """See `Driver.train_begin`."""
+        trainer, handler = self.trainer, self.trainer.callback_handler
+        trainer._load_optimizer_and_scheduler(self.checkpoint)
+        handler.model, handler.optimizer, handler.lr_scheduler = trainer.model, trainer.optimizer, trainer.lr_scheduler
+        handler.train_dataloader = self.windows.loader
+        self._optimizer = self.module.optimizers()
+        self.start_time = time.time()
+        trainer.control = handler.on_train_begin(trainer.args, trainer.state, trainer.control)
+        if trainer.args.eval_on_start:
+            trainer._evaluate(self.trial, self.ignore_keys, skip_scheduler=True)
+
+    def epoch_begin(self) -> None:
+        """See `Driver.epoch_begin`."""
+        trainer = self.trainer
+        self.seen_in_epoch = self.windows.done
+        self.grad_norm = self.learning_rate = None
+        trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
+
+    def step_begin(self, window: Window) -> None:
+        """See `Driver.step_begin`."""
+        trainer = self.trainer
+        self.seen_in_epoch += 1
+        trainer.control = trainer.callback_handler.on_step_begin(trainer.args, trainer.state, trainer.control)
+
+    def step(self, window: Window) -> torch.Tensor | None:
+        """See `Driver.step`."""
+        trainer, last = self.trainer, len(window) - 1
+        trainer.current_gradient_accumulation_steps = len(window)
+        self.stepped = False
+        loss = None
+        for index, inputs in enumerate(window):
+            sync = index == last
+            trainer.accelerator.sync_gradients = sync and window.steps
+            with contextlib.nullcontext() if sync else self._unsynchronised():
+                loss = self._micro_step(inputs, window.items)
+            if sync and window.steps:
+                self._optimizer_step()
+                break
+            trainer.control = trainer.callback_handler.on_substep_end(trainer.args, trainer.state, trainer.control)
+            if self.stopping:
+                break
+        return loss
+
+    def step_end(self, window: Window) -> None:
+        """See `Driver.step_end`."""
+        trainer = self.trainer
+        if self.stepped:
+            trainer.control = trainer.callback_handler.on_step_end(trainer.args, trainer.state, trainer.control)
+            self._log_save_evaluate()
+        if self.stopping:
+            self.windows.stop()
+        if trainer.control.should_training_stop:
+            self.lightning_trainer.should_stop = True
+
+    def epoch_end(self) -> None:
+        """See `Driver.epoch_end`."""
+        trainer = self.trainer
+        if self.seen_in_epoch == 0:
+            if trainer.state.global_step == 0:
+                raise ValueError("The training data is empty: it gave no batch, so there is nothing to train on.")
+            logger.warning(
+                "The data gave no batch in this epoch, so training stops at step %s. For an iterable dataset, set "
+                "max_steps (now %s) to what it holds.",
+                trainer.state.global_step,
+                trainer.state.max_steps,
+            )
+            trainer.control.should_training_stop = True
+        trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
+        self._log_save_evaluate()
+        self.windows.end_epoch()
+        if trainer.control.should_training_stop:
+            self.lightning_trainer.should_stop = True
+
+    def train_end(self) -> None:
+        """See `Driver.train_end`: what the Trainer does at the end, while the model is still in place."""
+        self.trainer._finalize_training(self)
+
+    def evaluation_step(self, inputs: Any) -> None:
+        """See `Driver.evaluation_step`."""
+        assert self.evaluation is not None
+        self.evaluation.step(inputs)
+
+    def evaluate(self, evaluation: Evaluation) -> None:
+        """Run an evaluation in the middle of the training."""
+        outer, self.evaluation = self.evaluation, evaluation
+        try:
+            engine.evaluate_inside_fit(self.lightning_trainer, evaluation.feed)
+        finally:
+            self.evaluation = outer
+
+    def take_loss(self) -> float:
+        """The training loss since the last call, summed, the mean over all processes."""
+        loss = self.losses.take()
+        if self.losses.not_finite:
+            logger.warning(
+                "%s losses since step %s were NaN or infinite%s.",
+                self.losses.not_finite,
+                self.last_logged,
+                "; logging_nan_inf_filter leaves them out of the logs" if self.losses.skip_not_finite else "",
+            )
+        if self.trainer.args.world_size > 1:
+            loss = self.trainer.accelerator.gather(torch.tensor(loss, device=self.trainer.args.device)).mean().item()
+        self.total_loss += loss
+        return loss
+
+    def _micro_step(self, inputs: Any, items: Any) -> torch.Tensor:
+        trainer = self.trainer
+        known = accepted_arguments(trainer.training_step, num_items_in_batch=items)
+        loss = trainer.training_step(trainer.model, inputs, **known)
+        self.losses.add(loss, trainer.state.global_step - self.last_logged)
+        trainer.current_flos += float(trainer.floating_point_ops(inputs))
+        trainer._track_num_input_tokens(inputs)
+        return loss
+
+    def _optimizer_step(self) -> None:
+        trainer, model = self.trainer, self.trainer.model
+        args, handler = trainer.args, trainer.callback_handler
+        grad_norm = trainer._clip_grad_norm(model) if args.max_grad_norm > 0 else None
+        self.grad_norm = trainer._get_grad_norm(model, grad_norm=grad_norm)
+        trainer.control = handler.on_pre_optimizer_step(args, trainer.state, trainer.control)
+        self._optimizer.step()  # type: ignore[union-attr]
+        trainer.control = handler.on_optimizer_step(args, trainer.state, trainer.control)
+        self.learning_rate = trainer._get_learning_rate()
+        if trainer.lr_scheduler is not None and not isinstance(trainer.lr_scheduler, ReduceLROnPlateau):
+            trainer.lr_scheduler.step()
+        model.zero_grad()
+        trainer.state.global_step += 1
+        trainer.state.epoch = self._epochs_done()
+        self.stepped = True
+
+    def _epochs_done(self) -> float:
+        micro_batches = self.windows.done * self.windows.accumulation
+        if self.windows.batches is not None:
+            micro_batches = min(micro_batches, self.windows.batches)
+        return self.windows.epoch + micro_batches / self.length.steps_in_epoch
+
+    def _log_save_evaluate(self) -> None:
+        trainer = self.trainer
+        trainer._maybe_log_save_evaluate(
+            self.losses,
+            self.grad_norm,
+            trainer.model,
+            self.trial,
+            self.windows.epoch,
+            self.ignore_keys,
+            self.start_time,
+            learning_rate=self.learning_rate,
+        )
+
+    def _unsynchronised(self) -> Any:
+        strategy: Any = self.lightning_trainer.strategy
+        return strategy.block_backward_sync() if hasattr(strategy, "block_backward_sync") else contextlib.nullcontext()

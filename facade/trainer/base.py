@@ -1,0 +1,237 @@
+"""What a Trainer is made of: its attributes, and the steps of its construction."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ...callbacks import (
+    CallbackHandler,
+    DefaultFlowCallback,
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    collect_states,
+    is_exportable,
+    reporting_callbacks,
+)
+from ...lightning_modules.label_smoothing import LabelSmoother
+from ...lightning_modules.seeding import enable_full_determinism, set_seed
+from .. import models
+from ..accelerator import Accelerator
+from ..arguments import TrainingArguments
+from ..collation import default_collator
+from ..memory import MemoryTracker
+from ..plan import RunPlan, translate
+from .checks import MissingModelError, check_construction
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+
+    from ..run import TrainingRun
+
+logger = logging.getLogger(__name__)
+
+
+class TrainerBase:
+    """Attributes and construction; the concerns of the Trainer build on it, one class each.
+
+    See `Trainer` for the parameters.
+    """
+
+    model: nn.Module
+    """The user's model, never a wrapper."""
+    model_wrapped: nn.Module
+    """The model to call for a forward pass."""
+    optimizer: Any
+    lr_scheduler: Any
+    model_preparation_time: float
+    """Seconds that the first evaluation, or a training before it, took to set up; not there before."""
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        data_collator: Callable[[list[Any]], Any] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Callable[..., nn.Module] | None = None,
+        compute_loss_func: Callable[..., torch.Tensor] | None = None,
+        compute_metrics: Callable[..., dict[str, Any]] | None = None,
+        callbacks: list[TrainerCallback | type[TrainerCallback] | Callback] | None = None,
+        optimizers: tuple[Optimizer | None, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None = None,
+        preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
+        self.args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
+        check_construction(self.args, locals())
+        self._seed()
+        self._memory_tracker = MemoryTracker(self.args.skip_memory_metrics)
+        self._memory_tracker.start("init")
+        self.accelerator = Accelerator(self.args)
+        self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
+
+        self.model_init = model_init
+        self.compute_loss_func = compute_loss_func
+        self.compute_metrics = compute_metrics
+        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
+        self.processing_class = processing_class
+        self.train_dataset = train_dataset
+        self.eval_dataset = eval_dataset
+        self.optimizer, self.lr_scheduler = optimizers
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        self.data_collator = default_collator(processing_class) if data_collator is None else data_collator
+        self._set_up_model(self.call_model_init() if model is None else model)
+        self._set_up_state()
+        self._set_up_callbacks(callbacks or [])
+        self._validate_args()
+        if self.args.should_save:
+            os.makedirs(str(self.args.output_dir), exist_ok=True)
+        self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
+        self._memory_tracker.stop("init")
+
+    def _set_up_model(self, model: nn.Module) -> None:
+        self.is_model_parallel = len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
+        placed = self.args.place_model_on_device
+        self.place_model_on_device = not self.is_model_parallel if placed is None else placed
+        if self.place_model_on_device:
+            self._move_model_to_device(model, self.args.device)
+        self.model = self.model_wrapped = model
+        inspected = models.base_of_adapter(model)
+        self.model_accepts_loss_kwargs = models.accepts_loss_kwargs(inspected)
+        found = models.find_labels(type(inspected))
+        self.label_names = found if self.args.label_names is None else self.args.label_names
+        self.can_return_loss = models.can_return_loss(type(inspected))
+        self.label_smoother = self._make_label_smoother()
+        self.neftune_noise_alpha = self.args.neftune_noise_alpha
+        if getattr(model, "config", None) is not None:
+            model.config.use_cache = self.args.use_cache  # type: ignore[union-attr]
+
+    def _make_label_smoother(self) -> LabelSmoother | None:
+        if self.args.label_smoothing_factor == 0:
+            return None
+        problem_type = getattr(getattr(self.model, "config", None), "problem_type", None)
+        if problem_type == "multi_label_classification":
+            logger.warning("label_smoothing_factor is not used: it makes no sense for multi-label classification.")
+            return None
+        return LabelSmoother(epsilon=self.args.label_smoothing_factor)
+
+    def _set_up_state(self) -> None:
+        self.control = TrainerControl()
+        self.is_in_train = False
+        self.is_deepspeed_enabled = False
+        self.is_fsdp_enabled = False
+        self.is_fsdp_xla_enabled = False
+        self.hub_model_id: str | None = None
+        self.hp_name: Callable[[Any], str] | None = None
+        self.hp_search_backend: Any = None
+        self.current_flos = 0.0
+        self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
+        self._trial: Any = None
+        self._signature_columns: list[str] | None = None
+        self._train_batch_size = self.args.train_batch_size
+        self._created_lr_scheduler = False
+        self._prepared = False
+        self._setup_seconds = 0.0
+        self._pending_tokens = 0
+        self._eval_dataloaders: dict[str, Any] = {}
+        self._run: TrainingRun | None = None
+
+    def _set_up_callbacks(self, callbacks: list[Any]) -> None:
+        self._lightning_callbacks = [callback for callback in callbacks if is_lightning_callback(callback)]
+        own = [callback for callback in callbacks if not is_lightning_callback(callback)]
+        defaults = [DefaultFlowCallback, *reporting_callbacks(self.args.report_to)]
+        self.callback_handler = CallbackHandler(
+            [*defaults, *own], self.model, self.processing_class, self.optimizer, self.lr_scheduler
+        )
+        self.add_callback(PrinterCallback if self.args.disable_tqdm else ProgressCallback)
+        self.state = TrainerState(
+            is_local_process_zero=self.is_local_process_zero(),
+            is_world_process_zero=self.is_world_process_zero(),
+            stateful_callbacks=collect_states(self._stateful_callbacks()),
+        )
+
+    def _validate_args(self) -> None:
+        """What can be checked once model and data are there; an override point of some libraries."""
+
+    def _seed(self) -> None:
+        if self.args.full_determinism:
+            enable_full_determinism(self.args.seed)
+        else:
+            set_seed(self.args.seed)
+
+    def _stateful_callbacks(self) -> list[Any]:
+        everything = [*self.callback_handler.callbacks, self.control]
+        return [callback for callback in everything if is_exportable(callback)]
+
+    @property
+    def plan(self) -> RunPlan:
+        """What the arguments become in Lightning; prints as a table."""
+        checkpointing = self.args.gradient_checkpointing or getattr(self.model, "is_gradient_checkpointing", False)
+        unused = not (models.is_pretrained(self.model) and checkpointing)
+        return translate(self.args, find_unused_parameters=unused)
+
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """As `transformers.Trainer.call_model_init`: a new model, for a trial if it takes one."""
+        if self.model_init is None:
+            raise MissingModelError("There is no model_init to make a model with. Pass model_init=... to the Trainer.")
+        model = self.model_init(trial) if _takes_an_argument(self.model_init) else self.model_init()
+        if model is None:
+            raise RuntimeError("model_init returned None. It has to return the model.")
+        return model
+
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        if getattr(model, "hf_device_map", None) is not None:
+            logger.warning("The model is spread over devices already (hf_device_map) and is not moved to %s.", device)
+            return
+        model.to(device)
+
+    def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Callback) -> None:
+        """As `transformers.Trainer.add_callback`; callbacks of Lightning are welcome too."""
+        if is_lightning_callback(callback):
+            self._lightning_callbacks.append(callback)  # type: ignore[arg-type]
+        else:
+            self.callback_handler.add_callback(callback)  # type: ignore[arg-type]
+
+    def pop_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> TrainerCallback | None:
+        """As `transformers.Trainer.pop_callback`: remove a callback and return it, None if it is not there."""
+        return self.callback_handler.pop_callback(callback)
+
+    def remove_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
+        """As `transformers.Trainer.remove_callback`."""
+        self.callback_handler.remove_callback(callback)
+
+    def is_local_process_zero(self) -> bool:
+        """As `transformers.Trainer.is_local_process_zero`: the first process of its machine."""
+        return self.args.local_process_index == 0
+
+    def is_world_process_zero(self) -> bool:
+        """As `transformers.Trainer.is_world_process_zero`: the first process of all."""
+        return self.args.process_index == 0
+
+
+def is_lightning_callback(callback: Any) -> bool:
+    """Whether this is a callback, or a callback class, of Lightning; found out without importing it."""
+    cls = callback if isinstance(callback, type) else type(callback)
+    return any(
+        base.__name__ == "Callback" and base.__module__.startswith(("lightning.pytorch", "pytorch_lightning"))
+        for base in cls.__mro__
+    )
+
+
+def _takes_an_argument(function: Callable[..., Any]) -> bool:
+    import inspect
+
+    count = len(inspect.signature(function).parameters)
+    if count > 1:
+        raise RuntimeError(f"model_init takes {count} arguments. It has to take none, or one: the trial.")
+    return count == 1

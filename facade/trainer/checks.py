@@ -1,0 +1,188 @@
+"""What is wrong with the way a Trainer is constructed, all of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from ..models import find_labels
+
+
+class MissingModelError(RuntimeError, ValueError):
+    """There is no model: a RuntimeError in the reference, and a bad value for everybody else."""
+
+
+class CheckpointNotFoundError(FileNotFoundError, ValueError):
+    """There is no checkpoint at the place: a ValueError in the reference, and a missing file for everybody else."""
+
+
+def check_construction(args: Any, given: Mapping[str, Any]) -> None:
+    """Check the parameters of `Trainer.__init__` before anything is made of them.
+
+    Args:
+        args: the training arguments.
+        given: the parameters by name.
+
+    Raises:
+        MissingModelError: neither `model` nor `model_init`.
+        TypeError: something has the wrong type.
+        ValueError: values that do not go together.
+        RuntimeError: optimizers that do not go together with other parameters.
+    """
+    if not hasattr(args, "output_dir") or isinstance(args, type):
+        raise TypeError(
+            f"args must be TrainingArguments, but is {_shown(args)}. The order of the parameters is Trainer(model, "
+            "args, data_collator, train_dataset, eval_dataset, ...)."
+        )
+    _check_model(given["model"], given["model_init"])
+    wrong_types = [problem for problem in _type_problems(given) if problem]
+    if wrong_types:
+        raise TypeError("\n".join(wrong_types))
+    problems = [problem for problem in _value_problems(args, given) if problem]
+    if problems:
+        raise ValueError("\n".join(problems))
+    _check_optimizers(given)
+
+
+def has_length(dataset: Any) -> bool:
+    """As `transformers.trainer_utils.has_length`: whether `len()` works."""
+    try:
+        return len(dataset) is not None
+    except (TypeError, AttributeError, NotImplementedError):
+        return False
+
+
+def _check_model(model: Any, model_init: Any) -> None:
+    if model is None and model_init is None:
+        raise MissingModelError(
+            "The Trainer needs a model: pass model=..., or model_init=... (a function that makes one)."
+        )
+    if model is not None and model_init is not None:
+        raise ValueError("Both model and model_init were passed, so it is unclear which to train. Pass one of them.")
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, but is {_shown(model)}.")
+
+
+def _type_problems(given: Mapping[str, Any]) -> list[str | None]:
+    callables = (
+        "model_init",
+        "compute_loss_func",
+        "compute_metrics",
+        "preprocess_logits_for_metrics",
+    )
+    problems = [
+        f"{name} must be callable, but is {_shown(given[name])}."
+        for name in callables
+        if given[name] is not None and not callable(given[name]) and not isinstance(given[name], str)
+    ]
+    return [*problems, _collator_problem(given["data_collator"]), *_container_problems(given)]
+
+
+def _collator_problem(collator: Any) -> str | None:
+    if collator is None or callable(collator):
+        return None
+    hint = " Pass its method collate_batch instead." if hasattr(collator, "collate_batch") else ""
+    return f"data_collator must be callable (a list of samples -> a batch), but is {_shown(collator)}.{hint}"
+
+
+def _container_problems(given: Mapping[str, Any]) -> list[str | None]:
+    optimizers, callbacks = given["optimizers"], given["callbacks"]
+    problems: list[str | None] = []
+    if not isinstance(optimizers, (tuple, list)) or len(optimizers) != 2:
+        problems.append(f"optimizers must be a pair (optimizer, lr_scheduler), but is {_shown(optimizers)}.")
+    if callbacks is not None and not isinstance(callbacks, (list, tuple)):
+        problems.append(f"callbacks must be a list, but is {_shown(callbacks)}. Write callbacks=[...].")
+    for name in ("train_dataset", "eval_dataset"):
+        for key, dataset in _datasets(given[name]).items():
+            if dataset is not None and not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
+                problems.append(
+                    f"{name}{key} must be a dataset (with __getitem__ and __len__, or __iter__), but is "
+                    f"{_shown(dataset)}."
+                )
+    return problems
+
+
+def _datasets(dataset: Any) -> dict[str, Any]:
+    if isinstance(dataset, dict):
+        return {f"[{key!r}]": value for key, value in dataset.items()}
+    return {"": dataset}
+
+
+def _value_problems(args: Any, given: Mapping[str, Any]) -> list[str | None]:
+    return [
+        _stream_problem(args, given["train_dataset"]),
+        _evaluation_problem(args, given["eval_dataset"]),
+        _batch_metrics_problem(args, given["compute_metrics"]),
+        _label_problem(args, given),
+        _best_metric_problem(args),
+    ]
+
+
+def _stream_problem(args: Any, dataset: Any) -> str | None:
+    if dataset is None or has_length(dataset) or args.max_steps > 0:
+        return None
+    return (
+        f"train_dataset ({type(dataset).__name__}) has no length and max_steps is {args.max_steps}, so the learning "
+        "rate schedule cannot know where it ends. Set max_steps to the number of optimizer steps to take."
+    )
+
+
+def _evaluation_problem(args: Any, dataset: Any) -> str | None:
+    if args.eval_strategy == "no" or args.eval_strategy is None or dataset is not None:
+        return None
+    return (
+        f"eval_strategy is {args.eval_strategy.value!r}, but there is no eval_dataset to evaluate on. Pass "
+        "eval_dataset=..., or set eval_strategy='no'."
+    )
+
+
+def _batch_metrics_problem(args: Any, compute_metrics: Any) -> str | None:
+    import inspect
+
+    if not args.batch_eval_metrics or compute_metrics is None:
+        return None
+    if "compute_result" in inspect.signature(compute_metrics).parameters:
+        return None
+    return (
+        "batch_eval_metrics is True, so compute_metrics is called once a batch and must take a boolean compute_result, "
+        "which is True on the last batch, when it has to return the metrics over all of them."
+    )
+
+
+def _label_problem(args: Any, given: Mapping[str, Any]) -> str | None:
+    model = given["model"]
+    if given["data_collator"] is not None or model is None:
+        return None
+    names = args.label_names if args.label_names is not None else find_labels(type(model))
+    if "label" not in names or "labels" in names:
+        return None
+    return (
+        f"{type(model).__name__}.forward (or label_names) calls its labels 'label', but the default data_collator "
+        "renames the column 'label' to 'labels'. Call the argument 'labels', or pass a data_collator of your own."
+    )
+
+
+def _best_metric_problem(args: Any) -> str | None:
+    if args.metric_for_best_model is not None or not (args.save_strategy == "best" or args.load_best_model_at_end):
+        return None
+    return (
+        "save_strategy='best' and load_best_model_at_end need metric_for_best_model: the name of a metric of the "
+        "evaluation, e.g. 'loss'."
+    )
+
+
+def _check_optimizers(given: Mapping[str, Any]) -> None:
+    optimizer, scheduler = given["optimizers"]
+    if given["optimizer_cls_and_kwargs"] is not None and optimizer is not None:
+        raise RuntimeError("Both optimizers and optimizer_cls_and_kwargs were passed. Pass one of them.")
+    if given["model_init"] is not None and (optimizer is not None or scheduler is not None):
+        raise RuntimeError(
+            "optimizers cannot be passed together with model_init: they would hold the parameters of another model. "
+            "Override create_optimizer_and_scheduler, or pass optimizer_cls_and_kwargs."
+        )
+
+
+def _shown(value: Any) -> str:
+    return f"{type(value).__name__} ({value!r:.60})"

@@ -1,0 +1,186 @@
+"""The data side of the Trainer: which samples, in which order, with which columns."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
+
+from ...lightning_modules.collators import RemoveColumnsCollator
+from ...lightning_modules.lengths import LengthGroupedSampler
+from ...lightning_modules.loaders import build_loader
+from ...lightning_modules.seeding import seed_worker
+from .. import models
+from ..columns import is_hub_dataset, remove_unused, signature_columns
+from .base import TrainerBase
+from .checks import has_length
+
+logger = logging.getLogger(__name__)
+
+
+class DataSteps(TrainerBase):
+    """From datasets to loaders."""
+
+    def get_train_dataloader(self) -> DataLoader:
+        """As `transformers.Trainer.get_train_dataloader`: shuffled, sharded over the processes.
+
+        Raises:
+            ValueError: there is no `train_dataset`.
+        """
+        if self.train_dataset is None:
+            raise ValueError("Training needs data: pass train_dataset=... to the Trainer.")
+        return self._get_dataloader(
+            dataset=self.train_dataset,
+            description="training",
+            batch_size=self._train_batch_size,
+            sampler_fn=self._get_train_sampler,
+            is_training=True,
+        )
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """As `transformers.Trainer.get_eval_dataloader`.
+
+        Args:
+            eval_dataset: a dataset, or the name of one in a dict of them; by default the Trainer's `eval_dataset`.
+
+        Raises:
+            ValueError: there is no dataset, or none of this name.
+        """
+        key = eval_dataset if isinstance(eval_dataset, str) else "eval"
+        if self.args.dataloader_persistent_workers and key in self._eval_dataloaders:
+            return self._eval_dataloaders[key]
+        return self._get_dataloader(
+            dataset=self._find_eval_dataset(eval_dataset),
+            description="evaluation",
+            batch_size=self.args.eval_batch_size,
+            sampler_fn=self._get_eval_sampler,
+            dataloader_key=key,
+        )
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        """As `transformers.Trainer.get_test_dataloader`."""
+        return self._get_dataloader(
+            dataset=test_dataset,
+            description="test",
+            batch_size=self.args.eval_batch_size,
+            sampler_fn=self._get_eval_sampler,
+        )
+
+    def num_examples(self, dataloader: DataLoader) -> int:
+        """As `transformers.Trainer.num_examples`: samples behind a loader, estimated where they cannot be counted."""
+        try:
+            return len(dataloader.dataset)  # type: ignore[arg-type]
+        except (NameError, AttributeError, TypeError):
+            return len(dataloader) * self.args.per_device_train_batch_size
+
+    def _find_eval_dataset(self, eval_dataset: Any) -> Any:
+        if isinstance(eval_dataset, str):
+            if not isinstance(self.eval_dataset, dict) or eval_dataset not in self.eval_dataset:
+                names = ", ".join(self.eval_dataset) if isinstance(self.eval_dataset, dict) else "no names"
+                raise ValueError(f"There is no eval_dataset called {eval_dataset!r}; the Trainer has {names}.")
+            return self.eval_dataset[eval_dataset]
+        found = self.eval_dataset if eval_dataset is None else eval_dataset
+        if found is None:
+            raise ValueError("Evaluation needs data: pass eval_dataset=... to the Trainer, or to evaluate().")
+        return found
+
+    def _get_dataloader(
+        self,
+        dataset: Any,
+        description: str,
+        batch_size: int,
+        sampler_fn: Callable[[Any], Sampler[int] | None] | None = None,
+        is_training: bool = False,
+        dataloader_key: str | None = None,
+    ) -> DataLoader:
+        collator = self.data_collator
+        if is_hub_dataset(dataset):
+            dataset = self._remove_unused_columns(dataset, description=description)
+        else:
+            collator = self._get_collator_with_removed_columns(collator, description=description)
+        stream = isinstance(dataset, IterableDataset)
+        sampler = sampler_fn(dataset) if sampler_fn is not None and not stream else None
+        loader = build_loader(
+            dataset,
+            batch_size=batch_size,
+            collate_fn=collator,
+            sampler=sampler,
+            seed=self.args.data_seed,
+            drop_last=self.args.dataloader_drop_last and not stream,
+            rank=self.args.process_index,
+            world_size=self.args.world_size,
+            even_batches=self.accelerator.even_batches,
+            **self._worker_options(is_training and not stream),
+        )
+        if dataloader_key is not None and self.args.dataloader_persistent_workers:
+            self._eval_dataloaders[dataloader_key] = loader
+        return loader
+
+    def _worker_options(self, seeded: bool) -> dict[str, Any]:
+        workers = self.args.dataloader_num_workers
+        options: dict[str, Any] = {
+            "num_workers": workers,
+            "pin_memory": self.args.dataloader_pin_memory and self.args.device.type != "cpu",
+            "persistent_workers": self.args.dataloader_persistent_workers,
+            "prefetch_factor": self.args.dataloader_prefetch_factor,
+        }
+        if seeded:
+            rank = self.args.process_index
+            options["worker_init_fn"] = functools.partial(seed_worker, num_workers=workers, rank=rank)
+        return options
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if dataset is None or not has_length(dataset):
+            return None
+        if self.args.train_sampling_strategy == "group_by_length":
+            return self._by_length(dataset, self.args.train_batch_size * self.args.gradient_accumulation_steps)
+        if self.args.train_sampling_strategy == "sequential":
+            return SequentialSampler(dataset)
+        if len(dataset) == 0:
+            return SequentialSampler(dataset)  # RandomSampler refuses it with a message about num_samples
+        return RandomSampler(dataset)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
+        if eval_dataset is None or not has_length(eval_dataset):
+            return None
+        if self.args.train_sampling_strategy == "group_by_length":
+            return self._by_length(eval_dataset, self.args.eval_batch_size)
+        return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
+
+    def _by_length(self, dataset: Any, batch_size: int) -> LengthGroupedSampler:
+        column = self.args.length_column_name
+        lengths = dataset[column] if is_hub_dataset(dataset) and column in dataset.column_names else None
+        names = getattr(self.processing_class, "model_input_names", None)
+        return LengthGroupedSampler(
+            batch_size, dataset=dataset, lengths=lengths, model_input_name=names[0] if names else None
+        )
+
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is None:
+            self._signature_columns = signature_columns(models.base_of_adapter(self.model), self.label_names)
+
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        if not self.args.remove_unused_columns:
+            return dataset
+        self._set_signature_columns_if_needed()
+        assert self._signature_columns is not None
+        return remove_unused(dataset, self._signature_columns, type(self.model).__name__, description)
+
+    def _get_collator_with_removed_columns(
+        self, data_collator: Callable[[list[Any]], Any], description: str | None = None
+    ) -> Callable[[list[Any]], Any]:
+        if not self.args.remove_unused_columns:
+            return data_collator
+        self._set_signature_columns_if_needed()
+        assert self._signature_columns is not None
+        return RemoveColumnsCollator(
+            data_collator=data_collator,
+            signature_columns=self._signature_columns,
+            logger=logger,
+            description=description,
+            model_name=type(self.model).__name__,
+        )

@@ -1,0 +1,169 @@
+"""`evaluate` and `predict`, over Lightning's evaluation loop."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any
+
+import numpy as np
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from ..evaluation import Evaluation, EvaluationFeed
+from ..metrics import speed_metrics
+from ..results import EvalLoopOutput, PredictionOutput
+from .checks import has_length
+from .data import DataSteps
+from .reporting import Reporting
+from .steps import BatchSteps
+
+logger = logging.getLogger(__name__)
+
+
+class Evaluating(DataSteps, BatchSteps, Reporting):
+    """From datasets to metrics and predictions."""
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """As `transformers.Trainer.evaluate`, but linear in the number of predictions.
+
+        Args:
+            eval_dataset: a dataset, a dict of them, or the name of one; by default the Trainer's.
+            ignore_keys: outputs of the model that are no predictions.
+            metric_key_prefix: the metrics are called `{prefix}_loss`, ...; for a dict `{prefix}_{name}_loss`.
+
+        Returns:
+            The metrics.
+        """
+        given = eval_dataset is not None
+        eval_dataset = eval_dataset if given else self.eval_dataset
+        if isinstance(eval_dataset, dict):
+            metrics: dict[str, float] = {}
+            for name, dataset in eval_dataset.items():
+                prefix = f"{metric_key_prefix}_{name}"
+                metrics.update(self.evaluate(dataset if given else name, ignore_keys, metric_key_prefix=prefix))
+            return metrics
+        self._memory_tracker.start("eval")
+        dataloader = self.get_eval_dataloader(eval_dataset)
+        start_time = time.time()
+        output = self.evaluation_loop(
+            dataloader,
+            description="Evaluation",
+            prediction_loss_only=True if self.compute_metrics is None else None,
+            ignore_keys=ignore_keys,
+            metric_key_prefix=metric_key_prefix,
+        )
+        found = self._with_speed(output, metric_key_prefix, start_time)
+        self._log(found)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        self._memory_tracker.stop("eval", found)
+        return found
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """As `transformers.Trainer.predict`, but linear in the number of predictions.
+
+        Args:
+            test_dataset: the dataset.
+            ignore_keys: outputs of the model that are no predictions.
+            metric_key_prefix: the metrics are called `{prefix}_loss`, ...
+
+        Returns:
+            Predictions and labels as arrays over all samples, shorter rows filled up with -100, and the metrics.
+        """
+        self._memory_tracker.start("test")
+        dataloader = self.get_test_dataloader(test_dataset)
+        start_time = time.time()
+        output = self.evaluation_loop(
+            dataloader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
+        )
+        metrics = self._with_speed(output, metric_key_prefix, start_time)
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
+        self._memory_tracker.stop("test", metrics)
+        return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=metrics)
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """As `transformers.Trainer.evaluation_loop`; it is Lightning's evaluation loop that runs.
+
+        In the middle of a training it runs inside of `fit`; Lightning callbacks see the validation hooks. Otherwise
+        `evaluate` is a `validate`, and `predict` a `test`, of Lightning.
+        """
+        started = time.time()
+        from ..lightning_runs import run_evaluation
+
+        only_loss = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+        logger.info("***** Running %s *****", description)
+        logger.info("  Num examples = %s", self.num_examples(dataloader) if has_length(dataloader) else "unknown")
+        logger.info("  Batch size = %s", self.args.eval_batch_size)
+        self.callback_handler.eval_dataloader = dataloader
+        if callable(getattr(self.optimizer, "eval", None)):
+            self.optimizer.eval()
+        evaluation = Evaluation(
+            self,  # type: ignore[arg-type]  # every Evaluating is a Trainer
+            EvaluationFeed(dataloader),
+            description=description,
+            prediction_loss_only=only_loss,
+            ignore_keys=ignore_keys,
+        )
+        run_evaluation(self, evaluation, started=started, test=description == "Prediction")  # type: ignore[arg-type]
+        self.gather_function = self.accelerator.gather_for_metrics
+        return evaluation.output(metric_key_prefix)
+
+    def _evaluate(
+        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+    ) -> dict[str, float]:
+        metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
+        if isinstance(self.lr_scheduler, ReduceLROnPlateau) and not skip_scheduler:
+            self.lr_scheduler.step(self._best_metric_of(metrics))
+        return metrics
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Note down the metric if it is the best so far, and say whether it is."""
+        if self.args.metric_for_best_model is None:
+            return False
+        value = self._best_metric_of(metrics)
+        better = np.greater if self.args.greater_is_better else np.less
+        if self.state.best_metric is None:
+            self.state.best_metric = float("-inf") if self.args.greater_is_better else float("inf")
+        if not better(value, self.state.best_metric):
+            return False
+        self.state.best_metric = value
+        if self.args.save_strategy != "no":
+            self.state.best_global_step = self.state.global_step
+        return True
+
+    def _best_metric_of(self, metrics: dict[str, float]) -> float:
+        name = str(self.args.metric_for_best_model)
+        name = name if name.startswith("eval_") else f"eval_{name}"
+        if name in metrics:
+            return metrics[name]
+        raise KeyError(
+            f"metric_for_best_model is {self.args.metric_for_best_model!r}, but the evaluation has no {name!r}: it has "
+            f"{', '.join(metrics)}. {self._why_metric_is_missing(name)}"
+        )
+
+    def _why_metric_is_missing(self, name: str) -> str:
+        if not name.endswith("loss"):
+            return "Return it from compute_metrics, or set metric_for_best_model to one of these."
+        return (
+            f"There is a loss only where the batches hold all labels; label_names is {self.label_names}. Set "
+            "label_names to the columns that hold the labels."
+        )
+
+    def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> dict[str, float]:
+        metrics = output.metrics if output.metrics is not None else {}
+        start_time += self._setup_seconds
+        samples = output.num_samples or 0
+        steps = math.ceil(samples / (self.args.eval_batch_size * self.args.world_size))
+        metrics.update(speed_metrics(prefix, start_time, num_samples=samples, num_steps=steps))
+        return metrics

@@ -1,0 +1,108 @@
+"""The optimization side of the Trainer: optimizer, schedule, learning rates, gradient norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from ...lightning_modules.optimizers import decay_parameter_names, optimizer_class_and_kwargs, parameter_groups
+from ...lightning_modules.schedules import get_scheduler
+from ..plan import optimizer_config
+from .base import TrainerBase
+
+
+class OptimizationSteps(TrainerBase):
+    """From arguments to steps."""
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        """As `transformers.Trainer.create_optimizer_and_scheduler`, and called by `train` as documented.
+
+        Args:
+            num_training_steps: optimizer steps of the whole training.
+        """
+        self.create_optimizer()
+        self.create_scheduler(num_training_steps=num_training_steps)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        """As `transformers.Trainer.create_optimizer`: made once; one that was passed in stays."""
+        if self.optimizer is not None:
+            return self.optimizer
+        model = self.model if model is None else model
+        groups: Any = parameter_groups(model, self.args.weight_decay, self.get_decay_parameter_names(model))
+        if self.optimizer_cls_and_kwargs is not None:
+            optimizer_cls, given = self.optimizer_cls_and_kwargs
+        else:
+            optimizer_cls, given = self.get_optimizer_cls_and_kwargs(self.args, model)
+        kwargs = dict(given)
+        for name in ("params", "model", "optimizer_dict"):  # how some optimizers are told their parameters
+            groups = kwargs.pop(name, groups)
+        self.optimizer = optimizer_cls(groups, **kwargs)
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
+        """As `transformers.Trainer.create_scheduler`: made once; one that was passed in stays."""
+        if self.lr_scheduler is None:
+            self.lr_scheduler = get_scheduler(
+                self.args.lr_scheduler_type,
+                optimizer=self.optimizer if optimizer is None else optimizer,
+                num_warmup_steps=self.args.get_warmup_steps(num_training_steps),
+                num_training_steps=num_training_steps,
+                scheduler_specific_kwargs=self.args.lr_scheduler_kwargs,  # type: ignore[arg-type]
+            )
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args: Any, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
+        """As `transformers.Trainer.get_optimizer_cls_and_kwargs`: class and arguments, but for the parameters."""
+        return optimizer_class_and_kwargs(optimizer_config(args))
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """As `transformers.Trainer.get_decay_parameter_names`: all but biases and normalisation layers."""
+        return decay_parameter_names(model)
+
+    def get_learning_rates(self) -> list[float]:
+        """As `transformers.Trainer.get_learning_rates`: one for each parameter group."""
+        return [group["lr"] for group in self._require_optimizer().param_groups]
+
+    def get_num_trainable_parameters(self) -> int:
+        """As `transformers.Trainer.get_num_trainable_parameters`."""
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+    def get_optimizer_group(self, param: str | nn.Parameter | None = None) -> Any:
+        """As `transformers.Trainer.get_optimizer_group`: the group of a parameter, or the parameters of all groups.
+
+        Args:
+            param: a parameter, or its name in the model.
+        """
+        groups = self._require_optimizer().param_groups
+        if param is None:
+            return [group["params"] for group in groups]
+        wanted = self.model.get_parameter(param) if isinstance(param, str) else param
+        found = (group for group in groups if any(wanted is one for one in group["params"]))
+        return next(found, [group["params"] for group in groups])
+
+    def _require_optimizer(self) -> Optimizer:
+        if self.optimizer is None:
+            raise ValueError("There is no optimizer yet: train() makes it, or create_optimizer().")
+        return self.optimizer
+
+    def _get_learning_rate(self) -> float:
+        scheduler = self.lr_scheduler
+        if scheduler is None or isinstance(scheduler, ReduceLROnPlateau):
+            rate = self.optimizer.param_groups[0]["lr"]
+        else:
+            rate = scheduler.get_last_lr()[0]
+        return rate.item() if isinstance(rate, torch.Tensor) else rate
+
+    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
+        return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | None = None) -> torch.Tensor:
+        if grad_norm is not None:
+            return grad_norm
+        return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])

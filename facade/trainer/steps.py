@@ -1,0 +1,247 @@
+"""The steps that people override: what happens to one batch, in training and in evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...lightning_modules.collect import map_nested, nested_detach
+from ...lightning_modules.outputs import read_loss, split_outputs
+from .. import models
+from .base import TrainerBase
+
+logger = logging.getLogger(__name__)
+
+
+class BatchSteps(TrainerBase):
+    """From a batch to a loss, gradients and predictions."""
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
+    ) -> torch.Tensor:
+        """As `transformers.Trainer.training_step`: forward and backward pass of one micro-batch.
+
+        Args:
+            model: the model to train.
+            inputs: keyword arguments of its `forward`.
+            num_items_in_batch: labels that count in the whole window of micro-batches, over all processes.
+
+        Returns:
+            The loss, detached; its sum over the window is the loss of the step.
+        """
+        if not model.training:
+            model.train()
+        if callable(getattr(self.optimizer, "train", None)):
+            self.optimizer.train()
+        inputs = self._prepare_inputs(inputs)
+        known = models.accepted_arguments(self.compute_loss, num_items_in_batch=num_items_in_batch)
+        with self.compute_loss_context_manager():
+            loss: Any = self.compute_loss(model, inputs, **known)
+        del inputs
+        self._empty_cache_if_due()
+        if not self._loss_is_scaled(known.get("num_items_in_batch")):
+            loss = loss / self.current_gradient_accumulation_steps
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, Any]:
+        """As `transformers.Trainer.compute_loss`; overrides without `num_items_in_batch` are fine too.
+
+        Args:
+            model: the model.
+            inputs: keyword arguments of its `forward`.
+            return_outputs: return what the model returned as well.
+            num_items_in_batch: see `training_step`.
+
+        Returns:
+            The loss, or the loss and the model's outputs.
+        """
+        labels = None
+        if "labels" in inputs and (self.label_smoother is not None or self.compute_loss_func is not None):
+            labels = inputs.pop("labels")
+        if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
+            inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
+        outputs = model(**inputs)
+        loss = self._loss_of(model, inputs, outputs, labels, num_items_in_batch)
+        shared = self.args.average_tokens_across_devices and num_items_in_batch is not None
+        if shared and (self.model_accepts_loss_kwargs or self.compute_loss_func is not None):
+            loss = loss * self.accelerator.num_processes if self.accelerator.num_processes > 1 else loss
+        return (loss, outputs) if return_outputs else loss
+
+    def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]:
+        """As `transformers.Trainer.compute_loss_context_manager`: empty; Lightning's precision plugin casts."""
+        return contextlib.ExitStack()
+
+    def autocast_smart_context_manager(
+        self, cache_enabled: bool | None = True
+    ) -> contextlib.AbstractContextManager[Any]:
+        """As `transformers.Trainer.autocast_smart_context_manager`: empty, for code that still enters it."""
+        return contextlib.nullcontext()
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[torch.Tensor | None, Any, Any]:
+        """As `transformers.Trainer.prediction_step`: loss, predictions and labels of one batch, each None if absent.
+
+        Args:
+            model: the model to evaluate.
+            inputs: keyword arguments of its `forward`.
+            prediction_loss_only: return nothing but the loss.
+            ignore_keys: outputs of the model that are no predictions.
+        """
+        with_loss = self._has_loss(inputs)
+        inputs = self._prepare_inputs(inputs)
+        labels = nested_detach(tuple(inputs.get(name) for name in self.label_names)) if with_loss else None
+        if ignore_keys is None:
+            ignore_keys = self._keys_to_ignore()
+        with torch.no_grad():
+            loss, outputs = self._loss_and_outputs(model, inputs) if with_loss else (None, self._outputs(model, inputs))
+        if prediction_loss_only:
+            return loss, None, None
+        logits = nested_detach(split_outputs(outputs, ignore_keys, has_loss=with_loss))
+        return loss, _only(logits), _only(labels)
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """As `transformers.Trainer.floating_point_ops`: six for each token and parameter outside the embeddings."""
+        main_input = inputs.get(getattr(self.model, "main_input_name", "input_ids")) if _is_mapping(inputs) else None
+        if main_input is None or not hasattr(self.model, "num_parameters"):
+            return 0
+        return 6 * main_input.numel() * self._counted_parameters()
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], torch.Tensor | int | None]:
+        """As `transformers.Trainer.get_batch_samples`: the micro-batches of a step, and the items in all of them."""
+        batch_samples = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
+        return batch_samples, self._get_num_items_in_batch(batch_samples, device)
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor | int | None:
+        if not (self.model_accepts_loss_kwargs or self.compute_loss_func is not None):
+            return None
+        if not batch_samples or not _is_mapping(batch_samples[0]) or "labels" not in batch_samples[0]:
+            return None
+        try:
+            items = sum(self._counted_labels(batch["labels"]).ne(-100).sum() for batch in batch_samples)
+        except (TypeError, AttributeError):
+            return None
+        if isinstance(items, torch.Tensor):
+            items = items.to(device)
+            if self.args.average_tokens_across_devices and self.args.world_size > 1:
+                items = self.accelerator.gather(items).sum()
+        return items
+
+    def _counted_labels(self, labels: Any) -> Any:
+        """Label smoothing shifts the labels itself, and with them what counts; models count them unshifted."""
+        smoothed = self.label_smoother is not None and self.compute_loss_func is None
+        return labels[..., 1:] if smoothed and _predicts_next_token(self.model) else labels
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        inputs = self._prepare_input(inputs)
+        if len(inputs) == 0:
+            columns = ", ".join(self._signature_columns or []) or "unknown"
+            raise ValueError(
+                "The batch is empty: after the data_collator nothing is left that the model takes. It takes: "
+                f"{columns}. Check the names of the data's columns, or set remove_unused_columns=False."
+            )
+        return inputs
+
+    def _prepare_input(self, data: Any) -> Any:
+        device = self.args.device
+        if device.type == "cpu":
+            return map_nested(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, data)
+        return map_nested(lambda leaf: _to_device(leaf, device), data)
+
+    def _loss_is_scaled(self, num_items_in_batch: Any) -> bool:
+        """Whether the loss was divided by the items of the whole window already, where it was computed."""
+        if self.compute_loss_func is not None:
+            return True
+        return self.model_accepts_loss_kwargs and num_items_in_batch is not None
+
+    def _loss_of(self, model: Any, inputs: Any, outputs: Any, labels: Any, num_items: Any) -> torch.Tensor:
+        if self.compute_loss_func is not None:
+            return self.compute_loss_func(outputs, labels, num_items_in_batch=num_items)
+        if labels is not None and self.label_smoother is not None:
+            shift = _predicts_next_token(models.unwrap_model(model))
+            items = num_items if self._spans_several_batches(model) else None
+            return self.label_smoother(outputs, labels, shift_labels=shift, num_items_in_batch=items)
+        return read_loss(outputs, inputs)
+
+    def _spans_several_batches(self, model: nn.Module) -> bool:
+        """Whether a mean over this batch alone would be wrong: 5.3.0 takes it all the same, later versions do not."""
+        several = model.training and self.current_gradient_accumulation_steps > 1
+        return several or self.args.world_size > 1
+
+    def _has_loss(self, inputs: Any) -> bool:
+        if self.label_names:
+            return all(inputs.get(name) is not None for name in self.label_names)
+        return_loss = inputs.get("return_loss")
+        return bool(self.can_return_loss if return_loss is None else return_loss)
+
+    def _loss_and_outputs(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
+        items = self._get_num_items_in_batch([inputs], self.args.device)
+        known = models.accepted_arguments(self.compute_loss, num_items_in_batch=items)
+        with self.compute_loss_context_manager():
+            loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **known)
+        return loss.detach().mean(), outputs
+
+    def _outputs(self, model: nn.Module, inputs: dict[str, Any]) -> Any:
+        with self.compute_loss_context_manager():
+            return model(**inputs)
+
+    def _keys_to_ignore(self) -> list[str]:
+        config = getattr(self.model, "config", None)
+        return [] if config is None else list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]))
+
+    def _empty_cache_if_due(self) -> None:
+        every = self.args.torch_empty_cache_steps
+        if every is not None and self.state.global_step % every == 0 and self.args.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _counted_parameters(self) -> int:
+        """Parameters outside the embeddings; counting them takes long, and their number stays."""
+        model, count = getattr(self, "_parameter_count", (None, 0))
+        if model is not self.model:
+            count = self.model.num_parameters(exclude_embeddings=True)  # type: ignore[operator]
+            self._parameter_count = (self.model, count)
+        return count
+
+
+def _only(values: Any) -> Any:
+    """The one value where there is just one."""
+    return values[0] if isinstance(values, (tuple, list)) and len(values) == 1 else values
+
+
+def _is_mapping(inputs: Any) -> bool:
+    return isinstance(inputs, Mapping)
+
+
+def _to_device(leaf: Any, device: torch.device) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return leaf.to(device, non_blocking=leaf.device.type == "cpu" and leaf.is_pinned())
+
+
+def _predicts_next_token(model: Any) -> bool:
+    """Whether labels are the inputs themselves, to be shifted by one, as causal language models have it."""
+    import sys
+
+    name = type(models.base_of_adapter(model)).__name__
+    auto = sys.modules.get("transformers.models.auto.modeling_auto")
+    if auto is not None:
+        return name in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return name.endswith("ForCausalLM")

@@ -1,0 +1,342 @@
+"""`train`: from the arguments to a run of Lightning, and to its result."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ...callbacks import TrainerState, collect_states
+from ...lightning_modules import checkpoints
+from ...lightning_modules.neftune import neftune_hook
+from ...lightning_modules.windows import WindowLoader
+from ..metrics import speed_metrics
+from ..results import TrainingLength, TrainOutput
+from .checks import has_length
+from .evaluating import Evaluating
+from .optimization import OptimizationSteps
+from .saving import Saving
+
+if TYPE_CHECKING:
+    from ..run import TrainingRun
+
+logger = logging.getLogger(__name__)
+
+
+class Training(Evaluating, OptimizationSteps, Saving):
+    """From the first step to the last."""
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """As `transformers.Trainer.train`; Lightning's loops do the work.
+
+        Args:
+            resume_from_checkpoint: a checkpoint folder to go on from; True for the newest intact one in `output_dir`.
+            trial: the trial of a hyperparameter search.
+            ignore_keys_for_eval: outputs of the model that are no predictions, for evaluations in between.
+
+        Returns:
+            Steps taken, mean training loss, and metrics.
+
+        Raises:
+            ValueError: there is nothing to train on, or the checkpoint is damaged.
+            FileNotFoundError: the checkpoint is not there.
+        """
+        checkpoint = self._find_checkpoint(resume_from_checkpoint)
+        self._require_data()
+        self._memory_tracker.start("train")
+        self.is_in_train = True
+        try:
+            self._renew_model(trial)
+            self._trial = trial
+            if checkpoint is not None:
+                self._load_from_checkpoint(checkpoint)
+            return self._train(checkpoint, trial, ignore_keys_for_eval)
+        finally:
+            self.is_in_train = False
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> TrainingLength:
+        """As `transformers.Trainer.set_initial_training_values`: how long the training is, counted in several ways.
+
+        Raises:
+            ValueError: neither the loader nor `max_steps` says how long.
+        """
+        batches = len(dataloader) if has_length(dataloader) else None
+        each_step = self.get_total_train_batch_size(args)
+        if batches is None:
+            return self._length_of_stream(args, each_step)
+        steps_per_epoch = max(math.ceil(batches / args.gradient_accumulation_steps), 1)
+        examples = self.num_examples(dataloader)
+        by_steps = args.max_steps > 0
+        max_steps = args.max_steps if by_steps else math.ceil(args.num_train_epochs * steps_per_epoch)
+        return TrainingLength(
+            num_train_epochs=math.ceil(max_steps / steps_per_epoch) if by_steps else math.ceil(args.num_train_epochs),
+            num_update_steps_per_epoch=steps_per_epoch,
+            num_examples=examples,
+            num_train_samples=max_steps * each_step if by_steps else examples * args.num_train_epochs,
+            total_train_batch_size=each_step,
+            steps_in_epoch=batches,
+            max_steps=max_steps,
+        )
+
+    def get_total_train_batch_size(self, args: Any) -> int:
+        """As `transformers.Trainer.get_total_train_batch_size`: samples of one optimizer step, over all processes."""
+        data_parallel = args.world_size // self.get_tp_size() // self.get_cp_size() // self.get_sp_size()
+        return self._train_batch_size * args.gradient_accumulation_steps * data_parallel
+
+    def get_tp_size(self) -> int:
+        """As `transformers.Trainer.get_tp_size`: processes that share one copy of each layer."""
+        return getattr(self.model, "_tp_size", None) or 1
+
+    def get_cp_size(self) -> int:
+        """As `transformers.Trainer.get_cp_size`: processes that share one sequence; 1, as none do yet."""
+        return 1
+
+    def get_sp_size(self) -> int:
+        """As `transformers.Trainer.get_sp_size`: processes that share one sequence; 1, as none do yet."""
+        return 1
+
+    def _train(self, checkpoint: str | None, trial: Any, ignore_keys: list[str] | None) -> TrainOutput:
+        from ..lightning_runs import run_fit
+        from ..run import TrainingRun
+
+        dataloader = self.get_train_dataloader()
+        length = self.set_initial_training_values(self.args, dataloader)
+        self._start_state(length, checkpoint, trial)
+        windows = self._windows(dataloader, length, checkpoint)
+        self._announce(length, checkpoint, windows)
+        self._clean_up_run_dir(trial)
+        self._initial_num_input_tokens_seen = self.state.num_input_tokens_seen
+        self._prepared = True
+        run = TrainingRun(self, length, windows, checkpoint=checkpoint, trial=trial, ignore_keys=ignore_keys)  # type: ignore[arg-type]
+        self._run = run
+        noise = self._start_neftune()
+        self._enable_gradient_checkpointing()
+        self.model.train()
+        try:
+            endless = length.num_train_epochs == sys.maxsize
+            run_fit(run, windows, max_epochs=-1 if endless else length.num_train_epochs)
+        finally:
+            self._run = None
+            if noise is not None:
+                noise.remove()
+        return self._output
+
+    def _finalize_training(self, run: TrainingRun) -> None:
+        """The end of a training, while the model is still where it was trained."""
+        run.take_loss()
+        train_loss = run.total_loss / max(self.state.global_step - run.first_step, 0.001)
+        samples, steps = run.length.num_train_samples, self.state.max_steps
+        metrics = speed_metrics("train", run.start_time, num_samples=samples, num_steps=steps)
+        self.store_flos()
+        metrics["total_flos"] = self.state.total_flos
+        metrics["train_loss"] = train_loss
+        self._memory_tracker.stop("train", metrics)
+        self._log(metrics)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
+        self._keep_only_best_checkpoint(run.trial)
+        self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+        self._output = TrainOutput(self.state.global_step, train_loss, metrics)
+
+    def _maybe_log_save_evaluate(
+        self,
+        tr_loss: Any,
+        grad_norm: torch.Tensor | float | None,
+        model: nn.Module,
+        trial: Any,
+        epoch: float,
+        ignore_keys_for_eval: list[str] | None,
+        start_time: float,
+        learning_rate: float | None = None,
+    ) -> None:
+        """Do what the control asks for at the end of a step, or of an epoch."""
+        run = self._run
+        assert run is not None
+        if self.control.should_log and self.state.global_step > run.last_logged:
+            steps = self.state.global_step - run.last_logged
+            logs: dict[str, float] = {"loss": run.take_loss() / steps}
+            if grad_norm is not None:
+                logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
+            logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
+            run.last_logged = self.state.global_step
+            self.store_flos()
+            self._flush_input_tokens()
+            self._log(logs, start_time)
+        if self.control.should_evaluate:
+            metrics = self._evaluate(trial, ignore_keys_for_eval)
+            is_best = self._determine_best_metric(metrics=metrics, trial=trial)
+            if self.args.save_strategy == "best":
+                self.control.should_save = is_best
+        if self.control.should_save:
+            self._flush_input_tokens()
+            self._save_checkpoint(model, trial)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    def _require_data(self) -> None:
+        """Say at once, and before anything is written, that there is nothing to train on."""
+        overridden = type(self).get_train_dataloader is not Training.get_train_dataloader
+        if overridden:
+            return
+        if self.train_dataset is None:
+            raise ValueError("train() needs data: pass train_dataset=... to the Trainer.")
+        if has_length(self.train_dataset) and len(self.train_dataset) == 0:
+            raise ValueError("train_dataset is empty: it has length 0, so there is nothing to train on.")
+
+    def _renew_model(self, trial: Any) -> None:
+        if self.model_init is None:
+            return
+        self._seed()
+        self.model = self.call_model_init(trial)
+        self.optimizer = self.lr_scheduler = None
+        if self.place_model_on_device:
+            self._move_model_to_device(self.model, self.args.device)
+        self.model_wrapped = self.model
+
+    def _start_state(self, length: TrainingLength, checkpoint: str | None, trial: Any) -> None:
+        self.state = TrainerState(stateful_callbacks=collect_states(self._stateful_callbacks()))
+        self.state.is_hyper_param_search = trial is not None
+        self.state.train_batch_size = self._train_batch_size
+        self.state.compute_steps(self.args, length.max_steps)
+        if checkpoint is not None:
+            stored = self._state_of(checkpoint)
+            self._warn_of_differences(stored)
+            self.state = stored
+            self._load_callback_state()
+        self.state.init_training_references(self, length.max_steps, length.num_train_epochs, trial)
+
+    def _warn_of_differences(self, stored: TrainerState) -> None:
+        """Intervals and batch size come from the checkpoint, so say where the arguments want something else."""
+        now = self.state
+        names = ("logging_steps", "eval_steps", "save_steps", "train_batch_size")
+        changed = [
+            f"{name} is {getattr(stored, name)} in the checkpoint and {getattr(now, name)} in the arguments"
+            for name in names
+            if getattr(stored, name) is not None and getattr(stored, name) != getattr(now, name)
+        ]
+        if changed:
+            logger.warning("The checkpoint was made with other arguments: %s.", "; ".join(changed))
+
+    def _windows(self, dataloader: DataLoader, length: TrainingLength, checkpoint: str | None) -> WindowLoader:
+        windows = WindowLoader(
+            dataloader,
+            accumulation=self.args.gradient_accumulation_steps,
+            batches=length.steps_in_epoch if has_length(dataloader) else None,
+            windows=length.num_update_steps_per_epoch,
+            read=lambda batches, size: self.get_batch_samples(batches, size, self.args.device),
+        )
+        if checkpoint is not None:
+            epoch, done = self._position(length, has_length(dataloader))
+            done = 0 if self.args.ignore_data_skip else done
+            windows.start_at(epoch, done, on_positioned=lambda: self._load_rng_state(checkpoint))
+        return windows
+
+    def _position(self, length: TrainingLength, sized: bool) -> tuple[int, int]:
+        """Epoch and window at which the state says that the training stood."""
+        if sized:
+            return divmod(self.state.global_step, length.num_update_steps_per_epoch)
+        epoch, part = divmod(self.state.epoch, 1)
+        return int(epoch), round(part * length.num_update_steps_per_epoch)
+
+    def _length_of_stream(self, args: Any, each_step: int) -> TrainingLength:
+        if args.max_steps <= 0:
+            raise ValueError(
+                f"The training data has no length and max_steps is {args.max_steps}, so nothing says when to stop. Set "
+                "max_steps to the number of optimizer steps to take."
+            )
+        return TrainingLength(
+            num_train_epochs=sys.maxsize,
+            num_update_steps_per_epoch=args.max_steps,
+            num_examples=args.max_steps * each_step,
+            num_train_samples=args.max_steps * each_step,
+            total_train_batch_size=each_step,
+            steps_in_epoch=args.max_steps * args.gradient_accumulation_steps,
+            max_steps=args.max_steps,
+        )
+
+    def _announce(self, length: TrainingLength, checkpoint: str | None, windows: WindowLoader) -> None:
+        rows = {
+            "Num examples": length.num_examples,
+            "Num epochs": length.num_train_epochs,
+            "Batch size per device": self.args.per_device_train_batch_size,
+            "Total batch size (processes and accumulation)": length.total_train_batch_size,
+            "Gradient accumulation steps": self.args.gradient_accumulation_steps,
+            "Optimizer steps": length.max_steps,
+            "Trainable parameters": self.get_num_trainable_parameters(),
+        }
+        logger.info("***** Running training *****")
+        for name, value in rows.items():
+            logger.info("  %s = %s", name, f"{value:,}")
+        if checkpoint is not None:
+            logger.info("  Going on from %s: epoch %s, step %s", checkpoint, windows.epoch, self.state.global_step)
+
+    def _clean_up_run_dir(self, trial: Any) -> None:
+        """Remove what a killed run left half-written."""
+        run_dir = self._get_output_dir(trial)
+        if self.args.should_save and os.path.isdir(run_dir):
+            checkpoints.remove_leftovers(run_dir)
+
+    def _keep_only_best_checkpoint(self, trial: Any) -> None:
+        best = self.state.best_model_checkpoint
+        if not self.args.should_save or best is None or self.args.save_total_limit != 1:
+            return
+        for folder in checkpoints.list_checkpoints(self._get_output_dir(trial)):
+            if os.path.exists(best) and not os.path.samefile(folder, best):
+                logger.info("Removing %s: save_total_limit is 1", folder)
+                checkpoints.discard(folder)
+
+    def _start_neftune(self) -> Any:
+        if self.neftune_noise_alpha is None:
+            return None
+        return neftune_hook(self.model, self.neftune_noise_alpha)
+
+    def _enable_gradient_checkpointing(self) -> None:
+        if self.args.gradient_checkpointing:
+            options = self.args.gradient_checkpointing_kwargs
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)  # type: ignore[operator]
+
+    def _track_num_input_tokens(self, inputs: Any) -> None:
+        """Count the tokens of a micro-batch, if the arguments ask for it."""
+        how = self.args.include_num_input_tokens_seen
+        if how == "no":
+            return
+        tokens = self._count_tokens(inputs, how)
+        if self.args.world_size > 1:  # asking the other processes can wait until somebody wants to know
+            self._pending_tokens += tokens
+        else:
+            self.state.num_input_tokens_seen += tokens
+
+    def _count_tokens(self, inputs: Any, how: Any) -> int:
+        name = getattr(self.model, "main_input_name", "input_ids")
+        if name not in inputs:
+            logger.warning(
+                "include_num_input_tokens_seen is on, but the batch has no %r, the model's main_input_name.", name
+            )
+            return 0
+        if how == "non_padding":
+            if "attention_mask" in inputs:
+                return int(inputs["attention_mask"].sum())
+            padding = getattr(self.processing_class, "pad_token_id", None)
+            if padding is not None:
+                return int((inputs[name] != padding).sum())
+            logger.warning(
+                "Padding cannot be told from tokens without attention_mask or pad_token_id: all are counted."
+            )
+        return inputs[name].numel()
+
+    def _flush_input_tokens(self) -> None:
+        if self.args.world_size == 1 or self.args.include_num_input_tokens_seen == "no":
+            return
+        pending = torch.tensor(self._pending_tokens, device=self.args.device)
+        self.state.num_input_tokens_seen += int(self.accelerator.reduce(pending))
+        self._pending_tokens = 0

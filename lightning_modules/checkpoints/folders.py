@@ -1,0 +1,158 @@
+"""As the checkpoint functions of `transformers.trainer_utils`, but damage and kills are reckoned with."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+
+from .names import PREFIX_CHECKPOINT_DIR, StrPath
+from .staging import discard
+from .verify import problems
+
+_log = logging.getLogger(__name__)
+
+
+def list_checkpoints(run_dir: StrPath) -> list[Path]:
+    """All folders `checkpoint-<step>` in a folder, by step; whether they are intact is not looked at.
+
+    Raises:
+        FileNotFoundError: there is no folder `run_dir`.
+    """
+    return _numbered(run_dir, PREFIX_CHECKPOINT_DIR)
+
+
+def get_last_checkpoint(folder: StrPath) -> str | None:
+    """As `transformers.trainer_utils.get_last_checkpoint`: the one with the highest step, or None if there is none.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+    """
+    found = list_checkpoints(folder)
+    return os.path.join(folder, found[-1].name) if found else None
+
+
+def last_intact_checkpoint(folder: StrPath, *, training_state: bool = True) -> str | None:
+    """As `get_last_checkpoint`, but damaged ones are passed over, with a warning that names each and what is wrong.
+
+    Args:
+        folder: the folder that holds the checkpoints.
+        training_state: as for `problems`.
+
+    Returns:
+        the newest intact checkpoint, or None.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+    """
+    for checkpoint in reversed(list_checkpoints(folder)):
+        found = problems(checkpoint, training_state=training_state)
+        if not found:
+            return os.path.join(folder, checkpoint.name)
+        _log.warning("The checkpoint %s is passed over, because it is damaged: %s.", checkpoint, "; ".join(found))
+    return None
+
+
+def sort_checkpoints(
+    output_dir: StrPath,
+    checkpoint_prefix: str = PREFIX_CHECKPOINT_DIR,
+    use_mtime: bool = False,
+    best_model_checkpoint: StrPath | None = None,
+    *,
+    newest: StrPath | None = None,
+) -> list[str]:
+    """As `transformers.trainer_utils.sort_checkpoints`: from the first to be given up to the last.
+
+    Where the reference looks for `PREFIX-*`, only `PREFIX-<digits>` counts here: a user's `checkpoint-12-keep` is not
+    ours to delete.
+
+    Args:
+        output_dir: the folder that holds the checkpoints.
+        checkpoint_prefix: what stands before the step in their names.
+        use_mtime: order by time of change instead of by step, unless all times lie within a second (some network file
+            systems have none worth the name).
+        best_model_checkpoint: comes last but one, or last if it is also the most recent.
+        newest: the checkpoint just written. Those with a higher step are then remains of another run in the same
+            folder, or of the part of this run that a resume from an earlier step gave up, and come first. So a run
+            leaves what it leaves in the reference, which orders by time, without trusting clocks; by step alone the
+            checkpoint just written would be the first to go. What still differs: remains with lower steps come first
+            by time, here they keep their place by step until the run has passed them.
+    """
+    found = _numbered(output_dir, checkpoint_prefix) if os.path.isdir(output_dir) else []
+    if use_mtime:
+        found = _by_time(found)
+    if newest is not None:
+        limit = _step(Path(newest).name, checkpoint_prefix)
+        found.sort(key=lambda path: limit is None or (_step(path.name, checkpoint_prefix) or 0) <= limit)
+    ordered = [str(path) for path in found]
+    best = _same_among(ordered, best_model_checkpoint)
+    if best is not None and best != ordered[-1]:
+        ordered = [path for path in ordered[:-1] if path != best] + [best, ordered[-1]]
+    return ordered
+
+
+def rotate_checkpoints(
+    output_dir: StrPath,
+    save_total_limit: int | None = None,
+    best_model_checkpoint: StrPath | None = None,
+    use_mtime: bool = False,
+    checkpoint_prefix: str = PREFIX_CHECKPOINT_DIR,
+    *,
+    newest: StrPath | None = None,
+) -> None:
+    """As `transformers.trainer_utils.rotate_checkpoints`, but a kill in the middle leaves no half checkpoint behind.
+
+    Oldest first, checkpoints are deleted until `save_total_limit` are left. The most recent and the best are never
+    deleted, so that with a limit of 1 two may be left.
+
+    Args:
+        output_dir: the folder that holds the checkpoints.
+        save_total_limit: how many to keep; None or 0 and less means all.
+        best_model_checkpoint: the one to be loaded at the end.
+        use_mtime: as for `sort_checkpoints`.
+        checkpoint_prefix: as for `sort_checkpoints`.
+        newest: the checkpoint just written, as for `sort_checkpoints`.
+    """
+    if save_total_limit is None or save_total_limit <= 0:
+        return
+    checkpoints = sort_checkpoints(output_dir, checkpoint_prefix, use_mtime, newest=newest)
+    if not checkpoints:
+        return
+    # A best checkpoint that lies elsewhere counts as well: it did in the reference, and one more is left then.
+    protected = {checkpoints[-1]}
+    if best_model_checkpoint is not None:
+        protected.add(_same_among(checkpoints, best_model_checkpoint) or str(best_model_checkpoint))
+    surplus = len(checkpoints) - max(save_total_limit, len(protected))
+    deletable = [path for path in checkpoints if path not in protected]
+    for path in deletable[: max(surplus, 0)]:
+        discard(path)
+
+
+def _step(name: str, prefix: str) -> int | None:
+    match = re.fullmatch(re.escape(prefix) + r"-([0-9]+)", name)
+    return int(match[1]) if match else None
+
+
+def _numbered(run_dir: StrPath, prefix: str) -> list[Path]:
+    names = [name for name in os.listdir(run_dir) if _step(name, prefix) is not None]
+    folders = [Path(run_dir, name) for name in names if os.path.isdir(os.path.join(run_dir, name))]
+    return sorted(folders, key=lambda path: (_step(path.name, prefix) or 0, path.name))
+
+
+def _by_time(folders: list[Path]) -> list[Path]:
+    times = {path: path.stat().st_mtime for path in folders}
+    if len(folders) < 2:
+        return folders
+    if max(times.values()) - min(times.values()) < 1.0:
+        _log.warning("The times of the checkpoints in %s do not tell their order; their steps do.", folders[0].parent)
+        return folders
+    return sorted(folders, key=lambda path: times[path])
+
+
+def _same_among(paths: list[str], wanted: StrPath | None) -> str | None:
+    """The one of the paths that means the same folder as `wanted`, however that is written (relative, with a slash)."""
+    if wanted is None:
+        return None
+    target = os.path.realpath(wanted)
+    return next((path for path in paths if os.path.realpath(path) == target), None)

@@ -1,0 +1,99 @@
+"""The forms in which a folder can hold weights: one file, shards with an index, or adapters."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from .names import (
+    ADAPTER_SAFE_WEIGHTS_NAME,
+    ADAPTER_WEIGHTS_NAME,
+    PREFIX_CHECKPOINT_DIR,
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME,
+)
+
+WEIGHT_FILES = (SAFE_WEIGHTS_NAME, WEIGHTS_NAME)
+"""All weights in one file; the first that exists is used."""
+
+INDEX_FILES = (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME)
+"""Weights in several files; the first index that exists is used."""
+
+ADAPTER_FILES = (ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME)
+"""Only the weights of a PEFT adapter."""
+
+
+_OTHER_FOLDERS = rf"^\.|^{PREFIX_CHECKPOINT_DIR}-[0-9]+$"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardIndex:
+    """As the contents of `model.safetensors.index.json`."""
+
+    shards: dict[str, list[str]]
+    """For each shard file, in order of name, the names of the tensors in it."""
+
+    aliases: dict[str, str]
+    """For each tied name that was left out, the name under which its values were saved."""
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """As the result of `nn.Module.load_state_dict`, but a tied weight loaded under another name is not missing."""
+
+    missing: tuple[str, ...] = ()
+    """Names of the model for which the folder had no values; they keep what they had."""
+
+    unexpected: tuple[str, ...] = ()
+    """Names in the folder that the model does not have; they were ignored."""
+
+
+def first_present(folder: Path, names: tuple[str, ...]) -> Path | None:
+    """The first of the files that the folder holds, or None."""
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def adapter_folders(folder: Path) -> list[Path]:
+    """The folders that hold adapter weights: subfolders, one per named adapter, or else the folder itself, or none."""
+    inside = sorted(
+        path
+        for path in folder.iterdir()
+        # A whole run's folder holds checkpoints too, which are no named adapters of its own.
+        if path.is_dir() and not re.search(_OTHER_FOLDERS, path.name) and first_present(path, ADAPTER_FILES)
+    )
+    return inside or ([folder] if first_present(folder, ADAPTER_FILES) else [])
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether the folder holds weights in any of the forms."""
+    return first_present(folder, WEIGHT_FILES + INDEX_FILES) is not None or bool(adapter_folders(folder))
+
+
+def read_index(path: Path) -> ShardIndex:
+    """Read an index file and check that it is one.
+
+    Raises:
+        ValueError: it is damaged, or names files outside its own folder.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        weight_map = dict(content["weight_map"])
+        metadata = dict(content.get("metadata") or {})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a readable index of shards ({error!r})") from error
+    shards: dict[str, list[str]] = {}
+    for tensor, file in sorted(weight_map.items(), key=lambda item: str(item[1])):
+        # An index must not be able to make us read files from elsewhere, or of another kind than its own.
+        if not isinstance(file, str) or Path(file).name != file or not file.endswith(path.name.split(".")[1]):
+            raise ValueError(f"{path} names the file {file!r} for {tensor!r}, which is not a shard in its folder")
+        shards.setdefault(file, []).append(tensor)
+    return ShardIndex(shards=shards, aliases=only_strings(metadata))
+
+
+def only_strings(metadata: dict[str, object] | None) -> dict[str, str]:
+    """The entries of a metadata table whose values are strings: among them the tied names (`alias: saved name`)."""
+    return {name: value for name, value in (metadata or {}).items() if isinstance(value, str)}

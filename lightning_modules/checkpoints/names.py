@@ -1,0 +1,42 @@
+"""As the file names of `transformers.trainer` and `transformers.utils`, but gathered in one place.
+
+The same names with the same values, so that both libraries find each other's files. Only the plain names are here;
+numbered ones (shards, one random state per process) are made by `rng_state_name` and by `huggingface_hub`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TypeAlias
+
+StrPath: TypeAlias = str | os.PathLike[str]
+"""What every function of this package accepts as a path."""
+
+PREFIX_CHECKPOINT_DIR = "checkpoint"
+"""A checkpoint of optimizer step 12 lies in the folder `checkpoint-12`."""
+
+SAFE_WEIGHTS_NAME = "model.safetensors"
+SAFE_WEIGHTS_INDEX_NAME = "model.safetensors.index.json"
+WEIGHTS_NAME = "pytorch_model.bin"
+WEIGHTS_INDEX_NAME = "pytorch_model.bin.index.json"
+ADAPTER_CONFIG_NAME = "adapter_config.json"
+ADAPTER_SAFE_WEIGHTS_NAME = "adapter_model.safetensors"
+ADAPTER_WEIGHTS_NAME = "adapter_model.bin"
+CONFIG_NAME = "config.json"
+GENERATION_CONFIG_NAME = "generation_config.json"
+
+OPTIMIZER_NAME = "optimizer.pt"
+OPTIMIZER_NAME_BIN = "optimizer.bin"
+SCHEDULER_NAME = "scheduler.pt"
+SCALER_NAME = "scaler.pt"
+TRAINER_STATE_NAME = "trainer_state.json"
+TRAINING_ARGS_NAME = "training_args.bin"
+
+
+def rng_state_name(rank: int | None = None) -> str:
+    """As the random-state file of a checkpoint: `rng_state.pth`, or `rng_state_3.pth` for process 3 of several.
+
+    Args:
+        rank: the global rank in a run of several processes; None in a run of one.
+    """
+    return "rng_state.pth" if rank is None else f"rng_state_{rank}.pth"

@@ -1,0 +1,85 @@
+"""Tied weights: tensors that a state dict names more than once, which a safetensors file may hold only once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """As `safetensors.torch.save_model` prepares a state dict, but no kind of sharing is refused.
+
+    Of several names for the very same tensor the first in the state dict stays. Different views of the same memory
+    (overlapping slices, a transpose) are all kept, as copies.
+
+    Returns:
+        contiguous tensors no two of which share memory, and for each name left out the name that stands for it.
+
+    Raises:
+        TypeError: the state dict holds something that is not a tensor.
+    """
+    tensors: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    names: dict[Any, str] = {}
+    storages: set[Any] = set()
+    for name, value in state_dict.items():
+        tensor = _require_tensor(name, value).detach()
+        identity = _identity(tensor)
+        if identity is None:
+            tensors[name] = tensor.contiguous()
+        elif identity in names:
+            aliases[name] = names[identity]
+        else:
+            names[identity] = name
+            tensors[name] = _own_memory(tensor, storages)
+    return tensors, aliases
+
+
+def really_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
+    """Of the names for which no file had a value, those that no tied name has filled and that belong in a file."""
+    from torch import Tensor
+
+    missing = dict.fromkeys(missing)
+    tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    filled = {_identity(tensor) for name, tensor in tensors.items() if name not in missing} - {None}
+    # Models of `transformers` name what they leave out of their files on purpose.
+    left_out: set[str] = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    left_out.update(name for name, tensor in tensors.items() if _identity(tensor) in filled)
+    return tuple(name for name in missing if name not in left_out)
+
+
+def _require_tensor(name: str, value: Any) -> Tensor:
+    from torch import Tensor
+
+    if isinstance(value, Tensor):
+        return value
+    raise TypeError(
+        f"the model's state dict holds a {type(value).__name__} under {name!r}, but only tensors can be saved; "
+        "let get_extra_state() return a tensor, or keep that value out of the state dict"
+    )
+
+
+def _identity(tensor: Tensor) -> Any:
+    """What two names of the same tensor have in common; None where there is no memory to share."""
+    try:
+        pointer = tensor.data_ptr()
+    except RuntimeError:  # a tensor subclass without memory of its own
+        return None
+    if pointer == 0 or tensor.numel() == 0:
+        return None
+    return tensor.device, pointer, tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _own_memory(tensor: Tensor, storages: set[Any]) -> Tensor:
+    """The tensor itself if it is contiguous and has its memory for itself, else a copy in main memory."""
+    import torch
+
+    storage = tensor.untyped_storage()
+    place = (tensor.device, storage.data_ptr())
+    if tensor.is_contiguous() and storage.nbytes() == tensor.numel() * tensor.element_size() and place not in storages:
+        storages.add(place)
+        return tensor
+    return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)

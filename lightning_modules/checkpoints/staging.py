@@ -1,0 +1,201 @@
+"""As writing `checkpoint-N` in place, but beside it: a reader never sees half a checkpoint under its final name.
+
+A folder is written under a hidden name in the same parent folder, flushed, and renamed. The hidden names are
+`.NAME.KIND-OWNER` and match neither the pattern `checkpoint-<digits>` nor the glob `checkpoint-*`:
+
+- `partial`: being written; also an old version after it changed places with the new one. Worth nothing.
+- `ready`: complete and flushed, about to replace an older version.
+- `replaced`: the older version, moved out of the way.
+- `deleted`: being deleted by `discard`.
+
+What is guaranteed, whatever moment the process is killed:
+
+1. A folder under its final name is complete.
+2. A new name appears in one step (`rename`).
+3. An existing name is replaced in one step where the system can let two folders change places (Linux, local file
+   systems). Elsewhere there is an instant without the final name, and both versions lie complete beside it: the next
+   `remove_leftovers` puts the new one (or, failing that, the old one) in its place.
+4. The same holds for a power failure, as far as the disk honours `fsync`: the old version is deleted only after the
+   new name is on the disk.
+
+With several processes, the main one calls `begin`, `commit` and `abort`; the others write into
+`staging_path(final, owner)`, where `owner` is the main process's `owner_token()`, broadcast once. Between `begin` and
+the writing, and between the writing and `commit`, the caller lets all processes wait for each other.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from . import disk
+from .names import StrPath
+from .owners import is_abandoned, owner_token
+
+_log = logging.getLogger(__name__)
+
+_HIDDEN = re.compile(r"^\.(?P<name>.+)\.(?P<kind>partial|ready|replaced|deleted)-(?P<owner>.+-\d+-\d+)$")
+
+
+def staging_path(final: StrPath, owner: str | None = None) -> Path:
+    """The folder in which `final` is written: the same for all processes that pass the same owner.
+
+    Args:
+        final: the folder's name when it is complete.
+        owner: the main process's `owner_token()`; None means this process.
+    """
+    return _hidden(Path(final), "partial", owner)
+
+
+def begin(final: StrPath) -> Path:
+    """Make the empty folder in which the main process and its companions write `final`.
+
+    What the same process left there from an earlier attempt is removed.
+
+    Raises:
+        FileExistsError: `final` is an ordinary file.
+    """
+    final = Path(final)
+    if final.exists() and not final.is_dir():
+        raise FileExistsError(f"a folder is to be written as {final}, but a file of that name exists; move it away")
+    staging = staging_path(final)
+    disk.delete(staging)
+    staging.mkdir(parents=True)
+    return staging
+
+
+def commit(staging: StrPath, final: StrPath) -> None:
+    """Flush `staging` to the disk and give it its final name, in the place of an older version if there is one.
+
+    Raises:
+        FileNotFoundError: there is no `staging`: `begin` was not called, or it was committed or aborted already.
+        OSError: the disk refused; an older version under the final name is still there.
+    """
+    staging, final = Path(staging), Path(final)
+    if not staging.is_dir():
+        raise FileNotFoundError(f"nothing to rename to {final}: {staging} is not there; call begin() once per commit()")
+    disk.sync_tree(staging)
+    if not os.path.lexists(final):
+        os.rename(staging, final)
+        disk.sync_path(final.parent)
+        return
+    outdated = staging if disk.exchange(staging, final) else _replace_by_renames(staging, final)
+    disk.sync_path(final.parent)
+    _delete_or_warn(outdated)
+
+
+def abort(staging: StrPath) -> None:
+    """Give up what was begun: remove the folder in the making; an older version under the final name stays."""
+    disk.delete(Path(staging))
+
+
+@contextmanager
+def staged_folder(final: StrPath) -> Iterator[Path]:
+    """Write a folder that appears under its final name only when the `with` block has ended well (one process).
+
+    Yields:
+        the empty folder to write into. After an exception it is removed, and the exception goes on.
+    """
+    staging = begin(final)
+    try:
+        yield staging
+        commit(staging, final)
+    except BaseException:
+        abort(staging)
+        raise
+
+
+def discard(folder: StrPath) -> None:
+    """Delete a folder so that no half of it is ever seen under its name: it is renamed first.
+
+    A folder that cannot be deleted is left with a warning: a full or odd disk must not end a training run.
+    """
+    folder = Path(folder)
+    doomed = _hidden(folder, "deleted")
+    try:
+        disk.delete(doomed)
+        os.rename(folder, doomed)
+    except OSError as error:
+        _log.warning("The folder %s could not be deleted (%s); delete it by hand to free its space.", folder, error)
+    else:
+        _delete_or_warn(doomed)
+
+
+def remove_leftovers(run_dir: StrPath) -> list[Path]:
+    """Clean up behind processes that were killed while they wrote or deleted folders in `run_dir`.
+
+    To be called by the main process when a run starts. A folder that was about to be replaced when its process died
+    gets its final name back. Folders of processes that are still alive are left alone.
+
+    Args:
+        run_dir: the folder that holds the checkpoints; it may be missing.
+
+    Returns:
+        the hidden folders that were removed or renamed.
+    """
+    run_dir = Path(run_dir)
+    if not run_dir.is_dir():
+        return []
+    found = [path for path in run_dir.iterdir() if _is_leftover(path)]
+    # Of several complete versions of one folder the newest has the best claim to its name: new ones before old ones.
+    found.sort(key=lambda path: (_kind(path) != "ready", -path.stat().st_mtime))
+    for path in found:
+        _restore_or_delete(path)
+    return found
+
+
+def _delete_or_warn(folder: Path) -> None:
+    try:
+        disk.delete(folder)
+    except OSError as error:
+        _log.warning("The folder %s could not be deleted (%s); delete it by hand to free its space.", folder, error)
+
+
+def _hidden(final: Path, kind: str, owner: str | None = None) -> Path:
+    return final.parent / f".{final.name}.{kind}-{owner or owner_token()}"
+
+
+def _kind(path: Path) -> str | None:
+    match = _HIDDEN.match(path.name)
+    return match["kind"] if match else None
+
+
+def _replace_by_renames(staging: Path, final: Path) -> Path:
+    """Put `staging` in the place of `final` in three steps, each of which `remove_leftovers` can finish or undo."""
+    owner = owner_token()
+    ready, replaced = _hidden(final, "ready", owner), _hidden(final, "replaced", owner)
+    disk.delete(replaced)
+    disk.delete(ready)
+    os.rename(staging, ready)
+    disk.sync_path(final.parent)
+    try:
+        os.rename(final, replaced)
+        try:
+            os.rename(ready, final)
+        except OSError:
+            os.rename(replaced, final)
+            raise
+    except OSError:
+        disk.delete(ready)
+        raise
+    return replaced
+
+
+def _is_leftover(path: Path) -> bool:
+    match = _HIDDEN.match(path.name)
+    return match is not None and path.is_dir() and is_abandoned(path, match["owner"])
+
+
+def _restore_or_delete(path: Path) -> None:
+    match = _HIDDEN.match(path.name)
+    assert match is not None
+    final = path.parent / match["name"]
+    if match["kind"] in ("ready", "replaced") and not os.path.lexists(final):
+        os.rename(path, final)
+        _log.warning("%s was restored: its process was killed while it replaced that folder.", final)
+    else:
+        _delete_or_warn(path)

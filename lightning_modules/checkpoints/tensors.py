@@ -1,0 +1,78 @@
+"""As `torch.save` and `torch.load`, but only tensors and plain values are unpickled, and errors name the file."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .names import StrPath
+
+if TYPE_CHECKING:
+    import torch
+
+
+def save_torch(obj: Any, path: StrPath) -> None:
+    """As `torch.save`, but a failed write is an `OSError` that names the file.
+
+    Args:
+        obj: tensors, numbers, strings, NumPy arrays, and dicts, lists and tuples of them.
+        path: the file; it is overwritten in place, so write into a staged folder.
+    """
+    import torch
+
+    try:
+        torch.save(obj, path)
+    except RuntimeError as error:  # what torch's zip writer raises when the disk is full or the folder is missing
+        raise OSError(f"{path} could not be written: {error}") from error
+
+
+def load_torch(path: StrPath, map_location: str | torch.device | None = "cpu") -> Any:
+    """As `torch.load(weights_only=True)`, but NumPy arrays and numbers are allowed too (random states hold them).
+
+    Args:
+        path: a file written by `torch.save`.
+        map_location: the device the tensors go to.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is damaged, or holds objects other than tensors and plain values.
+    """
+    import torch
+
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        with torch.serialization.safe_globals(_numpy_globals()):
+            return torch.load(path, map_location=map_location, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(_refusal(path, error)) from error
+    except (RuntimeError, EOFError, OSError) as error:
+        raise ValueError(f"{path} is damaged and cannot be read: {error}") from error
+
+
+def _refusal(path: StrPath, error: pickle.UnpicklingError) -> str:
+    # torch's own text begins with the advice to switch the check off; only what it found is passed on.
+    found = re.search(r"GLOBAL (\S+)", str(error))
+    if found is None:
+        return f"{path} is damaged or was not written by torch.save; delete it, or copy it again from where it came"
+    return (
+        f"{path} refers to {found[1]}, but only tensors and plain values are read from it. If you trust its origin, "
+        "allow that first: torch.serialization.add_safe_globals([...])"
+    )
+
+
+def _numpy_globals() -> list[Any]:
+    """The functions and classes that a pickled NumPy array or number refers to, under the names of NumPy 1 and 2."""
+    import numpy as np
+
+    # Asked of NumPy itself, because its private module that holds them has moved.
+    rebuild_array, rebuild_scalar = np.empty(0).__reduce__()[0], np.float64(0).__reduce__()[0]
+    renamed = [
+        (function, f"numpy.{core}.multiarray.{name}")
+        for core in ("core", "_core")
+        for function, name in ((rebuild_array, "_reconstruct"), (rebuild_scalar, "scalar"))
+    ]
+    kinds = {type(np.dtype(code)) for code in "?bhilqBHILQefdFD"}
+    return [*renamed, np.ndarray, np.dtype, *kinds]

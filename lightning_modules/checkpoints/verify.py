@@ -1,0 +1,157 @@
+"""A cheap check that a checkpoint is whole: file ends and tables of contents are read, not the tensors."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from .forms import (
+    ADAPTER_FILES,
+    INDEX_FILES,
+    WEIGHT_FILES,
+    adapter_folders,
+    has_weights,
+    read_index,
+)
+from .names import (
+    ADAPTER_CONFIG_NAME,
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    OPTIMIZER_NAME_BIN,
+    TRAINER_STATE_NAME,
+    TRAINING_ARGS_NAME,
+    StrPath,
+)
+
+
+def problems(folder: StrPath, *, training_state: bool = True) -> list[str]:
+    """What is wrong with a checkpoint, one sentence each, naming the file; empty if nothing is.
+
+    Found: a missing folder, no weights, a missing shard, and any file of the format that was cut short. Not found:
+    changed bytes inside a file of the right length (that would take reading everything).
+
+    Args:
+        folder: the checkpoint.
+        training_state: also ask for `trainer_state.json` and check the files that training continues from. False for
+            a folder of which only the weights are used.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        return [f"{folder} is not a folder"]
+    found = list(_weight_problems(folder))
+    if training_state:
+        found += _training_problems(folder)
+    return found
+
+
+def require_intact(folder: StrPath, *, training_state: bool = True) -> None:
+    """As the check at the start of `Trainer._load_from_checkpoint`, but damaged files are found too.
+
+    Args:
+        folder: the checkpoint.
+        training_state: as for `problems`.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: it holds no weights or is damaged; the message names each file and what is wrong with it.
+    """
+    folder = Path(folder)
+    if not folder.exists():
+        raise FileNotFoundError(f"there is no checkpoint {folder}; pass a folder checkpoint-<step> that exists")
+    if found := problems(folder, training_state=training_state):
+        raise ValueError(
+            f"{folder} cannot be used as a checkpoint: {'; '.join(found)}. Use an earlier checkpoint-<step> folder, "
+            "or copy this one again from where it came."
+        )
+
+
+def _weight_problems(folder: Path) -> Iterator[str]:
+    if not has_weights(folder):
+        expected = ", ".join(WEIGHT_FILES + INDEX_FILES + ADAPTER_FILES)
+        yield f"it holds no weights (expected one of {expected})"
+    for name in WEIGHT_FILES:
+        yield from _file_problems(folder / name)
+    for name in INDEX_FILES:
+        yield from _shard_problems(folder / name)
+    for adapter in adapter_folders(folder):
+        for name in (*ADAPTER_FILES, ADAPTER_CONFIG_NAME):
+            yield from _file_problems(adapter / name)
+    for name in (CONFIG_NAME, GENERATION_CONFIG_NAME):
+        yield from _file_problems(folder / name)
+
+
+def _training_problems(folder: Path) -> Iterator[str]:
+    if not (folder / TRAINER_STATE_NAME).is_file():
+        yield f"{TRAINER_STATE_NAME} is missing"
+    yield from _file_problems(folder / TRAINER_STATE_NAME)
+    # Only files of the format: a user's own .bin or .json may be of any kind.
+    for name in (OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME):
+        yield from _file_problems(folder / name)
+    for pattern in ("*.pt", "*.pth", "*.ckpt"):
+        for path in sorted(folder.glob(pattern)):
+            yield from _file_problems(path)
+
+
+def _shard_problems(index_file: Path) -> Iterator[str]:
+    if not index_file.is_file():
+        return
+    try:
+        index = read_index(index_file)
+    except ValueError as error:
+        yield str(error)
+        return
+    for name, tensors in index.shards.items():
+        shard = index_file.parent / name
+        if not shard.is_file():
+            yield f"{name} is missing, though {index_file.name} names it"
+        else:
+            yield from _file_problems(shard, tensors)
+
+
+def _file_problems(path: Path, tensors: list[str] | None = None) -> Iterator[str]:
+    """What is wrong with one file, by the kind its name tells; nothing if it does not exist."""
+    if not path.is_file():
+        return
+    if path.suffix == ".json":
+        problem = _json_problem(path)
+    elif path.suffix == ".safetensors":
+        problem = _safetensors_problem(path, tensors or [])
+    else:
+        problem = _torch_problem(path)
+    if problem:
+        yield f"{path.name} {problem}"
+
+
+def _json_problem(path: Path) -> str | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        return f"is not readable as JSON ({error})"
+    return None if isinstance(content, dict) else "does not hold a JSON object"
+
+
+def _safetensors_problem(path: Path, tensors: list[str]) -> str | None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        # Opening reads the header and compares the extent it states with the file's size.
+        with safe_open(path, framework="pt") as opened:
+            absent = sorted(set(tensors) - set(opened.keys()))
+    except (SafetensorError, OSError) as error:
+        return f"is damaged ({error})"
+    return f"lacks {', '.join(absent)}, which the index says it holds" if absent else None
+
+
+def _torch_problem(path: Path) -> str | None:
+    with path.open("rb") as file:
+        start = file.read(2)
+    if start == b"\x80\x02":
+        return None  # torch's format before 1.6, a bare pickle: it has no table of contents that could be checked
+    try:
+        # The table of contents is the last thing in the file.
+        with zipfile.ZipFile(path):
+            return None
+    except (zipfile.BadZipFile, OSError) as error:
+        return f"is damaged or empty ({error})"

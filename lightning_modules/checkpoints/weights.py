@@ -1,0 +1,184 @@
+"""As `Trainer._save` and `Trainer._load_from_checkpoint` for weights, but tied weights of any module can be saved.
+
+`save_weights` and `load_weights` know models only by what they can do: one with `save_pretrained` saves itself, one
+with `load_adapter` and `active_adapters` loads its own adapters, and any other `nn.Module` goes through its state dict.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .forms import (
+    ADAPTER_FILES,
+    INDEX_FILES,
+    WEIGHT_FILES,
+    LoadReport,
+    adapter_folders,
+    first_present,
+    only_strings,
+    read_index,
+)
+from .names import SAFE_WEIGHTS_NAME, StrPath
+from .self_loading import load_adapters, load_through_class, may_rename
+from .sharing import really_missing, without_sharing
+from .tensors import load_torch
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_log = logging.getLogger(__name__)
+
+
+def save_weights(
+    model: nn.Module,
+    folder: StrPath,
+    state_dict: Mapping[str, Any] | None = None,
+    max_shard_size: int | str = "50GB",
+) -> None:
+    """As `Trainer._save` without the processor, but shared tensors are stored once instead of refused.
+
+    Args:
+        model: a model with `save_pretrained` (it also writes its `config.json`), or any other module.
+        folder: made if missing; older weight files in it are replaced.
+        state_dict: the tensors to save where they are not `model.state_dict()`, e.g. gathered from several processes.
+        max_shard_size: the largest size of one file, in bytes or as "5GB"; beyond it there are several and an index.
+
+    Raises:
+        TypeError: the state dict holds something that is not a tensor.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    before = _weight_stamps(folder)
+    save_pretrained = getattr(model, "save_pretrained", None)
+    if callable(save_pretrained):
+        wanted = {"state_dict": state_dict, "max_shard_size": max_shard_size}
+        save_pretrained(folder, **_accepted(save_pretrained, wanted))
+    # Some classes have a `save_pretrained` that writes files of other names; a checkpoint must hold weights.
+    if _weight_stamps(folder) == before:
+        _save_state_dict(model.state_dict() if state_dict is None else state_dict, folder, max_shard_size)
+
+
+def load_weights(model: nn.Module, folder: StrPath) -> LoadReport:
+    """As `Trainer._load_from_checkpoint`: fill the model with the weights in a folder, whatever form they have.
+
+    Looked for, in this order: `model.safetensors`, `pytorch_model.bin`, adapters, shards of either kind. Names that do
+    not match are reported and logged, not refused. Unlike in the reference, a model of a class with `from_pretrained`
+    whose file uses other names than the module (mixture-of-experts models of `transformers` 5) is loaded through it.
+
+    Raises:
+        ValueError: a tensor has another shape than the model's, a file is damaged, there are no weights, or only those
+            of an adapter and the model cannot load them.
+    """
+    folder = Path(folder)
+    if file := first_present(folder, WEIGHT_FILES):
+        report = _load_parts(model, folder, [file], _file_aliases(file))
+    elif adapters := adapter_folders(folder):
+        report = load_adapters(model, folder, adapters)
+    elif index := first_present(folder, INDEX_FILES):
+        content = read_index(index)
+        report = _load_parts(model, folder, [folder / name for name in content.shards], content.aliases)
+    else:
+        raise ValueError(
+            f"no weights in {folder}: expected one of {', '.join(WEIGHT_FILES + INDEX_FILES)}, or adapters"
+        )
+    if report.missing and report.unexpected and may_rename(model):
+        report = load_through_class(model, folder)
+    _warn(report, folder)
+    return report
+
+
+def _accepted(function: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the wanted keyword arguments that have a value and that the function takes."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {name: value for name, value in wanted.items() if value is not None and (takes_all or name in parameters)}
+
+
+def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
+    """What changes in the folder when weights of any form are written into it."""
+    names = {*WEIGHT_FILES, *INDEX_FILES, *ADAPTER_FILES}
+    files = {path: path.stat() for path in (*folder.glob("*"), *folder.glob("*/*")) if path.name in names}
+    return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in files.items()}
+
+
+def _save_state_dict(state_dict: Mapping[str, Any], folder: Path, max_shard_size: int | str) -> None:
+    from huggingface_hub import save_torch_state_dict
+    from safetensors.torch import save_file
+
+    tensors, aliases = without_sharing(state_dict)
+    if tensors:
+        save_torch_state_dict(tensors, folder, max_shard_size=max_shard_size, metadata=aliases)
+    else:
+        save_file({}, folder / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+
+
+def _file_aliases(file: Path) -> dict[str, str]:
+    if file.suffix != ".safetensors":
+        return {}
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as opened:
+            return only_strings(opened.metadata())
+    except SafetensorError as error:
+        raise ValueError(f"the weights file {file} is damaged: {error}") from error
+
+
+def _load_parts(model: nn.Module, folder: Path, parts: list[Path], aliases: dict[str, str]) -> LoadReport:
+    """Load the files one after the other, so that only one is in memory at a time."""
+    own_names = model.state_dict().keys()
+    missing: list[str] | None = None
+    unexpected: list[str] = []
+    for state_dict in _read_parts(parts):
+        for alias, saved in aliases.items():
+            if alias in own_names and saved in state_dict:
+                state_dict.setdefault(alias, state_dict[saved])
+        result = _load_state_dict(model, state_dict, folder)
+        unexpected += result.unexpected_keys
+        absent = set(result.missing_keys)
+        missing = [name for name in (result.missing_keys if missing is None else missing) if name in absent]
+    return LoadReport(really_missing(model, missing or []), tuple(unexpected))
+
+
+def _read_parts(parts: list[Path]) -> Iterator[dict[str, Tensor]]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    for part in parts:
+        try:
+            yield load_file(part) if part.suffix == ".safetensors" else load_torch(part)
+        except (SafetensorError, FileNotFoundError) as error:
+            raise ValueError(f"the weights file {part} is damaged or missing: {error}") from error
+
+
+def _load_state_dict(model: nn.Module, state_dict: dict[str, Tensor], folder: Path) -> Any:
+    try:
+        return model.load_state_dict(state_dict, strict=False)
+    except RuntimeError as error:
+        differences = list(_shape_differences(model, state_dict))
+        if not differences:
+            raise
+        raise ValueError(
+            f"the weights in {folder} do not fit the model: {'; '.join(differences)}. "
+            "Build the model with the sizes it was saved with (vocabulary, number of labels, hidden size)."
+        ) from error
+
+
+def _shape_differences(model: nn.Module, state_dict: Mapping[str, Tensor]) -> Iterator[str]:
+    from torch.nn.parameter import is_lazy
+
+    for name, own in model.state_dict().items():
+        saved = state_dict.get(name)
+        if saved is not None and not is_lazy(own) and saved.shape != own.shape:
+            yield f"{name!r} has shape {tuple(saved.shape)} there and {tuple(own.shape)} in the model"
+
+
+def _warn(report: LoadReport, folder: Path) -> None:
+    if report.missing:
+        _log.warning("%s has no values for %s; they keep what they had.", folder, ", ".join(report.missing))
+    if report.unexpected:
+        _log.warning("%s has values that the model has no place for: %s.", folder, ", ".join(report.unexpected))

@@ -1,0 +1,126 @@
+"""Every use of Lightning's private names, in one file; each is held by a test of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn
+from lightning.pytorch.utilities import CombinedLoader
+
+
+def leave_signals_alone(trainer: Trainer) -> None:
+    """Keep signals as the script has them.
+
+    Lightning would turn a SIGTERM into a normal exit, and ask all processes for one at every step (a broadcast and a
+    host synchronisation).
+    """
+    trainer._signal_connector.register_signal_handlers = _nothing  # type: ignore[method-assign]
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = _nothing  # type: ignore[method-assign]
+
+
+def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> None:
+    """Set the progress of the fit loop to a position, so that counters and epochs go on from there.
+
+    Args:
+        trainer: a trainer that has not run yet.
+        epoch: epochs that are complete.
+        window: batches of the current epoch that are complete.
+        global_step: optimizer steps taken.
+    """
+    fit_loop, epoch_loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    _set_progress(fit_loop.epoch_progress.total, epoch)
+    _set_progress(fit_loop.epoch_progress.current, epoch)
+    _set_progress(epoch_loop.batch_progress.total, global_step)
+    _set_progress(epoch_loop.batch_progress.current, window)
+    steps = epoch_loop.manual_optimization.optim_step_progress.total
+    steps.ready = steps.completed = global_step
+    epoch_loop._batches_that_stepped = global_step
+    epoch_loop._restarting = window > 0
+
+
+def combined(loader: Any, *, training: bool) -> CombinedLoader:
+    """The one loader in the collection that Lightning would make of it, which warns of torch's future."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+        return CombinedLoader(loader, "max_size_cycle" if training else "sequential")
+
+
+def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
+    """Run Lightning's evaluation loop over `loader` in the middle of `fit`, and leave the fit loop as it was.
+
+    Lightning callbacks see the validation hooks; the module's `validation_step` gets the batches.
+    """
+    epoch_loop, connector = trainer.fit_loop.epoch_loop, trainer._logger_connector
+    usual_loop, usual_limit, first_iteration = (
+        epoch_loop.val_loop,
+        trainer.limit_val_batches,
+        connector._first_loop_iter,
+    )
+    loop = _EvaluationLoop(trainer, TrainerFn.FITTING, RunningStage.VALIDATING, verbose=False, inference_mode=False)
+    loop._data_source.instance = combined(loader, training=False)
+    epoch_loop.val_loop = loop
+    trainer.limit_val_batches = 1.0
+    trainer.validating = True
+    try:
+        loop.run()
+    finally:
+        loop.teardown()
+        trainer.training = True
+        epoch_loop.val_loop = usual_loop
+        trainer.limit_val_batches = usual_limit
+        connector._first_loop_iter = first_iteration
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let a KeyboardInterrupt reach the script: Lightning would exit, and ignore SIGINT from then on."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as exit_:
+        interrupt = exit_.__context__
+        if not isinstance(interrupt, KeyboardInterrupt):
+            raise
+        signal.signal(signal.SIGINT, handler)
+        raise interrupt from None
+
+
+@contextlib.contextmanager
+def quiet(active: bool = True) -> Iterator[None]:
+    """Keep Lightning's own announcements (devices found, limits reached) out of the script's output."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")] if active else []
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(max(logger.level, logging.WARNING))
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def release(trainer: Trainer) -> None:
+    """Drop the trainer's references to module and data, so that repeated runs do not pile up."""
+    module = trainer.strategy._lightning_module
+    if module is not None:
+        module._trainer = None
+    trainer.strategy._lightning_module = None
+    trainer.strategy.model = None
+    for loop in (trainer.fit_loop, trainer.validate_loop, trainer.test_loop):
+        loop._combined_loader = None
+        loop._data_source.instance = None
+
+
+def _set_progress(tracker: Any, count: int) -> None:
+    tracker.ready = tracker.started = tracker.processed = tracker.completed = count
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Takes the place of a hook that is switched off."""

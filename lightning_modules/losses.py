@@ -1,0 +1,70 @@
+"""The running training loss: kept on the device, read only when a log is due."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+_CHUNK = 1024
+
+
+class LossMeter:
+    """Sums micro-batch losses as the reference does, to the last bit, without waiting for the device at each step.
+
+    The reference adds each loss to a float32 tensor, and with its filter for not-a-number asks the device for every
+    loss. Here the losses are kept as they come and added up, in the same order, when they are wanted.
+
+    Args:
+        skip_not_finite: put the mean of the window so far in the place of a NaN or infinite loss.
+    """
+
+    def __init__(self, skip_not_finite: bool) -> None:
+        self.skip_not_finite = skip_not_finite
+        self.not_finite = 0
+        self._rest = np.float32(0.0)
+        self._losses: list[torch.Tensor] = []
+        self._chunks: list[tuple[torch.Tensor, list[int]]] = []
+        self._steps: list[int] = []
+
+    def add(self, loss: torch.Tensor, steps_since_log: int) -> None:
+        """Keep the loss of a micro-batch.
+
+        Args:
+            loss: scalar, detached.
+            steps_since_log: optimizer steps since the last log, before the current one.
+        """
+        self._losses.append(loss)
+        self._steps.append(steps_since_log)
+        if len(self._losses) >= _CHUNK:
+            self._pack()
+
+    def take(self) -> float:
+        """The sum since the last call, in float32; `not_finite` then says how many losses were NaN or infinite.
+
+        Once the sum was not finite it stays NaN, as in the reference, which subtracts it from itself to start anew.
+        """
+        self._pack()
+        total = self._rest
+        self.not_finite = 0
+        for chunk, steps in self._chunks:
+            for loss, since in zip(chunk.tolist(), steps, strict=True):
+                total = self._added(total, loss, since)
+        self._chunks = []
+        with np.errstate(invalid="ignore"):
+            self._rest = total - total
+        return float(total)
+
+    def _added(self, total: np.float32, loss: float, steps_since_log: int) -> np.float32:
+        if not math.isfinite(loss):
+            self.not_finite += 1
+            if self.skip_not_finite:
+                return total + total / np.float32(1 + steps_since_log)
+        with np.errstate(all="ignore"):
+            return np.float32(float(total) + loss)
+
+    def _pack(self) -> None:
+        if self._losses:
+            self._chunks.append((torch.stack([loss.reshape(()) for loss in self._losses]), self._steps))
+            self._losses, self._steps = [], []

@@ -1,0 +1,82 @@
+"""Reads the loss, and what else there is, out of whatever a model returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+
+def read_loss(outputs: Any, inputs: Mapping[str, Any] | None = None) -> torch.Tensor:
+    """As the reference reads a loss, but objects with an attribute `loss` are fine too.
+
+    Args:
+        outputs: what the model returned: a mapping with `loss`, a tuple or list that starts with the loss, an object
+            with an attribute `loss`, or the loss itself.
+        inputs: what the model was given, for the error message.
+
+    Returns:
+        The loss, as the model made it.
+
+    Raises:
+        ValueError: there is no loss in the outputs.
+        TypeError: what stands in the place of the loss is not a tensor.
+    """
+    loss = _loss_of(outputs)
+    if loss is None:
+        raise ValueError(_no_loss_message(outputs, inputs))
+    if not isinstance(loss, torch.Tensor):
+        raise TypeError(
+            f"The loss that the model returned is a {type(loss).__name__} ({loss!r:.80}), but backward() needs a "
+            "torch.Tensor. Return the loss tensor first in a tuple, or under the name `loss`."
+        )
+    return loss
+
+
+def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -> tuple[Any, ...]:
+    """Everything a model returned but the loss and `ignore_keys`, in order: what counts as predictions.
+
+    Args:
+        outputs: see `read_loss`.
+        ignore_keys: names that are left out, where outputs have names.
+        has_loss: the outputs were computed with labels, so that they hold a loss.
+    """
+    named = _named(outputs)
+    if named is not None:
+        dropped = {*ignore_keys, "loss"} if has_loss else set(ignore_keys)
+        return tuple(value for name, value in named.items() if name not in dropped)
+    return outputs[1:] if has_loss else outputs
+
+
+def _loss_of(outputs: Any) -> Any:
+    if isinstance(outputs, Mapping):
+        return outputs.get("loss")
+    if isinstance(outputs, torch.Tensor):
+        return outputs if outputs.dim() == 0 else None
+    if isinstance(outputs, (tuple, list)):
+        return outputs[0] if outputs else None
+    return getattr(outputs, "loss", None)
+
+
+def _named(outputs: Any) -> Mapping[str, Any] | None:
+    if isinstance(outputs, Mapping):
+        return outputs
+    if isinstance(outputs, (tuple, list, torch.Tensor)) or not hasattr(outputs, "__dict__"):
+        return None
+    return {name: value for name, value in vars(outputs).items() if value is not None}
+
+
+def _no_loss_message(outputs: Any, inputs: Mapping[str, Any] | None) -> str:
+    named = _named(outputs)
+    returned = f"a {type(outputs).__name__}"
+    if named is not None:
+        returned += f" with {', '.join(map(str, named)) or 'nothing in it'}"
+    elif isinstance(outputs, torch.Tensor):
+        returned += f" of shape {tuple(outputs.shape)}"
+    given = "" if inputs is None else f" It was given: {', '.join(map(str, inputs))}."
+    return (
+        f"The model did not return a loss from the inputs: it returned {returned}.{given} Expected is a mapping with "
+        "the key `loss`, an object with the attribute `loss`, or a tuple that starts with the loss; most models "
+        "compute one only when they are given `labels`. Otherwise override `compute_loss`, or pass `compute_loss_func`."
+    )

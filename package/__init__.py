@@ -1,0 +1,12 @@
+"""The documented Trainer API as a thin facade over PyTorch Lightning.
+
+The public names, in one explicit list. They are imported when they are first used: `from lightrainer import
+TrainingArguments` loads neither Lightning nor datasets.
+"""
+
+import lazy_loader
+
+__version__ = "0.1.0"
+
+# The names are listed in the stub beside this file, which type checkers read too.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,60 @@
+"""Runs the training script in two processes under `torchrun`, once for each library and scenario."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("train_script.py")
+SECONDS = 120  # a run takes about ten; one rank that waits for the other for ever is caught here
+
+
+@dataclass(frozen=True)
+class TwoRanks:
+    """What the two ranks of one run wrote, and where."""
+
+    folder: Path
+    ranks: list[dict[str, Any]]
+
+
+def torchrun(library: str, scenario: str, folder: Path) -> TwoRanks:
+    """Start two processes with gloo between them; fail with their output, also when they hang."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
+    command += ["--rdzv-endpoint=localhost:0", str(SCRIPT), library, scenario, str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        text, _ = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        text, _ = process.communicate()
+        pytest.fail(f"{library}, {scenario}: two ranks were not done after {SECONDS} s\n{text[-4000:]}")
+    if process.returncode != 0:
+        pytest.fail(f"{library}, {scenario}: exit code {process.returncode}\n{text[-6000:]}")
+    ranks = [json.loads((folder / f"{scenario}-rank{rank}.json").read_text()) for rank in (0, 1)]
+    return TwoRanks(folder, ranks)
+
+
+@pytest.fixture(scope="session")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], TwoRanks]:
+    """`two_ranks(library, scenario)`; each run is made once and shared by the tests."""
+    folders: dict[str, Path] = {}
+    runs: dict[tuple[str, str], TwoRanks] = {}
+
+    def get(library: str, scenario: str) -> TwoRanks:
+        if library not in folders:
+            folders[library] = tmp_path_factory.mktemp(library)
+        if (library, scenario) not in runs:
+            runs[library, scenario] = torchrun(library, scenario, folders[library])
+        return runs[library, scenario]
+
+    return get

@@ -1,0 +1,101 @@
+"""The same script in two processes: it trains as the reference's two, evaluates every sample once, and saves once."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+OURS, REFERENCE = "lightrainer", "transformers"
+SCENARIOS = ["points", "tokens"]
+NUMBERS = ("loss", "grad_norm", "learning_rate", "epoch", "eval_loss", "train_loss", "step")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _reference_is_there():
+    pytest.importorskip("transformers")
+
+
+def numbers(history: list[dict]) -> list[dict]:
+    return [{key: entry[key] for key in NUMBERS if key in entry} for entry in history]
+
+
+def assert_close(expected: list[dict], actual: list[dict]) -> None:
+    assert [list(entry) for entry in expected] == [list(entry) for entry in actual]
+    for one, other in zip(expected, actual, strict=True):
+        assert other == pytest.approx(one, rel=0, abs=1e-6)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_two_ranks_train_as_two_ranks_of_the_reference(two_ranks, scenario):
+    """Accumulation with a remainder and dropout: losses, norms, rates, evaluation losses and weights to 1e-6."""
+    expected, actual = two_ranks(REFERENCE, scenario), two_ranks(OURS, scenario)
+    for one, other in zip(expected.ranks, actual.ranks, strict=True):
+        assert one["world"] == other["world"] == 2
+        assert one["global_step"] == other["global_step"] > 0
+        assert_close(numbers(one["history"]), numbers(other["history"]))
+        assert other["sums"] == pytest.approx(one["sums"], rel=0, abs=1e-6)
+    losses = [entry["loss"] for entry in actual.ranks[0]["history"] if "loss" in entry]
+    assert len(set(losses)) == len(losses)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_both_ranks_end_with_the_same_weights(two_ranks, scenario):
+    """Bit for bit; and they log the same numbers."""
+    first, second = two_ranks(OURS, scenario).ranks
+    assert first["weights"] == second["weights"]
+    assert numbers(first["history"]) == numbers(second["history"])
+    assert first["is_zero"]
+    assert not second["is_zero"]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_sample_is_evaluated_once_and_in_order(two_ranks, scenario):
+    """13 samples in batches of 2 on two ranks need 3 more to be even; those are not in the result."""
+    for rank in two_ranks(OURS, scenario).ranks:
+        assert rank["predicted"] == list(range(13))
+        assert rank["metrics"]["eval_seen"] == list(range(13))
+        assert len(rank["labels"]) == 13
+    expected, actual = two_ranks(REFERENCE, scenario).ranks[0], two_ranks(OURS, scenario).ranks[0]
+    assert actual["predicted"] == expected["predicted"]
+    assert actual["labels"] == expected["labels"]
+    assert actual["metrics"]["eval_loss"] == pytest.approx(expected["metrics"]["eval_loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_one_checkpoint_is_saved_by_rank_0_alone(two_ranks, scenario):
+    """The other rank writes nothing but its own random state; one folder is left, and it is whole."""
+    run = two_ranks(OURS, scenario)
+    first, second = run.ranks
+    assert set(second["written"]) <= {"rng_state_1.pth"}
+    assert "trainer_state.json" in first["written"]
+    left = [path for path in (run.folder / scenario).iterdir() if path.is_dir()]
+    assert [path.name for path in left] == [f"checkpoint-{first['global_step']}"]
+    reference = two_ranks(REFERENCE, scenario).folder / scenario / left[0].name
+    assert {path.name for path in reference.iterdir()} <= {path.name for path in left[0].iterdir()}
+    state = json.loads((left[0] / "trainer_state.json").read_text())
+    assert state["global_step"] == first["global_step"]
+    weights = load_file(left[0] / "model.safetensors")
+    assert {name: float(tensor.double().sum()) for name, tensor in weights.items()} == first["sums"]
+    for name in ("optimizer.pt", "scheduler.pt"):
+        assert torch.load(left[0] / name, weights_only=True)
+    for rank in (0, 1):
+        assert (left[0] / f"rng_state_{rank}.pth").stat().st_size > 0
+
+
+def test_two_ranks_resume_in_mid_epoch_to_the_same_bits(two_ranks):
+    """Stopped after 4 of 12 steps and resumed in new processes with other first weights: as if never stopped."""
+    straight = two_ranks(OURS, "points").ranks
+    stopped = two_ranks(OURS, "stopped")
+    assert [rank["global_step"] for rank in stopped.ranks] == [4, 4]
+    assert (stopped.folder / "stopped" / "checkpoint-4").is_dir()
+    resumed = two_ranks(OURS, "resumed").ranks
+    for one, other in zip(straight, resumed, strict=True):
+        assert other["weights"] == one["weights"]
+        left, right = ([e for e in numbers(rank["history"]) if "train_loss" not in e] for rank in (one, other))
+        assert left == right
+
+
+def test_a_stopped_run_alone_has_other_weights(two_ranks):
+    """Negative control."""
+    assert two_ranks(OURS, "points").ranks[0]["weights"] != two_ranks(OURS, "stopped").ranks[0]["weights"]

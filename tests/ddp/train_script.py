@@ -1,0 +1,196 @@
+"""An ordinary training script, for `torchrun`: the library is its argument, everything else is the same for both.
+
+    torchrun --nproc_per_node=2 train_script.py LIBRARY SCENARIO OUTPUT_FOLDER
+
+Every rank writes what it saw to `OUTPUT_FOLDER/SCENARIO-rank<rank>.json`.
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+VOCABULARY = 23
+STOP_AT = 4  # of 9 steps, in the middle of the second epoch
+
+
+class Tokens(nn.Module):
+    """Predicts labels of tokens, with dropout; divides by the labels of all micro-batches and ranks when told."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 8)
+        self.dropout = nn.Dropout(0.2)
+        self.head = nn.Linear(8, VOCABULARY)
+
+    def forward(self, input_ids, labels=None, index=None, num_items_in_batch=None, **kwargs):
+        logits = self.head(self.dropout(self.embedding(input_ids)))
+        if labels is None:
+            return {"logits": logits}
+        total = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+        count = num_items_in_batch if num_items_in_batch is not None else (labels != -100).sum()
+        shown = logits.sum(dim=(1, 2)) if index is None else index
+        return {"loss": total / count, "shown": shown}
+
+
+class Points(nn.Module):
+    """A plain classifier with dropout and a LayerNorm; in evaluation it also returns which sample it saw."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.norm = nn.LayerNorm(16)
+        self.dropout = nn.Dropout(0.2)
+        self.second = nn.Linear(16, 3)
+
+    def forward(self, x, labels=None, index=None):
+        logits = self.second(self.dropout(self.norm(torch.tanh(self.first(x)))))
+        return {"loss": functional.cross_entropy(logits, labels), "index": index, "logits": logits}
+
+
+def points(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(count, 8, generator=generator)
+    return [{"x": x, "labels": x[:3].argmax(), "index": torch.tensor(i)} for i, x in enumerate(features)]
+
+
+def tokens(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
+    """Six tokens each, of which a variable number has a label."""
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for i in range(count):
+        ids = torch.randint(VOCABULARY, (6,), generator=generator)
+        labels = ids.clone()
+        labels[torch.rand(6, generator=generator) < 0.5] = -100
+        labels[0] = ids[0]
+        made.append({"input_ids": ids, "labels": labels, "index": torch.tensor(i)})
+    return made
+
+
+def watch_writing(folder: Path) -> list[str]:
+    """From now on, note the name of each file under `folder` that this process opens for writing.
+
+    An audit hook sees what Python opens; what torch and safetensors write from C++ and Rust is noted at their door.
+    """
+    import safetensors.torch
+
+    written: list[str] = []
+
+    def note(path: Any) -> None:
+        if isinstance(path, (str, os.PathLike)) and str(folder) in os.path.abspath(path):
+            written.append(os.path.basename(path))
+
+    def hook(event: str, arguments: tuple) -> None:
+        if event == "open" and arguments[2] is not None and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            note(arguments[0])
+
+    def noted(function: Any, position: int) -> Any:
+        def wrapper(*positional, **keywords):
+            note(positional[position] if len(positional) > position else keywords.get("filename", keywords.get("f")))
+            return function(*positional, **keywords)
+
+        return wrapper
+
+    sys.addaudithook(hook)
+    torch.save = noted(torch.save, 1)
+    safetensors.torch.save_file = noted(safetensors.torch.save_file, 1)
+    safetensors.torch.save_model = noted(safetensors.torch.save_model, 1)
+    return written
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A hash of every bit of the weights."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def trainer_of(api: Any, scenario: str, folder: Path) -> Any:
+    """13 evaluation samples on two ranks in batches of 2, and 22 for training: neither divides."""
+    kind = "tokens" if scenario == "tokens" else "points"
+    make = {"tokens": tokens, "points": points}[kind]
+
+    class Interrupt(api.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if scenario == "stopped" and state.global_step == STOP_AT:
+                control.should_save = control.should_training_stop = True
+
+    arguments = api.TrainingArguments(
+        output_dir=str(folder / ("stopped" if scenario == "resumed" else scenario)),
+        per_device_train_batch_size=3 if kind == "points" else 2,
+        per_device_eval_batch_size=2,
+        gradient_accumulation_steps=2 if kind == "points" else 4,
+        num_train_epochs=3,
+        learning_rate=1e-2,
+        logging_steps=1,
+        eval_strategy="epoch",
+        save_strategy="no" if scenario in ("stopped", "resumed") else "epoch",
+        save_total_limit=None if scenario in ("stopped", "resumed") else 1,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+        ddp_timeout=60,
+    )
+    torch.manual_seed(99 if scenario == "resumed" else 7)
+    trainer = api.Trainer(
+        model={"tokens": Tokens, "points": Points}[kind](),
+        args=arguments,
+        train_dataset=make(22, 1),
+        eval_dataset=make(13, 11),
+        compute_metrics=lambda prediction: {"seen": sorted_first(prediction.predictions)},
+        callbacks=[Interrupt()],
+    )
+    if api.__name__ == "transformers":
+        # 5.3.0 divides by the number of micro-batches twice; later versions do not.
+        trainer.accelerator.gradient_accumulation_steps = 1
+    return trainer
+
+
+def sorted_first(predictions: Any) -> list[int]:
+    """The sample numbers in the predictions, in the order in which they came."""
+    first = predictions[0] if isinstance(predictions, tuple) else predictions
+    return [int(number) for number in first]
+
+
+def main(library: str, scenario: str, folder: Path) -> None:
+    warnings.filterwarnings("ignore")
+    written = watch_writing(folder)
+    api = importlib.import_module(library)
+    trainer = trainer_of(api, scenario, folder)
+    output = trainer.train(resume_from_checkpoint=True if scenario == "resumed" else None)
+    metrics = trainer.evaluate()
+    prediction = trainer.predict(trainer.eval_dataset)
+    rank = int(os.environ["RANK"])
+    seen = {
+        "rank": rank,
+        "world": int(os.environ["WORLD_SIZE"]),
+        "global_step": output.global_step,
+        "training_loss": output.training_loss,
+        "history": trainer.state.log_history,
+        "metrics": {key: value for key, value in metrics.items() if isinstance(value, (int, float, list))},
+        "predicted": sorted_first(prediction.predictions),
+        "labels": prediction.label_ids.tolist(),
+        "weights": fingerprint(trainer.model),
+        "sums": {name: float(tensor.double().sum()) for name, tensor in trainer.model.state_dict().items()},
+        "is_zero": trainer.is_world_process_zero(),
+        "written": sorted(set(written)),
+    }
+    (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(seen))
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,265 @@
+"""TrainingArguments beside the reference's: the same fields, and the same values after construction."""
+
+import copy
+import dataclasses
+import inspect
+import json
+from enum import Enum
+from pathlib import Path
+
+import pytest
+from transformers import TrainingArguments as Reference
+from transformers.trainer_pt_utils import AcceleratorConfig as ReferenceAcceleratorConfig
+
+from lightrainer.facade.arguments import AcceleratorConfig, TrainingArguments, training_arguments
+
+FIELDS = [item.name for item in dataclasses.fields(TrainingArguments)]
+METHODS = [
+    name
+    for name, value in vars(Reference).items()
+    if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
+]
+
+
+def plain(value):
+    """A value that can be compared: members of enumerations by their text, numbers with their type."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (AcceleratorConfig, ReferenceAcceleratorConfig)):
+        # The reference takes this key out of its object during construction.
+        return {key: item for key, item in value.to_dict().items() if key != "use_configured_state"}
+    return (type(value).__name__, value)
+
+
+def values(args):
+    return {name: plain(getattr(args, name)) for name in FIELDS}
+
+
+def annotation(item):
+    """The declared type as text, without modules and in a fixed order."""
+    text = (
+        item.type.__name__ if isinstance(item.type, type) and not str(item.type).startswith("list") else str(item.type)
+    )
+    return {part.strip().rpartition("[")[2].rpartition(".")[2] for part in text.split("|")}
+
+
+@pytest.fixture
+def anything_goes(monkeypatch):
+    """Arguments whose effect is not there yet are accepted, so that what becomes of them can be compared."""
+    monkeypatch.setattr(training_arguments, "raise_for_unsupported", lambda args: None)
+
+
+def test_names_and_order_are_those_of_the_reference():
+    assert [item.name for item in dataclasses.fields(Reference)] == FIELDS
+    assert list(inspect.signature(TrainingArguments).parameters) == list(inspect.signature(Reference).parameters)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_field_is_declared_as_in_the_reference(name):
+    ours, theirs = (TrainingArguments.__dataclass_fields__[name], Reference.__dataclass_fields__[name])
+    assert plain(ours.default) == plain(theirs.default)
+    assert ours.default_factory == theirs.default_factory
+    assert ours.init == theirs.init
+    assert list(ours.metadata.get("choices") or []) == list(theirs.metadata.get("choices") or [])
+    if name != "parallelism_config":  # the reference names a class of accelerate
+        assert annotation(ours) == annotation(theirs)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_and_properties_are_called_as_in_the_reference(name):
+    ours, theirs = getattr(TrainingArguments, name), getattr(Reference, name)
+    assert isinstance(ours, property) == isinstance(theirs, property)
+    if not isinstance(theirs, property):
+        mine, reference = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
+        assert [(p.name, p.default, p.kind) for p in mine.values()] == [
+            (p.name, p.default, p.kind) for p in reference.values()
+        ]
+
+
+def test_the_accelerator_configuration_is_that_of_the_reference():
+    ours, theirs = dataclasses.fields(AcceleratorConfig), dataclasses.fields(ReferenceAcceleratorConfig)
+    assert [(f.name, f.default) for f in ours] == [(f.name, f.default) for f in theirs]
+
+
+CONSTRUCTED = [
+    {},
+    {"output_dir": None},
+    {"output_dir": "~/runs"},
+    {"output_dir": Path("runs")},
+    {"use_cpu": True},
+    {"use_cpu": True, "bf16": True},
+    {"eval_strategy": "steps"},
+    {"eval_strategy": "steps", "eval_steps": 0, "logging_steps": 7},
+    {"eval_strategy": "steps", "eval_steps": 0.25, "save_steps": 0.5, "load_best_model_at_end": True},
+    {"eval_strategy": "steps", "eval_steps": 0.1, "save_steps": 0.3, "load_best_model_at_end": True},
+    {"eval_strategy": "steps", "eval_steps": 50.0, "save_steps": 100.0, "load_best_model_at_end": True},
+    {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True},
+    {"eval_strategy": "epoch", "save_strategy": "best", "metric_for_best_model": "accuracy"},
+    {"eval_strategy": "epoch", "save_strategy": "best", "load_best_model_at_end": True},
+    {"metric_for_best_model": "eval_loss"},
+    {"metric_for_best_model": "f1"},
+    {"metric_for_best_model": "f1", "greater_is_better": False},
+    {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"},
+    {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}},
+    {"lr_scheduler_kwargs": '{"min_lr": "0.5", "num_cycles": "2", "on": "True", "deep": {"a": "x", "b": "7"}}'},
+    {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": '{"use_reentrant": false}'},
+    {"optim": "sgd", "optim_args": "momentum=0.9", "max_grad_norm": 0.0},
+    {"logging_strategy": "epoch", "logging_steps": 0},
+    {"logging_strategy": "no", "logging_steps": None},
+    {"logging_steps": 0.1},
+    {"logging_steps": 1},
+    {"logging_steps": 10.0, "save_steps": 20.0},
+    {"save_strategy": "no", "save_steps": None},
+    {"save_strategy": "steps", "save_steps": 0},
+    {"save_steps": -1},
+    {"save_total_limit": 0},
+    {"save_total_limit": -1},
+    {"num_train_epochs": 0.5},
+    {"num_train_epochs": 0},
+    {"num_train_epochs": -1, "max_steps": 10},
+    {"max_steps": -1},
+    {"max_steps": 0},
+    {"warmup_steps": 0.1},
+    {"warmup_steps": 100},
+    {"warmup_ratio": 0.1, "warmup_steps": 5},
+    {"logging_dir": "logs"},
+    {"include_num_input_tokens_seen": True},
+    {"include_num_input_tokens_seen": False},
+    {"include_num_input_tokens_seen": "non_padding"},
+    {"report_to": "tensorboard"},
+    {"report_to": ["tensorboard"]},
+    {"report_to": []},
+    {"report_to": "none"},
+    {"debug": ""},
+    {"debug": None},
+    {"disable_tqdm": True},
+    {"do_eval": True},
+    {"accelerator_config": {"even_batches": False, "use_seedable_sampler": False}},
+    {"accelerator_config": '{"even_batches": "false"}'},
+    {"dataloader_num_workers": 2, "dataloader_prefetch_factor": 4, "dataloader_persistent_workers": True},
+    {"torch_empty_cache_steps": 3},
+    {"label_names": ["labels"], "include_for_metrics": ["inputs", "loss"]},
+    {"learning_rate": 1, "weight_decay": 0, "adam_beta1": 0},
+    {"fp16": None, "gradient_checkpointing": None, "do_train": None},
+    {"tf32": False},
+    {"log_level": "detail", "log_level_replica": "critical"},
+    {"local_rank": 0},
+    {"ddp_find_unused_parameters": False, "ddp_bucket_cap_mb": 10, "ddp_broadcast_buffers": True, "ddp_timeout": 60},
+]
+
+
+@pytest.mark.parametrize("kwargs", CONSTRUCTED, ids=str)
+def test_every_field_has_the_value_it_has_in_the_reference(kwargs):
+    assert values(TrainingArguments(**copy.deepcopy(kwargs))) == values(Reference(**copy.deepcopy(kwargs)))
+
+
+def test_the_comparison_sees_a_difference():
+    """Negative control: a value of another type, or another value, is not the same."""
+    assert values(TrainingArguments(logging_steps=0.5)) != values(Reference(logging_steps=0.25))
+    assert values(TrainingArguments(learning_rate=1)) != values(Reference(learning_rate=1.0))
+
+
+NOT_IN_EFFECT = [
+    {"debug": "underflow_overflow tpu_metrics_debug"},
+    {"torch_compile": True},
+    {"torch_compile_mode": "default"},
+    {"torch_compile_backend": "eager"},
+    {"hub_strategy": "checkpoint", "push_to_hub": True},
+    {"fsdp": "full_shard auto_wrap", "fsdp_config": {"fsdp_transformer_layer_cls_to_wrap": "Block"}},
+    {"fsdp": True, "fsdp_config": '{"min_num_params": "20", "xla": false}'},
+    {"fsdp": ["full_shard"]},
+    {"fsdp": "", "fsdp_config": None},
+    {"fp16": True},
+    {"optim": "adafactor"},
+    {"report_to": ["wandb", "mlflow"]},
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*only when:UserWarning")  # from the reference, where fsdp is not set
+@pytest.mark.parametrize("kwargs", NOT_IN_EFFECT, ids=str)
+def test_what_is_not_in_effect_is_read_as_in_the_reference_too(kwargs, anything_goes):
+    ours = TrainingArguments(**copy.deepcopy(kwargs))
+    theirs = Reference(**copy.deepcopy(kwargs))
+    assert values(ours) == values(theirs)
+    assert ours.mixed_precision == theirs.mixed_precision
+
+
+@pytest.mark.parametrize("field", ["fsdp_config", "accelerator_config"])
+def test_configurations_are_read_from_files(field, tmp_path, anything_goes):
+    content = {"accelerator_config": {"even_batches": False}, "fsdp_config": {"fsdp_min_num_params": 3, "xla": False}}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(content[field]))
+    kwargs = {field: str(path), "fsdp": "full_shard"}
+    assert values(TrainingArguments(**kwargs)) == values(Reference(**kwargs))
+
+
+def test_the_references_own_configuration_object_is_understood():
+    kwargs = {"accelerator_config": ReferenceAcceleratorConfig(even_batches=False)}
+    assert TrainingArguments(**kwargs).accelerator_config == AcceleratorConfig(even_batches=False)
+
+
+SETTERS = [
+    ("set_training", {"learning_rate": 1e-4, "batch_size": 2, "num_epochs": 1, "max_steps": 3, "seed": 7}),
+    ("set_evaluate", {"strategy": "steps", "steps": 10, "batch_size": 3, "accumulation_steps": 2, "delay": 5}),
+    ("set_evaluate", {"strategy": "no", "delay": 0}),
+    ("set_testing", {"batch_size": 3, "loss_only": True}),
+    ("set_save", {"strategy": "best", "total_limit": 2}),
+    ("set_save", {"steps": 10, "on_each_node": True}),
+    ("set_logging", {"strategy": "epoch", "level": "info", "report_to": ["tensorboard"]}),
+    ("set_logging", {"steps": 3, "report_to": []}),
+    ("set_optimizer", {"name": "adamw_torch", "beta1": 0.8}),
+    ("set_optimizer", {"name": "sgd", "args": "momentum=0.9"}),
+    ("set_lr_scheduler", {"name": "cosine", "warmup_steps": 0.05}),
+    ("set_lr_scheduler", {"warmup_ratio": 0.05, "max_steps": 5}),
+    ("set_dataloader", {"train_batch_size": 16, "eval_batch_size": 64, "num_workers": 2, "sampler_seed": 1}),
+]
+
+
+@pytest.mark.parametrize(("method", "kwargs"), SETTERS, ids=str)
+def test_a_setter_sets_what_it_sets_in_the_reference(method, kwargs):
+    extra = {"metric_for_best_model": "f1", "eval_strategy": "epoch"}
+    ours, theirs = TrainingArguments(**extra), Reference(**extra)
+    assert getattr(ours, method)(**kwargs) is ours
+    getattr(theirs, method)(**kwargs)
+    assert values(ours) == values(theirs)
+
+
+def test_pushing_to_the_hub_sets_what_it_sets_in_the_reference(monkeypatch):
+    from lightrainer.facade.arguments import setters
+
+    monkeypatch.setattr(setters, "raise_for_unsupported", lambda args, names: None)
+    kwargs = {"model_id": "me/model", "strategy": "end", "private_repo": True, "always_push": True, "revision": "v1"}
+    ours = TrainingArguments().set_push_to_hub(**kwargs)
+    assert values(ours) == values(Reference().set_push_to_hub(**kwargs))
+
+
+@pytest.mark.parametrize("kwargs", CONSTRUCTED[:20], ids=str)
+def test_dicts_and_text_are_those_of_the_reference(kwargs):
+    # Both write accelerator_config in their own way: the reference has lost one key of it by then.
+    def without_accelerator(d):
+        return {key: value for key, value in d.items() if key != "accelerator_config"}
+
+    ours, theirs = TrainingArguments(**copy.deepcopy(kwargs)), Reference(**copy.deepcopy(kwargs))
+    assert without_accelerator(ours.to_dict()) == without_accelerator(theirs.to_dict())
+    assert list(ours.to_dict()) == list(theirs.to_dict())
+    assert without_accelerator(ours.to_sanitized_dict()) == without_accelerator(theirs.to_sanitized_dict())
+    assert without_accelerator(json.loads(ours.to_json_string())) == without_accelerator(
+        json.loads(theirs.to_json_string())
+    )
+    lines = [{line for line in str(a).splitlines() if "accelerator" not in line} for a in (ours, theirs)]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("kwargs", [{"use_cpu": True}, {"use_cpu": True, "log_level": "info"}, {"warmup_steps": 0.3}])
+def test_properties_have_the_values_they_have_in_the_reference(kwargs):
+    ours, theirs = TrainingArguments(**kwargs), Reference(**kwargs)
+    for name in METHODS:
+        if isinstance(getattr(Reference, name), property):
+            assert plain(getattr(ours, name)) == plain(getattr(theirs, name)), name
+    assert ours.get_warmup_steps(77) == theirs.get_warmup_steps(77)
+    assert ours.get_process_log_level() == theirs.get_process_log_level()
+    assert ours._no_sync_in_gradient_accumulation == theirs._no_sync_in_gradient_accumulation

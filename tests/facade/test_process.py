@@ -1,0 +1,203 @@
+"""Which of how many processes this one is."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from lightrainer.facade import process
+from lightrainer.facade.process import ProcessEnvironment, current_process, launched_world_size
+
+LAUNCHER = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ACCELERATE_USE_CPU")
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for variable in LAUNCHER:
+        monkeypatch.delenv(variable, raising=False)
+    process._single.cache_clear()
+    process._warn_of_idle_gpus.cache_clear()
+    yield
+    process._single.cache_clear()
+    process._warn_of_idle_gpus.cache_clear()
+
+
+def pretend_gpus(monkeypatch, count):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+
+def run_python(code, *launcher, **variables):
+    environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER}
+    environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
+    command = [sys.executable, *launcher, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
+
+
+def test_without_a_launcher_there_is_one_process():
+    found = current_process(use_cpu=True)
+    assert found == ProcessEnvironment(0, 0, 1, 1, torch.device("cpu"), None)
+    assert found.is_main_process
+    assert found.is_local_main_process
+    assert (found.num_processes, found.process_index, found.local_process_index) == (1, 0, 0)
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_launcher_of_one_process_starts_no_group(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert current_process(use_cpu=True).backend is None
+    assert not torch.distributed.is_initialized()
+
+
+def test_one_of_several_gpus_is_used_and_that_is_said_once(monkeypatch, caplog):
+    pretend_gpus(monkeypatch, 4)
+    with caplog.at_level(logging.WARNING):
+        assert {current_process().device for _ in range(3)} == {torch.device("cuda", 0)}
+    assert [r.message for r in caplog.records if "torchrun --nproc_per_node=4" in r.message] == [caplog.messages[0]]
+
+
+def test_one_gpu_is_used_without_a_word(monkeypatch, caplog):
+    pretend_gpus(monkeypatch, 1)
+    assert current_process().device == torch.device("cuda", 0)
+    assert not caplog.records
+
+
+def test_the_cpu_is_used_when_asked_for(monkeypatch):
+    pretend_gpus(monkeypatch, 4)
+    assert current_process(use_cpu=True).device == torch.device("cpu")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert current_process().device == torch.device("cpu")
+
+
+def test_processes_share_out_the_gpus_they_see(monkeypatch):
+    pretend_gpus(monkeypatch, 2)
+    assert [process._device_of_rank(False, rank).index for rank in range(3)] == [0, 1, 0]
+    pretend_gpus(monkeypatch, 0)
+    assert process._device_of_rank(False, 1) == torch.device("cpu")
+
+
+def test_a_launcher_without_a_rank_is_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert launched_world_size() == 2
+    with pytest.raises(RuntimeError, match=r"WORLD_SIZE=2 is set, but RANK is not.*torchrun"):
+        current_process(use_cpu=True)
+
+
+def test_a_variable_that_is_no_number_is_named(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(RuntimeError, match="WORLD_SIZE is 'two'"):
+        launched_world_size()
+
+
+def test_a_group_that_is_there_is_taken_as_it_is(tmp_path):
+    code = f"""
+        import torch.distributed as dist
+        from lightrainer.facade.process import current_process
+        dist.init_process_group("gloo", init_method="file://{tmp_path}/rendezvous", rank=0, world_size=1)
+        print(current_process(use_cpu=True))
+        dist.destroy_process_group()
+        print(current_process(use_cpu=True).backend)
+    """
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert "world_size=1" in done.stdout
+    assert "backend='gloo'" in done.stdout
+    assert done.stdout.endswith("None\n")
+
+
+SCRIPT = """
+import json, os, sys, time
+from lightrainer.facade.arguments import TrainingArguments
+import torch.distributed
+rank = int(os.environ["RANK"])
+folder = sys.argv[1]
+before = torch.distributed.is_initialized()
+args = TrainingArguments(folder, use_cpu=True, ddp_timeout=60)
+joined = torch.distributed.is_initialized()
+order = []
+with args.main_process_first(desc="writing"):
+    if rank == 0:
+        time.sleep(0.5)
+        open(f"{folder}/written", "w").close()
+    order.append(os.path.exists(f"{folder}/written"))
+from transformers import TrainingArguments as Reference
+reference = Reference(folder, use_cpu=True)
+def view(a):
+    return {
+        name: getattr(getattr(a, name), "value", getattr(a, name))
+        for name in ("world_size", "process_index", "local_process_index", "n_gpu", "parallel_mode", "should_save",
+                     "should_log", "train_batch_size")
+    } | {"device": a.device.type, "level": a.get_process_log_level()}
+facts = {"before": before, "joined": joined, "order": order, "ours": view(args), "reference": view(reference)}
+torch.distributed.destroy_process_group()
+facts["after"] = view(args)
+json.dump(facts, open(f"{folder}/{rank}.json", "w"))
+"""
+
+
+def test_two_processes_join_one_group_and_see_what_the_reference_sees(tmp_path):
+    """Under torchrun the constructor joins the group, and what is known of it outlives the group."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER} | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    done = subprocess.run(
+        [*command, str(script), str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        facts = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert not facts["before"]
+        assert facts["joined"]
+        assert facts["order"] == [True]
+        assert facts["ours"] == facts["reference"]
+        assert facts["ours"]["process_index"] == rank
+        assert facts["ours"]["world_size"] == 2
+        assert facts["after"] == facts["ours"]
+
+
+def test_the_group_is_left_when_the_program_ends():
+    """A program that never destroys its group ends without the complaint of gloo."""
+    code = """
+        from lightrainer.facade.process import current_process
+        print(current_process(use_cpu=True).backend)
+    """
+    with open(os.devnull) as nothing:
+        environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER}
+        environment |= {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0", "WORLD_SIZE": "2"}
+        port = free_port()
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", textwrap.dedent(code)],
+                env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": str(port)},
+                stdin=nothing,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        results = [p.communicate(timeout=180) for p in processes]
+    assert [p.returncode for p in processes] == [0, 0], results
+    assert [out for out, _ in results] == ["gloo\n", "gloo\n"]
+    assert not any("terminate" in err for _, err in results)
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return listener.getsockname()[1]

@@ -1,0 +1,173 @@
+"""Finding, ordering and deleting checkpoint folders, compared with the reference's functions."""
+
+import itertools
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightrainer.lightning_modules.checkpoints import (
+    get_last_checkpoint,
+    last_intact_checkpoint,
+    list_checkpoints,
+    rotate_checkpoints,
+    save_weights,
+    sort_checkpoints,
+)
+
+
+def _make(run_dir: Path, steps: list[int]) -> None:
+    """Folders written in this order, ten seconds apart."""
+    for age, step in enumerate(steps):
+        folder = run_dir / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        os.utime(folder, (1_700_000_000 + 10 * age, 1_700_000_000 + 10 * age))
+
+
+def _steps(paths: list) -> list[int]:
+    return [int(str(path).rpartition("-")[2]) for path in paths]
+
+
+def _left(run_dir: Path) -> set[int]:
+    assert not [path for path in run_dir.iterdir() if path.name.startswith(".")]
+    return set(_steps(list_checkpoints(run_dir)))
+
+
+def test_checkpoints_are_listed_by_step_and_nothing_else_is(tmp_path: Path):
+    _make(tmp_path, [100, 9, 20])
+    for name in ("checkpoint-", "checkpoint-7-best", "my-checkpoint-8", ".checkpoint-5.partial-host-1-1"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "checkpoint-300").touch()
+    assert _steps(list_checkpoints(tmp_path)) == [9, 20, 100]
+
+
+@pytest.mark.parametrize("steps", [[], [5], [100, 9, 20]])
+def test_last_checkpoint_is_the_references(tmp_path: Path, steps: list[int]):
+    from transformers.trainer_utils import get_last_checkpoint as reference
+
+    _make(tmp_path, steps)
+    (tmp_path / "checkpoint-7-best").mkdir()
+    (tmp_path / "checkpoint-300").touch()
+    assert get_last_checkpoint(str(tmp_path)) == reference(str(tmp_path))
+
+
+def test_last_checkpoint_of_a_missing_folder_is_an_error_as_in_the_reference(tmp_path: Path):
+    with pytest.raises(FileNotFoundError):
+        get_last_checkpoint(tmp_path / "not-there")
+
+
+def test_damaged_checkpoints_are_passed_over_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    for step in (1, 2, 3):
+        save_weights(torch.nn.Linear(2, 2), tmp_path / f"checkpoint-{step}")
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+    (tmp_path / "checkpoint-3" / "model.safetensors").unlink()
+    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text("{")
+    with caplog.at_level(logging.WARNING):
+        assert last_intact_checkpoint(tmp_path) == str(tmp_path / "checkpoint-1")
+    assert "checkpoint-3 is passed over, because it is damaged: it holds no weights" in caplog.text
+    assert "checkpoint-2 is passed over, because it is damaged: trainer_state.json is not readable" in caplog.text
+    shutil.rmtree(tmp_path / "checkpoint-1")
+    assert last_intact_checkpoint(tmp_path) is None
+
+
+@pytest.mark.parametrize("use_mtime", [False, True])
+@pytest.mark.parametrize("best", [None, 9, 20, 100, 77])
+def test_order_is_the_references(tmp_path: Path, use_mtime: bool, best: int | None):
+    from transformers.trainer_utils import sort_checkpoints as reference
+
+    _make(tmp_path, [100, 9, 20])
+    best_path = None if best is None else str(tmp_path / f"checkpoint-{best}")
+    expected = reference(str(tmp_path), use_mtime=use_mtime, best_model_checkpoint=best_path)
+    assert sort_checkpoints(str(tmp_path), use_mtime=use_mtime, best_model_checkpoint=best_path) == expected
+    assert _steps(reference(str(tmp_path))) != _steps(reference(str(tmp_path), use_mtime=True)), (
+        "control: orders differ"
+    )
+
+
+def test_unreliable_times_fall_back_to_steps(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    _make(tmp_path, [100, 9, 20])
+    for number, path in enumerate(list_checkpoints(tmp_path)):
+        os.utime(path, (1000 - number / 10, 1000 - number / 10))
+    assert _steps(sort_checkpoints(tmp_path, use_mtime=True)) == [9, 20, 100]
+    assert "do not tell their order" in caplog.text
+
+
+@pytest.mark.parametrize("limit", [None, 0, 1, 2, 3, 5])
+@pytest.mark.parametrize("best", [None, 10, 40, 99])
+def test_the_same_checkpoints_are_left_as_by_the_reference(tmp_path: Path, limit: int | None, best: int | None):
+    from transformers.trainer_utils import rotate_checkpoints as reference
+
+    left = []
+    for name, rotate in (("reference", reference), ("ours", rotate_checkpoints)):
+        run_dir = tmp_path / name
+        _make(run_dir, [10, 20, 30, 40])
+        best_path = None if best is None else str(run_dir / f"checkpoint-{best}")
+        rotate(output_dir=str(run_dir), save_total_limit=limit, best_model_checkpoint=best_path)
+        left.append(_left(run_dir))
+    assert left[0] == left[1]
+
+
+# What lies in the folder when a run starts (in order of age), and the steps at which that run saves.
+REUSED_FOLDERS = {
+    "fresh": ([], [10, 20, 30, 40]),
+    "older run with higher steps": ([900, 1000], [10, 20, 30, 40]),
+    "resumed from an earlier step": ([10, 20, 30, 40, 50], [30, 40, 50, 60]),
+}
+
+
+@pytest.mark.parametrize("case", REUSED_FOLDERS)
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_a_run_in_a_used_folder_leaves_what_the_reference_leaves(tmp_path: Path, case: str, limit: int):
+    """Told which checkpoint is the newest, the order by step gives what the reference has from times."""
+    from transformers.trainer_utils import rotate_checkpoints as reference
+
+    present, saved = REUSED_FOLDERS[case]
+    runs = (tmp_path / "reference", tmp_path / "ours")
+    for run_dir in runs:
+        _make(run_dir, present)
+    for age, step in enumerate(saved):
+        for run_dir, rotate, extra in (
+            (runs[0], reference, {"use_mtime": True}),
+            (runs[1], rotate_checkpoints, {"newest": runs[1] / f"checkpoint-{step}"}),
+        ):
+            folder = run_dir / f"checkpoint-{step}"
+            folder.mkdir(exist_ok=True, parents=True)
+            os.utime(folder, (1_800_000_000 + 10 * age,) * 2)
+            rotate(output_dir=str(run_dir), save_total_limit=limit, **extra)
+            assert folder.is_dir()
+            assert len(_left(run_dir)) <= limit
+    assert _left(runs[0]) == _left(runs[1]) == set(saved[-limit:])
+
+
+def test_without_newest_the_checkpoint_just_written_would_go_first(tmp_path: Path):
+    """Negative control of the test above: why plain order by step is not enough."""
+    _make(tmp_path, [1000, 10])
+    rotate_checkpoints(tmp_path, save_total_limit=1)
+    assert _left(tmp_path) == {1000}
+
+
+def test_best_is_recognised_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    _make(Path("run"), [1, 2, 3])
+    rotate_checkpoints("run", save_total_limit=1, best_model_checkpoint=f"{tmp_path}/run/checkpoint-1/")
+    assert _left(Path("run")) == {1, 3}
+
+
+def test_folders_with_more_in_their_name_are_not_deleted(tmp_path: Path):
+    _make(tmp_path, [1, 2])
+    (tmp_path / "checkpoint-0-keep").mkdir()
+    rotate_checkpoints(tmp_path, save_total_limit=1)
+    assert (tmp_path / "checkpoint-0-keep").is_dir()
+    assert _left(tmp_path) == {2}
+
+
+def test_newest_and_best_survive_every_limit(tmp_path: Path):
+    for case, (limit, newest, best) in enumerate(itertools.product((1, 2, 3), (10, 20, 30), (10, 20, 30))):
+        run_dir = tmp_path / str(case)
+        _make(run_dir, [10, 20, 30])
+        rotate_checkpoints(run_dir, limit, run_dir / f"checkpoint-{best}", newest=run_dir / f"checkpoint-{newest}")
+        assert {newest, best} <= _left(run_dir)
+        assert len(_left(run_dir)) == max(limit, len({newest, best}))

@@ -1,0 +1,223 @@
+"""Folders appear whole under their names, are replaced whole, and leftovers of dead processes go away."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightrainer.lightning_modules.checkpoints import (
+    abort,
+    begin,
+    commit,
+    discard,
+    disk,
+    get_last_checkpoint,
+    owner_token,
+    remove_leftovers,
+    staged_folder,
+    staging_path,
+)
+
+
+@pytest.fixture
+def final(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint-12"
+
+
+@pytest.fixture(params=["exchange", "renames"])
+def either_swap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "renames":
+        monkeypatch.setattr(disk, "exchange", lambda first, second: False)
+    return request.param
+
+
+def _write(folder: Path, text: str) -> None:
+    with staged_folder(folder) as staging:
+        (staging / "sub").mkdir()
+        (staging / "sub" / "file").write_text(text)
+
+
+def _hidden(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+def _dead_owner() -> str:
+    """The token of a process that existed and is gone."""
+    code = "from lightrainer.lightning_modules.checkpoints.owners import owner_token; print(owner_token())"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_folder_is_hidden_until_complete(final: Path):
+    with staged_folder(final) as staging:
+        (staging / "file").write_text("x")
+        assert not final.exists()
+        assert list(final.parent.glob("checkpoint-*")) == []
+        assert get_last_checkpoint(final.parent) is None
+    assert (final / "file").read_text() == "x"
+    assert _hidden(final.parent) == []
+
+
+def test_missing_parents_are_made(tmp_path: Path):
+    _write(tmp_path / "run" / "trial" / "checkpoint-1", "x")
+    assert (tmp_path / "run" / "trial" / "checkpoint-1" / "sub" / "file").read_text() == "x"
+
+
+@pytest.mark.usefixtures("either_swap")
+def test_older_version_is_replaced_as_a_whole(final: Path):
+    _write(final, "old")
+    (final / "only-in-old").touch()
+    _write(final, "new")
+    assert (final / "sub" / "file").read_text() == "new"
+    assert not (final / "only-in-old").exists()
+    assert _hidden(final.parent) == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError("disk full"), KeyboardInterrupt()])
+def test_exception_leaves_the_older_version_and_nothing_else(final: Path, error: BaseException):
+    _write(final, "old")
+
+    def fail() -> None:
+        with staged_folder(final) as staging:
+            (staging / "file").write_text("half")
+            raise error
+
+    with pytest.raises(type(error)):
+        fail()
+    assert (final / "sub" / "file").read_text() == "old"
+    assert _hidden(final.parent) == []
+
+
+def test_failed_rename_leaves_the_older_version(final: Path, monkeypatch: pytest.MonkeyPatch):
+    _write(final, "old")
+    monkeypatch.setattr(disk, "exchange", lambda first, second: False)
+    real = os.rename
+
+    def rename(source: Path, target: Path) -> None:
+        if Path(target) == final and ".ready-" in str(source):
+            raise OSError("refused")
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(OSError, match="refused"):
+        _write(final, "new")
+    assert (final / "sub" / "file").read_text() == "old"
+    assert _hidden(final.parent) == []
+
+
+def test_every_file_and_folder_is_flushed_before_the_rename(final: Path, monkeypatch: pytest.MonkeyPatch):
+    events: list[str] = []
+    real = disk.sync_path
+    monkeypatch.setattr(disk, "sync_path", lambda path: (events.append(path.name), real(path))[1])
+    real_rename = os.rename
+    monkeypatch.setattr(os, "rename", lambda *args: (events.append("rename"), real_rename(*args))[1])
+    _write(final, "x")
+    staging = staging_path(final).name
+    assert events == ["file", "sub", staging, "rename", final.parent.name]
+
+
+def test_processes_name_the_same_staging_folder(final: Path):
+    staging = begin(final)
+    code = (
+        "import sys; from lightrainer.lightning_modules.checkpoints import staging_path\n"
+        "(staging_path(sys.argv[1], sys.argv[2]) / 'rng_state_1.pth').write_text('1')"
+    )
+    subprocess.run([sys.executable, "-c", code, str(final), owner_token()], check=True)
+    (staging / "rng_state_0.pth").write_text("0")
+    commit(staging, final)
+    assert sorted(path.name for path in final.iterdir()) == ["rng_state_0.pth", "rng_state_1.pth"]
+
+
+def test_begin_again_starts_empty_and_abort_removes(final: Path):
+    (begin(final) / "old").touch()
+    staging = begin(final)
+    assert list(staging.iterdir()) == []
+    abort(staging)
+    abort(staging)  # twice does no harm
+    assert list(final.parent.iterdir()) == []
+
+
+def test_commit_without_begin_says_so(final: Path):
+    with pytest.raises(FileNotFoundError, match="call begin"):
+        commit(staging_path(final), final)
+
+
+def test_file_in_the_place_of_the_folder_is_refused(final: Path):
+    final.touch()
+    with pytest.raises(FileExistsError, match="move it away"):
+        begin(final)
+
+
+def test_leftovers_of_dead_processes_are_removed_and_of_living_ones_kept(final: Path):
+    dead = staging_path(final, _dead_owner())
+    (dead / "sub").mkdir(parents=True)
+    living = begin(final)
+    users_own = final.parent / ".cache"
+    users_own.mkdir()
+    assert remove_leftovers(final.parent) == [dead]
+    assert living.is_dir()
+    assert users_own.is_dir()
+    assert not dead.exists()
+
+
+def test_reused_process_number_does_not_keep_a_leftover_alive(final: Path):
+    """In a restarted container the training process has the number of the one before."""
+    host, pid, start = owner_token().rsplit("-", 2)
+    if start == "0":
+        pytest.skip("start times are not known here")
+    leftover = staging_path(final, f"{host}-{pid}-{int(start) - 1}")
+    leftover.mkdir()
+    assert remove_leftovers(final.parent) == [leftover]
+
+
+def test_leftover_of_another_machine_goes_when_it_has_been_idle_for_long(final: Path):
+    leftover = staging_path(final, "elsewhere-1-1")
+    leftover.mkdir()
+    (leftover / "file").touch()
+    assert remove_leftovers(final.parent) == []
+    for path in (leftover / "file", leftover):
+        os.utime(path, (0, 0))
+    assert remove_leftovers(final.parent) == [leftover]
+
+
+@pytest.mark.parametrize(("kinds", "found"), [(("ready", "replaced"), "ready"), (("replaced",), "replaced")])
+def test_interrupted_replacement_is_finished_or_undone(
+    final: Path, kinds: tuple[str, ...], found: str, caplog: pytest.LogCaptureFixture
+):
+    owner = _dead_owner()
+    for kind in kinds:
+        folder = final.parent / f".{final.name}.{kind}-{owner}"
+        folder.mkdir()
+        (folder / "file").write_text(kind)
+    with caplog.at_level(logging.WARNING):
+        remove_leftovers(final.parent)
+    assert (final / "file").read_text() == found
+    assert _hidden(final.parent) == []
+    assert "was restored" in caplog.text
+
+
+def test_deleted_folder_is_never_restored(final: Path):
+    (final.parent / f".{final.name}.deleted-{_dead_owner()}").mkdir()
+    remove_leftovers(final.parent)
+    assert list(final.parent.iterdir()) == []
+
+
+def test_missing_run_folder_has_no_leftovers(tmp_path: Path):
+    assert remove_leftovers(tmp_path / "not-there") == []
+
+
+def test_discard_hides_before_it_deletes(final: Path, monkeypatch: pytest.MonkeyPatch):
+    _write(final, "x")
+    seen: list[bool] = []
+    real = disk.delete
+    monkeypatch.setattr(disk, "delete", lambda path: (seen.append(final.exists()), real(path))[1])
+    discard(final)
+    assert seen[-1] is False
+    assert list(final.parent.iterdir()) == []
+
+
+def test_folder_that_cannot_be_deleted_is_a_warning(final: Path, caplog: pytest.LogCaptureFixture):
+    discard(final)
+    assert "could not be deleted" in caplog.text

@@ -1,0 +1,102 @@
+"""Only tensors and plain values are unpickled, and errors name the file."""
+
+import os
+import random
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lightrainer.lightning_modules.checkpoints import load_torch, save_torch
+
+
+def test_random_states_come_back_and_the_reference_reads_them(tmp_path: Path):
+    from transformers.trainer_pt_utils import safe_globals
+
+    states = {"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.get_rng_state()}
+    path = tmp_path / "rng_state.pth"
+    save_torch(states, path)
+    with safe_globals():
+        by_reference = torch.load(path, weights_only=True)
+    for loaded in (load_torch(path), by_reference):
+        assert loaded["python"] == states["python"]
+        assert torch.equal(loaded["cpu"], states["cpu"])
+        np.random.set_state(loaded["numpy"])
+        assert (np.random.get_state()[1] == states["numpy"][1]).all()  # type: ignore[index]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int64", "uint32", "float16", "float32", "float64"])
+def test_numpy_numbers_and_arrays_come_back(tmp_path: Path, dtype: str):
+    """Learning-rate schedulers keep metrics as NumPy numbers."""
+    save_torch({"scalar": np.dtype(dtype).type(1), "array": np.ones((2, 3), dtype)}, tmp_path / "x.pt")
+    loaded = load_torch(tmp_path / "x.pt")
+    assert loaded["scalar"] == 1
+    assert loaded["array"].dtype == dtype
+    assert (loaded["array"] == np.ones((2, 3), dtype)).all()
+
+
+def test_numpy_1_names_are_known(tmp_path: Path):
+    """A file written under NumPy 1 names the functions in `numpy.core`."""
+    save_torch(np.arange(3), tmp_path / "x.pt")
+    name = np.empty(0).__reduce__()[0].__module__.encode()  # type: ignore[index]
+
+    other = b"numpy.core.multiarray" if name != b"numpy.core.multiarray" else b"numpy._core.multiarray"
+    with zipfile.ZipFile(tmp_path / "x.pt") as old, zipfile.ZipFile(tmp_path / "y.pt", "w") as new:
+        for entry in old.namelist():
+            content = old.read(entry)
+            if entry.endswith("data.pkl"):
+                assert name in content
+                content = content.replace(name, other)
+            new.writestr(entry, content)
+    assert load_torch(tmp_path / "y.pt").tolist() == [0, 1, 2]
+
+
+def test_optimizer_and_scheduler_states_come_back(tmp_path: Path):
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    scheduler.step(np.float64(0.5))  # type: ignore[arg-type]
+    for part in (optimizer, scheduler):
+        save_torch(part.state_dict(), tmp_path / "x.pt")
+        part.load_state_dict(load_torch(tmp_path / "x.pt"))
+
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, ("evil",)
+
+
+def test_other_objects_are_refused_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    save_torch({"x": Evil()}, tmp_path / "optimizer.pt")
+    with pytest.raises(ValueError, match=r"optimizer\.pt refers to \w+\.mkdir, but only tensors.*add_safe_globals"):
+        load_torch(tmp_path / "optimizer.pt")
+    assert not Path("evil").exists()
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, 0.5, -1])
+def test_truncated_file_is_named(tmp_path: Path, keep: float):
+    path = tmp_path / "optimizer.pt"
+    save_torch({"x": torch.ones(1000)}, path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * keep) if isinstance(keep, float) else keep])
+    with pytest.raises(ValueError, match=r"optimizer\.pt"):
+        load_torch(path)
+
+
+def test_missing_file_is_named(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match=r"optimizer\.pt"):
+        load_torch(tmp_path / "optimizer.pt")
+
+
+def test_failed_write_is_named(tmp_path: Path):
+    with pytest.raises(OSError, match=r"optimizer\.pt"):
+        save_torch({}, tmp_path / "not-there" / "optimizer.pt")
+    if Path("/dev/full").exists():
+        (tmp_path / "scaler.pt").symlink_to("/dev/full")
+        with pytest.raises(OSError, match=r"scaler\.pt"):
+            save_torch({"x": torch.ones(10_000)}, tmp_path / "scaler.pt")

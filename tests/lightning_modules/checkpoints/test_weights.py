@@ -1,0 +1,314 @@
+"""Weights of any module are saved and come back, also between the reference and us."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from lightrainer.lightning_modules.checkpoints import load_weights, problems, save_weights
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+class Tied(nn.Module):
+    """An embedding tied to the output layer, a transposed view, a slice of a larger buffer, an empty tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = nn.Linear(4, 6, bias=False)
+        self.embedding = nn.Embedding(6, 4)
+        self.embedding.weight = self.output.weight
+        pool = torch.randn(20)
+        self.register_buffer("part", pool[3:9])
+        self.register_buffer("overlapping", pool[5:11])
+        self.register_buffer("square", torch.randn(3, 3))
+        self.register_buffer("turned", self.square.T)
+        self.register_buffer("flat", self.square.view(-1))
+        self.register_buffer("empty", torch.zeros(0))
+        self.register_buffer("other_empty", torch.zeros(0, 2))
+        self.register_buffer("number", torch.tensor(3))
+
+
+class Untied(Tied):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding.weight = nn.Parameter(torch.zeros(6, 4))
+
+
+def _plain() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.LSTM(8, 3))
+
+
+def _tiny(name: str) -> Any:
+    import transformers as tf
+
+    small: dict[str, Any] = {"vocab_size": 16}
+    if name == "gpt2":
+        return tf.GPT2LMHeadModel(tf.GPT2Config(n_embd=8, n_head=2, n_layer=2, n_positions=8, **small))
+    if name == "bert":
+        sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+        return tf.BertForSequenceClassification(tf.BertConfig(**sizes, **small))
+    if name == "t5":
+        return tf.T5ForConditionalGeneration(tf.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, **small))
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_local_experts": 2}
+    return tf.MixtralForCausalLM(tf.MixtralConfig(num_attention_heads=2, num_key_value_heads=1, **sizes, **small))
+
+
+MODELS = {"plain": _plain, "tied": Tied, **{name: (lambda name=name: _tiny(name)) for name in ("gpt2", "bert", "t5")}}
+
+
+def _same(first: nn.Module, second: nn.Module) -> bool:
+    one, two = first.state_dict(), second.state_dict()
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def _half(model: nn.Module) -> int:
+    """Bytes of half of a model, so that it is saved in a few files."""
+    return sum(value.nbytes for value in {id(value): value for value in model.parameters()}.values()) // 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_weights_come_back(tmp_path: Path, name: str, sharded: bool):
+    saved, loaded = MODELS[name](), MODELS[name]()
+    assert not _same(saved, loaded)
+    save_weights(saved, tmp_path, max_shard_size=_half(saved) if sharded else "50GB")
+    assert (tmp_path / "model.safetensors.index.json").exists() == sharded
+    assert problems(tmp_path, training_state=False) == []
+    report = load_weights(loaded, tmp_path)
+    assert _same(saved, loaded)
+    assert report.missing == ()
+    assert report.unexpected == ()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_reference_loads_what_we_save(tmp_path: Path, name: str, sharded: bool):
+    from transformers import Trainer, TrainingArguments
+
+    saved, loaded = MODELS[name](), MODELS[name]()
+    save_weights(saved, tmp_path, max_shard_size=_half(saved) if sharded else "50GB")
+    loaded._keys_to_ignore_on_save = None  # the reference asks every module for it when tied names are missing
+    trainer = Trainer(loaded, TrainingArguments(str(tmp_path / "out"), report_to="none", use_cpu=True))
+    trainer._load_from_checkpoint(str(tmp_path))
+    assert _same(saved, loaded)
+
+
+@pytest.mark.parametrize("name", ["plain", "gpt2", "bert", "t5"])
+def test_we_load_what_the_reference_saves(tmp_path: Path, name: str):
+    from transformers import Trainer, TrainingArguments
+
+    saved, loaded = MODELS[name](), MODELS[name]()
+    Trainer(saved, TrainingArguments(str(tmp_path / "out"), report_to="none", use_cpu=True)).save_model(str(tmp_path))
+    assert load_weights(loaded, tmp_path).missing == ()
+    assert _same(saved, loaded)
+
+
+@pytest.mark.parametrize("name", ["plain", "gpt2"])
+def test_the_file_is_the_references_byte_for_byte(tmp_path: Path, name: str):
+    from transformers import Trainer, TrainingArguments
+
+    model = MODELS[name]()
+    Trainer(model, TrainingArguments(str(tmp_path / "out"), report_to="none", use_cpu=True)).save_model(
+        str(tmp_path / "theirs")
+    )
+    save_weights(model, tmp_path / "ours")
+    files = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("ours", "theirs")]
+    assert files[0] == files[1]
+
+
+def test_tied_weights_are_stored_once_and_documented_in_the_file(tmp_path: Path):
+    model = Tied()
+    save_weights(model, tmp_path)
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        assert file.metadata() == {"format": "pt", "embedding.weight": "output.weight"}
+        assert "embedding.weight" not in file.keys()  # noqa: SIM118
+    plain_load = Tied()
+    state_dict = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    assert plain_load.load_state_dict(state_dict, strict=False).unexpected_keys == []
+    assert _same(model, plain_load)
+
+
+@pytest.mark.parametrize("size", ["50GB", 200])
+def test_tied_weights_come_back_in_a_model_that_does_not_tie_them(tmp_path: Path, size: int | str):
+    saved, loaded = Tied(), Untied()
+    save_weights(saved, tmp_path, max_shard_size=size)
+    assert load_weights(loaded, tmp_path).missing == ()
+    assert _same(saved, loaded)
+
+
+def test_given_state_dict_is_saved_instead_of_the_models(tmp_path: Path):
+    for name in ("plain", "gpt2"):
+        model, source, loaded = MODELS[name](), MODELS[name](), MODELS[name]()
+        save_weights(model, tmp_path / name, state_dict=source.state_dict())
+        load_weights(loaded, tmp_path / name)
+        assert _same(loaded, source)
+        assert not _same(loaded, model)
+
+
+def test_saving_again_replaces_weights_of_other_sizes(tmp_path: Path):
+    for size in (200, "50GB", 300):
+        model, loaded = _plain(), _plain()
+        save_weights(model, tmp_path, max_shard_size=size)
+        load_weights(loaded, tmp_path)
+        assert _same(model, loaded)
+        assert problems(tmp_path, training_state=False) == []
+
+
+def test_model_whose_save_pretrained_writes_something_else_still_gets_weights(tmp_path: Path):
+    class Custom(nn.Linear):
+        def save_pretrained(self, folder: Path) -> None:
+            (folder / "custom.txt").write_text("mine")
+
+    for _ in range(2):
+        model, loaded = Custom(2, 2), Custom(2, 2)
+        save_weights(model, tmp_path)
+        load_weights(loaded, tmp_path)
+        assert _same(model, loaded)
+    assert (tmp_path / "custom.txt").exists()
+
+
+def test_model_without_tensors(tmp_path: Path):
+    save_weights(nn.Identity(), tmp_path)
+    assert problems(tmp_path, training_state=False) == []
+    assert load_weights(nn.Identity(), tmp_path).missing == ()
+
+
+def test_extra_state_that_is_no_tensor_is_refused_by_name(tmp_path: Path):
+    class Extra(nn.Linear):
+        def get_extra_state(self) -> Any:
+            return {"a": 1}
+
+        def set_extra_state(self, state: Any) -> None: ...
+
+    with pytest.raises(TypeError, match="holds a dict under '_extra_state'"):
+        save_weights(Extra(1, 1), tmp_path)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_pickled_weights_are_loaded_but_nothing_else_is_unpickled(tmp_path: Path, sharded: bool):
+    import json
+    import os
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "evil"),)
+
+    saved, loaded = _plain(), _plain()
+    state_dict = saved.state_dict()
+    files = {name: f"pytorch_model-{name}.bin" if sharded else "pytorch_model.bin" for name in state_dict}
+    for file in set(files.values()):
+        torch.save({name: value for name, value in state_dict.items() if files[name] == file}, tmp_path / file)
+    if sharded:
+        (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    assert load_weights(loaded, tmp_path).missing == ()
+    assert _same(saved, loaded)
+    torch.save({"0.weight": Evil()}, tmp_path / files["0.weight"])
+    with pytest.raises(ValueError, match=r"pytorch_model.*\.bin refers to \w+\.mkdir, but only tensors"):
+        load_weights(loaded, tmp_path)
+    assert not (tmp_path / "evil").exists()
+
+
+def test_names_that_do_not_match_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    save_weights(nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)}), tmp_path)
+    with caplog.at_level(logging.WARNING):
+        report = load_weights(nn.ModuleDict({"a": nn.Linear(2, 2), "c": nn.Linear(2, 2)}), tmp_path)
+    assert sorted(report.missing) == ["c.bias", "c.weight"]
+    assert sorted(report.unexpected) == ["b.bias", "b.weight"]
+    assert "has no values for c.weight" in caplog.text
+
+
+@pytest.mark.parametrize("size", ["50GB", 40])
+def test_other_shape_is_an_error_that_names_it(tmp_path: Path, size: int | str):
+    save_weights(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 7)), tmp_path, max_shard_size=size)
+    with pytest.raises(ValueError, match=r"1\.weight' has shape \(7, 2\) there and \(5, 2\) in the model") as caught:
+        load_weights(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 5)), tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_folder_without_weights_is_an_error(tmp_path: Path):
+    with pytest.raises(ValueError, match="no weights in"):
+        load_weights(_plain(), tmp_path)
+
+
+@pytest.mark.parametrize("size", ["50GB", 200])
+def test_damaged_weights_are_an_error_that_names_the_file(tmp_path: Path, size: int | str):
+    save_weights(_plain(), tmp_path, max_shard_size=size)
+    file = sorted(tmp_path.glob("*.safetensors"))[0]
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=file.name):
+        load_weights(_plain(), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("size", ["50GB", 400])
+def test_mixture_of_experts_comes_back_though_its_file_has_other_names(tmp_path: Path, size: int | str):
+    """The reference (5.3.0) leaves the experts as they were, with no more than a warning."""
+    saved, loaded = _tiny("mixtral"), _tiny("mixtral")
+    save_weights(saved, tmp_path, max_shard_size=size)
+    before = torch.get_rng_state()
+    report = load_weights(loaded, tmp_path)
+    assert report.missing == ()
+    assert report.unexpected == ()
+    assert _same(saved, loaded)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_wrong_pretrained_model_keeps_its_own_values_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Reading through the class must not put random values in the place of the model's own."""
+    save_weights(_tiny("bert"), tmp_path)
+    model = _tiny("gpt2")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    report = load_weights(model, tmp_path)
+    assert set(report.missing) == set(before) - {"lm_head.weight"} or set(report.missing) == set(before)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert "has no values for" in caplog.text
+
+
+class Peft(nn.Module):
+    """What is asked of a PEFT model."""
+
+    def __init__(self, active: list[str]) -> None:
+        super().__init__()
+        self.active_adapters = active
+        self.calls: list[tuple] = []
+
+    def load_adapter(self, folder: Path, name: str, is_trainable: bool = False) -> None:
+        self.calls.append((Path(folder).name, name, is_trainable))
+
+    def set_adapter(self, name: str) -> None:
+        self.calls.append(("set", name))
+
+
+def _adapter(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    safetensors.torch.save_file({"lora": torch.ones(1)}, folder / "adapter_model.safetensors")
+
+
+def test_adapter_is_loaded_by_the_model(tmp_path: Path):
+    _adapter(tmp_path)
+    _adapter(tmp_path / "checkpoint-3")  # the run's own checkpoints are no adapters by that name
+    model = Peft(["default"])
+    load_weights(model, tmp_path)
+    assert model.calls == [(tmp_path.name, "default", True)]
+
+
+def test_several_adapters_are_loaded_from_their_folders(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    _adapter(tmp_path / "one")
+    _adapter(tmp_path / "two")
+    model = Peft(["two", "one"])
+    load_weights(model, tmp_path)
+    assert model.calls == [("one", "one", False), ("two", "two", True), ("set", "two")]
+    assert "several active adapters" in caplog.text
+
+
+def test_adapter_for_a_model_that_has_none_is_an_error(tmp_path: Path):
+    _adapter(tmp_path)
+    for model in (_plain(), Peft([])):
+        with pytest.raises(ValueError, match="holds only the weights of an adapter"):
+            load_weights(model, tmp_path)

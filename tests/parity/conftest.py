@@ -1,0 +1,35 @@
+"""What the parity tests share: the two libraries, one thread, and the path to the helper modules beside this file."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Sums in several threads may be added in another order: one thread makes bitwise claims fair."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def reference() -> ModuleType:
+    """The library whose numbers are the standard."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    assert transformers.__version__ == "5.3.0", "the parity tests are written against the behaviour of 5.3.0"
+    return transformers
+
+
+@pytest.fixture(scope="session")
+def ours() -> ModuleType:
+    import lightrainer
+
+    return lightrainer

@@ -1,0 +1,50 @@
+"""The reference 5.3.0 without the defects that its later versions fixed: lightrainer has the fixed behaviour.
+
+- Under accumulation 5.3.0 divides the loss by the number of micro-batches itself and lets accelerate divide it once
+  more: its gradients are too small by that factor. Right in 5.10 and later.
+- With `save_strategy="best"` it forgets which checkpoint is the best one: `load_best_model_at_end` loads nothing, and
+  rotation may delete the best. Right in 5.23.
+- After a resumption it divides the losses of the steps since then by the number of all steps, so that `train_loss` is
+  too small. Right in 5.23.
+"""
+
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+
+def trainer_class(api: ModuleType) -> type:
+    """The library's `Trainer`; the reference's with its defects repaired."""
+    return _repaired(api.Trainer) if api.__name__ == "transformers" else api.Trainer
+
+
+@cache
+def _repaired(base: type) -> type:
+    class Repaired(base):
+        def __init__(self, *positional, **keywords):
+            super().__init__(*positional, **keywords)
+            self.accelerator.gradient_accumulation_steps = 1
+
+        def train(self, *positional, **keywords):
+            output = super().train(*positional, **keywords)
+            return output._replace(training_loss=output.metrics["train_loss"])
+
+        def _init_training_state(self, *positional, **keywords):
+            result = super()._init_training_state(*positional, **keywords)
+            self.first_step = self.state.global_step
+            return result
+
+        def log(self, logs, *positional, **keywords):
+            if "train_loss" in logs and self.first_step:
+                logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step - self.first_step, 0.001)
+            super().log(logs, *positional, **keywords)
+
+        def _determine_best_metric(self, metrics, trial):
+            is_best = super()._determine_best_metric(metrics, trial)
+            if is_best and self.args.save_strategy == "best":
+                # The checkpoint is written right after this.
+                step = self.state.best_global_step = self.state.global_step
+                self.state.best_model_checkpoint = str(Path(self.args.output_dir) / f"checkpoint-{step}")
+            return is_best
+
+    return Repaired

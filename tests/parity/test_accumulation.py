@@ -1,0 +1,67 @@
+"""Gradient accumulation is right in itself: a window of micro-batches is one batch of their common size."""
+
+import pytest
+import torch
+from datasets_for_parity import pad, points, sentences
+from harness import Case, run
+from models import Classifier, TokenModel, gpt2
+
+# Whole batches give the same items in the same order to 4 x 3 and to 1 x 12.
+ARGUMENTS = {
+    "optim": "sgd",
+    "learning_rate": 0.1,
+    "max_grad_norm": 0.0,
+    "num_train_epochs": 2,
+    "train_sampling_strategy": "sequential",
+}
+
+
+def token_case(model) -> Case:
+    return Case(model, lambda: {"train_dataset": sentences(24), "data_collator": pad}, ARGUMENTS)
+
+
+def gpt2_without_dropout():
+    model = gpt2()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+def largest_difference(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
+    return max(float((left[name] - right[name]).abs().max()) for name in left)
+
+
+CASES = {
+    "number of items": token_case(lambda: TokenModel(dropout=0.0)),
+    "gpt2": token_case(gpt2_without_dropout),
+    "gpt2, smoothed labels": token_case(gpt2_without_dropout).but(arguments={"label_smoothing_factor": 0.1}),
+    "mean loss": Case(lambda: Classifier(dropout=0.0), lambda: {"train_dataset": points(24)}, ARGUMENTS),
+}
+
+
+def both(api, case: Case, folder):
+    window = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 4}
+    whole = {"per_device_train_batch_size": 12, "gradient_accumulation_steps": 1}
+    return [run(api, case.but(arguments=each), folder / str(index)) for index, each in enumerate((window, whole))]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_window_of_4_is_one_batch_of_4_times_the_size(ours, tmp_path, name):
+    """Plain SGD, so that a gradient wrong by a factor cannot hide: weights, norms and losses agree to 1e-6."""
+    window, whole = both(ours, CASES[name], tmp_path)
+    assert window.state["global_step"] == whole.state["global_step"] == 4
+    assert largest_difference(window.weights, whole.weights) < 1e-6
+    for one, other in zip(window.history[:-1], whole.history[:-1], strict=True):
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-5)
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
+def test_a_mean_over_the_micro_batches_would_be_another_gradient(ours, tmp_path):
+    """Negative control: with variable numbers of labels, a model that is not told their number goes elsewhere."""
+
+    class Untold(TokenModel):
+        accepts_loss_kwargs = False
+
+    window, whole = both(ours, token_case(lambda: Untold(dropout=0.0)), tmp_path)
+    assert largest_difference(window.weights, whole.weights) > 1e-5

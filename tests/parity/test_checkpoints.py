@@ -1,0 +1,241 @@
+"""Checkpoints: the same folders at the same times, resumed to the same bits, and exchanged with the reference."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from comparison import differences
+from datasets_for_parity import Stream, point_data, sentence_data, sentences
+from harness import Case, Run, assert_parity, assert_same, checkpoint_state, run
+from models import Classifier, TokenModel, gpt2
+from safetensors.torch import load_file
+
+STRATEGIES = {
+    "steps": {"save_strategy": "steps", "save_steps": 2},
+    "share of the training": {"save_strategy": "steps", "save_steps": 0.25},
+    "epoch": {"save_strategy": "epoch"},
+    "steps, at most 2": {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2},
+    "steps, at most 1": {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1},
+    "model only": {"save_strategy": "epoch", "save_only_model": True},
+    "best": {
+        "save_strategy": "best",
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "metric_for_best_model": "loss",
+        "learning_rate": 0.2,
+    },
+    "best of an epoch is loaded": {
+        "save_strategy": "epoch",
+        "eval_strategy": "epoch",
+        "load_best_model_at_end": True,
+        "num_train_epochs": 5,
+        "learning_rate": 0.2,
+    },
+    "best of a step is loaded, at most 1": {
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "load_best_model_at_end": True,
+        "save_total_limit": 1,
+        "learning_rate": 0.2,
+        "num_train_epochs": 3,
+    },
+    "worst of a step is loaded": {
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss",
+        "greater_is_better": True,
+        "num_train_epochs": 3,
+    },
+}
+
+
+def folders(run: Run) -> list[str]:
+    return sorted(path.name for path in run.folder.iterdir())
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_when_to_save(reference, ours, tmp_path, name, accumulation):
+    """The same folders are there at the end, with the same weights and the same `trainer_state.json`."""
+    arguments = {**STRATEGIES[name], "gradient_accumulation_steps": accumulation}
+    expected, actual = assert_parity(reference, ours, Case(Classifier, point_data, arguments), tmp_path)
+    assert folders(expected) == folders(actual)
+    assert any(folder.startswith("checkpoint-") for folder in folders(expected))
+    for folder in folders(expected):
+        assert_same_checkpoint(expected.folder / folder, actual.folder / folder)
+
+
+def assert_same_checkpoint(expected: Path, actual: Path) -> None:
+    """All documented files are there; what can be compared is the same."""
+    missing = {path.name for path in expected.iterdir()} - {path.name for path in actual.iterdir()}
+    assert not missing, f"{actual.name} lacks {sorted(missing)}"
+    found = differences(load_file(expected / "model.safetensors"), load_file(actual / "model.safetensors"), "weights")
+    found += differences(checkpoint_state(expected), checkpoint_state(actual), "trainer_state")
+    for name in ("optimizer.pt", "scheduler.pt"):
+        if (expected / name).exists():
+            left, right = (torch.load(folder / name, weights_only=True) for folder in (expected, actual))
+            found += differences(left, right, name)
+    assert not found, "\n".join(found[:20])
+
+
+def test_early_stopping_with_the_best_strategy(reference, ours, tmp_path):
+    """Saves only what is better than all before, stops when nothing gets better, and ends with the best weights."""
+    case = Case(
+        Classifier,
+        point_data,
+        {
+            "save_strategy": "best",
+            "eval_strategy": "steps",
+            "eval_steps": 1,
+            "load_best_model_at_end": True,
+            "metric_for_best_model": "loss",
+            "num_train_epochs": 10,
+        },
+        extras=lambda api: {"callbacks": [api.EarlyStoppingCallback(3)]},
+    )
+    expected, actual = assert_parity(reference, ours, case, tmp_path)
+    assert folders(expected) == folders(actual)
+    assert 0 < actual.state["global_step"] < 60
+    assert 0 < actual.state["best_global_step"] < actual.state["global_step"]
+    best = actual.folder / actual.state["best_model_checkpoint"]
+    assert not differences(actual.weights, load_file(best / "model.safetensors"))
+
+
+def interruption(step: int):
+    """The extras of a case that saves at a step and stops there, as a killed run that had just saved."""
+
+    def extras(api):
+        class Interrupt(api.TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                if state.global_step == step:
+                    control.should_save = control.should_training_stop = True
+
+        return {"callbacks": [Interrupt()]}
+
+    return extras
+
+
+def stream_data():
+    return {**sentence_data(), "train_dataset": Stream(sentences(60))}
+
+
+# 22 samples are 6 batches: an epoch has 6, 3 or 2 steps with windows of 1, 2 or 4. Step 3 (of 12) is in mid-epoch,
+# step 6 the end of an epoch, step 8 in mid-epoch of the second.
+INTERRUPTED = {
+    "plain module": (Case(Classifier, point_data), (1, 3, 6, 8)),
+    # A checkpoint of an epoch's last step is older than that epoch's end, which a resumed run does not repeat: step 6
+    # would lack one evaluation, here as in the reference.
+    "evaluation at the end of the epochs": (Case(Classifier, point_data, {"eval_strategy": "epoch"}), (1, 3, 8)),
+    "gpt2": (Case(gpt2, sentence_data, {"lr_scheduler_type": "cosine", "warmup_steps": 2}), (3, 6, 8)),
+    "windows of 2": (Case(gpt2, sentence_data, {"gradient_accumulation_steps": 2, "num_train_epochs": 3}), (2, 3, 5)),
+    "windows with a remainder": (
+        Case(TokenModel, sentence_data, {"gradient_accumulation_steps": 4, "num_train_epochs": 3}),
+        (1, 2, 3),
+    ),
+    "evaluation in between": (Case(gpt2, sentence_data, {"eval_strategy": "steps", "eval_steps": 2}), (3, 4, 8)),
+    "group by length": (
+        Case(gpt2, sentence_data, {"train_sampling_strategy": "group_by_length"}),
+        (6,),
+    ),
+    "stream": (Case(TokenModel, stream_data, {"max_steps": 10}), (4,)),
+}
+POINTS = [(name, step) for name, (_, steps) in INTERRUPTED.items() for step in steps]
+
+
+def interrupted(api, case: Case, step: int, folder: Path) -> Run:
+    def extras(api):
+        given = case.extras(api)
+        return {**given, "callbacks": [*interruption(step)(api)["callbacks"], *given.get("callbacks", [])]}
+
+    stopped = run(api, case.but(extras=extras), folder)
+    assert stopped.state["global_step"] == step
+    assert (folder / f"checkpoint-{step}").is_dir()
+    return stopped
+
+
+@pytest.mark.parametrize(("name", "step"), POINTS)
+def test_a_resumed_run_ends_as_one_that_was_never_stopped(ours, tmp_path, name, step):
+    """Dropout on; the resuming trainer begins with other weights and other random numbers."""
+    case, _ = INTERRUPTED[name]
+    straight = run(ours, case, tmp_path / "straight")
+    interrupted(ours, case, step, tmp_path / "stopped")
+    torch.rand(13)
+    resumed = run(ours, case.but(model_seed=99), tmp_path / "stopped", resume=True)
+    # Only the mean loss is not the same: it is the mean of the steps since the resumption.
+    for one in (straight, resumed):
+        one.history[-1].pop("train_loss")
+    assert_same(straight, resumed, ignoring=("output", "trainer"))
+
+
+@pytest.mark.parametrize(("name", "step"), POINTS)
+def test_resuming_gives_what_the_reference_gives(reference, ours, tmp_path, name, step):
+    """Also the mean loss and the number of samples."""
+    case, _ = INTERRUPTED[name]
+    runs = []
+    for api, folder in ((reference, tmp_path / "reference"), (ours, tmp_path / "ours")):
+        interrupted(api, case, step, folder)
+        runs.append(run(api, case.but(model_seed=99), folder, resume=True))
+    assert_same(*runs)
+
+
+@pytest.mark.parametrize(("name", "step"), POINTS)
+@pytest.mark.parametrize("direction", ["theirs resumed by ours", "ours resumed by theirs"])
+def test_checkpoints_are_exchanged(reference, ours, tmp_path, name, step, direction):
+    """A checkpoint of one library is resumed by the other to the bits of the reference's uninterrupted run."""
+    case, _ = INTERRUPTED[name]
+    straight = run(reference, case, tmp_path / "straight")
+    first, second = (reference, ours) if direction.startswith("theirs") else (ours, reference)
+    interrupted(first, case, step, tmp_path / "stopped")
+    checkpoint = str(tmp_path / "stopped" / f"checkpoint-{step}")
+    resumed = run(second, case.but(model_seed=99), tmp_path / "resumed", resume=checkpoint)
+    for one in (straight, resumed):
+        one.history[-1].pop("train_loss")
+    assert_same(straight, resumed, ignoring=("output", "trainer"))
+
+
+def test_resuming_is_not_the_same_as_starting_over(ours, tmp_path):
+    """Negative control: without `resume_from_checkpoint` other weights come out."""
+    case, _ = INTERRUPTED["gpt2"]
+    straight = run(ours, case, tmp_path / "straight")
+    interrupted(ours, case, 3, tmp_path / "stopped")
+    restarted = run(ours, case.but(model_seed=99), tmp_path / "stopped")
+    assert differences(straight.weights, restarted.weights)
+
+
+def test_early_stopping_remembers_over_a_resumption(reference, ours, tmp_path):
+    """The counter of the early stopping is in the checkpoint, and restored when asked."""
+    arguments = {
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "eval_steps": 1,
+        "save_steps": 1,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "loss",
+        "learning_rate": 0.3,
+        "num_train_epochs": 10,
+        "restore_callback_states_from_checkpoint": True,
+    }
+    runs = []
+    for api, folder in ((reference, tmp_path / "reference"), (ours, tmp_path / "ours")):
+        extras = {"callbacks": [api.EarlyStoppingCallback(3)]}
+        case = Case(Classifier, point_data, arguments, extras=lambda api, extras=extras: dict(extras))
+        interrupted(api, case, 4, folder)
+        extras["callbacks"] = [api.EarlyStoppingCallback(3)]
+        runs.append(run(api, case, folder, resume=True))
+    assert_same(*runs)
+
+
+def test_a_model_saved_by_one_is_read_by_the_other(reference, ours, tmp_path):
+    """`save_model` writes what `from_pretrained` of the reference reads."""
+    from transformers import GPT2LMHeadModel
+
+    trained = run(ours, Case(gpt2, sentence_data, {"max_steps": 2}), tmp_path / "ours")
+    trained.trainer.save_model(str(tmp_path / "saved"))
+    loaded = GPT2LMHeadModel.from_pretrained(tmp_path / "saved")
+    assert not differences(trained.weights, dict(loaded.state_dict()))
+    assert (tmp_path / "saved" / "training_args.bin").exists()

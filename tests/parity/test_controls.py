@@ -1,0 +1,98 @@
+"""Negative controls: what must differ differs, and the comparison notices one bit."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from comparison import differences
+from datasets_for_parity import point_data, points, sentence_data
+from harness import Case, assert_same, run
+from models import Classifier, TokenModel
+
+CASE = Case(Classifier, point_data, {"eval_strategy": "epoch"}, test=lambda: points(7, seed=21))
+
+CHANGES = {
+    "seed": {"seed": 43},
+    "accumulation": {"gradient_accumulation_steps": 2},
+    "learning rate": {"learning_rate": 1.001e-2},
+    "batch size": {"per_device_train_batch_size": 5},
+    "clipping": {"max_grad_norm": 0.1, "optim": "sgd"},
+    "schedule": {"lr_scheduler_type": "cosine"},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_argument_gives_other_weights(reference, ours, tmp_path, name):
+    case = CASE.but(arguments={"optim": "sgd"}) if name == "clipping" else CASE
+    expected = run(reference, case, tmp_path / "reference")
+    actual = run(ours, case.but(arguments=CHANGES[name]), tmp_path / "ours")
+    assert differences(expected.weights, actual.weights)
+    assert differences(expected.history, actual.history)
+    with pytest.raises(AssertionError, match="differences, reference != lightrainer"):
+        assert_same(expected, actual)
+
+
+def test_other_first_weights_give_other_weights(reference, ours, tmp_path):
+    expected = run(reference, CASE, tmp_path / "reference")
+    assert differences(expected.weights, run(ours, CASE.but(model_seed=8), tmp_path / "ours").weights)
+
+
+def test_the_reference_as_it_comes_has_another_gradient_under_accumulation(reference, ours, tmp_path):
+    """The defect that the harness repairs is there: without the repair the norms differ by the factor of 2."""
+
+    def unrepaired(base):
+        class Unrepaired(base):
+            def train(self, *positional, **keywords):
+                self.accelerator.gradient_accumulation_steps = 2
+                return super().train(*positional, **keywords)
+
+        return Unrepaired
+
+    arguments = {"gradient_accumulation_steps": 2, "max_steps": 1}
+    case = Case(TokenModel, sentence_data, arguments)
+    expected = run(reference, case.but(subclass=unrepaired), tmp_path / "reference")
+    actual = run(ours, case, tmp_path / "ours")
+    assert actual.history[0]["grad_norm"] == pytest.approx(2 * expected.history[0]["grad_norm"], rel=1e-6)
+
+
+@pytest.mark.parametrize("part", ["weights", "history", "predictions", "random_state", "output"])
+def test_one_flipped_bit_is_found(ours, tmp_path, part):
+    """The last bit of one number in any part of the results."""
+    first = run(ours, CASE, tmp_path)
+    first.trainer = None
+    second = copy.deepcopy(first)
+    assert_same(first, second)
+    if part == "weights":
+        second.weights["first.weight"].view(torch.int32)[3, 2] ^= 1
+    elif part == "history":
+        second.history[2]["loss"] = float(np.nextafter(second.history[2]["loss"], 9.0))
+    elif part == "predictions":
+        second.predictions.view(np.int32)[6, 1] ^= 1
+    elif part == "random_state":
+        second.random_state["torch"][100] ^= 1
+    else:
+        second.output["training_loss"] = float(np.nextafter(second.output["training_loss"], 9.0))
+    with pytest.raises(AssertionError, match=f"1 differences.*\n{part}"):
+        assert_same(first, second)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (0.0, -0.0),
+        (1, 1.0),
+        (1.0, np.float64(1.0)),
+        ([1], [1, 2]),
+        ((1,), [1]),
+        ({"a": 1}, {"b": 1}),
+        (torch.zeros(2), torch.zeros(1, 2)),
+        (torch.zeros(2), torch.zeros(2, dtype=torch.float64)),
+        (np.array([np.nan, 1.0]), np.array([np.nan, 2.0])),
+        (None, 0.0),
+        (float("nan"), 1.0),
+    ],
+)
+def test_the_comparison_sees(left, right):
+    assert differences(left, right)
+    assert not differences(left, copy.deepcopy(left))

@@ -1,0 +1,151 @@
+"""Callbacks are called in the same order, at the same steps, with the same flags."""
+
+import pytest
+from comparison import differences, without_clock
+from datasets_for_parity import Stream, point_data, points
+from harness import Case, assert_parity
+from models import Classifier
+
+EVENTS = [
+    "on_init_end",
+    "on_train_begin",
+    "on_train_end",
+    "on_epoch_begin",
+    "on_epoch_end",
+    "on_step_begin",
+    "on_pre_optimizer_step",
+    "on_optimizer_step",
+    "on_substep_end",
+    "on_step_end",
+    "on_evaluate",
+    "on_predict",
+    "on_save",
+    "on_log",
+    "on_prediction_step",
+]
+FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
+
+
+def recorder(api, entries: list):
+    """A callback of the library `api` that notes each event and what it could see."""
+
+    def note(event):
+        def hook(self, args, state, control, **kwargs):
+            flags = {name: getattr(control, name) for name in FLAGS}
+            place = (state.global_step, state.epoch, len(state.log_history))
+            gradients = None
+            if event in ("on_pre_optimizer_step", "on_optimizer_step", "on_step_end", "on_substep_end"):
+                gradients = [parameter.grad is not None for parameter in kwargs["model"].parameters()]
+            rate = None
+            if event in ("on_optimizer_step", "on_step_end", "on_train_begin"):
+                rate = kwargs["optimizer"].param_groups[0]["lr"]
+            seen = {key: without_clock(kwargs[key]) for key in ("logs", "metrics") if key in kwargs}
+            given = sorted(key for key, value in kwargs.items() if value is not None)
+            entries.append([event, place, flags, gradients, rate, seen, given])
+
+        return hook
+
+    return type("Recorder", (api.TrainerCallback,), {event: note(event) for event in EVENTS})()
+
+
+def stopper(api, kind: str, step: int):
+    """A callback that asks for something at a step."""
+
+    class Ask(api.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == step:
+                setattr(control, kind, True)
+                return control
+            return None
+
+    return Ask()
+
+
+SITUATIONS = {
+    "bare": {},
+    "accumulation": {"gradient_accumulation_steps": 2},
+    "accumulation with a remainder": {"gradient_accumulation_steps": 4},
+    "evaluation": {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 3},
+    "evaluation and saving": {
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "eval_steps": 2,
+        "save_steps": 4,
+        "gradient_accumulation_steps": 2,
+        "eval_on_start": True,
+    },
+    "everything by epoch": {"eval_strategy": "epoch", "save_strategy": "epoch", "logging_strategy": "epoch"},
+    "max_steps": {"max_steps": 4, "save_strategy": "steps", "save_steps": 3},
+}
+
+
+def events_of(reference, ours, case, folder):
+    """Run both with a recorder as the last callback; the two lists of events."""
+    recorded = {}
+    original = case.extras
+
+    def extras(api):
+        given = original(api)
+        recorded[api] = []
+        return {**given, "callbacks": [*given.get("callbacks", []), recorder(api, recorded[api])]}
+
+    assert_parity(reference, ours, case.but(extras=extras), folder)
+    return recorded[reference], recorded[ours]
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_sequence_of_events(reference, ours, tmp_path, name):
+    case = Case(Classifier, point_data, SITUATIONS[name], test=lambda: points(7, seed=21))
+    expected, actual = events_of(reference, ours, case, tmp_path)
+    found = differences(expected, actual, "events")
+    assert not found, "\n".join(found[:20])
+    assert {"on_init_end", "on_train_begin", "on_step_end", "on_train_end"} <= {event[0] for event in actual}
+
+
+@pytest.mark.parametrize("kind", FLAGS)
+@pytest.mark.parametrize("step", [2, 3])
+def test_a_flag_set_by_a_callback(reference, ours, tmp_path, kind, step):
+    """In windows of 2, an epoch has 3 steps: a flag is set in mid-epoch and at an epoch's last step."""
+    arguments = {"gradient_accumulation_steps": 2, "logging_steps": 4, "num_train_epochs": 3}
+    case = Case(Classifier, point_data, arguments, extras=lambda api: {"callbacks": [stopper(api, kind, step)]})
+    expected, actual = events_of(reference, ours, case, tmp_path)
+    found = differences(expected, actual, "events")
+    assert not found, "\n".join(found[:20])
+
+
+def test_the_events_of_a_stream(reference, ours, tmp_path):
+    """5 batches in windows of 2, of unknown length: the fifth is the start of a window that the next reading fills."""
+
+    def data():
+        return {"train_dataset": Stream(points(18)), "eval_dataset": points(5)}
+
+    arguments = {"max_steps": 5, "gradient_accumulation_steps": 2, "eval_strategy": "epoch"}
+    expected, actual = events_of(reference, ours, Case(Classifier, data, arguments), tmp_path)
+    found = differences(expected, actual, "events")
+    assert not found, "\n".join(found[:20])
+
+
+def test_early_stopping(reference, ours, tmp_path):
+    """Patience 2 on a metric that gets worse: stops early, and the best checkpoint's weights are back at the end."""
+    arguments = {
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "eval_steps": 2,
+        "save_steps": 2,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss",
+        "greater_is_better": False,
+        "num_train_epochs": 10,
+        "learning_rate": 0.3,
+    }
+    case = Case(
+        Classifier,
+        point_data,
+        arguments,
+        extras=lambda api: {"callbacks": [api.EarlyStoppingCallback(early_stopping_patience=2)]},
+        test=lambda: points(7, seed=21),
+    )
+    expected, actual = events_of(reference, ours, case, tmp_path)
+    found = differences(expected, actual, "events")
+    assert not found, "\n".join(found[:20])
+    assert max(event[1][0] for event in actual) < 60, "the training was not stopped early, so nothing was shown"

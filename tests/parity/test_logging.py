@@ -1,0 +1,82 @@
+"""What is logged, and when, is the same."""
+
+import math
+
+import pytest
+from datasets_for_parity import point_data, points, sentence_data
+from harness import Case, assert_parity
+from models import Classifier, SometimesNotANumber, TokenModel, gpt2
+
+LOGGING = {
+    "every step": {"logging_steps": 1},
+    "every 3 steps": {"logging_steps": 3},
+    "every 3 steps and the first": {"logging_steps": 3, "logging_first_step": True},
+    "every third of the training": {"logging_steps": 0.34},
+    "every epoch": {"logging_strategy": "epoch"},
+    "never": {"logging_strategy": "no"},
+}
+
+
+@pytest.mark.parametrize("name", LOGGING)
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_when_to_log(reference, ours, tmp_path, name, accumulation):
+    arguments = {**LOGGING[name], "gradient_accumulation_steps": accumulation, "num_train_epochs": 3}
+    assert_parity(reference, ours, Case(Classifier, point_data, arguments), tmp_path)
+
+
+@pytest.mark.parametrize("filtered", [True, False])
+@pytest.mark.parametrize("logging_steps", [1, 4])
+def test_losses_that_are_not_numbers(reference, ours, tmp_path, filtered, logging_steps):
+    """With the filter such a loss counts as the mean of those since the last log; without it NaN is shown."""
+    arguments = {"logging_nan_inf_filter": filtered, "logging_steps": logging_steps, "num_train_epochs": 3}
+    _, actual = assert_parity(reference, ours, Case(SometimesNotANumber, point_data, arguments), tmp_path)
+    losses = [entry["loss"] for entry in actual.history if "loss" in entry]
+    assert any(math.isnan(loss) for loss in losses) is not filtered
+    assert all(item["x"].isfinite().all() for item in points(22))
+
+
+@pytest.mark.parametrize("filtered", [True, False])
+def test_losses_that_are_not_numbers_under_accumulation(reference, ours, tmp_path, filtered):
+    arguments = {"logging_nan_inf_filter": filtered, "logging_steps": 2, "gradient_accumulation_steps": 3}
+    assert_parity(reference, ours, Case(SometimesNotANumber, point_data, arguments), tmp_path)
+
+
+# The reference wraps a tensor into a tensor to count, and torch tells it so.
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning:transformers")
+@pytest.mark.parametrize("counting", [True, "all", "non_padding"])
+@pytest.mark.parametrize("model", [TokenModel, gpt2], ids=["plain module", "gpt2"])
+def test_tokens_are_counted(reference, ours, tmp_path, counting, model):
+    arguments = {
+        "include_num_input_tokens_seen": counting,
+        "gradient_accumulation_steps": 2,
+        "eval_strategy": "epoch",
+        "logging_steps": 2,
+    }
+    _, actual = assert_parity(reference, ours, Case(model, sentence_data, arguments), tmp_path)
+    assert actual.state["num_input_tokens_seen"] > 0
+    assert any("num_input_tokens_seen" in entry for entry in actual.history)
+
+
+def test_operations_are_counted(reference, ours, tmp_path):
+    _, actual = assert_parity(reference, ours, Case(gpt2, sentence_data, {"logging_steps": 2}), tmp_path)
+    assert actual.state["total_flos"] > 0
+
+
+def test_a_log_of_the_user_is_kept(reference, ours, tmp_path):
+    """`trainer.log` called in `compute_loss`, and a subclass's `log` that adds to what it is given."""
+
+    def subclass(base):
+        class Talkative(base):
+            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+                loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+                self.log({"spread": float(outputs["logits"].detach().std())})
+                return (loss, outputs) if return_outputs else loss
+
+            def log(self, logs, start_time=None):
+                super().log({**logs, "extra": len(logs)}, start_time)
+
+        return Talkative
+
+    case = Case(Classifier, point_data, {"logging_steps": 3, "eval_strategy": "epoch"}, subclass=subclass)
+    _, actual = assert_parity(reference, ours, case, tmp_path)
+    assert any("spread" in entry for entry in actual.history)
