@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import Trainer as LightningTrainer
-from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 
 from ..lightning_modules import engine
+from ..lightning_modules._lightning import Trainer as LightningTrainer
 from ..lightning_modules.collect import map_nested
 from ..lightning_modules.driven import DrivenModule
 from .evaluation import Evaluation
@@ -47,12 +46,13 @@ def build_lightning_trainer(plan: RunPlan, callbacks: list[Any], **kwargs: Any) 
         **plan.trainer_kwargs(),
         callbacks=list(callbacks),
         logger=False,
-        enable_checkpointing=_any_of(callbacks, Checkpoint),
-        enable_progress_bar=_any_of(callbacks, ProgressBar),
-        enable_model_summary=_any_of(callbacks, ModelSummary),
+        enable_checkpointing=_any_of(callbacks, "Checkpoint"),
+        enable_progress_bar=_any_of(callbacks, "ProgressBar"),
+        enable_model_summary=_any_of(callbacks, "ModelSummary"),
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
         inference_mode=False,
+        **_precision(plan.precision),
         **kwargs,
     )
     engine.leave_signals_alone(trainer)
@@ -114,12 +114,14 @@ def run_evaluation(trainer: Trainer, evaluation: Evaluation, *, started: float, 
 def _bound(trainer: Trainer, lightning_trainer: LightningTrainer, module: DrivenModule) -> Iterator[None]:
     """Connect the accelerator to the run, and make reduced precision outputs float32, as the reference has them."""
     mixed = trainer.plan.precision != "32-true"
+    device_type = trainer.args.device.type
 
-    def backward(loss: torch.Tensor, **kwargs: Any) -> None:
-        with torch.autocast(trainer.args.device.type, enabled=False) if mixed else torch.enable_grad():
+    def backward_outside_autocast(loss: torch.Tensor, **kwargs: Any) -> None:
+        with torch.autocast(device_type, enabled=False):
             module.manual_backward(loss, **kwargs)
 
     hook = trainer.model.register_forward_hook(_to_float32) if mixed else None
+    backward = backward_outside_autocast if mixed else module.manual_backward
     trainer.accelerator.bind(backward, lightning_trainer.precision_plugin.forward_context)
     try:
         yield
@@ -136,8 +138,14 @@ def _to_float32(module: Any, args: Any, output: Any) -> Any:
     )
 
 
-def _any_of(callbacks: list[Any], kind: type) -> bool:
-    return any(isinstance(callback, kind) for callback in callbacks)
+def _precision(name: str) -> dict[str, Any]:
+    return {"plugins": [engine.LeanPrecision()]} if name == "32-true" else {"precision": name}
+
+
+def _any_of(callbacks: list[Any], kind: str) -> bool:
+    from lightning.pytorch import callbacks as lightning_callbacks
+
+    return any(isinstance(callback, getattr(lightning_callbacks, kind)) for callback in callbacks)
 
 
 def _is_quiet() -> bool:

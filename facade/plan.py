@@ -74,13 +74,12 @@ class RunPlan:
     """Where Lightning callbacks write, if they are not told otherwise."""
 
     def trainer_kwargs(self) -> dict[str, Any]:
-        """Keyword arguments of `lightning.Trainer` for this run."""
+        """Keyword arguments of `lightning.Trainer` for this run, but for the precision."""
         return {
             "accelerator": self.accelerator,
             "devices": self.devices,
             "num_nodes": self.num_nodes,
             "strategy": self.strategy.build(),
-            "precision": self.precision,
             "default_root_dir": self.default_root_dir,
         }
 

@@ -6,10 +6,10 @@ import inspect
 from typing import Any, Protocol
 
 import torch
-from lightning.pytorch import LightningModule
 from torch import nn
 from torch.optim import Optimizer
 
+from .engine import LeanModule
 from .windows import Window
 
 
@@ -53,12 +53,12 @@ class Driver(Protocol):
         ...
 
 
-class DrivenModule(LightningModule):
+class DrivenModule(LeanModule):
     """Manual optimization, one window of micro-batches a step, under the command of a `Driver`.
 
     The user's `Trainer.training_step` runs the backward pass itself, and clipping, callbacks and the scheduler happen
     in the documented order, so Lightning's automatic optimization cannot be used here. `LossModule` is for Lightning
-    users.
+    users. Batches stay where they are: `Trainer._prepare_inputs`, an override point, moves them.
 
     Args:
         model: the user's model; its parameters are this module's.
@@ -112,20 +112,9 @@ class DrivenModule(LightningModule):
         """End the run."""
         self.driver.train_end()
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Leave batches where they are: `Trainer._prepare_inputs`, an override point, moves them."""
-        return batch
-
     def cpu(self) -> DrivenModule:
         """Stay on the device: Lightning empties it after each run, but the model is used afterwards."""
         return self
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # Lightning sets this name some twenty times a step; nn.Module's registration checks are for other things.
-        if name == "_current_fx_name":
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)
 
 
 # Lightning asks for this signature at every step; a stored one is found at once.

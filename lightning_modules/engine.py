@@ -9,10 +9,15 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from lightning.pytorch import Trainer
-from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
-from lightning.pytorch.trainer.states import RunningStage, TrainerFn
-from lightning.pytorch.utilities import CombinedLoader
+from ._lightning import (
+    CombinedLoader,
+    LightningModule,
+    Precision,
+    RunningStage,
+    Trainer,
+    TrainerFn,
+    _EvaluationLoop,
+)
 
 
 def leave_signals_alone(trainer: Trainer) -> None:
@@ -116,6 +121,48 @@ def release(trainer: Trainer) -> None:
     for loop in (trainer.fit_loop, trainer.validate_loop, trainer.test_loop):
         loop._combined_loader = None
         loop._data_source.instance = None
+
+
+class LeanModule(LightningModule):
+    """A LightningModule without the work that Lightning does around each step for hooks that nobody uses.
+
+    Batches stay where they are, so `on_before_batch_transfer`, `transfer_batch_to_device` and
+    `on_after_batch_transfer` are not called.
+    """
+
+    def _on_before_batch_transfer(self, batch: Any, dataloader_idx: int = 0) -> Any:
+        return batch
+
+    def _apply_batch_transfer_handler(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
+        return batch
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Lightning sets this name some twenty times a step; nn.Module's registration checks are for other things.
+        if name == "_current_fx_name":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+
+class LeanPrecision(Precision):
+    """Lightning's float32 precision, which calls the hooks around backward and step only for callbacks that are there.
+
+    For modules under manual optimization that define none of these hooks themselves.
+    """
+
+    def pre_backward(self, tensor: Any, module: LightningModule) -> Any:  # type: ignore[override]
+        """`on_before_backward`, if a callback listens."""
+        return super().pre_backward(tensor, module) if module.trainer.callbacks else tensor  # type: ignore[attr-defined]
+
+    def post_backward(self, tensor: Any, module: LightningModule) -> Any:  # type: ignore[override]
+        """`on_after_backward`, if a callback listens."""
+        return super().post_backward(tensor, module) if module.trainer.callbacks else tensor  # type: ignore[attr-defined]
+
+    def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> Any:
+        """`on_before_optimizer_step`, if a callback listens, and the step."""
+        if model.trainer.callbacks:
+            return super().optimizer_step(optimizer, model, closure, **kwargs)
+        return optimizer.step(**kwargs)
 
 
 def _set_progress(tracker: Any, count: int) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
 from torch import nn
 
+from ._lightning import LightningModule
 from .collect import find_batch_size
 from .names import SchedulerType
 from .optimizers import OptimizerConfig

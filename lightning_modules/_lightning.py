@@ -1,0 +1,61 @@
+"""Lightning's names, imported without what nobody asked for.
+
+Lightning imports torchmetrics, and torchmetrics imports a third of `transformers` (where that is installed) for the
+sake of three metrics: a second and more at the start of every run. During the first import of torchmetrics those
+classes are stood in for; they turn into the real ones when they are used. Every module of this package imports
+Lightning from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+
+class _Deferred(type):
+    """A class that is looked up in its library when something is asked of it."""
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(getattr(importlib.import_module(cls.__module__), cls.__name__), name)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return getattr(importlib.import_module(cls.__module__), cls.__name__)(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _deferring(library: str, until: str) -> Iterator[None]:
+    """Stand in for `library` during the first import of `until`, unless it is loaded already, or not there."""
+    if library in sys.modules or until in sys.modules or importlib.util.find_spec(library) is None:
+        yield
+        return
+    stand_in = types.ModuleType(library)
+    stand_in.__getattr__ = lambda name: _Deferred(name, (), {"__module__": library})  # type: ignore[method-assign]
+    sys.modules[library] = stand_in
+    try:
+        yield
+    finally:
+        if sys.modules.get(library) is stand_in:
+            del sys.modules[library]
+
+
+with _deferring("transformers", until="torchmetrics"):
+    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+    from lightning.pytorch.plugins import Precision
+    from lightning.pytorch.trainer.states import RunningStage, TrainerFn
+    from lightning.pytorch.utilities import CombinedLoader
+
+__all__ = [
+    "CombinedLoader",
+    "LightningModule",
+    "Precision",
+    "RunningStage",
+    "Trainer",
+    "TrainerFn",
+    "_EvaluationLoop",
+]
