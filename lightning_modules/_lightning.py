@@ -16,6 +16,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import torch  # noqa: F401  # first: it looks for the library by itself
+
 
 class _Deferred(type):
     """A class that is looked up in its library when something is asked of it."""
@@ -28,12 +30,14 @@ class _Deferred(type):
 
 
 @contextlib.contextmanager
-def _deferring(library: str, until: str) -> Iterator[None]:
-    """Stand in for `library` during the first import of `until`, unless it is loaded already, or not there."""
-    if library in sys.modules or until in sys.modules or importlib.util.find_spec(library) is None:
+def _deferring(library: str) -> Iterator[None]:
+    """Stand in for `library` for a while, unless it is loaded already, or not there."""
+    spec = None if library in sys.modules else importlib.util.find_spec(library)
+    if spec is None:
         yield
         return
     stand_in = types.ModuleType(library)
+    stand_in.__spec__ = spec
     stand_in.__getattr__ = lambda name: _Deferred(name, (), {"__module__": library})  # type: ignore[method-assign]
     sys.modules[library] = stand_in
     try:
@@ -43,12 +47,14 @@ def _deferring(library: str, until: str) -> Iterator[None]:
             del sys.modules[library]
 
 
-with _deferring("transformers", until="torchmetrics"):
-    from lightning.pytorch import LightningModule, Trainer
-    from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
-    from lightning.pytorch.plugins import Precision
-    from lightning.pytorch.trainer.states import RunningStage, TrainerFn
-    from lightning.pytorch.utilities import CombinedLoader
+with _deferring("transformers"):
+    import torchmetrics  # noqa: F401  # first, so that Lightning finds it loaded
+
+from lightning.pytorch import LightningModule, Trainer  # noqa: E402
+from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop  # noqa: E402
+from lightning.pytorch.plugins import Precision  # noqa: E402
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn  # noqa: E402
+from lightning.pytorch.utilities import CombinedLoader  # noqa: E402
 
 __all__ = [
     "CombinedLoader",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -56,8 +58,9 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
             metric_key_prefix=metric_key_prefix,
         )
         found = self._with_speed(output, metric_key_prefix, start_time)
-        self._log(found)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        with self._evaluation_mode():
+            self._log(found)
+            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         self._memory_tracker.stop("eval", found)
         return found
 
@@ -81,7 +84,8 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
             dataloader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
         )
         metrics = self._with_speed(output, metric_key_prefix, start_time)
-        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
+        with self._evaluation_mode():
+            self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
         self._memory_tracker.stop("test", metrics)
         return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=metrics)
 
@@ -118,6 +122,16 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
         run_evaluation(self, evaluation, started=started, test=description == "Prediction")  # type: ignore[arg-type]
         self.gather_function = self.accelerator.gather_for_metrics
         return evaluation.output(metric_key_prefix)
+
+    @contextlib.contextmanager
+    def _evaluation_mode(self) -> Iterator[None]:
+        """Let callbacks see the model in evaluation mode, as in the reference, and then find it as it was."""
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.eval()
+        yield
+        if self._run is not None:
+            for module, training in modes:
+                module.training = training
 
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False

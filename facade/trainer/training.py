@@ -18,6 +18,7 @@ from ...lightning_modules.neftune import neftune_hook
 from ...lightning_modules.windows import WindowLoader
 from ..metrics import speed_metrics
 from ..results import TrainingLength, TrainOutput
+from ..special_tokens import align_special_tokens
 from .checks import has_length
 from .evaluating import Evaluating
 from .optimization import OptimizationSteps
@@ -122,6 +123,7 @@ class Training(Evaluating, OptimizationSteps, Saving):
         self._run = run
         noise = self._start_neftune()
         self._enable_gradient_checkpointing()
+        align_special_tokens(self.model, self.processing_class)
         self.model.train()
         try:
             endless = length.num_train_epochs == sys.maxsize
