@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..lightning_modules.collect import BatchCollector, find_batch_size
+from .contracts import EvaluationHost
 from .metrics import denumpify_detensorize
 from .results import EvalLoopOutput, EvalPrediction
-from .trainer.checks import has_length
-
-if TYPE_CHECKING:
-    from .trainer import Trainer
+from .sizes import has_length
 
 
 class EvaluationFeed:
@@ -51,7 +49,7 @@ class Evaluation:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: EvaluationHost,
         feed: EvaluationFeed,
         *,
         description: str,

@@ -14,13 +14,13 @@ from ..lightning_modules import engine
 from ..lightning_modules._lightning import Trainer as LightningTrainer
 from ..lightning_modules.collect import map_nested
 from ..lightning_modules.driven import DrivenModule
+from .contracts import Host
 from .evaluation import Evaluation
 from .plan import RunPlan
 
 if TYPE_CHECKING:
     from ..lightning_modules.windows import WindowLoader
     from .run import TrainingRun
-    from .trainer import Trainer
 
 
 class EvaluationDriver:
@@ -81,7 +81,7 @@ def run_fit(run: TrainingRun, windows: WindowLoader, *, max_epochs: int) -> None
         engine.release(lightning_trainer)
 
 
-def run_evaluation(trainer: Trainer, evaluation: Evaluation, *, started: float, test: bool) -> None:
+def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: float, test: bool) -> None:
     """Evaluate: inside of the running `fit` if there is one, otherwise as a run of its own.
 
     Args:
@@ -111,7 +111,7 @@ def run_evaluation(trainer: Trainer, evaluation: Evaluation, *, started: float, 
 
 
 @contextmanager
-def _bound(trainer: Trainer, lightning_trainer: LightningTrainer, module: DrivenModule) -> Iterator[None]:
+def _bound(trainer: Host, lightning_trainer: LightningTrainer, module: DrivenModule) -> Iterator[None]:
     """Connect the accelerator to the run, and make reduced precision outputs float32, as the reference has them."""
     mixed = trainer.plan.precision != "32-true"
     device_type = trainer.args.device.type

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from ..lightning_modules.driven import DrivenModule
     from ..lightning_modules.windows import Window, WindowLoader
+    from .contracts import TrainingHost
     from .evaluation import Evaluation
     from .results import TrainingLength
-    from .trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class TrainingRun:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: TrainingHost,
         length: TrainingLength,
         windows: WindowLoader,
         *,

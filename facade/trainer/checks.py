@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from ..models import find_labels
+from ..sizes import has_length
 
 
 class MissingModelError(RuntimeError, ValueError):
@@ -44,14 +45,6 @@ def check_construction(args: Any, given: Mapping[str, Any]) -> None:
     if problems:
         raise ValueError("\n".join(problems))
     _check_optimizers(given)
-
-
-def has_length(dataset: Any) -> bool:
-    """As `transformers.trainer_utils.has_length`: whether `len()` works."""
-    try:
-        return len(dataset) is not None
-    except (TypeError, AttributeError, NotImplementedError):
-        return False
 
 
 def _check_model(model: Any, model_init: Any) -> None:

@@ -15,8 +15,8 @@ from ...lightning_modules.loaders import build_loader
 from ...lightning_modules.seeding import seed_worker
 from .. import models
 from ..columns import is_hub_dataset, remove_unused, signature_columns
+from ..sizes import has_length
 from .base import TrainerBase
-from .checks import has_length
 
 logger = logging.getLogger(__name__)
 

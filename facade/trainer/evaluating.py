@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from ..evaluation import Evaluation, EvaluationFeed
 from ..metrics import speed_metrics
 from ..results import EvalLoopOutput, PredictionOutput
-from .checks import has_length
+from ..sizes import has_length
 from .data import DataSteps
 from .reporting import Reporting
 from .steps import BatchSteps
@@ -113,13 +113,13 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
         if callable(getattr(self.optimizer, "eval", None)):
             self.optimizer.eval()
         evaluation = Evaluation(
-            self,  # type: ignore[arg-type]  # every Evaluating is a Trainer
+            self,
             EvaluationFeed(dataloader),
             description=description,
             prediction_loss_only=only_loss,
             ignore_keys=ignore_keys,
         )
-        run_evaluation(self, evaluation, started=started, test=description == "Prediction")  # type: ignore[arg-type]
+        run_evaluation(self, evaluation, started=started, test=description == "Prediction")
         self.gather_function = self.accelerator.gather_for_metrics
         return evaluation.output(metric_key_prefix)
 

@@ -18,8 +18,8 @@ from ...lightning_modules.neftune import neftune_hook
 from ...lightning_modules.windows import WindowLoader
 from ..metrics import speed_metrics
 from ..results import TrainingLength, TrainOutput
+from ..sizes import has_length
 from ..special_tokens import align_special_tokens
-from .checks import has_length
 from .evaluating import Evaluating
 from .optimization import OptimizationSteps
 from .saving import Saving
@@ -119,7 +119,7 @@ class Training(Evaluating, OptimizationSteps, Saving):
         self._clean_up_run_dir(trial)
         self._initial_num_input_tokens_seen = self.state.num_input_tokens_seen
         self._prepared = True
-        run = TrainingRun(self, length, windows, checkpoint=checkpoint, trial=trial, ignore_keys=ignore_keys)  # type: ignore[arg-type]
+        run = TrainingRun(self, length, windows, checkpoint=checkpoint, trial=trial, ignore_keys=ignore_keys)
         self._run = run
         noise = self._start_neftune()
         self._enable_gradient_checkpointing()
