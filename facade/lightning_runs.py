@@ -56,6 +56,7 @@ def build_lightning_trainer(plan: RunPlan, callbacks: list[Any], **kwargs: Any) 
         **kwargs,
     )
     engine.leave_signals_alone(trainer)
+    engine.step_lightly(trainer)
     return trainer
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, Protocol
 
 import torch
@@ -115,7 +114,3 @@ class DrivenModule(LeanModule):
     def cpu(self) -> DrivenModule:
         """Stay on the device: Lightning empties it after each run, but the model is used afterwards."""
         return self
-
-
-# Lightning asks for this signature at every step; a stored one is found at once.
-DrivenModule.training_step.__signature__ = inspect.signature(DrivenModule.training_step)  # type: ignore[attr-defined]

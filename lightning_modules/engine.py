@@ -6,6 +6,7 @@ import contextlib
 import logging
 import signal
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +29,19 @@ def leave_signals_alone(trainer: Trainer) -> None:
     """
     trainer._signal_connector.register_signal_handlers = _nothing  # type: ignore[method-assign]
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = _nothing  # type: ignore[method-assign]
+
+
+def step_lightly(trainer: Trainer) -> None:
+    """Leave out of each step what is of no use to a `DrivenModule`.
+
+    Lightning inspects the signature of `training_step` at every step; here it is known. And it prepares for values
+    that hooks log through `LightningModule.log`, which only callbacks would do here.
+    """
+    trainer.fit_loop.epoch_loop._build_kwargs = _step_arguments  # type: ignore[method-assign]
+    if not trainer.callbacks:
+        connector = trainer._logger_connector
+        connector.on_batch_start = connector.on_batch_end = _nothing  # type: ignore[method-assign]
+        connector.update_train_step_metrics = _nothing  # type: ignore[method-assign]
 
 
 def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> None:
@@ -167,6 +181,11 @@ class LeanPrecision(Precision):
 
 def _set_progress(tracker: Any, count: int) -> None:
     tracker.ready = tracker.started = tracker.processed = tracker.completed = count
+
+
+def _step_arguments(kwargs: OrderedDict[str, Any], batch: Any, batch_idx: int) -> OrderedDict[str, Any]:
+    kwargs["batch"], kwargs["batch_idx"] = batch, batch_idx
+    return kwargs
 
 
 def _nothing(*_: Any, **__: Any) -> None:
