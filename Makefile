@@ -21,9 +21,11 @@ DEMO_OUTPUT := demo_output
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# Threads that wait for each other sleep instead of spinning: several times faster when the machine is busy otherwise.
+demo: export OMP_WAIT_POLICY := PASSIVE
 demo: $(VENV)/.demo  ## train a small GPT on Python's own sources, stop half-way, resume (2 minutes)
 	rm -rf $(DEMO_OUTPUT)
-	$(BIN)/python examples/train_code_model.py --output-dir $(DEMO_OUTPUT) --stop-after 300
+	$(BIN)/python examples/train_code_model.py --output-dir $(DEMO_OUTPUT) --stop-after 400
 	$(BIN)/python examples/train_code_model.py --output-dir $(DEMO_OUTPUT) --resume
 
 # One thread per process: sums come out the same on every run, and the workers do not fight for the cores.

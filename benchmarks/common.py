@@ -72,9 +72,9 @@ def quiet_arguments(name: str, output_dir: str, **changes: Any) -> Any:
     return library(name).TrainingArguments(output_dir=output_dir, **arguments)
 
 
-def interleaved(rounds: int, candidates: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+def interleaved(rounds: int, candidates: dict[str, Callable[[], Any]]) -> dict[str, list[Any]]:
     """Measure A B C A B C ...: what slows the machine down for a while then slows all of them down."""
-    measured: dict[str, list[float]] = {name: [] for name in candidates}
+    measured: dict[str, list[Any]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, candidate in candidates.items():
             gc.collect()

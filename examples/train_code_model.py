@@ -3,7 +3,7 @@
 An ordinary Trainer script: everything that is special to this model lies in the folder `code_model` beside it.
 
     python examples/train_code_model.py                      # train from the start to the end
-    python examples/train_code_model.py --stop-after 150     # or stop on the way,
+    python examples/train_code_model.py --stop-after 400     # or stop on the way,
     python examples/train_code_model.py --resume             # and go on from the last checkpoint
 
 The output folder then holds the model (`model.safetensors`), the tokenizer, the last checkpoints, the loss curve
@@ -50,11 +50,11 @@ def parse_options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--output-dir", type=Path, default=Path("demo_output"), help="default: %(default)s")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the output folder")
     parser.add_argument("--stop-after", type=int, metavar="N", help="save and stop after N steps, before the end")
-    parser.add_argument("--max-steps", type=int, default=300, metavar="N", help="optimizer steps, default: %(default)s")
-    parser.add_argument("--eval-steps", type=int, default=50, metavar="N", help="evaluate and save every N steps")
-    parser.add_argument("--batch-size", type=int, default=16, help="blocks of tokens per step, default: %(default)s")
-    parser.add_argument("--learning-rate", type=float, default=3e-3, help="default: %(default)s")
-    parser.add_argument("--megabytes", type=float, default=3.0, help="how much source to read, default: %(default)s")
+    parser.add_argument("--max-steps", type=int, default=800, metavar="N", help="optimizer steps, default: %(default)s")
+    parser.add_argument("--eval-steps", type=int, default=100, metavar="N", help="evaluate and save every N steps")
+    parser.add_argument("--batch-size", type=int, default=8, help="blocks of tokens per step, default: %(default)s")
+    parser.add_argument("--learning-rate", type=float, default=1e-2, help="default: %(default)s")
+    parser.add_argument("--megabytes", type=float, default=4.0, help="how much source to read, default: %(default)s")
     parser.add_argument("--seed", type=int, default=42, help="of weights, order and dropout, default: %(default)s")
     parser.add_argument(
         "--target-ratio",

@@ -17,6 +17,7 @@ from ..lightning_modules.driven import DrivenModule
 from .contracts import Host
 from .evaluation import Evaluation
 from .plan import RunPlan
+from .sizes import has_length
 
 if TYPE_CHECKING:
     from ..lightning_modules.windows import WindowLoader
@@ -94,6 +95,9 @@ def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: float, tes
     if trainer._run is not None:
         trainer._setup_seconds = 0.0
         trainer._run.evaluate(evaluation)
+        return
+    if has_length(evaluation.feed) and len(evaluation.feed) == 0:
+        trainer.model.eval()
         return
     module = DrivenModule(trainer.model, EvaluationDriver(evaluation))  # type: ignore[arg-type]
     with engine.quiet(_is_quiet()):

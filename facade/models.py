@@ -28,7 +28,8 @@ def is_pretrained(model: Any) -> bool:
 
 
 def base_of_adapter(model: Any) -> Any:
-    """The model under a PEFT adapter, or the model itself."""
+    """The model under a PEFT adapter and torch's wrappers, or the model itself."""
+    model = unwrap_model(model)
     peft = sys.modules.get("peft")
     if peft is None or not isinstance(model, (peft.PeftModel, peft.PeftMixedModel)):
         return model

@@ -77,6 +77,12 @@ class TrainingRun:
             global_step=self.trainer.state.global_step,
         )
 
+    def skip(self) -> None:
+        """Begin and end a training whose checkpoint has done all of its steps."""
+        self.optimizers()
+        self.train_begin()
+        self.train_end()
+
     @property
     def stopping(self) -> bool:
         """Whether a callback wants the epoch, or the training, to end."""
@@ -96,7 +102,6 @@ class TrainingRun:
         trainer._load_optimizer_and_scheduler(self.checkpoint)
         handler.model, handler.optimizer, handler.lr_scheduler = trainer.model, trainer.optimizer, trainer.lr_scheduler
         handler.train_dataloader = self.windows.loader
-        self._optimizer = self.module.optimizers()
         self.start_time = time.time()
         trainer.control = handler.on_train_begin(trainer.args, trainer.state, trainer.control)
         if trainer.args.eval_on_start:
@@ -106,6 +111,7 @@ class TrainingRun:
         """See `Driver.epoch_begin`."""
         trainer = self.trainer
         self.seen_in_epoch = self.windows.done
+        self._optimizer = self.module.optimizers()
         self.grad_norm = self.learning_rate = None
         trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
 

@@ -29,6 +29,12 @@ class _Deferred(type):
         return getattr(importlib.import_module(cls.__module__), cls.__name__)(*args, **kwargs)
 
 
+def _deferred(library: str, name: str) -> _Deferred:
+    if name.startswith("__"):  # what Python itself asks of a module
+        raise AttributeError(name)
+    return _Deferred(name, (), {"__module__": library})
+
+
 @contextlib.contextmanager
 def _deferring(library: str) -> Iterator[None]:
     """Stand in for `library` for a while, unless it is loaded already, or not there."""
@@ -38,7 +44,7 @@ def _deferring(library: str) -> Iterator[None]:
         return
     stand_in = types.ModuleType(library)
     stand_in.__spec__ = spec
-    stand_in.__getattr__ = lambda name: _Deferred(name, (), {"__module__": library})  # type: ignore[method-assign]
+    stand_in.__getattr__ = lambda name: _deferred(library, name)  # type: ignore[method-assign]
     sys.modules[library] = stand_in
     try:
         yield

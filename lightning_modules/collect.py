@@ -57,6 +57,7 @@ def join_batches(batches: Sequence[Any], padding: float = PADDING) -> Any:
         TypeError: batches differ in structure.
     """
     first = batches[0]
+    _require_alike(batches)
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*(join_batches(parts, padding) for parts in zip(*batches, strict=True)))
     if isinstance(first, (list, tuple)):
@@ -100,6 +101,28 @@ class BatchCollector:
         if not batches:
             return None
         return join_batches(batches) if self.concatenate else batches
+
+
+def _require_alike(batches: Sequence[Any]) -> None:
+    first = batches[0]
+    shape = _structure(first)
+    for index, batch in enumerate(batches):
+        if type(batch) is not type(first) or _structure(batch) != shape:
+            raise TypeError(
+                f"Predictions of batch {index} cannot be joined with those of batch 0: it has {_described(batch)}, the "
+                f"first one {_described(first)}. Set `eval_do_concat_batches=False` to get them batch by batch."
+            )
+
+
+def _structure(batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return set(batch)
+    return len(batch) if isinstance(batch, (list, tuple)) else None
+
+
+def _described(batch: Any) -> str:
+    parts = _structure(batch)
+    return f"a {type(batch).__name__}" + ("" if parts is None else f" of {parts}")
 
 
 def _join_arrays(arrays: list[np.ndarray], padding: float) -> np.ndarray:

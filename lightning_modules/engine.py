@@ -41,7 +41,7 @@ def step_lightly(trainer: Trainer) -> None:
     if not trainer.callbacks:
         connector = trainer._logger_connector
         connector.on_batch_start = connector.on_batch_end = _nothing  # type: ignore[method-assign]
-        connector.update_train_step_metrics = _nothing  # type: ignore[method-assign]
+        connector.update_train_step_metrics = connector.update_eval_step_metrics = _nothing  # type: ignore[method-assign]
 
 
 def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> None:
@@ -89,6 +89,9 @@ def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
     trainer.validating = True
     try:
         loop.run()
+    except BaseException:
+        loop._module_mode.restore(trainer.lightning_module)
+        raise
     finally:
         loop.teardown()
         trainer.training = True
@@ -105,7 +108,7 @@ def interruptible() -> Iterator[None]:
         yield
     except SystemExit as exit_:
         interrupt = exit_.__context__
-        if not isinstance(interrupt, KeyboardInterrupt):
+        if not isinstance(interrupt, KeyboardInterrupt) or _raised_in(exit_) != "_call_and_handle_interrupt":
             raise
         signal.signal(signal.SIGINT, handler)
         raise interrupt from None
@@ -177,6 +180,14 @@ class LeanPrecision(Precision):
         if model.trainer.callbacks:
             return super().optimizer_step(optimizer, model, closure, **kwargs)
         return optimizer.step(**kwargs)
+
+
+def _raised_in(exception: BaseException) -> str:
+    """Name of the function that raised it: a script may call `sys.exit` on a KeyboardInterrupt of its own accord."""
+    traceback = exception.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return "" if traceback is None else traceback.tb_frame.f_code.co_name
 
 
 def _set_progress(tracker: Any, count: int) -> None:

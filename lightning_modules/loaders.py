@@ -49,7 +49,7 @@ class EpochLoader(DataLoader):
             return -1
         if self.total is not None:
             return self.total % self.samples_per_round
-        return getattr(self.dataset, "last_round", self._last_batch_size)
+        return getattr(self.dataset, "last_round", self._last_batch_size) if self.end_of_loader else -1
 
     def set_epoch(self, epoch: int) -> None:
         """Make the sampler, or the dataset, give the order of this epoch."""
@@ -115,7 +115,8 @@ def build_loader(
     common = {"collate_fn": collate_fn, "samples_per_round": batch_size * world_size, **kwargs}
     if isinstance(dataset, IterableDataset):
         if world_size > 1:
-            dataset = IterableShard(dataset, batch_size, rank=rank, world_size=world_size)
+            dataset = IterableShard(dataset, batch_size, rank=rank, world_size=world_size, drop_last=drop_last)
+        common |= {"drop_last": drop_last, "drops_last": drop_last}
         return EpochLoader(dataset, batch_size=batch_size, total=None, **common)
     batch_sampler = ShardedBatchSampler(
         _seeded(SequentialSampler(dataset) if sampler is None else sampler, seed),  # type: ignore[arg-type]

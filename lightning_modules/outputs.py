@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,24 @@ def read_loss(outputs: Any, inputs: Mapping[str, Any] | None = None) -> torch.Te
     return loss
 
 
+def require_trainable(loss: torch.Tensor) -> None:
+    """Say what is wrong with a loss that backward() would refuse.
+
+    Raises:
+        ValueError: it is no single number, or nothing that is trained led to it.
+    """
+    if loss.numel() != 1:
+        raise ValueError(
+            f"The loss has shape {tuple(loss.shape)}, but it has to be a single number: take its mean. If the model "
+            "returns a tuple, the loss comes first; if these are the logits, it computes no loss from these inputs."
+        )
+    if not loss.requires_grad:
+        raise ValueError(
+            "The loss does not depend on any trainable parameter, so nothing can be learned from it. Are all "
+            "parameters frozen (requires_grad=False), or was it computed under torch.no_grad()?"
+        )
+
+
 def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -> tuple[Any, ...]:
     """Everything a model returned but the loss and `ignore_keys`, in order: what counts as predictions.
 
@@ -46,6 +65,8 @@ def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -
     if named is not None:
         dropped = {*ignore_keys, "loss"} if has_loss else set(ignore_keys)
         return tuple(value for name, value in named.items() if name not in dropped)
+    if isinstance(outputs, torch.Tensor):
+        return () if has_loss else outputs  # type: ignore[return-value]
     return outputs[1:] if has_loss else outputs
 
 
@@ -62,9 +83,13 @@ def _loss_of(outputs: Any) -> Any:
 def _named(outputs: Any) -> Mapping[str, Any] | None:
     if isinstance(outputs, Mapping):
         return outputs
-    if isinstance(outputs, (tuple, list, torch.Tensor)) or not hasattr(outputs, "__dict__"):
+    if isinstance(outputs, (tuple, list, torch.Tensor)):
         return None
-    return {name: value for name, value in vars(outputs).items() if value is not None}
+    if dataclasses.is_dataclass(outputs):
+        values = {field.name: getattr(outputs, field.name) for field in dataclasses.fields(outputs)}
+    else:
+        values = getattr(outputs, "__dict__", None)
+    return None if values is None else {name: value for name, value in values.items() if value is not None}
 
 
 def _no_loss_message(outputs: Any, inputs: Mapping[str, Any] | None) -> str:

@@ -70,10 +70,10 @@ class CodeGPT(nn.Module):
         self,
         vocab_size: int,
         block_size: int = 128,
-        layers: int = 4,
-        width: int = 192,
-        heads: int = 6,
-        dropout: float = 0.05,
+        layers: int = 2,
+        width: int = 128,
+        heads: int = 2,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.block_size = block_size

@@ -31,7 +31,7 @@ from ..arguments import TrainingArguments
 from ..collation import default_collator
 from ..memory import MemoryTracker
 from ..plan import RunPlan, translate
-from .checks import MissingModelError, check_construction
+from .checks import MissingModelError, check_construction, check_label_names
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -91,6 +91,8 @@ class TrainerBase:
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self.data_collator = default_collator(processing_class) if data_collator is None else data_collator
         self._set_up_model(self.call_model_init() if model is None else model)
+        if data_collator is None:
+            check_label_names(self.label_names, self.model)
         self._set_up_state()
         self._set_up_callbacks(callbacks or [])
         self._validate_args()

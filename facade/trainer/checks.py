@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 
-from ..models import find_labels
 from ..sizes import has_length
 
 
@@ -47,6 +46,19 @@ def check_construction(args: Any, given: Mapping[str, Any]) -> None:
     _check_optimizers(given)
 
 
+def check_label_names(label_names: list[str], model: Any) -> None:
+    """Check names that go with the default data_collator.
+
+    Raises:
+        ValueError: labels are called `label`.
+    """
+    if "label" in label_names and "labels" not in label_names:
+        raise ValueError(
+            f"{type(model).__name__}.forward (or label_names) calls its labels 'label', but the default data_collator "
+            "renames the column 'label' to 'labels'. Call the argument 'labels', or pass a data_collator of your own."
+        )
+
+
 def _check_model(model: Any, model_init: Any) -> None:
     if model is None and model_init is None:
         raise MissingModelError(
@@ -68,9 +80,14 @@ def _type_problems(given: Mapping[str, Any]) -> list[str | None]:
     problems = [
         f"{name} must be callable, but is {_shown(given[name])}."
         for name in callables
-        if given[name] is not None and not callable(given[name]) and not isinstance(given[name], str)
+        if given[name] is not None and not callable(given[name])
     ]
-    return [*problems, _collator_problem(given["data_collator"]), *_container_problems(given)]
+    return [
+        *problems,
+        _collator_problem(given["data_collator"]),
+        _optimizer_class_problem(given["optimizer_cls_and_kwargs"]),
+        *_container_problems(given),
+    ]
 
 
 def _collator_problem(collator: Any) -> str | None:
@@ -80,16 +97,33 @@ def _collator_problem(collator: Any) -> str | None:
     return f"data_collator must be callable (a list of samples -> a batch), but is {_shown(collator)}.{hint}"
 
 
+def _optimizer_class_problem(pair: Any) -> str | None:
+    right = pair is None or (
+        isinstance(pair, (tuple, list)) and len(pair) == 2 and callable(pair[0]) and isinstance(pair[1], Mapping)
+    )
+    if right:
+        return None
+    return f"optimizer_cls_and_kwargs must be a pair (optimizer class, dict of its arguments), but is {_shown(pair)}."
+
+
 def _container_problems(given: Mapping[str, Any]) -> list[str | None]:
     optimizers, callbacks = given["optimizers"], given["callbacks"]
     problems: list[str | None] = []
     if not isinstance(optimizers, (tuple, list)) or len(optimizers) != 2:
         problems.append(f"optimizers must be a pair (optimizer, lr_scheduler), but is {_shown(optimizers)}.")
+    elif optimizers[0] is not None and not hasattr(optimizers[0], "param_groups"):
+        problems.append(
+            f"optimizers[0] must be a torch.optim.Optimizer, but is {_shown(optimizers[0])}. To choose one by name, "
+            "set TrainingArguments(optim=...)."
+        )
     if callbacks is not None and not isinstance(callbacks, (list, tuple)):
         problems.append(f"callbacks must be a list, but is {_shown(callbacks)}. Write callbacks=[...].")
     for name in ("train_dataset", "eval_dataset"):
         for key, dataset in _datasets(given[name]).items():
-            if dataset is not None and not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
+            # A name in the place of the evaluation data is how some libraries say that they evaluate otherwise.
+            named = isinstance(dataset, str) and name == "train_dataset"
+            unusable = not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
+            if dataset is not None and (unusable or named):
                 problems.append(
                     f"{name}{key} must be a dataset (with __getitem__ and __len__, or __iter__), but is "
                     f"{_shown(dataset)}."
@@ -108,7 +142,6 @@ def _value_problems(args: Any, given: Mapping[str, Any]) -> list[str | None]:
         _stream_problem(args, given["train_dataset"]),
         _evaluation_problem(args, given["eval_dataset"]),
         _batch_metrics_problem(args, given["compute_metrics"]),
-        _label_problem(args, given),
         _best_metric_problem(args),
     ]
 
@@ -141,19 +174,6 @@ def _batch_metrics_problem(args: Any, compute_metrics: Any) -> str | None:
     return (
         "batch_eval_metrics is True, so compute_metrics is called once a batch and must take a boolean compute_result, "
         "which is True on the last batch, when it has to return the metrics over all of them."
-    )
-
-
-def _label_problem(args: Any, given: Mapping[str, Any]) -> str | None:
-    model = given["model"]
-    if given["data_collator"] is not None or model is None:
-        return None
-    names = args.label_names if args.label_names is not None else find_labels(type(model))
-    if "label" not in names or "labels" in names:
-        return None
-    return (
-        f"{type(model).__name__}.forward (or label_names) calls its labels 'label', but the default data_collator "
-        "renames the column 'label' to 'labels'. Call the argument 'labels', or pass a data_collator of your own."
     )
 
 

@@ -83,6 +83,8 @@ class DataSteps(TrainerBase):
                 raise ValueError(f"There is no eval_dataset called {eval_dataset!r}; the Trainer has {names}.")
             return self.eval_dataset[eval_dataset]
         found = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(found, str):
+            raise TypeError(f"eval_dataset is {found!r}, a name. Pass the dataset itself, or a dict of datasets.")
         if found is None:
             raise ValueError("Evaluation needs data: pass eval_dataset=... to the Trainer, or to evaluate().")
         return found

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ...lightning_modules.collect import map_nested, nested_detach
-from ...lightning_modules.outputs import read_loss, split_outputs
+from ...lightning_modules.outputs import read_loss, require_trainable, split_outputs
 from .. import models
 from .base import TrainerBase
 
@@ -44,6 +44,7 @@ class BatchSteps(TrainerBase):
             loss: Any = self.compute_loss(model, inputs, **known)
         del inputs
         self._empty_cache_if_due()
+        require_trainable(loss)
         if not self._loss_is_scaled(known.get("num_items_in_batch")):
             loss = loss / self.current_gradient_accumulation_steps
         self.accelerator.backward(loss)

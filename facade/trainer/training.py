@@ -120,13 +120,16 @@ class Training(Evaluating, OptimizationSteps, Saving):
         self._initial_num_input_tokens_seen = self.state.num_input_tokens_seen
         self._prepared = True
         run = TrainingRun(self, length, windows, checkpoint=checkpoint, trial=trial, ignore_keys=ignore_keys)
+        endless = length.num_train_epochs == sys.maxsize
+        if self.state.global_step >= length.max_steps or windows.epoch >= length.num_train_epochs:
+            run.skip()
+            return self._output
         self._run = run
         noise = self._start_neftune()
         self._enable_gradient_checkpointing()
         align_special_tokens(self.model, self.processing_class)
         self.model.train()
         try:
-            endless = length.num_train_epochs == sys.maxsize
             run_fit(run, windows, max_epochs=-1 if endless else length.num_train_epochs)
         finally:
             self._run = None
@@ -192,6 +195,11 @@ class Training(Evaluating, OptimizationSteps, Saving):
             return
         if self.train_dataset is None:
             raise ValueError("train() needs data: pass train_dataset=... to the Trainer.")
+        if isinstance(self.train_dataset, dict):
+            raise TypeError(
+                f"train_dataset is a dict ({', '.join(map(str, self.train_dataset))}), but training takes one dataset: "
+                "pass the one to train on, or override get_train_dataloader."
+            )
         if has_length(self.train_dataset) and len(self.train_dataset) == 0:
             raise ValueError("train_dataset is empty: it has length 0, so there is nothing to train on.")
 

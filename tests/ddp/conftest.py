@@ -1,8 +1,8 @@
 """Runs the training script in two processes under `torchrun`, once for each library and scenario."""
 
+import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 SCRIPT = Path(__file__).with_name("train_script.py")
@@ -29,19 +30,27 @@ def torchrun(library: str, scenario: str, folder: Path) -> TwoRanks:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
     command += ["--rdzv-endpoint=localhost:0", str(SCRIPT), library, scenario, str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    try:
-        text, _ = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        text, _ = process.communicate()
-        pytest.fail(f"{library}, {scenario}: two ranks were not done after {SECONDS} s\n{text[-4000:]}")
+    # A file, not a pipe: a rank that hangs would keep a pipe open, and reading it would hang as well.
+    log = folder / f"{scenario}.log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT)
+        try:
+            process.wait(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            end(process.pid)
+            pytest.fail(f"{library}, {scenario}: two ranks were not done after {SECONDS} s\n{log.read_text()[-4000:]}")
     if process.returncode != 0:
-        pytest.fail(f"{library}, {scenario}: exit code {process.returncode}\n{text[-6000:]}")
+        pytest.fail(f"{library}, {scenario}: exit code {process.returncode}\n{log.read_text()[-6000:]}")
     ranks = [json.loads((folder / f"{scenario}-rank{rank}.json").read_text()) for rank in (0, 1)]
     return TwoRanks(folder, ranks)
+
+
+def end(pid: int) -> None:
+    """Kill a process and all that it started: the ranks are in sessions of their own."""
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,255 @@
+"""Callbacks of Lightning in `callbacks=` get their hooks beside the TrainerCallbacks, with the same count of steps."""
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from tiny import At, points, split, told, trainer
+
+# Hooks of Lightning that a training, an evaluation and a prediction are made of.
+HOOKS = split(
+    """
+    setup teardown on_fit_start on_fit_end on_train_start on_train_end on_train_epoch_start on_train_epoch_end
+    on_train_batch_start on_train_batch_end on_before_zero_grad on_before_backward on_after_backward
+    on_before_optimizer_step on_validation_start on_validation_end on_validation_epoch_start
+    on_validation_epoch_end on_validation_batch_start on_validation_batch_end on_test_start on_test_end
+    on_test_epoch_start on_test_epoch_end on_test_batch_start on_test_batch_end on_predict_start on_predict_end
+    on_predict_batch_start on_sanity_check_start on_exception
+    """
+)
+VALIDATION = [
+    "on_validation_start",
+    "on_validation_epoch_start",
+    *["on_validation_batch_start", "on_validation_batch_end"] * 2,
+    "on_validation_epoch_end",
+    "on_validation_end",
+]
+
+
+def recorder(events):
+    """A Lightning callback that notes each hook with Lightning's count of steps."""
+
+    def note(hook):
+        def method(self, lightning_trainer, module, *positional, **keywords):
+            self.module = module
+            events.append((hook, lightning_trainer.global_step))
+
+        return method
+
+    return type("Recorder", (Callback,), {hook: note(hook) for hook in HOOKS})()
+
+
+@pytest.fixture
+def events():
+    return []
+
+
+def names(events):
+    return [hook for hook, _ in events]
+
+
+def test_one_step_of_a_training(tmp_path, events):
+    made = trainer(tmp_path, callbacks=[recorder(events)], max_steps=1)
+    made.train()
+    assert events == [
+        ("setup", 0),
+        ("on_fit_start", 0),
+        ("on_train_start", 0),
+        ("on_train_epoch_start", 0),
+        ("on_train_batch_start", 0),
+        ("on_before_backward", 0),
+        ("on_after_backward", 0),
+        ("on_before_optimizer_step", 0),
+        ("on_train_batch_end", 1),
+        ("on_train_epoch_end", 1),
+        ("on_train_end", 1),
+        ("on_fit_end", 1),
+        ("teardown", 1),
+    ]
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_the_steps_are_the_same_ones(tmp_path, accumulation):
+    """Lightning's `global_step` is `state.global_step` in every hook; a window of micro-batches is one batch."""
+    pairs = []
+
+    def compare(hook):
+        def method(self, lightning_trainer, *positional, **keywords):
+            pairs.append((hook, lightning_trainer.global_step, made.state.global_step))
+
+        return method
+
+    callback = type("Comparing", (Callback,), {hook: compare(hook) for hook in HOOKS if hook != "on_exception"})()
+    made = trainer(
+        tmp_path,
+        callbacks=[callback],
+        train_dataset=points(28),
+        gradient_accumulation_steps=accumulation,
+        num_train_epochs=2,
+        eval_strategy="steps",
+        eval_steps=2,
+    )
+    made.train()
+    assert [pair for pair in pairs if pair[1] != pair[2]] == []
+    steps = {1: 14, 3: 6}[accumulation]
+    hooks = names(pair[:2] for pair in pairs)
+    assert hooks.count("on_train_batch_start") == hooks.count("on_before_optimizer_step") == steps
+    assert hooks.count("on_before_backward") == hooks.count("on_after_backward") == 14
+    assert hooks.count("on_train_epoch_start") == hooks.count("on_train_epoch_end") == 2
+    assert max(pair[1] for pair in pairs) == steps
+
+
+def test_evaluation_inside_a_training_gives_the_validation_hooks(tmp_path, events):
+    made = trainer(tmp_path, callbacks=[recorder(events)], eval_strategy="steps", eval_steps=2)
+    made.train()
+    validations = [event for event in events if event[0].startswith("on_validation")]
+    assert names(validations) == VALIDATION * 2
+    assert [step for _, step in validations] == [2] * 8 + [4] * 8
+    hooks = names(events)
+    assert hooks.index("on_validation_start") < hooks.index("on_train_batch_end", hooks.index("on_validation_start"))
+    assert hooks.count("setup") == hooks.count("teardown") == hooks.count("on_fit_start") == 1
+    assert not {"on_sanity_check_start", "on_exception"} & set(hooks)
+
+
+EVENTS = ["on_train_begin", "on_epoch_begin", "on_step_begin", "on_pre_optimizer_step", "on_step_end", "on_epoch_end"]
+
+
+@pytest.mark.parametrize("event", [*EVENTS, "on_train_end"])
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_an_evaluation_asked_for_by_a_callback(tmp_path, events, event, method):
+    """At any point of the training it is Lightning's validation, and the training goes on as it would have."""
+    undisturbed, usual = trainer(tmp_path), []
+    undisturbed.train()
+
+    def act(of, state, control):
+        if not usual:
+            usual.append(state.global_step)
+            of.evaluate() if method == "evaluate" else of.predict(points(6, seed=2))
+
+    made = trainer(tmp_path, callbacks=[At(event, act), recorder(events)])
+    told(made).train()
+    assert [hook for hook in names(events) if hook.startswith("on_validation")] == VALIDATION
+    assert {step for hook, step in events if hook.startswith("on_validation")} == set(usual)
+    rest = [hook for hook in names(events) if not hook.startswith("on_validation")]
+    assert rest.count("on_train_batch_start") == rest.count("on_before_optimizer_step") == 4
+    assert rest[-3:] == ["on_train_end", "on_fit_end", "teardown"]
+    assert made.state.global_step == undisturbed.state.global_step == 4
+
+
+def test_evaluate_outside_a_training_is_a_validation(tmp_path, events):
+    made = trainer(tmp_path, callbacks=[recorder(events)])
+    made.evaluate()
+    assert names(events) == ["setup", *VALIDATION, "teardown"]
+
+
+def test_predict_outside_a_training_is_a_test(tmp_path, events):
+    made = trainer(tmp_path, callbacks=[recorder(events)])
+    made.predict(points(6))
+    assert names(events) == ["setup", *[hook.replace("validation", "test") for hook in VALIDATION], "teardown"]
+
+
+def test_hooks_see_the_model_the_optimizer_and_the_gradients(tmp_path):
+    seen = {}
+
+    class Looking(Callback):
+        def on_before_optimizer_step(self, lightning_trainer, module, optimizer):
+            seen["gradient"] = module.model.first.weight.grad.abs().sum().item()
+            seen["rate"] = optimizer.param_groups[0]["lr"]
+
+        def on_before_backward(self, lightning_trainer, module, loss):
+            seen["loss"] = loss.item()
+
+        def on_train_batch_end(self, lightning_trainer, module, outputs, batch, batch_idx):
+            seen["outputs"] = outputs
+            seen["micro_batches"] = len(batch)
+
+        def on_train_start(self, lightning_trainer, module):
+            seen["model"] = module.model
+            seen["optimizers"] = lightning_trainer.optimizers
+
+    made = trainer(tmp_path, callbacks=[Looking()], max_steps=1)
+    made.train()
+    assert seen["model"] is made.model
+    assert seen["optimizers"] == [made.optimizer]
+    assert seen["gradient"] > 0
+    assert seen["rate"] == made.args.learning_rate
+    assert seen["loss"] == made.state.log_history[0]["loss"]
+    assert seen["micro_batches"] == 1
+    assert torch.is_tensor(seen["outputs"]) or seen["outputs"]["loss"] == seen["loss"]
+
+
+def test_an_exception_is_told_to_the_callbacks(tmp_path):
+    told_of = []
+
+    class Listening(Callback):
+        def on_exception(self, lightning_trainer, module, exception):
+            told_of.append(exception)
+
+    problem = ArithmeticError("as planned")
+
+    def fail(*_):
+        raise problem
+
+    made = trainer(tmp_path, callbacks=[Listening(), At("on_step_end", fail)])
+    with pytest.raises(ArithmeticError) as raised:
+        made.train()
+    assert raised.value is problem
+    assert told_of == [problem]
+
+
+@pytest.mark.parametrize("by", ["object", "class"])
+@pytest.mark.parametrize("way", ["pop_callback", "remove_callback"])
+def test_they_can_be_added_and_taken_out(tmp_path, events, way, by):
+    """As a TrainerCallback, by the object or by its class; what was taken out is called no more."""
+    callback, other = recorder(events), recorder(events)
+    made = trainer(tmp_path, callbacks=[other])
+    made.add_callback(callback)
+    for one in (callback, other):
+        taken = getattr(made, way)(one if by == "object" else type(one))
+        assert taken is (one if way == "pop_callback" else None)
+    made.train()
+    assert events == []
+
+
+@pytest.mark.parametrize("way", ["callbacks", "add_callback"])
+def test_a_class_is_as_good_as_an_object(tmp_path, way):
+    """As with the class of a TrainerCallback, one is made."""
+    started = []
+
+    class Starting(Callback):
+        def on_train_start(self, lightning_trainer, module):
+            started.append(self)
+
+    made = trainer(tmp_path, callbacks=[Starting] if way == "callbacks" else None)
+    if way == "add_callback":
+        made.add_callback(Starting)
+    made.train()
+    assert [type(one) for one in started] == [Starting]
+
+
+def test_a_callback_that_stops_lightning_stops_the_training(tmp_path):
+    """The end is a good one: the events and the result of a training of so many steps."""
+    ended = []
+
+    class Stopping(Callback):
+        def on_train_batch_end(self, lightning_trainer, module, outputs, batch, batch_idx):
+            lightning_trainer.should_stop = lightning_trainer.global_step == 2
+
+    end = At("on_train_end", lambda trainer, state, control: ended.append(state.global_step))
+    made = trainer(tmp_path, callbacks=[Stopping(), end], num_train_epochs=3)
+    assert made.train().global_step == 2
+    assert ended == [2]
+
+
+def test_without_them_nothing_is_different(tmp_path, events):
+    """A callback that only looks changes no number."""
+    bare = trainer(tmp_path, eval_strategy="steps", eval_steps=2)
+    bare.train()
+    watched = trainer(tmp_path, eval_strategy="steps", eval_steps=2, callbacks=[recorder(events)])
+    watched.train()
+    clock = ("runtime", "per_second")
+    plain = [
+        [{k: v for k, v in entry.items() if not k.endswith(clock)} for entry in each.state.log_history]
+        for each in (bare, watched)
+    ]
+    assert plain[0] == plain[1]
+    assert len(events) > 40

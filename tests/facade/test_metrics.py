@@ -1,0 +1,100 @@
+"""Speed figures and their presentation, number for number those of the reference."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from lightrainer.facade.metrics import denumpify_detensorize, metrics_format, speed_metrics
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return pytest.importorskip("transformers").trainer_utils
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still, at 1000.0 seconds."""
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+
+
+COUNTS = [{}, {"num_samples": 7}, {"num_steps": 3}, {"num_samples": 7, "num_steps": 3, "num_tokens": 1000}]
+
+
+@pytest.mark.parametrize("counts", [*COUNTS, {"num_samples": 0}, {"num_samples": 2.5}])
+@pytest.mark.parametrize("start", [1000.0, 999.99999, 998.123456, 0.0])
+def test_speed(reference, clock, counts, start):
+    """Rounded to four and three places; nothing is divided by a time of zero."""
+    assert speed_metrics("eval", start, **counts) == reference.speed_metrics("eval", start, **counts)
+
+
+def test_speed_by_hand(clock):
+    assert speed_metrics("train", 996.0, num_samples=10, num_steps=3, num_tokens=2) == {
+        "train_runtime": 4.0,
+        "train_samples_per_second": 2.5,
+        "train_steps_per_second": 0.75,
+        "train_tokens_per_second": 0.5,
+    }
+
+
+VALUES = {
+    "float": 1.5,
+    "text": "as it is",
+    "none": None,
+    "bool": np.bool_(True),
+    "int": np.int64(3),
+    "half": np.float32(0.5),
+    "array": np.array([1, 2]),
+    "one": torch.tensor(2.5),
+    "one in a row": torch.tensor([[4]]),
+    "several": torch.tensor([1, 2]),
+    "nested": {"list": [np.float64(1.0), (torch.tensor(1), {"deep": np.int8(2)})]},
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_plain_numbers(reference, name):
+    expected, actual = (convert(VALUES[name]) for convert in (reference.denumpify_detensorize, denumpify_detensorize))
+    assert type(actual) is type(expected)
+    assert repr(actual) == repr(expected)
+
+
+def test_plain_numbers_become_json():
+    plain = {name: value for name, value in VALUES.items() if name not in ("array", "several")}
+    assert json.loads(json.dumps(denumpify_detensorize(plain)))["nested"] == {"list": [1.0, [1, {"deep": 2}]]}
+
+
+def test_plain_numbers_leave_what_was_given():
+    given = {"a": [np.float32(1.0)]}
+    denumpify_detensorize(given)
+    assert isinstance(given["a"][0], np.float32)
+
+
+FORMATTED = {
+    "train_runtime": [0.0, 0.5, 59.999, 61.25, 3725.256, 90061.07],
+    "train_mem_cpu_alloc_delta": [0, 1 << 20, (5 << 20) - 1, -(3 << 20)],
+    "total_flos": [0, 2**30, 5.7 * 2**30],
+    "train_loss": [0.123456789, -1.00004, 3.0, float("inf")],
+    "train_samples": [12],
+    "note": ["text"],
+    "epoch": [0.33333333],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in FORMATTED.items() for value in values])
+def test_readable_units(reference, name, value):
+    trainer = pytest.importorskip("transformers").Trainer
+    assert metrics_format({name: value}) == trainer.metrics_format({name: value})
+
+
+def test_a_loss_that_is_not_a_number_is_shown_as_one():
+    assert str(metrics_format({"train_loss": float("nan")})["train_loss"]) == "nan"
+
+
+def test_the_metrics_themselves_stay():
+    given = {"train_runtime": 1.0}
+    metrics_format(given)
+    assert given == {"train_runtime": 1.0}

@@ -1,0 +1,135 @@
+"""The arguments are read when a run starts, and are never changed by the Trainer."""
+
+import pytest
+import torch
+from tiny import Tiny, arguments, points, same, trainer, weights
+
+from lightrainer import PrinterCallback
+
+CHANGED = {
+    "learning_rate": 0.5,
+    "num_train_epochs": 2,
+    "max_steps": 3,
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 2,
+    "max_grad_norm": 0.01,
+    "weight_decay": 0.5,
+    "warmup_steps": 2,
+    "lr_scheduler_type": "constant",
+    "adam_beta1": 0.1,
+    "optim": "sgd",
+    "logging_steps": 3,
+    "logging_strategy": "epoch",
+    "eval_strategy": "epoch",
+    "data_seed": 5,
+    "bf16": True,
+    "dataloader_drop_last": True,
+    "train_sampling_strategy": "sequential",
+    "label_smoothing_factor": 0.2,
+    "label_names": ["absent"],
+    "neftune_noise_alpha": 3.0,
+    "include_num_input_tokens_seen": "all",
+}
+
+
+class Words(Tiny):
+    """With an embedding, for the arguments that are about one."""
+
+    main_input_name = "x"
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(11, 8)
+
+    def get_input_embeddings(self):
+        return self.embedding
+
+    def forward(self, x, labels=None):
+        return super().forward(self.embedding(x.abs().mul(3).long().clamp(max=10)).mean(dim=1), labels)
+
+
+def outcome(made):
+    """Everything that two trainings have in common if they had the same arguments."""
+    torch.manual_seed(17)
+    made.train()
+    made.evaluate()
+    clock = ("runtime", "per_second")
+    entries = [{k: v for k, v in entry.items() if not k.endswith(clock)} for entry in made.state.log_history]
+    return entries, {name: tensor.tolist() for name, tensor in weights(made.model).items()}
+
+
+def words():
+    torch.manual_seed(3)
+    return Words()
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_an_argument_changed_after_construction_takes_effect(tmp_path, name):
+    """As if it had been so from the start; the control is a training without the change."""
+    data = {"train_dataset": points(15), "eval_dataset": points(7, seed=2)}
+    usual = outcome(trainer(tmp_path, model=words(), **data))
+    from_the_start = outcome(trainer(tmp_path, model=words(), **data, **{name: CHANGED[name]}))
+    made = trainer(tmp_path, model=words(), **data)
+    setattr(made.args, name, CHANGED[name])
+    assert outcome(made) == from_the_start
+    assert from_the_start != usual
+
+
+@pytest.mark.parametrize(("name", "value"), [("fp16", True), ("push_to_hub", True), ("deepspeed", {"stage": 2})])
+def test_what_is_not_there_yet_is_refused_also_when_it_is_set_later(tmp_path, name, value):
+    made = trainer(tmp_path)
+    setattr(made.args, name, value)
+    with pytest.raises(NotImplementedError, match=name):
+        made.train()
+
+
+@pytest.mark.parametrize(("name", "value"), [("logging_steps", -1), ("lr_scheduler_type", "lineal"), ("optim", "adam")])
+def test_what_cannot_be_is_refused_also_when_it_is_set_later(tmp_path, name, value):
+    made = trainer(tmp_path)
+    setattr(made.args, name, value)
+    with pytest.raises(ValueError, match=str(value)):
+        made.train()
+
+
+def test_the_folder_changed_after_construction(tmp_path):
+    made = trainer(tmp_path / "first", save_strategy="epoch")
+    made.args.output_dir = str(tmp_path / "second")
+    made.train()
+    assert [path.name for path in (tmp_path / "second").iterdir()] == ["checkpoint-4"]
+
+
+def test_the_arguments_are_never_changed(tmp_path):
+    args = arguments(
+        tmp_path,
+        eval_strategy="steps",
+        eval_steps=0.5,
+        save_strategy="steps",
+        save_steps=0.5,
+        logging_steps=0.25,
+        warmup_steps=0.1,
+        load_best_model_at_end=True,
+        gradient_accumulation_steps=2,
+        hub_token="hf_secret",
+    )
+    before, attributes = args.to_dict(), dict(vars(args))
+    made = trainer(tmp_path, args=args)
+    made.train()
+    made.evaluate()
+    made.predict(points(3))
+    made.train(resume_from_checkpoint=True)
+    made.save_model()
+    assert made.args is args
+    assert args.to_dict() == before
+    assert vars(args) == attributes
+
+
+def test_what_was_passed_is_not_changed(tmp_path):
+    """Neither samples nor lists and dicts of the user."""
+    data, callbacks = points(), [PrinterCallback()]
+    kept = [{name: tensor.clone() for name, tensor in item.items()} for item in data]
+    given = (torch.optim.SGD, {"lr": 0.1})
+    made = trainer(tmp_path, train_dataset=data, callbacks=callbacks, optimizer_cls_and_kwargs=given)
+    made.train()
+    assert all(same(item, before) for item, before in zip(data, kept, strict=True))
+    assert len(callbacks) == 1
+    assert given == (torch.optim.SGD, {"lr": 0.1})

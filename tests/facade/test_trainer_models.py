@@ -1,0 +1,219 @@
+"""What a model may return, and what is said of one that returns something else."""
+
+import re
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tiny import Tiny, files, losses, points, same, tiny, trainer, weights
+from torch import nn
+from torch.nn import functional
+
+from lightrainer import Trainer
+
+Pair = namedtuple("Pair", ["loss", "logits"])
+
+
+@dataclass
+class Outputs:
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    hidden: torch.Tensor | None = None
+
+
+def returning(form):
+    """A model whose `forward` returns `form(loss, logits)`."""
+
+    class Returning(Tiny):
+        def forward(self, x, labels=None):
+            logits = self.logits(x)
+            return form(None if labels is None else functional.cross_entropy(logits, labels), logits)
+
+    torch.manual_seed(3)
+    return Returning()
+
+
+def without_none(loss, logits):
+    return {"logits": logits} if loss is None else {"loss": loss, "logits": logits}
+
+
+FORMS = {
+    "dict": without_none,
+    "ordered dict": lambda loss, logits: OrderedDict(without_none(loss, logits)),
+    "tuple": lambda loss, logits: (logits,) if loss is None else (loss, logits),
+    "list": lambda loss, logits: [logits] if loss is None else [loss, logits],
+    "named tuple": Pair,
+    "object": lambda loss, logits: SimpleNamespace(loss=loss, logits=logits),
+    "dataclass": lambda loss, logits: Outputs(loss=loss, logits=logits),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_any_form_of_output(tmp_path, name):
+    """The same losses, predictions and metrics as with a dict."""
+
+    def compute_metrics(prediction):
+        assert prediction.predictions.shape == (len(prediction.label_ids), 3)
+        return {"right": float((prediction.predictions.argmax(axis=1) == prediction.label_ids).mean())}
+
+    results = []
+    for form in (FORMS["dict"], FORMS[name]):
+        made = trainer(tmp_path, model=returning(form), compute_metrics=compute_metrics)
+        made.train()
+        found = made.evaluate()
+        results.append(
+            (losses(made), found["eval_loss"], found["eval_right"], made.predict(points(5)).predictions.tolist())
+        )
+    assert results[0] == results[1]
+
+
+def test_a_model_of_the_other_library(tmp_path):
+    """Its outputs are objects of their own kind, and `use_cache` is put as the arguments say."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_positions=8, n_embd=8, n_layer=1, n_head=1, vocab_size=11)
+    model = transformers.GPT2LMHeadModel(config)
+    data = [{"input_ids": torch.arange(8) + index, "labels": torch.arange(8) + index} for index in range(3)]
+    made = trainer(tmp_path, model=model, train_dataset=data * 4, eval_dataset=data)
+    assert model.config.use_cache is False
+    assert made.train().global_step == 3
+    assert made.predict(data).predictions.shape == (3, 8, 11)
+    made.save_model()
+    loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path)
+    assert same(weights(loaded), weights(made.model))
+
+
+def test_the_loss_alone(tmp_path):
+    made = trainer(tmp_path, model=returning(lambda loss, logits: loss), prediction_loss_only=True)
+    made.train()
+    assert losses(made)[0] > 0
+    assert made.evaluate()["eval_loss"] > 0
+
+
+def test_the_loss_of_a_function_and_a_model_without_one(tmp_path):
+    """`compute_loss_func` and an overridden `compute_loss` need no loss from the model."""
+
+    def loss_of(outputs, labels, num_items_in_batch=None):
+        return functional.cross_entropy(outputs["logits"], labels)
+
+    class Own(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+            labels = inputs.pop("labels")
+            outputs = model(**inputs)
+            loss = functional.cross_entropy(outputs["logits"], labels)
+            return (loss, outputs) if return_outputs else loss
+
+    def lossless():
+        return returning(lambda loss, logits: {"logits": logits})
+
+    by_function = trainer(tmp_path, model=lossless(), compute_loss_func=loss_of)
+    by_function.train()
+    by_method = trainer(tmp_path, Own, model=lossless())
+    by_method.train()
+    usual = trainer(tmp_path)
+    usual.train()
+    assert losses(by_function) == losses(by_method) == losses(usual)
+    assert by_function.evaluate()["eval_loss"] == by_method.evaluate()["eval_loss"] == usual.evaluate()["eval_loss"]
+
+
+# What is returned -> what the message must say of it.
+UNUSABLE = {
+    "nothing": (lambda loss, logits: None, "NoneType"),
+    "a dict without a loss": (lambda loss, logits: {"logits": logits, "hidden": logits}, "logits, hidden"),
+    "an empty dict": (lambda loss, logits: {}, "dict"),
+    "a loss that is None": (lambda loss, logits: {"loss": None, "logits": logits}, "loss"),
+    "an object without a loss": (lambda loss, logits: SimpleNamespace(scores=logits), "scores"),
+    "a dataclass whose loss is None": (lambda loss, logits: Outputs(logits=logits), "logits"),
+    "an empty tuple": (lambda loss, logits: (), "tuple"),
+    "the logits alone": (lambda loss, logits: logits, "(4, 3)"),
+    "a tuple that starts with the logits": (lambda loss, logits: (logits,), "(4, 3)"),
+    "one loss for each sample": (lambda loss, logits: {"loss": logits.sum(dim=1)}, "(4,)"),
+    "a number": (lambda loss, logits: {"loss": loss.item()}, "float"),
+    "a text": (lambda loss, logits: "a text", "str"),
+    "a loss that nothing led to": (lambda loss, logits: {"loss": loss.detach()}, "loss"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_what_cannot_be_used(tmp_path, name):
+    """The message says what the model returned, and what is expected; nothing is written."""
+    form, word = UNUSABLE[name]
+    with pytest.raises((ValueError, TypeError)) as error:
+        trainer(tmp_path, model=returning(form)).train()
+    assert word in str(error.value), error.value
+    assert re.search(r"loss", str(error.value))
+    assert re.search(r"Expected|expected|Return|needs", str(error.value)), error.value
+    assert files(tmp_path) == []
+
+
+def test_a_batch_that_the_model_cannot_take(tmp_path):
+    """The error of Python itself, which names the argument, comes through."""
+    data = [{**item, "more": 1} for item in points()]
+    with pytest.raises(TypeError, match="more"):
+        trainer(tmp_path, train_dataset=data, remove_unused_columns=False).train()
+
+
+# --- where the model comes from
+
+
+def test_a_function_that_makes_the_model(tmp_path):
+    """It is called for the constructor and again for each training, and may want to know the trial."""
+    seen = []
+
+    def model_init(trial):
+        seen.append(trial)
+        return tiny()
+
+    made = trainer(tmp_path, model_init=model_init)
+    assert isinstance(made.model, Tiny)
+    made.train()
+    made.train(trial={"learning_rate": 0.1})
+    assert seen == [None, None, {"learning_rate": 0.1}]
+
+
+def test_call_model_init_needs_a_function(tmp_path):
+    with pytest.raises((RuntimeError, ValueError), match="model_init="):
+        trainer(tmp_path).call_model_init()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_model_of_the_user_is_the_one_that_is_trained(tmp_path, compiled):
+    model = tiny()
+    before = weights(model)
+    made = trainer(tmp_path, model=torch.compile(model, backend="eager") if compiled else model)
+    made.train()
+    assert not same(before, weights(model))
+    made.save_model()
+    from safetensors.torch import load_file
+
+    assert same(load_file(tmp_path / "model.safetensors"), weights(model))
+
+
+def test_parts_that_are_frozen_stay_as_they_are(tmp_path):
+    model = tiny()
+    model.first.requires_grad_(False)
+    before = weights(model)
+    made = trainer(tmp_path, model=model)
+    made.train()
+    changed = {name for name, tensor in weights(model).items() if not torch.equal(tensor, before[name])}
+    assert changed == {name for name in before if not name.startswith("first")}
+    assert made.get_num_trainable_parameters() == sum(p.numel() for p in model.parameters() if p.requires_grad) == 33
+
+
+def test_a_model_that_gives_its_loss_for_return_loss(tmp_path):
+    """Models that compare two inputs with each other need no labels."""
+
+    class Comparing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(8, 4)
+
+        def forward(self, x, return_loss=True):
+            made = self.first(x)
+            return {"loss": (made @ made.T).square().mean(), "logits": made}
+
+    made = trainer(tmp_path, model=Comparing())
+    assert made.can_return_loss
+    made.train()
+    assert made.evaluate()["eval_loss"] > 0

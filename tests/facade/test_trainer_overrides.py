@@ -1,0 +1,343 @@
+"""Override points are real: what a subclass replaces is called by the running system, in old signatures too.
+
+The names are those of the documents of the API, and those that are not in them but that libraries of trainers override.
+"""
+
+import inspect
+import types
+
+import pytest
+import torch
+from tiny import At, losses, points, same, split, tiny, told, trainer, weights
+from torch.utils.data import DataLoader, SequentialSampler
+
+from lightrainer import Trainer
+
+# Every method that the documents list under Trainer.
+DOCUMENTED = split(
+    """
+    add_callback autocast_smart_context_manager call_model_init compute_loss compute_loss_context_manager
+    create_accelerator_and_postprocess create_model_card create_optimizer create_optimizer_and_scheduler
+    create_scheduler evaluate evaluation_loop floating_point_ops get_batch_samples get_cp_size
+    get_decay_parameter_names get_eval_dataloader get_learning_rates get_num_trainable_parameters
+    get_optimizer_cls_and_kwargs get_optimizer_group get_sp_size get_test_dataloader get_total_train_batch_size
+    get_tp_size get_train_dataloader hyperparameter_search init_hf_repo is_local_process_zero
+    is_world_process_zero log log_metrics metrics_format num_examples pop_callback predict prediction_step
+    push_to_hub remove_callback save_metrics save_model save_state set_initial_training_values store_flos train
+    training_step
+    """
+)
+
+# Documented, and not there yet: to be taken off this list when they are.
+LATER = {
+    "create_accelerator_and_postprocess",
+    "create_model_card",
+    "hyperparameter_search",
+    "init_hf_repo",
+    "push_to_hub",
+}
+
+# Not documented, and overridden all the same by libraries that build on the Trainer.
+INTERNAL = split(
+    """
+    _clip_grad_norm _determine_best_metric _evaluate _get_collator_with_removed_columns _get_dataloader
+    _get_eval_sampler _get_grad_norm _get_learning_rate _get_num_items_in_batch _get_output_dir
+    _get_train_sampler _load_best_model _load_callback_state _load_from_checkpoint _load_optimizer_and_scheduler
+    _load_rng_state _maybe_log_save_evaluate _move_model_to_device _prepare_input _prepare_inputs
+    _remove_unused_columns _save _save_checkpoint _save_optimizer_and_scheduler _save_rng_state
+    _set_signature_columns_if_needed _track_num_input_tokens _validate_args
+    """
+)
+
+CONSTRUCTION = ["call_model_init", "is_local_process_zero", "is_world_process_zero", "add_callback", "_validate_args"]
+TRAINING = split(
+    """
+    call_model_init compute_loss compute_loss_context_manager create_optimizer create_optimizer_and_scheduler
+    create_scheduler evaluate evaluation_loop floating_point_ops get_batch_samples get_cp_size
+    get_decay_parameter_names get_eval_dataloader get_num_trainable_parameters get_optimizer_cls_and_kwargs
+    get_sp_size get_total_train_batch_size get_tp_size get_train_dataloader is_local_process_zero
+    is_world_process_zero log num_examples prediction_step save_model set_initial_training_values store_flos
+    training_step _clip_grad_norm _determine_best_metric _evaluate _get_collator_with_removed_columns
+    _get_dataloader _get_eval_sampler _get_grad_norm _get_learning_rate _get_num_items_in_batch _get_output_dir
+    _get_train_sampler _load_best_model _maybe_log_save_evaluate _move_model_to_device _prepare_input
+    _prepare_inputs _save _save_checkpoint _save_optimizer_and_scheduler _save_rng_state
+    _set_signature_columns_if_needed _track_num_input_tokens
+    """
+)
+RESUMING = ["_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_rng_state", "_load_callback_state"]
+EVALUATING = split(
+    """
+    get_eval_dataloader evaluation_loop prediction_step compute_loss compute_loss_context_manager num_examples
+    log _get_eval_sampler _prepare_inputs _get_dataloader
+    """
+)
+PREDICTING = split(
+    """
+    get_test_dataloader evaluation_loop prediction_step compute_loss num_examples _get_eval_sampler
+    """
+)
+REPORTING = ["metrics_format", "is_world_process_zero"]
+
+# Called by people, or by nothing in the reference either.
+FOR_PEOPLE = split(
+    """
+    autocast_smart_context_manager get_learning_rates get_optimizer_group log_metrics pop_callback predict
+    remove_callback save_metrics save_state train
+    """
+)
+
+
+def test_every_documented_name_has_its_place_in_the_tables():
+    called = {*CONSTRUCTION, *TRAINING, *RESUMING, *EVALUATING, *PREDICTING, *REPORTING, "_remove_unused_columns"}
+    assert called | set(FOR_PEOPLE) | LATER == {*DOCUMENTED, *INTERNAL}
+    assert len(DOCUMENTED) == len(set(DOCUMENTED)) == 46
+
+
+@pytest.mark.parametrize("name", [name for name in (*DOCUMENTED, *INTERNAL) if name not in LATER])
+def test_it_exists(name):
+    assert callable(getattr(Trainer, name))
+
+
+@pytest.mark.parametrize("name", sorted(LATER))
+def test_what_comes_later_is_not_there_in_name_only(name):
+    assert not hasattr(Trainer, name)
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTED if name not in LATER])
+def test_it_is_called_like_the_documented_one(name):
+    """The same parameters, in the same order, with the same defaults, whether it needs an instance or not."""
+    reference = pytest.importorskip("transformers").Trainer
+    expected, actual = (inspect.signature(getattr(cls, name)).parameters for cls in (reference, Trainer))
+    described = [(p.name, p.kind, p.default) for p in expected.values()]
+    assert [(p.name, p.kind, p.default) for p in actual.values()] == described
+
+
+def counting(names):
+    """A subclass that counts the calls of each of its methods, and passes them on."""
+
+    def wrapped(name):
+        original = inspect.getattr_static(Trainer, name)
+        if isinstance(original, staticmethod):
+
+            def static(*positional, **keywords):
+                Counting.calls.append(name)
+                return original(*positional, **keywords)
+
+            return staticmethod(static)
+
+        def method(self, *positional, **keywords):
+            Counting.calls.append(name)
+            return original(self, *positional, **keywords)
+
+        return method
+
+    Counting = type("Counting", (Trainer,), {name: wrapped(name) for name in names})  # noqa: N806
+    Counting.calls = []
+    return Counting
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory):
+    """What was called in each phase of a script."""
+    cls = counting(name for name in (*DOCUMENTED, *INTERNAL) if name not in LATER)
+    folder = tmp_path_factory.mktemp("calls")
+    saving = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+
+    def build():
+        return trainer(folder, cls, model_init=lambda: tiny(), load_best_model_at_end=True, **saving)
+
+    seen = {}
+
+    def phase(name, action):
+        cls.calls.clear()
+        result = action()
+        seen[name] = set(cls.calls)
+        return result
+
+    made = phase("construction", build)
+    phase("training", made.train)
+    phase("evaluating", made.evaluate)
+    phase("predicting", lambda: made.predict(points(5)))
+    phase("reporting", lambda: made.log_metrics("eval", {"eval_loss": 1.0}))
+    resumed = build()
+    phase("resuming", lambda: resumed.train(resume_from_checkpoint=str(folder / "checkpoint-2")))
+    return seen
+
+
+PLACES = [
+    *[("construction", name) for name in CONSTRUCTION],
+    *[("training", name) for name in TRAINING],
+    *[("resuming", name) for name in RESUMING],
+    *[("evaluating", name) for name in EVALUATING],
+    *[("predicting", name) for name in PREDICTING],
+    *[("reporting", name) for name in REPORTING],
+]
+
+
+@pytest.mark.parametrize(("phase", "name"), PLACES)
+def test_the_running_system_calls_it(calls, phase, name):
+    assert name in calls[phase]
+
+
+def test_columns_of_tables_are_removed_by_a_method(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"x": [[0.5] * 8] * 4, "labels": [1] * 4, "name": ["a"] * 4})
+    cls = counting(["_remove_unused_columns"])
+    trainer(tmp_path, cls, train_dataset=table).train()
+    assert cls.calls == ["_remove_unused_columns"]
+
+
+def test_how_often(tmp_path):
+    """8 micro-batches in windows of 2, an evaluation of 2 batches at each of 4 steps."""
+    often = ["training_step", "compute_loss", "prediction_step", "evaluate", "get_batch_samples", "floating_point_ops"]
+    often += ["create_optimizer", "create_scheduler", "get_train_dataloader", "save_model", "_save_checkpoint"]
+    cls = counting(often)
+    changes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "eval_strategy": "steps"}
+    trainer(tmp_path, cls, eval_steps=1, save_strategy="steps", save_steps=2, **changes).train()
+    counts = {name: cls.calls.count(name) for name in often}
+    steps = {"training_step": 8, "compute_loss": 16, "prediction_step": 8, "evaluate": 4, "floating_point_ops": 8}
+    once = {"create_optimizer": 1, "create_scheduler": 1, "get_train_dataloader": 1}
+    saves = {"save_model": 2, "_save_checkpoint": 2}
+    assert counts.pop("get_batch_samples") in (4, 5)  # a window may be read ahead
+    assert counts == {**steps, **once, **saves}
+
+
+def pushed(model, inputs):
+    """A loss like no other: the weights show that it was used."""
+    labels = inputs.pop("labels")
+    outputs = model(**inputs)
+    return ((outputs["logits"].sum(dim=1) - labels) ** 2).mean(), outputs
+
+
+class NewSignature(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = pushed(model, inputs)
+        return (loss, outputs) if return_outputs else loss
+
+
+class OldSignature(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        loss, outputs = pushed(model, inputs)
+        return (loss, outputs) if return_outputs else loss
+
+
+class OldestSignature(Trainer):
+    def compute_loss(self, model, inputs):
+        return pushed(model, inputs)[0]
+
+
+class StepWithItems(Trainer):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        inputs = self._prepare_inputs(inputs)
+        loss = pushed(model, inputs)[0]
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+class StepWithoutItems(Trainer):
+    def training_step(self, model, inputs):
+        return StepWithItems.training_step(self, model, inputs)
+
+
+def trained(folder, cls, **changes):
+    """Made and trained at once: a second one that is made in between would reset the random state."""
+    made = trainer(folder, cls, **changes)
+    made.train()
+    return made
+
+
+SIGNATURES = [NewSignature, OldSignature, OldestSignature, StepWithItems, StepWithoutItems]
+
+
+@pytest.mark.parametrize("cls", SIGNATURES, ids=lambda cls: cls.__name__)
+def test_losses_in_every_signature(tmp_path, cls):
+    expected, made, usual = (trained(tmp_path, one) for one in (NewSignature, cls, Trainer))
+    assert losses(made) == losses(expected) != losses(usual)
+    assert same(weights(made.model), weights(expected.model))
+
+
+@pytest.mark.parametrize("cls", [NewSignature, OldSignature], ids=lambda cls: cls.__name__)
+def test_evaluation_uses_the_loss_of_a_subclass(tmp_path, cls):
+    made = trainer(tmp_path, cls)
+    found = made.evaluate()
+    batches = [pushed(made.model, stacked(points(6, seed=2)[part])) for part in (slice(4), slice(4, 6))]
+    mean = (4 * batches[0][0] + 2 * batches[1][0]) / 6
+    assert found["eval_loss"] == pytest.approx(mean.item())
+
+
+def stacked(items):
+    return {name: torch.stack([item[name] for item in items]) for name in ("x", "labels")}
+
+
+def test_methods_replaced_on_one_trainer(tmp_path):
+    """Some libraries set functions on an instance; they take part like a subclass's methods."""
+    made = trainer(tmp_path, train_dataset=None)
+    made.compute_loss = types.MethodType(OldSignature.compute_loss, made)
+    made.get_train_dataloader = lambda: DataLoader(points(), batch_size=4)
+    made.train()
+    expected = trained(tmp_path, type("Both", (OldSignature,), {"get_train_dataloader": plain_loader}))
+    assert losses(made) == losses(expected)
+
+
+def plain_loader(self):
+    return DataLoader(points(), batch_size=4)
+
+
+def test_samplers_of_a_subclass(tmp_path):
+    class Ordered(Trainer):
+        def _get_train_sampler(self, train_dataset=None):
+            return SequentialSampler(self.train_dataset)
+
+    ordered, shuffled = trained(tmp_path, Ordered), trained(tmp_path, Trainer)
+    strategy = trained(tmp_path, Trainer, train_sampling_strategy="sequential")
+    assert losses(ordered) == losses(strategy) != losses(shuffled)
+
+
+def test_log_with_and_without_start_time(tmp_path):
+    class New(Trainer):
+        def log(self, logs, start_time=None):
+            super().log({**logs, "given": start_time is not None}, start_time)
+
+    class Old(Trainer):
+        def log(self, logs):
+            super().log({**logs, "mine": 1})
+
+    new, old = trained(tmp_path, New), trained(tmp_path, Old)
+    assert [entry["given"] for entry in new.state.log_history] == [True] * 4 + [False]
+    assert all(entry["mine"] == 1 for entry in old.state.log_history)
+
+
+def test_an_optimizer_made_by_any_of_its_methods(tmp_path):
+    class Classes(Trainer):
+        @staticmethod
+        def get_optimizer_cls_and_kwargs(args, model=None):
+            return torch.optim.SGD, {"lr": args.learning_rate, "momentum": 0.5}
+
+        def get_decay_parameter_names(self, model):
+            return ["first.weight"]
+
+    class Together(Trainer):
+        def create_optimizer_and_scheduler(self, num_training_steps):
+            named = dict(self.model.named_parameters())
+            decayed = [{"params": [named.pop("first.weight")], "weight_decay": 0.1}]
+            groups = [*decayed, {"params": list(named.values()), "weight_decay": 0.0}]
+            self.optimizer = torch.optim.SGD(groups, lr=self.args.learning_rate, momentum=0.5)
+            fractions = lambda step: (num_training_steps - step) / num_training_steps  # noqa: E731
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, fractions)
+
+    by_class, by_hand, usual = (trained(tmp_path, cls, weight_decay=0.1) for cls in (Classes, Together, Trainer))
+    assert same(weights(by_class.model), weights(by_hand.model))
+    assert not same(weights(by_class.model), weights(usual.model))
+
+
+def test_a_context_around_the_loss(tmp_path):
+    class Forked(Trainer):
+        entered = 0
+
+        def compute_loss_context_manager(self):
+            self.entered += 1
+            return torch.random.fork_rng()
+
+    made = trainer(tmp_path, Forked, callbacks=[At("on_step_end", lambda t, s, c: t.evaluate(), step=4)])
+    told(made).train()
+    assert made.entered == 4 + 2

@@ -1,0 +1,321 @@
+"""What a Trainer tells: logs, metrics, files, warnings, and the plan."""
+
+import json
+import logging
+import math
+import re
+import threading
+
+import pytest
+import torch
+from tiny import At, Tiny, files, losses, points, trainer
+from torch.nn import functional
+
+from lightrainer import Trainer, TrainerCallback, TrainerState
+
+# --- metrics and state, as files and on the screen
+
+
+def test_metrics_as_files(tmp_path):
+    """One file for each split, as they are; one for all of them together."""
+    made = trainer(tmp_path)
+    made.save_metrics("train", {"train_loss": 0.123456789, "epoch": 1.0})
+    made.save_metrics("eval", {"eval_loss": 2.0, "epoch": 1.5})
+    made.save_metrics("test", {"test_loss": 3.0}, combined=False)
+    assert files(tmp_path) == ["all_results.json", "eval_results.json", "test_results.json", "train_results.json"]
+    read = {name: json.loads((tmp_path / name).read_text()) for name in files(tmp_path)}
+    assert read["train_results.json"] == {"train_loss": 0.123456789, "epoch": 1.0}
+    assert read["test_results.json"] == {"test_loss": 3.0}
+    assert read["all_results.json"] == {"train_loss": 0.123456789, "epoch": 1.5, "eval_loss": 2.0}
+
+
+def test_metrics_on_the_screen(tmp_path, capsys):
+    """Sorted, in columns, in readable units; the metrics themselves stay as they are."""
+    metrics = {"train_runtime": 3725.256, "train_loss": 0.123456789, "total_flos": 5 * 2**30, "epoch": 2.0}
+    metrics |= {"init_mem_cpu_alloc_delta": 3 << 20, "train_samples": 12}
+    before = dict(metrics)
+    trainer(tmp_path).log_metrics("train", metrics)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "***** train metrics *****"
+    shown = {name.strip(): value.strip() for name, value in (line.split("=") for line in lines[1:])}
+    assert shown == {
+        "epoch": "2.0",
+        "init_mem_cpu_alloc_delta": "3MB",
+        "total_flos": "5GF",
+        "train_loss": "0.1235",
+        "train_runtime": "1:02:05.25",
+        "train_samples": "12",
+    }
+    assert list(shown) == sorted(shown)
+    assert len({line.index("=") for line in lines[1:]}) == len({len(line) for line in lines[1:]}) == 1
+    assert metrics == before
+
+
+def test_other_processes_write_and_print_nothing(tmp_path, capsys, monkeypatch):
+    made = trainer(tmp_path)
+    monkeypatch.setattr(made, "is_world_process_zero", lambda: False)
+    made.log_metrics("train", {"a": 1})
+    made.save_metrics("train", {"a": 1})
+    made.save_state()
+    assert files(tmp_path) == []
+    assert capsys.readouterr().out == ""
+
+
+def test_the_state_as_a_file(tmp_path):
+    made = trainer(tmp_path, eval_strategy="epoch")
+    made.train()
+    made.save_state()
+    assert files(tmp_path) == ["trainer_state.json"]
+    read = TrainerState.load_from_json(tmp_path / "trainer_state.json")
+    assert read.global_step == 4
+    assert read.log_history == made.state.log_history
+
+
+def test_the_result_of_a_training(tmp_path):
+    made = trainer(tmp_path)
+    output = made.train()
+    step, loss, metrics = output
+    assert step == 4
+    assert loss == metrics["train_loss"] == pytest.approx(sum(losses(made)) / 4)
+    assert set(metrics) == {
+        *("train_runtime", "train_samples_per_second", "train_steps_per_second"),
+        *("total_flos", "train_loss", "epoch"),
+    }
+    assert metrics["train_runtime"] > 0
+    assert metrics["train_samples_per_second"] == pytest.approx(16 / metrics["train_runtime"], rel=0.1)
+    assert json.loads(json.dumps(metrics)) == metrics
+
+
+def test_the_result_of_an_evaluation(tmp_path):
+    """Plain numbers, named after the set, whatever `compute_metrics` returns."""
+    values = {"right": torch.tensor(0.5), "eval_sure": 1, "deep": {"er": torch.tensor([2])}}
+    made = trainer(tmp_path, compute_metrics=lambda prediction: dict(values))
+    made.evaluate()
+    found = made.evaluate()
+    assert set(found) == {
+        *("eval_loss", "eval_right", "eval_sure", "eval_deep", "eval_runtime", "epoch"),
+        *("eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time"),
+    }
+    assert found["eval_right"] == 0.5
+    assert found["eval_deep"] == {"er": 2}
+    assert json.loads(json.dumps(found)) == found
+
+
+# --- logs
+
+
+def test_a_log_reaches_history_and_callbacks(tmp_path):
+    seen = []
+
+    class Listening(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            seen.append(dict(logs))
+
+    made = trainer(tmp_path, callbacks=[Listening()])
+    made.log({"mine": 1.5})
+    assert seen == [{"mine": 1.5, "epoch": 0}]
+    assert made.state.log_history == [{"mine": 1.5, "epoch": 0, "step": 0}]
+
+
+def test_logs_of_a_training(tmp_path):
+    made = trainer(tmp_path, logging_steps=2)
+    made.train()
+    *steps, last = made.state.log_history
+    assert [(entry["step"], entry["epoch"]) for entry in steps] == [(2, 0.5), (4, 1.0)]
+    assert all({"loss", "grad_norm", "learning_rate"} <= set(entry) for entry in steps)
+    assert [entry["learning_rate"] for entry in steps] == pytest.approx([0.0075, 0.0025])
+    assert "train_loss" in last
+
+
+def test_tokens_per_second(tmp_path):
+    class Named(Tiny):
+        main_input_name = "x"
+
+    made = trainer(tmp_path, model=Named(), include_num_input_tokens_seen="all")
+    made.train()
+    first = made.state.log_history[0]
+    assert first["num_input_tokens_seen"] == 4 * 8
+    assert first["train_tokens_per_second"] > 0
+
+
+class Poisoned(Tiny):
+    """Its loss is not a number for the batches that begin with a large first feature; the gradients are fine."""
+
+    def forward(self, x, labels=None):
+        outputs = super().forward(x, labels)
+        bad = (x[:, 0] > 1.0).any()
+        return {**outputs, "loss": outputs["loss"] + torch.where(bad, torch.tensor(math.nan), torch.tensor(0.0))}
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_losses_that_are_not_numbers_are_told(tmp_path, caplog, hidden):
+    """The filter keeps them out of the logs, but not out of sight."""
+    made = trainer(tmp_path, model=Poisoned(), logging_nan_inf_filter=hidden, logging_steps=4)
+    with caplog.at_level(logging.WARNING):
+        made.train()
+    told = [record.getMessage() for record in caplog.records if "NaN" in record.getMessage()]
+    assert len(told) == 1
+    assert re.search(r"\b[1-4] losses since step 0\b", told[0])
+    assert ("logging_nan_inf_filter" in told[0]) == hidden
+    assert math.isfinite(losses(made)[0]) == hidden
+
+
+def test_losses_that_are_numbers_are_not_worth_a_word(tmp_path, caplog):
+    """Negative control."""
+    with caplog.at_level(logging.WARNING):
+        trainer(tmp_path).train()
+    assert not caplog.records
+
+
+def test_a_quiet_training_prints_its_logs_and_no_more(tmp_path, capsys, caplog):
+    """Neither tips nor announcements of Lightning's."""
+    trainer(tmp_path).train()
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 5
+    assert all(line.startswith("{") for line in shown.out.splitlines())
+    assert shown.err == ""
+    assert not [record for record in caplog.records if "lightning" in record.name]
+
+
+# --- the metric that chooses the best model
+
+BEST = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
+
+
+def test_a_metric_that_is_not_there(tmp_path):
+    """The message lists those that are."""
+    made = trainer(
+        tmp_path,
+        **BEST,
+        metric_for_best_model="f1",
+        compute_metrics=lambda prediction: {"accuracy": 1.0, "recall": 0.5},
+    )
+    with pytest.raises(KeyError) as error:
+        made.train()
+    words = ["metric_for_best_model", "'f1'", "eval_f1", "eval_accuracy", "eval_recall", "eval_loss", "compute_metrics"]
+    assert [word for word in words if word not in str(error.value)] == []
+    assert files(tmp_path) == []
+
+
+def test_a_loss_that_is_not_there_because_the_labels_are_called_otherwise(tmp_path):
+    made = trainer(tmp_path, **BEST, label_names=["target"])
+    with pytest.raises(KeyError) as error:
+        made.train()
+    words = ["'loss'", "eval_loss", "label_names", "target", "labels"]
+    assert [word for word in words if word not in str(error.value)] == []
+
+
+@pytest.mark.parametrize("name", ["eval_accuracy", "accuracy"])
+def test_the_metric_may_be_named_with_or_without_its_prefix(tmp_path, name):
+    made = trainer(tmp_path, **BEST, metric_for_best_model=name, compute_metrics=lambda prediction: {"accuracy": 0.7})
+    made.train()
+    assert made.state.best_metric == 0.7
+
+
+# --- what can be asked
+
+
+def test_the_plan_shows_every_row(tmp_path):
+    made = trainer(tmp_path, gradient_accumulation_steps=3, bf16=True, max_steps=7, max_grad_norm=0.0)
+    text = repr(made.plan)
+    lines = text.splitlines()
+    assert len(lines) == 1 + len(made.plan.rows())
+    for argument, name, value in made.plan.rows():
+        (line,) = [line for line in lines if line.startswith(f"{argument} ")]
+        assert name in line
+        assert line.endswith(value)
+    assert "bf16-mixed" in text
+
+
+def test_rates_groups_and_counts(tmp_path):
+    made = trainer(tmp_path, weight_decay=0.1)
+    for ask in (made.get_learning_rates, made.get_optimizer_group):
+        with pytest.raises(ValueError, match=r"no optimizer yet.*create_optimizer"):
+            ask()
+    made.create_optimizer_and_scheduler(10)
+    assert made.get_learning_rates() == [0.01, 0.01]
+    assert made.get_optimizer_group("first.weight")["weight_decay"] == 0.1
+    assert made.get_optimizer_group(made.model.first.bias)["weight_decay"] == 0.0
+    assert [len(group) for group in made.get_optimizer_group()] == [2, 4]
+    assert made.get_num_trainable_parameters() == sum(p.numel() for p in made.model.parameters())
+    assert made.is_world_process_zero()
+    assert made.is_local_process_zero()
+
+
+def test_operations_are_counted_for_models_that_know_their_size(tmp_path):
+    class Sized(Tiny):
+        main_input_name = "x"
+
+        def num_parameters(self, exclude_embeddings=False):
+            return 100 if exclude_embeddings else 1000
+
+    made = trainer(tmp_path, model=Sized())
+    assert made.floating_point_ops({"x": torch.zeros(2, 8)}) == 6 * 16 * 100
+    assert made.floating_point_ops({"y": torch.zeros(2, 8)}) == 0
+    assert made.train().metrics["total_flos"] == made.state.total_flos == 6 * 16 * 8 * 100
+    assert trainer(tmp_path).floating_point_ops({"x": torch.zeros(2, 8)}) == 0
+
+
+# --- the memory report
+
+
+def test_the_memory_report(tmp_path, little_to_collect):
+    """In the metrics of each stage, bytes; an evaluation in the middle belongs to the training."""
+    pytest.importorskip("psutil")
+    made = trainer(tmp_path, skip_memory_metrics=False, eval_strategy="epoch")
+    trained = memory(made.train().metrics)
+    assert set(trained) == {
+        "before_init_mem_cpu",
+        *("init_mem_cpu_alloc_delta", "init_mem_cpu_peaked_delta"),
+        *("train_mem_cpu_alloc_delta", "train_mem_cpu_peaked_delta"),
+    }
+    assert all(isinstance(value, int) for value in trained.values())
+    assert trained["before_init_mem_cpu"] > 10 << 20
+    assert set(memory(made.evaluate())) == {"eval_mem_cpu_alloc_delta", "eval_mem_cpu_peaked_delta"}
+    assert set(memory(made.predict(points(3)).metrics)) == {"test_mem_cpu_alloc_delta", "test_mem_cpu_peaked_delta"}
+
+
+def memory(metrics):
+    return {name: value for name, value in metrics.items() if "_mem_" in name}
+
+
+def test_the_memory_report_after_a_training_that_failed(tmp_path, little_to_collect):
+    """What comes afterwards is measured as ever, and nothing goes on measuring meanwhile."""
+    pytest.importorskip("psutil")
+
+    def fail(*_):
+        raise ArithmeticError
+
+    made = trainer(tmp_path, skip_memory_metrics=False, callbacks=[At("on_step_end", fail)])
+    before = threading.active_count()
+    with pytest.raises(ArithmeticError):
+        made.train()
+    assert threading.active_count() == before
+    assert "eval_mem_cpu_alloc_delta" in made.evaluate()
+
+
+def test_without_being_asked_there_is_no_memory_report(tmp_path):
+    made = trainer(tmp_path)
+    assert memory(made.train().metrics) == memory(made.evaluate()) == {}
+
+
+def test_a_metric_of_a_function_without_a_loss(tmp_path):
+    """Metrics need predictions and labels, not a loss."""
+
+    class Lossless(Tiny):
+        def forward(self, x, labels=None):
+            return {"logits": self.logits(x)}
+
+    class Own(Trainer):
+        def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+            labels = inputs["labels"]
+            logits = model(inputs["x"])["logits"].detach()
+            return None, logits, labels
+
+    def compute_metrics(prediction):
+        scores = functional.cross_entropy(torch.tensor(prediction.predictions), torch.tensor(prediction.label_ids))
+        return {"entropy": scores.item()}
+
+    found = trainer(tmp_path, Own, model=Lossless(), compute_metrics=compute_metrics).evaluate()
+    assert "eval_loss" not in found
+    assert found["eval_entropy"] > 0

@@ -1,0 +1,225 @@
+"""Micro-batches are read a window at a time, from any position of an epoch on, and not a moment too early."""
+
+import itertools
+
+import pytest
+
+from lightrainer.lightning_modules.windows import Window, WindowLoader
+
+
+class Recorded:
+    """A loader whose every move is written down; epoch `e` gives 10 * e, 10 * e + 1, ..."""
+
+    def __init__(self, count):
+        self.count = count
+        self.events = []
+        self.epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+        self.events.append(f"epoch {epoch}")
+
+    def __iter__(self):
+        for index in range(self.count):
+            self.events.append(index)
+            yield 10 * self.epoch + index
+
+
+class Skipping(Recorded):
+    """One that can skip by itself."""
+
+    def __init__(self, count):
+        super().__init__(count)
+        self.skipped = 0
+
+    def skip(self, batches):
+        self.skipped = batches
+        self.events.append(f"skip {batches}")
+
+    def __iter__(self):
+        skipped, self.skipped = self.skipped, 0
+        return itertools.islice(itertools.count(10 * self.epoch), skipped, self.count)
+
+
+def read(batches, count):
+    window = list(itertools.islice(batches, count))
+    return window, sum(window)
+
+
+def make(loader, accumulation=3, sized=True, windows=None):
+    """Windows over a loader; over a stream, whose length nobody knows, if it is not `sized`."""
+    needed = -(-loader.count // accumulation)
+    return WindowLoader(
+        loader,
+        accumulation=accumulation,
+        batches=loader.count if sized else None,
+        windows=needed if windows is None else windows,
+        read=read,
+    )
+
+
+@pytest.mark.parametrize("count", range(9))
+@pytest.mark.parametrize("accumulation", range(1, 5))
+def test_windows_hold_all_batches_in_order(count, accumulation):
+    """All windows are full but the last, which takes an optimizer step too."""
+    windows = make(Recorded(count), accumulation)
+    seen = list(windows)
+    assert seen == [list(range(start, min(start + accumulation, count))) for start in range(0, count, accumulation)]
+    assert all(window.steps for window in seen)
+    assert [window.items for window in seen] == [sum(window) for window in seen]
+    assert len(windows) == len(seen)
+
+
+def test_nothing_is_read_before_the_first_window_is_asked_for():
+    """Also the epoch is not set: making an iterator must not move a generator."""
+    loader, moments = Recorded(6), []
+    windows = make(loader)
+    windows.start_at(1, 0, on_positioned=lambda: moments.append(list(loader.events)))
+    iterators = [iter(windows), iter(windows)]
+    assert (loader.events, moments) == ([], [])
+    assert next(iterators[1]) == [10, 11, 12]
+    assert loader.events == ["epoch 1", 0, 1, 2], "and no further than the window"
+
+
+def test_a_window_is_read_when_it_is_asked_for():
+    loader = Recorded(7)
+    seen = [(list(window), list(loader.events[1:])) for window in make(loader)]
+    assert seen == [([0, 1, 2], [0, 1, 2]), ([3, 4, 5], [0, 1, 2, 3, 4, 5]), ([6], [0, 1, 2, 3, 4, 5, 6])]
+
+
+@pytest.mark.parametrize("kind", [Recorded, Skipping])
+@pytest.mark.parametrize("sized", [True, False])
+@pytest.mark.parametrize("done", range(5))
+def test_start_in_the_middle_gives_the_rest(kind, sized, done):
+    """The windows from there on are those of an uninterrupted epoch, and the next epoch is whole."""
+    whole = make(kind(10), sized=sized)
+    whole.start_at(2, 0)
+    expected = list(whole)
+    windows = make(kind(10), sized=sized)
+    windows.start_at(2, done)
+    assert list(windows) == expected[done:]
+    windows.end_epoch()
+    assert (windows.epoch, windows.done) == (3, 0)
+    assert list(windows) == [[30, 31, 32], [33, 34, 35], [36, 37, 38], [39]]
+
+
+def test_a_loader_that_can_skip_is_asked_to():
+    """The epoch comes first, and a start at the beginning skips nothing."""
+    windows = make(Skipping(10))
+    windows.start_at(1, 2)
+    list(windows)
+    windows.end_epoch()
+    list(windows)
+    assert windows.loader.events == ["epoch 1", "skip 6", "epoch 2"]
+
+
+def test_position_is_reached_before_anything_is_read_at_the_start_of_an_epoch():
+    loader, moments = Recorded(6), []
+    windows = make(loader)
+    windows.start_at(1, 0, on_positioned=lambda: moments.append(list(loader.events)))
+    list(windows)
+    windows.end_epoch()
+    list(windows)
+    assert moments == [[]], "once only"
+
+
+def test_position_is_reached_after_the_first_window_in_mid_epoch():
+    """There the reference restores its generators: the first window is read before that, the step comes after."""
+    loader, moments = Recorded(9), []
+    windows = make(loader)
+    windows.start_at(0, 1, on_positioned=lambda: moments.append((list(loader.events), windows.done)))
+    iterator = iter(windows)
+    assert moments == []
+    assert next(iterator) == [3, 4, 5]
+    assert moments == [(["epoch 0", 0, 1, 2, 3, 4, 5], 1)]
+    list(iterator)
+    windows.end_epoch()
+    list(windows)
+    assert len(moments) == 1
+
+
+def test_position_after_the_last_window_is_reached_with_the_next_epoch():
+    loader, moments = Recorded(6), []
+    windows = make(loader)
+    windows.start_at(0, 2, on_positioned=lambda: moments.append(windows.epoch))
+    assert list(windows) == []
+    windows.end_epoch()
+    assert list(windows) == [[10, 11, 12], [13, 14, 15]]
+    assert moments == [1]
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (6, [([0, 1, 2], True), ([3, 4, 5], True)]),
+        (7, [([0, 1, 2], True), ([3, 4, 5], True), ([6], False)]),
+        (2, [([0, 1], False)]),
+        (0, []),
+    ],
+)
+def test_stream_that_ends_in_mid_window_takes_no_step(count, expected):
+    windows = make(Recorded(count), sized=False, windows=100)
+    assert [(list(window), window.steps) for window in windows] == expected
+    assert windows.done == len(expected)
+
+
+def test_stream_is_read_no_further_than_its_limit():
+    loader = Recorded(100)
+    assert [list(window) for window in make(loader, sized=False, windows=2)] == [[0, 1, 2], [3, 4, 5]]
+    assert loader.events[-1] == 5
+
+
+def test_loader_that_gives_less_than_it_said_takes_no_step_with_a_part():
+    windows = make(Recorded(7))
+    windows.loader.count = 5
+    assert [(list(window), window.steps) for window in windows] == [([0, 1, 2], True), ([3, 4], False)]
+
+
+def test_stop_ends_the_epoch_after_the_current_window():
+    windows, seen = make(Recorded(12)), []
+    for window in windows:
+        seen.append(list(window))
+        if len(seen) == 2:
+            windows.stop()
+    assert seen == [[0, 1, 2], [3, 4, 5]]
+    assert windows.loader.events[-1] == 5, "nothing more was read"
+    windows.end_epoch()
+    assert len(list(windows)) == 4, "the next epoch is not stopped"
+
+
+def test_an_unfinished_iterator_does_not_disturb_the_next_epoch():
+    windows = make(Recorded(6))
+    left = iter(windows)
+    next(left)
+    windows.end_epoch()
+    assert list(windows) == [[10, 11, 12], [13, 14, 15]]
+
+
+@pytest.mark.parametrize("kind", [Recorded, Skipping])
+@pytest.mark.parametrize("taken", range(5))
+def test_state_goes_on_with_the_next_window(kind, taken):
+    """A round trip at any point of epoch 1, into fresh windows: together they see what one run sees."""
+    windows = make(kind(10))
+    windows.start_at(1, 0)
+    seen = list(itertools.islice(windows, taken))
+    state = windows.state_dict()
+    assert state == {"epoch": 1, "done": taken}
+    fresh = make(kind(10))
+    fresh.load_state_dict(state)
+    assert fresh.state_dict() == state
+    uninterrupted = make(kind(10))
+    uninterrupted.start_at(1, 0)
+    assert seen + list(fresh) == list(uninterrupted)
+
+
+def test_loader_without_set_epoch():
+    windows = WindowLoader(list(range(5)), accumulation=2, batches=5, windows=3, read=read)
+    assert list(windows) == [[0, 1], [2, 3], [4]]
+    windows.start_at(0, 1)
+    assert list(windows) == [[2, 3], [4]]
+
+
+def test_window_is_a_list_with_two_facts():
+    window = Window([1, 2], 7, steps=False)
+    assert (window, window.items, window.steps) == ([1, 2], 7, False)
+    assert isinstance(window, list)

@@ -1,0 +1,187 @@
+"""Who may import whom, read from the source of every module, also from imports inside functions and for types only."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+
+def split(text):
+    """The words of a text: a readable way to write down a table of names."""
+    return text.split()
+
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ["package", "facade", "lightning_modules", "callbacks"]
+MODULES = sorted(
+    path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py*") if path.suffix in (".py", ".pyi")
+)
+IDS = [str(path.relative_to(ROOT)) for path in MODULES]
+
+MAY_IMPORT = {
+    "package": {"package", "facade", "lightning_modules", "callbacks"},
+    "facade": {"facade", "lightning_modules", "callbacks"},
+    "lightning_modules": {"lightning_modules"},
+    "callbacks": {"callbacks"},
+}
+
+# Private names of Lightning are used here and nowhere else.
+ENGINE = {"lightning_modules/engine.py"}
+# Lightning's names are imported here, private ones too, and handed on to the engine.
+DOOR = {"lightning_modules/_lightning.py"}
+
+# Attributes of Lightning's objects that begin with an underscore.
+PRIVATE = set(
+    split(
+        """
+    _accelerator_connector _batches_that_stepped _broadcast_sigterm_tensor _callback_connector
+    _call_callback_hooks _call_lightning_module_hook _call_strategy_hook _checkpoint_connector _combined_loader
+    _current_fx_name _data_connector _data_fetcher _data_source _epoch_loop _evaluation_loop _fabric
+    _first_loop_iter _lightning_module _lightning_optimizers _load_ckpt_path _logger_connector _loops
+    _max_epochs _module_mode _on_before_batch_transfer _apply_batch_transfer_handler _build_kwargs
+    _precision_plugin _results _restarting _restarting_state _run_stage _should_accumulate _signal_connector
+    _strategy_connector _trainer _training_epoch_loop _val_loop
+    """
+    )
+)
+
+
+def tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def location(path):
+    """The module's full name, as a list, its folder at the front: `facade/trainer/base.py` is facade, trainer, base."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def resolved(path, node):
+    """What an import statement imports, as folders and names below `lightrainer`, or the absolute name."""
+    if isinstance(node, ast.Import):
+        return [tuple(alias.name.split(".")) for alias in node.names]
+    module = tuple(node.module.split(".")) if node.module else ()
+    if not node.level:
+        return [(*module, alias.name) for alias in node.names]
+    # The package folder is `lightrainer` itself, the others lie below it.
+    here = location(path)
+    inside = here[1:] if here[0] == "package" else here
+    is_package = path.stem == "__init__"
+    parent = inside if is_package else inside[:-1]
+    climbed = node.level - 1
+    assert climbed <= len(parent), f"{path}: an import beyond the top"
+    base = ("lightrainer", *parent[: len(parent) - climbed])
+    return [(*base, *module, alias.name) for alias in node.names]
+
+
+def imports(path):
+    """Everything that a module imports, also by `import_module` and `__import__` with a text."""
+    found = []
+    for node in ast.walk(tree(path)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found += resolved(path, node)
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in ("import_module", "__import__", "find_spec") and isinstance(node.args[0].value, str):
+                found.append(tuple(node.args[0].value.split(".")))
+    return found
+
+
+def part_of(name):
+    """The folder that an import from our own package reaches into; None for other libraries."""
+    if name[0] != "lightrainer":
+        return None
+    return name[1] if len(name) > 1 and name[1] in FOLDERS[1:] else "package"
+
+
+def test_modules_are_found():
+    assert len(MODULES) > 60
+    assert {path.relative_to(ROOT).parts[0] for path in MODULES} == set(FOLDERS)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_imports_go_down_only(path):
+    folder = path.relative_to(ROOT).parts[0]
+    reached = {part_of(name) for name in imports(path)} - {None}
+    assert reached <= MAY_IMPORT[folder]
+
+
+def test_the_resolution_of_relative_imports():
+    """Negative control: what must not be would be seen."""
+
+    def reaches(place, statement):
+        (node,) = ast.parse(statement).body
+        return [part_of(name) for name in resolved(ROOT / place, node)]
+
+    assert reaches("lightning_modules/windows.py", "from ..facade import plan") == ["facade"]
+    assert reaches("lightning_modules/checkpoints/disk.py", "from ...callbacks.flow import X") == ["callbacks"]
+    assert reaches("lightning_modules/checkpoints/__init__.py", "from .. import names") == ["lightning_modules"]
+    assert reaches("facade/plan.py", "from .. import __version__") == ["package"]
+    assert reaches("facade/plan.py", "from .. import callbacks") == ["callbacks"]
+    assert reaches("facade/trainer/base.py", "from lightrainer import Trainer") == ["package"]
+    assert reaches("facade/__init__.py", "from .trainer import Trainer") == ["facade"]
+    assert reaches("package/__init__.py", "from .facade import Trainer") == ["facade"]
+    assert reaches("callbacks/base.py", "import lightrainer.facade.plan") == ["facade"]
+    assert reaches("callbacks/base.py", "import torch, os.path") == [None, None]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_nobody_imports_the_library_whose_api_this_is(path):
+    """Neither it nor its helper; they are looked for in `sys.modules` where somebody else has loaded them."""
+    assert {name[0] for name in imports(path)}.isdisjoint({"transformers", "accelerate"})
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_private_names_of_lightning_are_used_in_one_place(path):
+    """So that a new version of Lightning can be checked by reading one file."""
+    name = str(path.relative_to(ROOT))
+    libraries = ("lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities")
+    imported = [".".join(one) for one in imports(path) if one[0] in libraries and any(part[0] == "_" for part in one)]
+    assert not imported or name in ENGINE | DOOR, imported
+    if name in ENGINE:
+        return
+    accessed = [f"{node.attr}, line {node.lineno}" for node in ast.walk(tree(path)) if is_private_access(node)]
+    assert accessed == []
+
+
+def is_private_access(node):
+    return isinstance(node, ast.Attribute) and node.attr in PRIVATE
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_private_names_of_lightning_are_written_in_one_place_also_as_text_and_as_methods(path):
+    """`getattr(trainer, "_results")`, `name == "_current_fx_name"`, or a method that overrides a private one."""
+    if str(path.relative_to(ROOT)) in ENGINE:
+        return
+    written = [
+        f"{node.value if isinstance(node, ast.Constant) else node.name}, line {node.lineno}"
+        for node in ast.walk(tree(path))
+        if (isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in PRIVATE)
+        or (isinstance(node, ast.FunctionDef) and node.name in PRIVATE)
+    ]
+    assert written == []
+
+
+def test_the_list_of_private_names_is_complete():
+    """Whatever private name the engine comes to use is looked for in all other modules."""
+    nodes = [node for place in ENGINE for node in ast.walk(tree(ROOT / place)) if isinstance(node, ast.Attribute)]
+    used = {node.attr for node in nodes if node.attr.startswith("_") and not node.attr.startswith("__")}
+    assert len(used) > 5
+    assert used - PRIVATE == set()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_no_file_is_long(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
+
+
+@pytest.mark.parametrize("path", MODULES, ids=IDS)
+def test_every_module_says_what_it_is_for(path):
+    if path.suffix == ".py":
+        assert ast.get_docstring(tree(path))
+
+
+def test_no_tests_or_code_at_the_top_make_a_package():
+    """A root `__init__.py` would make pytest load the code twice."""
+    assert not (ROOT / "__init__.py").exists()
+    assert not list((ROOT / "tests").rglob("__init__.py"))

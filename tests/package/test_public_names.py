@@ -1,0 +1,173 @@
+"""The public names, frozen: whoever adds or removes one says so here."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lightrainer
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # which pytest brings along
+
+ROOT = Path(__file__).parents[2]
+CODE = {
+    "lightrainer": "package",
+    "lightrainer.facade": "facade",
+    "lightrainer.lightning_modules": "lightning_modules",
+    "lightrainer.callbacks": "callbacks",
+}
+
+NAMES = [
+    "CallbackHandler",
+    "DataCollatorWithPadding",
+    "DefaultDataCollator",
+    "DefaultFlowCallback",
+    "EarlyStoppingCallback",
+    "EvalPrediction",
+    "ExportableState",
+    "HubStrategy",
+    "IntervalStrategy",
+    "LossCurveCallback",
+    "LossModule",
+    "OptimizerConfig",
+    "OptimizerNames",
+    "ParallelMode",
+    "PredictionOutput",
+    "PrinterCallback",
+    "ProgressCallback",
+    "RunPlan",
+    "SaveStrategy",
+    "ScheduleConfig",
+    "SchedulerType",
+    "TensorBoardCallback",
+    "TrainOutput",
+    "Trainer",
+    "TrainerCallback",
+    "TrainerControl",
+    "TrainerState",
+    "TrainingArguments",
+    "default_data_collator",
+    "enable_full_determinism",
+    "get_constant_schedule",
+    "get_constant_schedule_with_warmup",
+    "get_cosine_schedule_with_warmup",
+    "get_cosine_with_hard_restarts_schedule_with_warmup",
+    "get_inverse_sqrt_schedule",
+    "get_last_checkpoint",
+    "get_linear_schedule_with_warmup",
+    "get_polynomial_decay_schedule_with_warmup",
+    "get_scheduler",
+    "get_wsd_schedule",
+    "set_seed",
+]
+
+
+def test_the_names_are_these():
+    assert sorted(lightrainer.__all__) == NAMES
+    assert len(NAMES) == len(set(NAMES))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_can_be_imported(name):
+    """By `from lightrainer import name`; it is documented, and seen by `dir()`."""
+    scope = {}
+    exec(f"from lightrainer import {name}", scope)
+    assert scope[name] is getattr(lightrainer, name)
+    assert scope[name].__doc__
+    assert name in dir(lightrainer)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_reference_has_under_the_same_name_is_of_the_same_kind(name):
+    """A class for a class and a function for a function, with the same name of its own."""
+    transformers = pytest.importorskip("transformers")
+    theirs = getattr(transformers, name, None)
+    if theirs is None:
+        return
+    ours = getattr(lightrainer, name)
+    assert isinstance(ours, type) == isinstance(theirs, type)
+    assert ours.__name__ == theirs.__name__
+
+
+def test_everything_comes_at_once_with_a_star():
+    scope = {}
+    exec("from lightrainer import *", scope)
+    assert set(NAMES) <= set(scope)
+
+
+def test_a_name_that_does_not_exist():
+    with pytest.raises(ImportError, match="Trainr"):
+        exec("from lightrainer import Trainr")
+
+
+@pytest.mark.parametrize("module", ["lightrainer.facade", "lightrainer.lightning_modules", "lightrainer.callbacks"])
+def test_every_name_of_a_part_can_be_imported(module):
+    part = importlib.import_module(module)
+    assert part.__all__
+    assert [name for name in part.__all__ if not hasattr(part, name)] == []
+
+
+def test_the_version_is_that_of_the_package():
+    assert lightrainer.__version__ == project()["project"]["version"]
+
+
+def project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_every_folder_with_code_is_in_the_package():
+    """And nothing is listed that is not there: a folder that is forgotten works here and is missing in the wheel."""
+    settings = project()["tool"]["setuptools"]
+    assert settings["package-dir"] == CODE
+    found = set()
+    for module, folder in CODE.items():
+        for marker in (ROOT / folder).rglob("__init__.py"):
+            found.add(".".join((module, *marker.parent.relative_to(ROOT / folder).parts)))
+    assert set(settings["packages"]) == found
+    assert len(settings["packages"]) == len(found)
+
+
+def test_every_file_of_code_is_in_a_folder_of_the_package():
+    """A subfolder without `__init__.py` would be left out of the wheel."""
+    for folder in CODE.values():
+        for path in (ROOT / folder).rglob("*.py"):
+            assert (path.parent / "__init__.py").exists(), path
+
+
+def test_every_stub_and_marker_is_in_the_package():
+    """The names are read from the stubs at run time."""
+    data = project()["tool"]["setuptools"]["package-data"]
+    for module, folder in CODE.items():
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix == ".pyi" or path.name == "py.typed":
+                inside = ".".join((module, *path.parent.relative_to(ROOT / folder).parts))
+                assert any(path.match(pattern) for pattern in data.get(inside, [])), path
+
+
+LIGHT = {
+    "import lightrainer": ["torch", "lightning", "datasets", "transformers", "accelerate", "optuna", "numpy"],
+    "from lightrainer import TrainingArguments": ["lightning", "datasets", "transformers", "accelerate", "optuna"],
+    "from lightrainer import TrainingArguments; TrainingArguments('out', use_cpu=True, report_to='none')": [
+        *("lightning", "torchmetrics", "datasets", "transformers", "accelerate", "optuna", "matplotlib", "tensorboard"),
+    ],
+    "from lightrainer import TrainerCallback, TrainerState, EarlyStoppingCallback": ["lightning", "transformers"],
+    "from lightrainer import Trainer": ["lightning", "datasets", "transformers", "accelerate", "matplotlib"],
+}
+
+
+@pytest.mark.parametrize("statement", LIGHT)
+def test_an_import_loads_no_more_than_it_needs(statement, tmp_path):
+    """In a process of its own, where nothing has been loaded before."""
+    code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    loaded = {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+    assert "lightrainer" in loaded
+    assert loaded.isdisjoint(LIGHT[statement]), loaded & set(LIGHT[statement])
+    assert list(tmp_path.iterdir()) == []
