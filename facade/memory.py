@@ -60,6 +60,12 @@ class MemoryTracker:
             metrics.update(self._report)
             self._report = {}
 
+    def drop(self) -> None:
+        """Give up the stage that is being measured, after an error."""
+        if self._watch is not None and self._stage is not None:
+            self._watch.stop()
+            self._stage = None
+
     def _allocated(self) -> dict[str, int]:
         assert self._process is not None
         amounts = {"cpu": self._process.memory_info().rss}

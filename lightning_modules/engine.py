@@ -37,6 +37,7 @@ def step_lightly(trainer: Trainer) -> None:
     Lightning inspects the signature of `training_step` at every step; here it is known. And it prepares for values
     that hooks log through `LightningModule.log`, which only callbacks would do here.
     """
+    trainer.fit_loop._warn_if_modules_in_eval_mode = _nothing  # type: ignore[method-assign]  # steps see to the mode
     trainer.fit_loop.epoch_loop._build_kwargs = _step_arguments  # type: ignore[method-assign]
     if not trainer.callbacks:
         connector = trainer._logger_connector
@@ -135,7 +136,9 @@ def release(trainer: Trainer) -> None:
         module._trainer = None
     trainer.strategy._lightning_module = None
     trainer.strategy.model = None
-    for loop in (trainer.fit_loop, trainer.validate_loop, trainer.test_loop):
+    trainer._data_connector._datahook_selector = None
+    evaluation_loops = (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop)
+    for loop in (trainer.fit_loop, *evaluation_loops, trainer.predict_loop):
         loop._combined_loader = None
         loop._data_source.instance = None
 

@@ -43,13 +43,13 @@ def require_trainable(loss: torch.Tensor) -> None:
     """
     if loss.numel() != 1:
         raise ValueError(
-            f"The loss has shape {tuple(loss.shape)}, but it has to be a single number: take its mean. If the model "
-            "returns a tuple, the loss comes first; if these are the logits, it computes no loss from these inputs."
+            f"The loss has shape {tuple(loss.shape)}; expected is a single number: take its mean. If the model returns "
+            "a tuple, the loss comes first; if these are the logits, it computes no loss from these inputs."
         )
     if not loss.requires_grad:
         raise ValueError(
-            "The loss does not depend on any trainable parameter, so nothing can be learned from it. Are all "
-            "parameters frozen (requires_grad=False), or was it computed under torch.no_grad()?"
+            "The loss does not depend on any trainable parameter; expected is one that gradients can flow through. Are "
+            "all parameters frozen (requires_grad=False), or was it computed under torch.no_grad()?"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from ...lightning_modules.seeding import enable_full_determinism, set_seed
 from .. import models
 from ..accelerator import Accelerator
 from ..arguments import TrainingArguments
+from ..arguments.support import raise_for_unsupported
+from ..arguments.validation import raise_for_problems
 from ..collation import default_collator
 from ..memory import MemoryTracker
 from ..plan import RunPlan, translate
@@ -147,9 +150,37 @@ class TrainerBase:
         self._pending_tokens = 0
         self._eval_dataloaders: dict[str, Any] = {}
         self._run: TrainingRun | None = None
+        self._remember_arguments()
+
+    def _take_up_arguments(self) -> None:
+        """Check the arguments again, and take up what was changed since the construction.
+
+        What somebody set on the Trainer itself stays, unless the argument that it came from was changed too.
+        """
+        args = self.args
+        if isinstance(args, TrainingArguments):
+            raise_for_problems(args)
+            raise_for_unsupported(args)
+        changed = {name for name, value in self._derived_from.items() if getattr(args, name) != value}
+        if "per_device_train_batch_size" in changed:
+            self._train_batch_size = args.train_batch_size
+        if "label_names" in changed and args.label_names is not None:
+            self.label_names = args.label_names
+        if "label_smoothing_factor" in changed:
+            self.label_smoother = self._make_label_smoother()
+        if "neftune_noise_alpha" in changed:
+            self.neftune_noise_alpha = args.neftune_noise_alpha
+        self._remember_arguments()
+
+    def _remember_arguments(self) -> None:
+        names = ("per_device_train_batch_size", "label_names", "label_smoothing_factor", "neftune_noise_alpha")
+        self._derived_from = {name: copy.copy(getattr(self.args, name)) for name in names}
 
     def _set_up_callbacks(self, callbacks: list[Any]) -> None:
-        self._lightning_callbacks = [callback for callback in callbacks if is_lightning_callback(callback)]
+        self._lightning_callbacks: list[Any] = []
+        for callback in callbacks:
+            if is_lightning_callback(callback):
+                self.add_callback(callback)
         own = [callback for callback in callbacks if not is_lightning_callback(callback)]
         defaults = [DefaultFlowCallback, *reporting_callbacks(self.args.report_to)]
         self.callback_handler = CallbackHandler(
@@ -189,6 +220,8 @@ class TrainerBase:
         model = self.model_init(trial) if _takes_an_argument(self.model_init) else self.model_init()
         if model is None:
             raise RuntimeError("model_init returned None. It has to return the model.")
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model_init returned a {type(model).__name__} ({model!r:.60}), not a torch.nn.Module.")
         return model
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
@@ -200,17 +233,25 @@ class TrainerBase:
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Callback) -> None:
         """As `transformers.Trainer.add_callback`; callbacks of Lightning are welcome too."""
         if is_lightning_callback(callback):
-            self._lightning_callbacks.append(callback)  # type: ignore[arg-type]
+            self._lightning_callbacks.append(callback() if isinstance(callback, type) else callback)
         else:
             self.callback_handler.add_callback(callback)  # type: ignore[arg-type]
 
-    def pop_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> TrainerCallback | None:
+    def pop_callback(self, callback: Any) -> TrainerCallback | Callback | None:
         """As `transformers.Trainer.pop_callback`: remove a callback and return it, None if it is not there."""
-        return self.callback_handler.pop_callback(callback)
+        if not is_lightning_callback(callback):
+            return self.callback_handler.pop_callback(callback)
+        found = next((one for one in self._lightning_callbacks if one is callback or type(one) is callback), None)
+        if found is not None:
+            self._lightning_callbacks.remove(found)
+        return found
 
-    def remove_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
+    def remove_callback(self, callback: Any) -> None:
         """As `transformers.Trainer.remove_callback`."""
-        self.callback_handler.remove_callback(callback)
+        if is_lightning_callback(callback):
+            self.pop_callback(callback)
+        else:
+            self.callback_handler.remove_callback(callback)
 
     def is_local_process_zero(self) -> bool:
         """As `transformers.Trainer.is_local_process_zero`: the first process of its machine."""

@@ -39,6 +39,8 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
         Returns:
             The metrics.
         """
+        if self._run is None:
+            self._take_up_arguments()
         given = eval_dataset is not None
         eval_dataset = eval_dataset if given else self.eval_dataset
         if isinstance(eval_dataset, dict):
@@ -77,6 +79,8 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
         Returns:
             Predictions and labels as arrays over all samples, shorter rows filled up with -100, and the metrics.
         """
+        if self._run is None:
+            self._take_up_arguments()
         self._memory_tracker.start("test")
         dataloader = self.get_test_dataloader(test_dataset)
         start_time = time.time()

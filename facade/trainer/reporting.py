@@ -49,7 +49,8 @@ class Reporting(TrainerBase):
         for name, value in sorted(table.items()):
             print(f"  {name:<{names}} = {value:>{values}}")
 
-    def metrics_format(self, metrics: dict[str, float]) -> dict[str, Any]:
+    @staticmethod
+    def metrics_format(metrics: dict[str, float]) -> dict[str, Any]:
         """As `transformers.Trainer.metrics_format`: readable units."""
         return formats.metrics_format(metrics)
 

@@ -34,8 +34,7 @@ class BatchSteps(TrainerBase):
         Returns:
             The loss, detached; its sum over the window is the loss of the step.
         """
-        if not model.training:
-            model.train()
+        model.train()
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
         inputs = self._prepare_inputs(inputs)

@@ -53,6 +53,7 @@ class Training(Evaluating, OptimizationSteps, Saving):
             ValueError: there is nothing to train on, or the checkpoint is damaged.
             FileNotFoundError: the checkpoint is not there.
         """
+        self._take_up_arguments()
         checkpoint = self._find_checkpoint(resume_from_checkpoint)
         self._require_data()
         self._memory_tracker.start("train")
@@ -65,6 +66,7 @@ class Training(Evaluating, OptimizationSteps, Saving):
             return self._train(checkpoint, trial, ignore_keys_for_eval)
         finally:
             self.is_in_train = False
+            self._memory_tracker.drop()
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> TrainingLength:
         """As `transformers.Trainer.set_initial_training_values`: how long the training is, counted in several ways.
@@ -128,7 +130,6 @@ class Training(Evaluating, OptimizationSteps, Saving):
         noise = self._start_neftune()
         self._enable_gradient_checkpointing()
         align_special_tokens(self.model, self.processing_class)
-        self.model.train()
         try:
             run_fit(run, windows, max_epochs=-1 if endless else length.num_train_epochs)
         finally:
@@ -190,8 +191,7 @@ class Training(Evaluating, OptimizationSteps, Saving):
 
     def _require_data(self) -> None:
         """Say at once, and before anything is written, that there is nothing to train on."""
-        overridden = type(self).get_train_dataloader is not Training.get_train_dataloader
-        if overridden:
+        if getattr(self.get_train_dataloader, "__func__", None) is not Training.get_train_dataloader:
             return
         if self.train_dataset is None:
             raise ValueError("train() needs data: pass train_dataset=... to the Trainer.")
