@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from code_model import CodeGPT, build_tokenizer, python_sources, split_by_file, to_blocks
 from datasets import Dataset
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from code_model import CodeGPT, build_tokenizer, python_sources, split_by_file, to_blocks
 from lightrainer import (
     EarlyStoppingCallback,
     EvalPrediction,

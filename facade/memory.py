@@ -32,8 +32,9 @@ class MemoryTracker:
 
     def start(self, stage: str) -> None:
         """Begin to measure a stage: `init`, `train`, `eval` or `test`."""
-        if self._process is None or self._stage is not None:
+        if self._process is None or self._stage not in (None, stage):
             return
+        self.drop()
         self._stage = stage
         gc.collect()
         if torch.cuda.is_available():
@@ -61,7 +62,7 @@ class MemoryTracker:
             self._report = {}
 
     def drop(self) -> None:
-        """Give up the stage that is being measured, after an error."""
+        """Give up the stage that is being measured: it failed."""
         if self._watch is not None and self._stage is not None:
             self._watch.stop()
             self._stage = None

@@ -86,7 +86,8 @@ class RunPlan:
     def rows(self) -> list[tuple[str, str, str]]:
         """(arguments, what they are called in Lightning, value) of every part of the plan."""
         options = ", ".join(f"{name}={value}" for name, value in self.strategy.options.items())
-        schedule = f"{self.schedule.name}, warm-up {self.schedule.warmup:g}"
+        more = "".join(f", {name}={value}" for name, value in self.schedule.options.items())
+        schedule = f"{self.schedule.name}, warm-up {self.schedule.warmup:g}{more}"
         return [
             ("use_cpu, local_rank", "Trainer(accelerator=)", self.accelerator),
             ("launcher", "Trainer(devices=, num_nodes=)", f"{self.devices}, {self.num_nodes}"),
@@ -98,6 +99,7 @@ class RunPlan:
             ("optim, adam_*, weight_decay", "configure_optimizers()", repr(self.optimizer)),
             ("lr_scheduler_*, warmup_steps", "configure_optimizers()", schedule),
             ("report_to", "callbacks", ", ".join(self.loggers) or "none"),
+            ("output_dir", "Trainer(default_root_dir=)", self.default_root_dir),
         ]
 
     def __repr__(self) -> str:

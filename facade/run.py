@@ -63,6 +63,7 @@ class TrainingRun:
         self.seen_in_epoch = 0
         self.stepped = False
         self.evaluation: Evaluation | None = None
+        self.evaluated_last = False
         self.lightning_trainer: LightningTrainer
         self.module: DrivenModule
 
@@ -81,6 +82,8 @@ class TrainingRun:
         """Begin and end a training whose checkpoint has done all of its steps."""
         self.optimizers()
         self.train_begin()
+        if self.windows.on_positioned is not None:
+            self.windows.on_positioned()
         self.train_end()
 
     @property
@@ -124,6 +127,7 @@ class TrainingRun:
     def step(self, window: Window) -> torch.Tensor | None:
         """See `Driver.step`."""
         trainer, last = self.trainer, len(window) - 1
+        self.evaluated_last = False
         trainer.current_gradient_accumulation_steps = len(window)
         self.stepped = False
         loss = None
@@ -186,6 +190,7 @@ class TrainingRun:
             engine.evaluate_inside_fit(self.lightning_trainer, evaluation.feed)
         finally:
             self.evaluation = outer
+        self.evaluated_last = True
 
     def take_loss(self) -> float:
         """The training loss since the last call, summed, the mean over all processes."""

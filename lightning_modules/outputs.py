@@ -43,8 +43,8 @@ def require_trainable(loss: torch.Tensor) -> None:
     """
     if loss.numel() != 1:
         raise ValueError(
-            f"The loss has shape {tuple(loss.shape)}; expected is a single number: take its mean. If the model returns "
-            "a tuple, the loss comes first; if these are the logits, it computes no loss from these inputs."
+            f"The loss has shape {tuple(loss.shape)}, but it has to be a single number: take its mean. If the model "
+            "returns a tuple, the loss comes first; if these are the logits, it computes no loss from these inputs."
         )
     if not loss.requires_grad:
         raise ValueError(

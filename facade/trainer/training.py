@@ -136,6 +136,8 @@ class Training(Evaluating, OptimizationSteps, Saving):
             self._run = None
             if noise is not None:
                 noise.remove()
+        if run.evaluated_last:  # no step put it back in training mode, and scripts go on to use it
+            self.model.eval()
         return self._output
 
     def _finalize_training(self, run: TrainingRun) -> None:

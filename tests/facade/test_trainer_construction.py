@@ -85,8 +85,8 @@ WRONG = [
     *[(name, value) for name in CALLABLES for value in NOT_CALLABLE],
     *[("model", value) for value in (5, "gpt2", {"a": 1}, Tiny)],
     *[("args", value) for value in (5, "folder", {"output_dir": "x"}, lightrainer.TrainingArguments, Tiny())],
-    *[(name, value) for name in ("train_dataset", "eval_dataset") for value in (5, "imdb", Tiny)],
-    ("train_dataset", {"train": points()}),
+    *[("train_dataset", value) for value in (5, "imdb", Tiny)],
+    *[("eval_dataset", value) for value in (5, Tiny)],
     ("eval_dataset", {"test": 5}),
     *[("callbacks", value) for value in (5, "print", lightrainer.PrinterCallback(), lightrainer.PrinterCallback)],
     *[("callbacks", [value]) for value in (5, "print", Tiny())],
@@ -262,3 +262,19 @@ def test_an_empty_set_to_evaluate_on(nothing_is_written):
     assert "eval_loss" not in found
     assert found["eval_samples_per_second"] == 0
     assert made.predict([]).predictions is None
+
+
+def test_a_name_in_the_place_of_the_evaluation_data(nothing_is_written):
+    """Libraries that evaluate otherwise pass one; only who evaluates on it is told."""
+    made = trainer(nothing_is_written, eval_dataset="dummy")
+    with pytest.raises(ValueError, match="no eval_dataset called 'dummy'"):
+        made.evaluate()
+    with pytest.raises(TypeError, match="eval_dataset is 'dummy', a name"):
+        made.get_eval_dataloader()
+
+
+def test_several_sets_to_train_on(nothing_is_written):
+    """Libraries that pass a dict override get_train_dataloader; nobody else can train on it."""
+    made = trainer(nothing_is_written, train_dataset={"first": points(), "second": points()})
+    with pytest.raises(TypeError, match=r"train_dataset is a dict \(first, second\)"):
+        made.train()
