@@ -39,7 +39,7 @@ def step_lightly(trainer: Trainer) -> None:
     """
     trainer.fit_loop._warn_if_modules_in_eval_mode = _nothing  # type: ignore[method-assign]  # steps see to the mode
     trainer.fit_loop.epoch_loop._build_kwargs = _step_arguments  # type: ignore[method-assign]
-    if not trainer.callbacks:
+    if not trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
         connector = trainer._logger_connector
         connector.on_batch_start = connector.on_batch_end = _nothing  # type: ignore[method-assign]
         connector.update_train_step_metrics = connector.update_eval_step_metrics = _nothing  # type: ignore[method-assign]
