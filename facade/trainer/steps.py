@@ -44,8 +44,9 @@ class BatchSteps(TrainerBase):
         del inputs
         self._empty_cache_if_due()
         require_trainable(loss)
-        if not self._loss_is_scaled(known.get("num_items_in_batch")):
-            loss = loss / self.current_gradient_accumulation_steps
+        parts = self.current_gradient_accumulation_steps
+        if parts > 1 and not self._loss_is_scaled(known.get("num_items_in_batch")):
+            loss = loss / parts
         self.accelerator.backward(loss)
         return loss.detach()
 
