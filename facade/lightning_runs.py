@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -119,14 +119,8 @@ def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: float, tes
 def _bound(trainer: Host, lightning_trainer: LightningTrainer, module: DrivenModule) -> Iterator[None]:
     """Connect the accelerator to the run, and make reduced precision outputs float32, as the reference has them."""
     mixed = trainer.plan.precision != "32-true"
-    device_type = trainer.args.device.type
-
-    def backward_outside_autocast(loss: torch.Tensor, **kwargs: Any) -> None:
-        with torch.autocast(device_type, enabled=False):
-            module.manual_backward(loss, **kwargs)
-
     hook = trainer.model.register_forward_hook(_to_float32) if mixed else None
-    backward = backward_outside_autocast if mixed else module.manual_backward
+    backward = _backward(lightning_trainer, module, mixed)
     trainer.accelerator.bind(backward, lightning_trainer.precision_plugin.forward_context)
     try:
         yield
@@ -134,6 +128,20 @@ def _bound(trainer: Host, lightning_trainer: LightningTrainer, module: DrivenMod
         trainer.accelerator.bind(None)
         if hook is not None:
             hook.remove()
+
+
+def _backward(lightning_trainer: LightningTrainer, module: DrivenModule, mixed: bool) -> Callable[..., None] | None:
+    """The backward pass as strategy and precision want it; None for torch's own."""
+    if engine.nobody_listens(lightning_trainer):
+        return None
+    if not mixed:
+        return module.manual_backward
+
+    def outside_autocast(loss: torch.Tensor, **kwargs: Any) -> None:
+        with torch.autocast(loss.device.type, enabled=False):
+            module.manual_backward(loss, **kwargs)
+
+    return outside_autocast
 
 
 def _to_float32(module: Any, args: Any, output: Any) -> Any:

@@ -114,7 +114,7 @@ class TrainingRun:
         """See `Driver.epoch_begin`."""
         trainer = self.trainer
         self.seen_in_epoch = self.windows.done
-        self._optimizer = self.module.optimizers()
+        self._take_optimizer_step = engine.stepper(self.lightning_trainer, self.module.optimizers())
         self.grad_norm = self.learning_rate = None
         trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
 
@@ -222,7 +222,7 @@ class TrainingRun:
         grad_norm = trainer._clip_grad_norm(model) if args.max_grad_norm > 0 else None
         self.grad_norm = trainer._get_grad_norm(model, grad_norm=grad_norm)
         trainer.control = handler.on_pre_optimizer_step(args, trainer.state, trainer.control)
-        self._optimizer.step()  # type: ignore[union-attr]
+        self._take_optimizer_step()
         trainer.control = handler.on_optimizer_step(args, trainer.state, trainer.control)
         self.learning_rate = trainer._get_learning_rate()
         if trainer.lr_scheduler is not None and not isinstance(trainer.lr_scheduler, ReduceLROnPlateau):

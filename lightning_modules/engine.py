@@ -7,7 +7,7 @@ import logging
 import signal
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ._lightning import (
@@ -43,6 +43,32 @@ def step_lightly(trainer: Trainer) -> None:
         connector = trainer._logger_connector
         connector.on_batch_start = connector.on_batch_end = _nothing  # type: ignore[method-assign]
         connector.update_train_step_metrics = connector.update_eval_step_metrics = _nothing  # type: ignore[method-assign]
+
+
+def nobody_listens(trainer: Trainer) -> bool:
+    """Whether backward pass and optimizer step are just that: one process, float32, no Lightning callback."""
+    callbacks, precision = trainer.callbacks, trainer.precision_plugin  # type: ignore[attr-defined]
+    return not callbacks and isinstance(precision, LeanPrecision) and trainer.world_size == 1
+
+
+def stepper(trainer: Trainer, optimizer: Any) -> Callable[[], Any]:
+    """What takes an optimizer step and counts it as Lightning's `global_step`.
+
+    Args:
+        trainer: the running trainer.
+        optimizer: the `LightningOptimizer` of its module.
+    """
+    if not nobody_listens(trainer):
+        return optimizer.step
+    inner = optimizer.optimizer
+    progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+
+    def step() -> None:
+        progress.increment_ready()
+        inner.step()
+        progress.increment_completed()
+
+    return step
 
 
 def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> None:
