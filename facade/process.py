@@ -4,6 +4,7 @@ The environment that `torchrun` sets is turned into one small value here; nothin
 """
 
 import atexit
+import gc
 import logging
 import os
 from dataclasses import dataclass, replace
@@ -136,6 +137,8 @@ def _leave() -> None:
     import torch.distributed as dist
 
     if dist.is_initialized():
+        # A DistributedDataParallel in a reference cycle would be taken apart after its group: it may abort or hang.
+        gc.collect()
         dist.destroy_process_group()
 
 
