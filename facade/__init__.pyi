@@ -1,3 +1,5 @@
+from .argument_parser import HfArg as HfArg
+from .argument_parser import HfArgumentParser as HfArgumentParser
 from .arguments import TrainingArguments as TrainingArguments
 from .enums import HubStrategy as HubStrategy
 from .enums import IntervalStrategy as IntervalStrategy

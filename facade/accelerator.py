@@ -115,11 +115,24 @@ class Accelerator:
         return tensor if self.num_processes == 1 else map_nested(_all_gather, tensor)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """As `gather`, without the samples that only fill up the last batch of an evaluation."""
+        """As `gather`, without the samples that only fill up the last batch of an evaluation.
+
+        With `use_gather_object`, lists of objects of any kind: several processes give one list of them all.
+        """
+        if use_gather_object:
+            return self._gather_objects(input_data)
         gathered = self.gather(input_data)
         if not self.end_of_dataloader or self.remainder <= 0:
             return gathered
         return map_nested(lambda leaf: leaf[: self.remainder], gathered)
+
+    def _gather_objects(self, data: Any) -> Any:
+        if self.num_processes == 1:
+            return data
+        everything: list[Any] = [None] * self.num_processes
+        dist.all_gather_object(everything, data)
+        gathered = [part for parts in everything for part in parts]
+        return gathered[: self.remainder] if self.end_of_dataloader and self.remainder > 0 else gathered
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """Sum, or mean, over all processes, times `scale`."""

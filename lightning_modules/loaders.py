@@ -91,6 +91,7 @@ def build_loader(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     sampler: Sampler[int] | BatchSampler | None = None,
     seed: int | None = None,
+    seedable: bool = True,
     drop_last: bool = False,
     rank: int = 0,
     world_size: int = 1,
@@ -106,6 +107,7 @@ def build_loader(
         sampler: order of the samples; in sequence by default. A plain `RandomSampler` is made to depend on `seed` and
             the epoch alone.
         seed: seed of the data order, by default the seed that torch was given last.
+        seedable: False leaves a `RandomSampler` as it is; its order then depends on torch's global generator.
         drop_last: leave out the last, incomplete round.
         rank: index of this process.
         world_size: number of processes.
@@ -119,7 +121,7 @@ def build_loader(
         common |= {"drop_last": drop_last, "drops_last": drop_last}
         return EpochLoader(dataset, batch_size=batch_size, total=None, **common)
     batch_sampler = ShardedBatchSampler(
-        _seeded(SequentialSampler(dataset) if sampler is None else sampler, seed),  # type: ignore[arg-type]
+        _seeded(SequentialSampler(dataset) if sampler is None else sampler, seed, seedable, world_size),
         batch_size,
         drop_last,
         rank=rank,
@@ -129,7 +131,12 @@ def build_loader(
     return EpochLoader(dataset, batch_sampler=batch_sampler, total=len(dataset), drops_last=drop_last, **common)
 
 
-def _seeded(sampler: Any, seed: int | None) -> Any:
-    if isinstance(sampler, RandomSampler) and not isinstance(sampler, SeedableRandomSampler):
+def _seeded(sampler: Any, seed: int | None, seedable: bool, world_size: int) -> Any:
+    if not isinstance(sampler, RandomSampler) or isinstance(sampler, SeedableRandomSampler):
+        return sampler
+    if seedable:
         return SeedableRandomSampler.like(sampler, torch.initial_seed() if seed is None else seed)
+    if world_size > 1 and sampler.generator is None:
+        # Processes share the state of the global generator here, and have to agree on the order later on too.
+        sampler.generator = torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
     return sampler

@@ -12,6 +12,8 @@ from .callbacks import TrainerCallback as TrainerCallback
 from .callbacks import TrainerControl as TrainerControl
 from .callbacks import TrainerState as TrainerState
 from .facade import EvalPrediction as EvalPrediction
+from .facade import HfArg as HfArg
+from .facade import HfArgumentParser as HfArgumentParser
 from .facade import HubStrategy as HubStrategy
 from .facade import IntervalStrategy as IntervalStrategy
 from .facade import ParallelMode as ParallelMode

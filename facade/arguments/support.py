@@ -14,17 +14,11 @@ from .coercion import FSDP_CONFIG_DEFAULTS, report_to_list
 from .fields import ArgumentFields
 
 _HUB = "nothing is uploaded to the Hub; upload output_dir with huggingface_hub after training"
-_COMPILE = "pass torch.compile(model) as the model"
 _FSDP = "start the script with torchrun to train with DDP"
 
 NOT_YET: dict[str, str] = {
     "optim_target_modules": "low-rank optimizers are not there; pass optimizer_cls_and_kwargs to the Trainer",
     "fp16": "pass bf16=True",
-    "bf16_full_eval": "pass bf16=True, or evaluate a model that was cast to bfloat16",
-    "fp16_full_eval": "pass bf16=True, or evaluate a model that was cast to float16",
-    "torch_compile": _COMPILE,
-    "torch_compile_backend": _COMPILE,
-    "torch_compile_mode": _COMPILE,
     "use_liger_kernel": "apply Liger's kernels to the model before it goes to the Trainer",
     "liger_kernel_config": "apply Liger's kernels to the model before it goes to the Trainer",
     "auto_find_batch_size": "lower per_device_train_batch_size and raise gradient_accumulation_steps",
@@ -48,7 +42,8 @@ _IN_EFFECT = """
     output_dir per_device_train_batch_size num_train_epochs max_steps
     learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio optim optim_args weight_decay
     adam_beta1 adam_beta2 adam_epsilon gradient_accumulation_steps average_tokens_across_devices max_grad_norm
-    label_smoothing_factor bf16 tf32
+    label_smoothing_factor bf16 bf16_full_eval fp16_full_eval tf32
+    torch_compile torch_compile_backend torch_compile_mode
     gradient_checkpointing gradient_checkpointing_kwargs use_cache neftune_noise_alpha torch_empty_cache_steps
     logging_strategy logging_steps logging_first_step logging_nan_inf_filter logging_dir log_on_each_node log_level
     log_level_replica include_num_input_tokens_seen disable_tqdm report_to run_name

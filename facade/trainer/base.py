@@ -35,6 +35,7 @@ from ..arguments.validation import raise_for_problems
 from ..collation import default_collator
 from ..memory import MemoryTracker
 from ..plan import RunPlan, translate
+from ..verbosity import set_verbosity
 from .checks import MissingModelError, check_construction, check_label_names
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class TrainerBase:
     ) -> None:
         self.args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
         check_construction(self.args, locals())
+        set_verbosity(self.args)
         self._seed()
         self._memory_tracker = MemoryTracker(self.args.skip_memory_metrics)
         self._memory_tracker.start("init")
@@ -108,7 +110,8 @@ class TrainerBase:
     def _set_up_model(self, model: nn.Module) -> None:
         self.is_model_parallel = len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
         placed = self.args.place_model_on_device
-        self.place_model_on_device = not self.is_model_parallel if placed is None else placed
+        reduced = self.args.fp16_full_eval or self.args.bf16_full_eval  # moved and cast when it is evaluated
+        self.place_model_on_device = not (self.is_model_parallel or reduced) if placed is None else placed
         if self.place_model_on_device:
             self._move_model_to_device(model, self.args.device)
         self.model = self.model_wrapped = model
@@ -148,6 +151,7 @@ class TrainerBase:
         self._created_lr_scheduler = False
         self._prepared = False
         self._setup_seconds = 0.0
+        self._compiled: nn.Module | None = None
         self._pending_tokens = 0
         self._eval_dataloaders: dict[str, Any] = {}
         self._run: TrainingRun | None = None

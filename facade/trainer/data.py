@@ -111,6 +111,7 @@ class DataSteps(TrainerBase):
             collate_fn=collator,
             sampler=sampler,
             seed=self.args.data_seed,
+            seedable=self.args.accelerator_config.use_seedable_sampler,  # type: ignore[union-attr]
             drop_last=self.args.dataloader_drop_last and not stream,
             rank=self.args.process_index,
             world_size=self.args.world_size,

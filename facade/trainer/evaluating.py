@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..evaluation import Evaluation, EvaluationFeed
@@ -114,6 +115,7 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
         logger.info("  Num examples = %s", self.num_examples(dataloader) if has_length(dataloader) else "unknown")
         logger.info("  Batch size = %s", self.args.eval_batch_size)
         self.callback_handler.eval_dataloader = dataloader
+        self._reduce_precision()
         if callable(getattr(self.optimizer, "eval", None)):
             self.optimizer.eval()
         evaluation = Evaluation(
@@ -126,6 +128,15 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
         run_evaluation(self, evaluation, started=started, test=description == "Prediction")
         self.gather_function = self.accelerator.gather_for_metrics
         return evaluation.output(metric_key_prefix)
+
+    def _reduce_precision(self) -> None:
+        """Cast the whole model, outside of a training, as `bf16_full_eval` and `fp16_full_eval` ask for."""
+        if self.is_in_train:
+            return
+        if self.args.fp16_full_eval:
+            self.model.to(dtype=torch.float16, device=self.args.device)
+        elif self.args.bf16_full_eval:
+            self.model.to(dtype=torch.bfloat16, device=self.args.device)
 
     @contextlib.contextmanager
     def _evaluation_mode(self) -> Iterator[None]:

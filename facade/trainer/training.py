@@ -60,6 +60,8 @@ class Training(Evaluating, OptimizationSteps, Saving):
         self.is_in_train = True
         try:
             self._renew_model(trial)
+            if self.args.fp16_full_eval or self.args.bf16_full_eval:
+                self._move_model_to_device(self.model, self.args.device)
             self._trial = trial
             if checkpoint is not None:
                 self._load_from_checkpoint(checkpoint)
@@ -129,6 +131,7 @@ class Training(Evaluating, OptimizationSteps, Saving):
         self._run = run
         noise = self._start_neftune()
         self._enable_gradient_checkpointing()
+        self._compile()
         align_special_tokens(self.model, self.processing_class)
         try:
             run_fit(run, windows, max_epochs=-1 if endless else length.num_train_epochs)
@@ -316,6 +319,12 @@ class Training(Evaluating, OptimizationSteps, Saving):
         if self.args.gradient_checkpointing:
             options = self.args.gradient_checkpointing_kwargs
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)  # type: ignore[operator]
+
+    def _compile(self) -> None:
+        """Compile the forward pass in place, so that the model stays the same object, with the same names in it."""
+        if self.args.torch_compile and self.model is not self._compiled:
+            self.model.compile(backend=self.args.torch_compile_backend, mode=self.args.torch_compile_mode)
+            self._compiled = self.model
 
     def _track_num_input_tokens(self, inputs: Any) -> None:
         """Count the tokens of a micro-batch, if the arguments ask for it."""

@@ -13,11 +13,6 @@ FIELDS = {item.name for item in dataclasses.fields(TrainingArguments)}
 AWAY_FROM_DEFAULT = {
     "optim_target_modules": "all-linear",
     "fp16": True,
-    "bf16_full_eval": True,
-    "fp16_full_eval": True,
-    "torch_compile": True,
-    "torch_compile_backend": "eager",
-    "torch_compile_mode": "default",
     "use_liger_kernel": True,
     "liger_kernel_config": {"rope": True},
     "auto_find_batch_size": True,

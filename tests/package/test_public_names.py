@@ -31,6 +31,8 @@ NAMES = [
     "EarlyStoppingCallback",
     "EvalPrediction",
     "ExportableState",
+    "HfArg",
+    "HfArgumentParser",
     "HubStrategy",
     "IntervalStrategy",
     "LossCurveCallback",
@@ -155,6 +157,9 @@ LIGHT = {
     "from lightrainer import TrainingArguments": ["lightning", "datasets", "transformers", "accelerate", "optuna"],
     "from lightrainer import TrainingArguments; TrainingArguments('out', use_cpu=True, report_to='none')": [
         *("lightning", "torchmetrics", "datasets", "transformers", "accelerate", "optuna", "matplotlib", "tensorboard"),
+    ],
+    "from lightrainer import HfArgumentParser, TrainingArguments; HfArgumentParser(TrainingArguments)": [
+        *("torch", "lightning", "datasets", "transformers", "accelerate", "numpy", "yaml"),
     ],
     "from lightrainer import TrainerCallback, TrainerState, EarlyStoppingCallback": ["lightning", "transformers"],
     "from lightrainer import Trainer": ["lightning", "datasets", "transformers", "accelerate", "matplotlib"],

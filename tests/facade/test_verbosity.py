@@ -1,0 +1,40 @@
+"""`log_level` is heard, and `passive` is silent about it."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import logging, torch
+from lightrainer import Trainer, TrainingArguments
+{setup}
+quiet = {{"save_strategy": "no", "disable_tqdm": True}}
+args = TrainingArguments({folder!r}, use_cpu=True, max_steps=1, log_level={level!r}, **quiet)
+model = torch.nn.Linear(1, 1)
+model.forward = lambda x, labels: {{"loss": torch.nn.functional.linear(x, model.weight).sum()}}
+Trainer(model, args, train_dataset=[{{"x": torch.ones(1), "labels": 1}}]).train()
+print("level", logging.getLogger("lightrainer").level)
+"""
+
+
+def run(folder, level, setup=""):
+    program = PROGRAM.format(folder=str(folder), level=level, setup=setup)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+LEVELS = [("info", 20, True), ("error", 40, False), ("passive", 0, False)]
+
+
+@pytest.mark.parametrize(("level", "number", "heard"), LEVELS)
+def test_the_level_is_that_of_the_arguments(tmp_path, level, number, heard):
+    done = run(tmp_path, level)
+    assert f"level {number}" in done.stdout
+    assert ("Running training" in done.stderr) is heard
+
+
+def test_a_script_that_logs_itself_hears_it_once(tmp_path):
+    done = run(tmp_path, "info", setup="logging.basicConfig()")
+    assert done.stderr.count("Running training") == 1

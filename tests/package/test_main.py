@@ -1,0 +1,118 @@
+"""The command line of the package."""
+
+import importlib.metadata
+import subprocess
+import sys
+
+import pytest
+
+import lightrainer
+from lightrainer.__main__ import main
+from lightrainer.facade.plan import translate
+
+
+def run(*words, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "lightrainer", *words], capture_output=True, text=True, timeout=120, cwd=cwd
+    )
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Nothing is ever written: neither into the working directory nor beside it."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    yield
+    assert [path.name for path in tmp_path.rglob("*")] == ["here"]
+
+
+def test_the_version(tmp_path):
+    done = run("--version", cwd=tmp_path / "here")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"lightrainer {lightrainer.__version__}\n", "")
+
+
+def test_the_plan_as_a_program(tmp_path):
+    done = run("plan", "--output_dir", "not/there", "--learning-rate", "1e-3", "--use_cpu", cwd=tmp_path / "here")
+    assert (done.returncode, done.stderr) == (0, "")
+    args = lightrainer.TrainingArguments("not/there", learning_rate=1e-3, use_cpu=True)
+    assert done.stdout == f"{translate(args)}\n"
+
+
+def test_a_problem_as_a_program(tmp_path):
+    done = run("plan", "--learning_rate", "-1", "--warmup_steps", "-1", cwd=tmp_path / "here")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "learning_rate=-1.0" in done.stderr
+    assert "warmup_steps=-1.0" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_plan_in_this_process(capsys):
+    assert main(["plan", "--max_steps", "7", "--use_cpu", "--optim", "sgd"]) == 0
+    printed = capsys.readouterr().out
+    args = lightrainer.TrainingArguments(max_steps=7, use_cpu=True, optim="sgd")
+    assert printed == f"{translate(args)}\n"
+    assert printed != f"{translate(lightrainer.TrainingArguments(use_cpu=True))}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plan", "--learning_rte", "1"], "Did you mean 'learning_rate'"),
+        (["plan", "--max_steps", "many"], "argument --max_steps/--max-steps: invalid int value: 'many'"),
+        (["plan", "--optim", "adamx"], "invalid choice: 'adamx'"),
+        (["plan", "--fp16"], "fp16=True: pass bf16=True"),
+        (["plan", "--fsdp_config", "no.json"], "no.json"),
+        (["plan", "--lr_scheduler_kwargs", "{a}"], "is not JSON"),
+        (["plan", "stray"], "stray"),
+        (["plann"], "invalid choice: 'plann'"),
+        ([], "the following arguments are required: COMMAND"),
+        (["--wrong"], "the following arguments are required: COMMAND"),
+        (["--wrong", "plan"], "--wrong"),
+    ],
+)
+def test_problems_end_with_status_2_and_the_message(words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    printed = capsys.readouterr()
+    assert stop.value.code == 2
+    assert message in printed.err
+    assert "[options]" in printed.err or "COMMAND" in printed.err
+    assert printed.out == ""
+    assert len(printed.err) < 1500
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--help"], "show what Lightning is given"),
+        (["plan", "--help"], "--learning_rate FLOAT"),
+        (["--version"], lightrainer.__version__),
+    ],
+)
+def test_questions_end_with_status_0(words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 0
+    assert message in capsys.readouterr().out
+
+
+def test_the_words_of_this_program_are_the_default(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["lightrainer", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out == f"lightrainer {lightrainer.__version__}\n"
+
+
+def test_a_file_of_options_beside_the_program_is_not_read(tmp_path_factory, monkeypatch, capsys):
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "lightrainer.args").write_text("--max_steps 99")
+    monkeypatch.setattr(sys, "argv", [str(folder / "lightrainer"), "plan"])
+    assert main() == 0
+    assert "3, -1" in capsys.readouterr().out
+
+
+def test_the_console_script_is_this_function():
+    """As the project file says; an installation that is older than it has no such script yet."""
+    scripts = importlib.metadata.entry_points(group="console_scripts", name="lightrainer")
+    assert all(script.load() is main for script in scripts)
