@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import nn
 
+from ..lightning_modules.collators import ignored_columns_message, no_columns_left_error
+
 logger = logging.getLogger(__name__)
 
 
@@ -40,18 +42,7 @@ def remove_unused(dataset: Any, columns: Sequence[str], model_name: str, descrip
     unused = [name for name in dataset.column_names if name not in columns]
     if not unused:
         return dataset
-    place = f"the {description} data" if description else "the data"
     if len(unused) == len(dataset.column_names):
-        raise ValueError(
-            f"No column of {place} is an argument of {model_name}.forward: the data has {', '.join(unused)}; the "
-            f"model takes {', '.join(columns)}. Rename the columns, or set remove_unused_columns=False if your "
-            "data_collator makes the model's inputs out of them."
-        )
-    logger.info(
-        "Columns of %s that %s.forward does not take are left out: %s. To keep them for a data_collator, set "
-        "remove_unused_columns=False.",
-        place,
-        model_name,
-        ", ".join(unused),
-    )
+        raise no_columns_left_error(unused, columns, model_name, description)
+    logger.info(ignored_columns_message(unused, model_name, description))
     return dataset.remove_columns(unused)

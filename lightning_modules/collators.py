@@ -334,5 +334,5 @@ def no_columns_left_error(
     return ValueError(
         f"No column of the {description + ' ' if description else ''}data is one that the model takes. The data has: "
         f"{', '.join(columns)}. {forward} takes: {', '.join(signature_columns)}. Rename the columns, or set "
-        "`remove_unused_columns=False` to pass all of them to the collator."
+        "`remove_unused_columns=False` to pass all of them to the data_collator."
     )
