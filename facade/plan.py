@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..lightning_modules.names import SchedulerType
+from ..lightning_modules.names import OptimizerNames, SchedulerType
 from ..lightning_modules.optimizers import OptimizerConfig
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class RunPlan:
             ("num_train_epochs, max_steps", "Trainer(max_epochs=, max_steps=)", f"{self.epochs:g}, {self.max_steps}"),
             ("gradient_accumulation_steps", "micro-batches in a batch", str(self.micro_batches)),
             ("max_grad_norm", "clipping before the step", f"{self.max_grad_norm:g}" if self.max_grad_norm else "none"),
-            ("optim, adam_*, weight_decay", "configure_optimizers()", repr(self.optimizer)),
+            ("optim, adam_*, weight_decay", "configure_optimizers()", _described(self.optimizer)),
             ("lr_scheduler_*, warmup_steps", "configure_optimizers()", schedule),
             ("report_to", "callbacks", ", ".join(self.loggers) or "none"),
             ("output_dir", "Trainer(default_root_dir=)", self.default_root_dir),
@@ -150,6 +151,12 @@ def optimizer_config(args: TrainingArguments) -> OptimizerConfig:
         epsilon=args.adam_epsilon,
         args=args.optim_args,
     )
+
+
+def _described(optimizer: OptimizerConfig) -> str:
+    fields = {field.name: getattr(optimizer, field.name) for field in dataclasses.fields(optimizer)}
+    name = OptimizerNames(fields.pop("name")).value
+    return ", ".join([name, *(f"{field}={value}" for field, value in fields.items() if value is not None)])
 
 
 def _single(device: Any) -> StrategyPlan:
