@@ -81,7 +81,7 @@ class Saving(Reporting):
         owner = self._from_main_process(checkpoints.owner_token())
         folder = checkpoints.staging_path(final, owner)
         if self.args.should_save:
-            checkpoints.begin(final)
+            checkpoints.begin(final, owner)
         self.accelerator.wait_for_everyone()
         try:
             yield folder

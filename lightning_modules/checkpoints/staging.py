@@ -51,10 +51,14 @@ def staging_path(final: StrPath, owner: str | None = None) -> Path:
     return _hidden(Path(final), "partial", owner)
 
 
-def begin(final: StrPath) -> Path:
+def begin(final: StrPath, owner: str | None = None) -> Path:
     """Make the empty folder in which the main process and its companions write `final`.
 
     What the same process left there from an earlier attempt is removed.
+
+    Args:
+        final: the folder's name when it is complete.
+        owner: as for `staging_path`.
 
     Raises:
         FileExistsError: `final` is an ordinary file.
@@ -62,7 +66,7 @@ def begin(final: StrPath) -> Path:
     final = Path(final)
     if final.exists() and not final.is_dir():
         raise FileExistsError(f"a folder is to be written as {final}, but a file of that name exists; move it away")
-    staging = staging_path(final)
+    staging = staging_path(final, owner)
     disk.delete(staging)
     staging.mkdir(parents=True)
     return staging

@@ -7,51 +7,11 @@ import weakref
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback
 from lightning.pytorch.utilities import CombinedLoader
+from plain_fit import Loader, Model, make_trainer, run
 
 from lightrainer.lightning_modules import engine
-
-
-def make_trainer(**kwargs):
-    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    options |= {"enable_model_summary": False, "num_sanity_val_steps": 0}
-    return Trainer(accelerator="cpu", max_epochs=1, **options, **kwargs)
-
-
-class Loader:
-    def __iter__(self):
-        return iter([torch.ones(1), torch.ones(1)])
-
-    def __len__(self):
-        return 2
-
-
-class Model(LightningModule):
-    def __init__(self, at_step=lambda: None):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.at_step = at_step
-
-    def training_step(self, batch, batch_idx):
-        self.at_step()
-        return (self.weight * batch).sum()
-
-    def validation_step(self, batch, batch_idx):
-        self.at_step()
-
-    test_step = validation_step
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-def run(trainer, module, verb="fit", loader=None):
-    if verb == "fit":
-        trainer.limit_val_batches = 0
-    loader = engine.combined(Loader() if loader is None else loader, training=verb == "fit")
-    with engine.quiet():
-        trainer.fit(module, loader, []) if verb == "fit" else getattr(trainer, verb)(module, loader, verbose=False)
 
 
 class Heard(logging.Handler):
