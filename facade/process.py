@@ -127,8 +127,12 @@ def _join(use_cpu: bool, backend: str | None, timeout: float) -> ProcessEnvironm
     if device.type == "cuda":
         torch.cuda.set_device(device)
     chosen = backend or ("nccl" if device.type == "cuda" else "gloo")
+    # Its functions have the default group of the moment of its import as the default of an argument, and DDP imports
+    # it: imported later than the group is made it would keep the group, and its threads, alive beyond `_leave`.
+    import torch.distributed.nn.functional  # noqa: F401
+
     dist.init_process_group(chosen, timeout=timedelta(seconds=timeout))
-    # Without this a gloo run may end with "terminate called without an active exception".
+    # A gloo group whose threads outlive Python may end with "terminate called without an active exception".
     atexit.register(_leave)
     return _from_group(use_cpu)
 

@@ -5,6 +5,7 @@
 Every rank writes what it saw to `OUTPUT_FOLDER/SCENARIO-rank<rank>.json`.
 """
 
+import atexit
 import gc
 import hashlib
 import importlib
@@ -172,6 +173,9 @@ def sorted_first(predictions: Any) -> list[int]:
 def main(library: str, scenario: str, folder: Path) -> None:
     warnings.filterwarnings("ignore")
     written = watch_writing(folder)
+    if library == "transformers":
+        # Imported later, by DDP, it would hold the process group as a default argument, so that it never ends.
+        importlib.import_module("torch.distributed.nn.functional")
     api = importlib.import_module(library)
     trainer = trainer_of(api, scenario, folder)
     output = trainer.train(resume_from_checkpoint=True if scenario == "resumed" else None)
@@ -195,11 +199,21 @@ def main(library: str, scenario: str, folder: Path) -> None:
     (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(seen))
     if library == "transformers":
         # The reference leaves the process group open, which may end in a crash at the exit; and to close it while the
-        # wrapped model is alive may end in a deadlock. Ours must do without such care.
+        # wrapped model is alive may end in a deadlock. Ours must do without such care, and without the import above.
         del trainer
         gc.collect()
         torch.distributed.destroy_process_group()
 
 
+def require_end_of_group() -> None:
+    """Exit with 3 if a thread of the process group is still there: a crash at the exit would be a matter of luck."""
+    tasks = Path("/proc/self/task")
+    names = [(task / "comm").read_text().strip() for task in tasks.iterdir()] if tasks.exists() else []
+    if left := [name for name in names if "gloo" in name]:
+        print("threads of the process group outlived it:", left, flush=True)
+        os._exit(3)
+
+
 if __name__ == "__main__":
+    atexit.register(require_end_of_group)  # first to be registered, so last to run
     main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
