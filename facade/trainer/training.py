@@ -14,15 +14,15 @@ from torch.utils.data import DataLoader
 
 from ...callbacks import TrainerState, collect_states
 from ...lightning_modules import checkpoints
-from ...lightning_modules.neftune import neftune_hook
 from ...lightning_modules.windows import WindowLoader
 from ..metrics import speed_metrics
 from ..results import TrainingLength, TrainOutput
 from ..sizes import has_length
-from ..special_tokens import align_special_tokens
 from .evaluating import Evaluating
 from .optimization import OptimizationSteps
+from .preparing import ModelPreparation
 from .saving import Saving
+from .tokens import TokenCounting
 
 if TYPE_CHECKING:
     from ..run import TrainingRun
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Training(Evaluating, OptimizationSteps, Saving):
+class Training(Evaluating, OptimizationSteps, ModelPreparation, TokenCounting, Saving):
     """From the first step to the last."""
 
     def train(
@@ -129,16 +129,11 @@ class Training(Evaluating, OptimizationSteps, Saving):
             run.skip()
             return self._output
         self._run = run
-        noise = self._start_neftune()
-        self._enable_gradient_checkpointing()
-        self._compile()
-        align_special_tokens(self.model, self.processing_class)
         try:
-            run_fit(run, windows, max_epochs=-1 if endless else length.num_train_epochs)
+            with self._model_prepared():
+                run_fit(run, windows, max_epochs=-1 if endless else length.num_train_epochs)
         finally:
             self._run = None
-            if noise is not None:
-                noise.remove()
         if run.evaluated_last:  # no step put it back in training mode, and scripts go on to use it
             self.model.eval()
         return self._output
@@ -309,55 +304,3 @@ class Training(Evaluating, OptimizationSteps, Saving):
             if os.path.exists(best) and not os.path.samefile(folder, best):
                 logger.info("Removing %s: save_total_limit is 1", folder)
                 checkpoints.discard(folder)
-
-    def _start_neftune(self) -> Any:
-        if self.neftune_noise_alpha is None:
-            return None
-        return neftune_hook(self.model, self.neftune_noise_alpha)
-
-    def _enable_gradient_checkpointing(self) -> None:
-        if self.args.gradient_checkpointing:
-            options = self.args.gradient_checkpointing_kwargs
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)  # type: ignore[operator]
-
-    def _compile(self) -> None:
-        """Compile the forward pass in place, so that the model stays the same object, with the same names in it."""
-        if self.args.torch_compile and self.model is not self._compiled:
-            self.model.compile(backend=self.args.torch_compile_backend, mode=self.args.torch_compile_mode)
-            self._compiled = self.model
-
-    def _track_num_input_tokens(self, inputs: Any) -> None:
-        """Count the tokens of a micro-batch, if the arguments ask for it."""
-        how = self.args.include_num_input_tokens_seen
-        if how == "no":
-            return
-        tokens = self._count_tokens(inputs, how)
-        if self.args.world_size > 1:  # asking the other processes can wait until somebody wants to know
-            self._pending_tokens += tokens
-        else:
-            self.state.num_input_tokens_seen += tokens
-
-    def _count_tokens(self, inputs: Any, how: Any) -> int:
-        name = getattr(self.model, "main_input_name", "input_ids")
-        if name not in inputs:
-            logger.warning(
-                "include_num_input_tokens_seen is on, but the batch has no %r, the model's main_input_name.", name
-            )
-            return 0
-        if how == "non_padding":
-            if "attention_mask" in inputs:
-                return int(inputs["attention_mask"].sum())
-            padding = getattr(self.processing_class, "pad_token_id", None)
-            if padding is not None:
-                return int((inputs[name] != padding).sum())
-            logger.warning(
-                "Padding cannot be told from tokens without attention_mask or pad_token_id: all are counted."
-            )
-        return inputs[name].numel()
-
-    def _flush_input_tokens(self) -> None:
-        if self.args.world_size == 1 or self.args.include_num_input_tokens_seen == "no":
-            return
-        pending = torch.tensor(self._pending_tokens, device=self.args.device)
-        self.state.num_input_tokens_seen += int(self.accelerator.reduce(pending))
-        self._pending_tokens = 0
