@@ -29,6 +29,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from . import schedule_curves as curves
 from .names import SchedulerType
+from .optimizers.layerwise import LayerwiseOptimizer, LayerwiseSchedule
 
 __all__ = [
     "SCHEDULES",
@@ -304,7 +305,7 @@ def get_scheduler(
 
     Args:
         name: a `SchedulerType` or its value.
-        optimizer: see the module.
+        optimizer: see the module; a layerwise one gets a schedule for each parameter.
         num_warmup_steps: see the module; not needed by the constant and plateau schedules.
         num_training_steps: see the module; needed by those that end.
         scheduler_specific_kwargs: the schedule's own arguments. The constant schedules have none: what is given there
@@ -316,6 +317,11 @@ def get_scheduler(
     """
     name = SchedulerType(name)
     kwargs = dict(scheduler_specific_kwargs or {})
+    if isinstance(optimizer, LayerwiseOptimizer):
+        if name is SchedulerType.REDUCE_ON_PLATEAU:
+            raise ValueError(f"The schedule {name.value!r} waits for a metric, but layerwise optimizers do not wait.")
+        rest = (num_warmup_steps, num_training_steps, scheduler_specific_kwargs)
+        return LayerwiseSchedule(optimizer, lambda inner: get_scheduler(name, inner, *rest))
     if name is SchedulerType.REDUCE_ON_PLATEAU:
         return get_reduce_on_plateau_schedule(optimizer, **kwargs)
     parameters = inspect.signature(SCHEDULES[name]).parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,8 +10,18 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from ...lightning_modules.optimizers import decay_parameter_names, optimizer_class_and_kwargs, parameter_groups
+from ...lightning_modules.names import OptimizerNames
+from ...lightning_modules.optimizers import (
+    build_optimizer,
+    decay_parameter_names,
+    let_backward_step,
+    optimizer_class_and_kwargs,
+    parameter_groups,
+    steps_in_backward,
+)
 from ...lightning_modules.schedules import get_scheduler
+from ...lightning_modules.sharding import clip_grad_norm, whole
+from .. import models, optimizer_limits
 from ..plan import optimizer_config
 from .base import TrainerBase
 
@@ -18,33 +29,44 @@ from .base import TrainerBase
 class OptimizationSteps(TrainerBase):
     """From arguments to steps."""
 
+    _training_steps: int | None = None
+
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """As `transformers.Trainer.create_optimizer_and_scheduler`, and called by `train` as documented.
 
         Args:
             num_training_steps: optimizer steps of the whole training.
         """
+        self._training_steps = num_training_steps
         self.create_optimizer()
         self.create_scheduler(num_training_steps=num_training_steps)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """As `transformers.Trainer.create_optimizer`: made once; one that was passed in stays."""
-        if self.optimizer is not None:
-            return self.optimizer
-        model = self.model if model is None else model
-        groups: Any = parameter_groups(model, self.args.weight_decay, self.get_decay_parameter_names(model))
-        if self.optimizer_cls_and_kwargs is not None:
-            optimizer_cls, given = self.optimizer_cls_and_kwargs
-        else:
-            optimizer_cls, given = self.get_optimizer_cls_and_kwargs(self.args, model)
-        kwargs = dict(given)
-        for name in ("params", "model", "optimizer_dict"):  # how some optimizers are told their parameters
-            groups = kwargs.pop(name, groups)
-        self.optimizer = optimizer_cls(groups, **kwargs)
+        if self.optimizer is None:
+            model = self.model if model is None else model
+            groups = parameter_groups(model, self.args.weight_decay, self.get_decay_parameter_names(model))
+            optimizer_cls, kwargs = self.optimizer_cls_and_kwargs or self._optimizer_of_arguments(model)
+            self.optimizer = build_optimizer(optimizer_cls, kwargs, model, groups)
+        optimizer_limits.check(self.args, self.optimizer)
         return self.optimizer
+
+    def _optimizer_of_arguments(self, model: nn.Module) -> tuple[Any, dict[str, Any]]:
+        """Class and arguments; a warm-up that the optimizer does itself is counted in steps, not as a share of them."""
+        optimizer_cls, kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
+        if not 0 < kwargs.get("warmup_steps", 0) < 1:
+            return optimizer_cls, kwargs
+        if self._training_steps is None:
+            raise ValueError(
+                f"warmup_steps={self.args.warmup_steps} is a share of the training, whose length is not known yet, and "
+                f"optim={OptimizerNames(self.args.optim).value!r} warms up by itself. Set warmup_steps to a number of "
+                "steps, or call create_optimizer_and_scheduler."
+            )
+        return optimizer_cls, {**kwargs, "warmup_steps": self.args.get_warmup_steps(self._training_steps)}
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
         """As `transformers.Trainer.create_scheduler`: made once; one that was passed in stays."""
+        let_backward_step(self.optimizer)
         if self.lr_scheduler is None:
             self.lr_scheduler = get_scheduler(
                 self.args.lr_scheduler_type,
@@ -58,8 +80,19 @@ class OptimizationSteps(TrainerBase):
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: Any, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
-        """As `transformers.Trainer.get_optimizer_cls_and_kwargs`: class and arguments, but for the parameters."""
-        return optimizer_class_and_kwargs(optimizer_config(args))
+        """As `transformers.Trainer.get_optimizer_cls_and_kwargs`: class and arguments, but for the parameters.
+
+        Args:
+            args: the training arguments.
+            model: needed by GaLore, APOLLO and LOMO, which take their parameters from it.
+
+        Raises:
+            ImportError: the optimizer is one of a library that is not installed; says what to install.
+            ValueError: the optimizer and other arguments do not go together.
+            NotImplementedError: the optimizer works in one process only.
+        """
+        optimizer_limits.check_name(args)
+        return optimizer_class_and_kwargs(optimizer_config(args), model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """As `transformers.Trainer.get_decay_parameter_names`: all but biases and normalisation layers."""
@@ -86,6 +119,10 @@ class OptimizationSteps(TrainerBase):
         found = (group for group in groups if any(wanted is one for one in group["params"]))
         return next(found, [group["params"] for group in groups])
 
+    def _backward_arguments(self) -> dict[str, Any]:
+        """What `accelerator.backward` is given beside the loss: LOMO steps in it."""
+        return {"learning_rate": self._get_learning_rate()} if steps_in_backward(self.optimizer) else {}
+
     def _require_optimizer(self) -> Optimizer:
         if self.optimizer is None:
             raise ValueError("There is no optimizer yet: train() makes it, or create_optimizer().")
@@ -100,9 +137,14 @@ class OptimizationSteps(TrainerBase):
         return rate.item() if isinstance(rate, torch.Tensor) else rate
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
+        if models.unwrap_model(model) is not model:  # only the wrapper knows the norm of all parts
+            return clip_grad_norm(model, self.args.max_grad_norm)
         return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | None = None) -> torch.Tensor:
         if grad_norm is not None:
             return grad_norm
-        return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        self.accelerator.unscale_gradients()
+        if models.unwrap_model(model) is not model:
+            return clip_grad_norm(model, math.inf)
+        return whole(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))

@@ -1,0 +1,60 @@
+"""The documented parameter groups: weight decay on everything but biases and norms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from torch import nn
+
+__all__ = ["decay_parameter_names", "parameter_groups"]
+
+# Looked for in the lower case name of a parameter, from the model down: "norm" only as a whole word or after "_".
+_NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|[._])norm(?:$|\.)")
+
+
+def decay_parameter_names(model: nn.Module) -> list[str]:
+    """As `Trainer.get_decay_parameter_names`, but one walk over the modules instead of one per level.
+
+    Left out are the parameters of every `nn.LayerNorm` below the model, and those with "bias", "layernorm", "rmsnorm"
+    or a part that is "norm" or ends in "_norm" in their name.
+
+    Args:
+        model: any module.
+
+    Returns:
+        Names in the reference's order: those of the children first. A module that is reached in two ways is listed
+        twice, and a parameter that is None is listed too.
+    """
+    names: list[str] = []
+    _collect_names(model, "", names)
+    return [name for name in names if not _NO_DECAY.search(name.lower())]
+
+
+def _collect_names(module: nn.Module, prefix: str, names: list[str]) -> None:
+    for child_name, child in module.named_children():
+        if not isinstance(child, nn.LayerNorm):
+            _collect_names(child, f"{prefix}{child_name}.", names)
+    names.extend(prefix + name for name in module._parameters)
+
+
+def parameter_groups(
+    model: nn.Module, weight_decay: float, decay_names: Collection[str] | None = None
+) -> list[dict[str, Any]]:
+    """The two parameter groups of `Trainer.create_optimizer`: with weight decay, then without.
+
+    Args:
+        model: its parameters with `requires_grad` are listed, in the order of `named_parameters`.
+        weight_decay: decay of the first group.
+        decay_names: names of the parameters in the first group, by default `decay_parameter_names(model)`.
+
+    Returns:
+        Two dicts with "params" and "weight_decay"; either list may be empty.
+    """
+    decaying = frozenset(decay_parameter_names(model) if decay_names is None else decay_names)
+    groups = [{"params": [], "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups[name not in decaying]["params"].append(parameter)
+    return groups
