@@ -12,7 +12,12 @@ import torch.distributed as dist
 from torch import nn
 
 from ..lightning_modules.collect import map_nested
+from ..lightning_modules.objects import cut_objects, join_objects
+from ..lightning_modules.optimizers import steps_in_backward
+from ..lightning_modules.precision import HALF, LossScaler
+from ..lightning_modules.sharding import whole
 from .models import unwrap_model
+from .plan import PRECISIONS
 
 if TYPE_CHECKING:
     from .arguments import TrainingArguments
@@ -32,23 +37,23 @@ class Accelerator:
         self.args = args
         self.sync_gradients = True
         self.gradient_accumulation_steps = args.gradient_accumulation_steps
-        self.even_batches = args.accelerator_config.even_batches  # type: ignore[union-attr]  # made in __post_init__
-        self.dataloader_config = SimpleNamespace(dispatch_batches=None, even_batches=self.even_batches)
-        self.parallelism_config = None
+        config: Any = args.accelerator_config
+        self.even_batches = config.even_batches
+        self.sync_each_batch = bool((config.gradient_accumulation_kwargs or {}).get("sync_each_batch", False))
+        self.dataloader_config = SimpleNamespace(**config.to_dict(), data_seed=args.data_seed)
+        self.parallelism_config = args.parallelism_config
         self.torch_device_mesh = None
-        self.optimizer_step_was_skipped = False
         self.state = SimpleNamespace(deepspeed_plugin=None, fsdp_plugin=None, num_processes=args.world_size)
         self.end_of_dataloader = False
         self.remainder = -1
         self._backward: Callable[..., None] | None = None
-        self._forward_context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+        self._optimizer: Callable[[], Any] = _none
+        self._scaler: LossScaler | None = None
 
-    def bind(
-        self, backward: Callable[..., None] | None, forward_context: Callable[[], Any] = contextlib.nullcontext
-    ) -> None:
-        """Connect to a run of Lightning, or with None leave it."""
+    def bind(self, backward: Callable[..., None] | None, optimizer: Callable[[], Any] | None = None) -> None:
+        """Connect to a run of Lightning, with its backward pass and its optimizer, or with None leave it."""
         self._backward = backward
-        self._forward_context = forward_context
+        self._optimizer = optimizer or _none
 
     @property
     def device(self) -> torch.device:
@@ -86,26 +91,75 @@ class Accelerator:
         return self.args.mixed_precision
 
     @property
+    def scaler(self) -> LossScaler | None:
+        """Scales losses under fp16, on the CPU too; None in other precisions."""
+        if self.mixed_precision != "fp16":
+            return None
+        if self._scaler is None:
+            self._scaler = LossScaler(self.device.type)
+        return self._scaler
+
+    def renew_scaler(self) -> LossScaler | None:
+        """A scaler with the scale of the last training, but without what an interrupted step left in it."""
+        last = self.scaler
+        if last is not None:
+            self._scaler = LossScaler(self.device.type)
+            self._scaler.load_state_dict(last.state_dict())
+        return self.scaler
+
+    @property
+    def optimizer_step_was_skipped(self) -> bool:
+        """Whether fp16 left out the last optimizer step; never for optimizers that skip it themselves (fused ones)."""
+        scaler = self.scaler
+        return scaler is not None and scaler.step_was_skipped
+
+    @property
     def distributed_type(self) -> str:
         """`NO`, `MULTI_CPU` or `MULTI_GPU`."""
         if self.num_processes == 1:
             return "NO"
         return "MULTI_CPU" if self.device.type == "cpu" else "MULTI_GPU"
 
-    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Backward pass of one micro-batch, the way that strategy and precision want it."""
-        if self._backward is None:
-            loss.backward(**kwargs)
+    def backward(self, loss: torch.Tensor, learning_rate: float | None = None, **kwargs: Any) -> None:
+        """Backward pass of one micro-batch, the way that strategy and precision want it.
+
+        Args:
+            loss: of the micro-batch.
+            learning_rate: for an optimizer that steps in the backward pass, such as LOMO; others do not need it.
+            kwargs: for `torch.Tensor.backward`.
+        """
+        optimizer: Any = None if learning_rate is None else self._optimizer()
+        fused = steps_in_backward(optimizer)
+        if self._backward is not None:
+            self._backward(loss, **kwargs, **({"learning_rate": learning_rate} if fused else {}))
+        elif fused:
+            optimizer.fused_backward(loss, learning_rate)
         else:
-            self._backward(loss, **kwargs)
+            loss.backward(**kwargs)
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
-        """Scale gradients down to `max_norm`; returns the norm that they had."""
-        return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
+        """Scale gradients down to `max_norm`, without the loss scale of fp16; returns the norm that they had."""
+        self.unscale_gradients()
+        return whole(nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type))
+
+    def unscale_gradients(self, optimizer: Any = None) -> None:
+        """Take the loss scale of fp16 out of the gradients; twice in one step is fine, and other precisions too.
+
+        Args:
+            optimizer: one optimizer or several, by default that of the run.
+        """
+        scaler = self.scaler
+        if scaler is None:
+            return
+        given = self._optimizer() if optimizer is None else optimizer
+        for one in given if isinstance(given, (list, tuple)) else [given]:
+            if one is not None:
+                scaler.unscale_(one)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """The precision plugin's context for a forward pass."""
-        return self._forward_context()
+        """What forward passes of the model run in, for other code, in a training or not."""
+        dtype = HALF.get(PRECISIONS[self.mixed_precision])
+        return contextlib.nullcontext() if dtype is None else torch.autocast(self.device.type, dtype=dtype)
 
     def gather(self, tensor: Any) -> Any:
         """The tensors of all processes, joined along the first dimension, on every process; nested ones too.
@@ -117,22 +171,23 @@ class Accelerator:
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """As `gather`, without the samples that only fill up the last batch of an evaluation.
 
-        With `use_gather_object`, lists of objects of any kind: several processes give one list of them all.
+        With `use_gather_object` there may be more than tensors: see `join_objects` for what becomes of it.
         """
         if use_gather_object:
             return self._gather_objects(input_data)
         gathered = self.gather(input_data)
         if not self.end_of_dataloader or self.remainder <= 0:
             return gathered
-        return map_nested(lambda leaf: leaf[: self.remainder], gathered)
+        return map_nested(lambda leaf: leaf[: self.remainder] if leaf.ndim else leaf, gathered)
 
     def _gather_objects(self, data: Any) -> Any:
         if self.num_processes == 1:
             return data
         everything: list[Any] = [None] * self.num_processes
         dist.all_gather_object(everything, data)
-        gathered = [part for parts in everything for part in parts]
-        return gathered[: self.remainder] if self.end_of_dataloader and self.remainder > 0 else gathered
+        gathered = join_objects(everything)
+        last = self.end_of_dataloader and self.remainder > 0
+        return cut_objects(gathered, self.remainder) if last else gathered
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """Sum, or mean, over all processes, times `scale`."""
@@ -186,6 +241,10 @@ class Accelerator:
         return [None for _ in objects]
 
 
+def _none() -> None:
+    """Outside of a run there is no optimizer."""
+
+
 def _all_gather(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         everything: list[Any] = [None] * dist.get_world_size()
@@ -198,6 +257,11 @@ def _all_gather(leaf: Any) -> Any:
 
 
 def _pad_to_longest(leaf: torch.Tensor, dim: int, pad_index: int, pad_first: bool) -> torch.Tensor:
+    if not isinstance(leaf, torch.Tensor):
+        raise TypeError(
+            f"There is a {type(leaf).__name__} among predictions and labels, and several processes exchange tensors. "
+            "Set eval_use_gather_object=True to have everything pickled, or return tensors alone."
+        )
     if dim >= leaf.dim():
         return leaf
     length = torch.tensor(leaf.shape[dim], device=leaf.device)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from ..lightning_modules import engine
 from ..lightning_modules._lightning import Trainer as LightningTrainer
-from ..lightning_modules.collect import map_nested
-from ..lightning_modules.driven import DrivenModule
+from ..lightning_modules.driven import DrivenModule, ShardedModule
+from ..lightning_modules.precision import casting
+from ..lightning_modules.sharding import is_sharded
+from . import models
 from .contracts import Host
 from .evaluation import Evaluation
-from .plan import RunPlan
 from .sizes import has_length
 
 if TYPE_CHECKING:
@@ -30,21 +29,26 @@ class EvaluationDriver:
     def __init__(self, evaluation: Evaluation) -> None:
         self.evaluation = evaluation
 
-    def evaluation_step(self, inputs: Any) -> None:
+    def evaluation_step(self, inputs: Any) -> Any:
         """One batch."""
-        self.evaluation.step(inputs)
+        return self.evaluation.step(inputs)
+
+    def evaluation_end(self) -> dict[str, float]:
+        """The metrics."""
+        return self.evaluation.numbers()
 
 
-def build_lightning_trainer(plan: RunPlan, callbacks: list[Any], **kwargs: Any) -> LightningTrainer:
-    """The Lightning Trainer of a plan: bare, so that only what was asked for happens.
+def build_lightning_trainer(host: Host, **kwargs: Any) -> LightningTrainer:
+    """The Lightning Trainer for the plan of a Trainer: bare, so that only what was asked for happens.
 
     Args:
-        plan: the translated arguments.
-        callbacks: Lightning callbacks of the user.
+        host: the Trainer, with its plan and the Lightning callbacks of the user.
         kwargs: further arguments of `lightning.Trainer`.
     """
+    callbacks = host._lightning_callbacks
     trainer = LightningTrainer(
-        **plan.trainer_kwargs(),
+        **host.plan.trainer_kwargs(),
+        plugins=[_precision(host)],
         callbacks=list(callbacks),
         logger=False,
         enable_checkpointing=_any_of(callbacks, "Checkpoint"),
@@ -53,7 +57,6 @@ def build_lightning_trainer(plan: RunPlan, callbacks: list[Any], **kwargs: Any) 
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
         inference_mode=False,
-        **_precision(plan.precision),
         **kwargs,
     )
     engine.leave_signals_alone(trainer)
@@ -70,11 +73,9 @@ def run_fit(run: TrainingRun, windows: WindowLoader, *, max_epochs: int) -> None
         max_epochs: passes over it, -1 for no limit.
     """
     trainer = run.trainer
-    module = DrivenModule(trainer.model, run)
+    module = _module(trainer, run)
     with engine.quiet(_is_quiet()):
-        lightning_trainer = build_lightning_trainer(
-            trainer.plan, trainer._lightning_callbacks, max_epochs=max_epochs, limit_val_batches=0
-        )
+        lightning_trainer = build_lightning_trainer(trainer, max_epochs=max_epochs, limit_val_batches=0)
     run.attach(lightning_trainer, module)
     try:
         with engine.quiet(_is_quiet()), engine.interruptible(), _bound(trainer, lightning_trainer, module):
@@ -99,9 +100,9 @@ def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: float, tes
     if has_length(evaluation.feed) and len(evaluation.feed) == 0:
         trainer.model.eval()
         return
-    module = DrivenModule(trainer.model, EvaluationDriver(evaluation))  # type: ignore[arg-type]
+    module = _module(trainer, EvaluationDriver(evaluation))
     with engine.quiet(_is_quiet()):
-        lightning_trainer = build_lightning_trainer(trainer.plan, trainer._lightning_callbacks)
+        lightning_trainer = build_lightning_trainer(trainer)
     trainer._setup_seconds = time.time() - started
     if not trainer._prepared:
         trainer._prepared = True
@@ -115,44 +116,56 @@ def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: float, tes
     trainer.model.eval()  # as the reference leaves it
 
 
+def _module(trainer: Host, driver: Any) -> DrivenModule:
+    """The LightningModule around the model; one that spreads it over processes, where the strategy does."""
+    strategy = trainer.plan.strategy
+    if not strategy.distributes:
+        return DrivenModule(trainer.model, driver)
+
+    def configure(module: Any) -> Any:
+        before = models.to_call(trainer.model, trainer.model_wrapped)
+        if not is_sharded(before):
+            trainer.optimizer = None  # made too early, of parameters that are about to be replaced
+            if hasattr(trainer.model, "num_parameters"):
+                trainer._counted_parameters()  # remembered: later this process may have only a part of them
+        trainer.model_wrapped = strategy.distribute(before, module)
+        return trainer.model_wrapped
+
+    return ShardedModule(trainer.model, driver, configure)
+
+
 @contextmanager
 def _bound(trainer: Host, lightning_trainer: LightningTrainer, module: DrivenModule) -> Iterator[None]:
-    """Connect the accelerator to the run, and make reduced precision outputs float32, as the reference has them."""
-    mixed = trainer.plan.precision != "32-true"
-    hook = trainer.model.register_forward_hook(_to_float32) if mixed else None
-    backward = _backward(lightning_trainer, module, mixed)
-    trainer.accelerator.bind(backward, lightning_trainer.precision_plugin.forward_context)
+    """Connect the accelerator to the run, and cast the forward passes of the model if the precision is mixed."""
+    precision = lightning_trainer.precision_plugin
+    cast = getattr(precision, "autocast_context_manager", None)
+    forward = nullcontext() if cast is None else casting(trainer.model, cast)
+    trainer.accelerator.bind(_backward(lightning_trainer, module), lambda: trainer.optimizer)
     try:
-        yield
+        with forward:
+            yield
     finally:
         trainer.accelerator.bind(None)
-        if hook is not None:
-            hook.remove()
 
 
-def _backward(lightning_trainer: LightningTrainer, module: DrivenModule, mixed: bool) -> Callable[..., None] | None:
+def _backward(lightning_trainer: LightningTrainer, module: DrivenModule) -> Callable[..., None] | None:
     """The backward pass as strategy and precision want it; None for torch's own."""
-    if engine.nobody_listens(lightning_trainer):
-        return None
-    if not mixed:
+    if not engine.nobody_listens(lightning_trainer):
         return module.manual_backward
-
-    def outside_autocast(loss: torch.Tensor, **kwargs: Any) -> None:
-        with torch.autocast(loss.device.type, enabled=False):
-            module.manual_backward(loss, **kwargs)
-
-    return outside_autocast
+    scaler = getattr(lightning_trainer.precision_plugin, "scaler", None)
+    return None if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
 
 
-def _to_float32(module: Any, args: Any, output: Any) -> Any:
-    half = (torch.float16, torch.bfloat16)
-    return map_nested(
-        lambda leaf: leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in half else leaf, output
-    )
-
-
-def _precision(name: str) -> dict[str, Any]:
-    return {"plugins": [engine.LeanPrecision()]} if name == "32-true" else {"precision": name}
+def _precision(trainer: Host) -> Any:
+    """The precision plugin of the plan."""
+    plan, device = trainer.plan, trainer.args.device.type
+    name, own = plan.precision, plan.strategy.precision(plan.precision, device)
+    if own is not None:
+        return own
+    if name == "32-true":
+        return engine.LeanPrecision()
+    scaler = trainer.accelerator.renew_scaler()
+    return engine.ForwardPrecision(name, device, scaler)  # type: ignore[arg-type]
 
 
 def _any_of(callbacks: list[Any], kind: str) -> bool:

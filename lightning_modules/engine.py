@@ -8,17 +8,24 @@ import signal
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 from ._lightning import (
     CombinedLoader,
     LightningModule,
+    MixedPrecision,
     Precision,
     RunningStage,
     Trainer,
     TrainerFn,
     _EvaluationLoop,
 )
+from .precision import HALF, LossScaler
+
+LOGGED_STEPS = "_batches_that_stepped"
+"""Under this name a checkpoint of Lightning holds the step that its loggers have come to."""
 
 
 def leave_signals_alone(trainer: Trainer) -> None:
@@ -35,8 +42,11 @@ def step_lightly(trainer: Trainer) -> None:
     """Leave out of each step what is of no use to a `DrivenModule`.
 
     Lightning inspects the signature of `training_step` at every step; here it is known. And it prepares for values
-    that hooks log through `LightningModule.log`, which only callbacks would do here.
+    that hooks log through `LightningModule.log`, which only callbacks would do here. Evaluations are made lighter too.
     """
+    validating, testing = TrainerFn.VALIDATING, TrainerFn.TESTING
+    trainer.validate_loop = LeanEvaluationLoop(trainer, validating, RunningStage.VALIDATING, inference_mode=False)
+    trainer.test_loop = LeanEvaluationLoop(trainer, testing, RunningStage.TESTING, inference_mode=False)
     trainer.fit_loop._warn_if_modules_in_eval_mode = _nothing  # type: ignore[method-assign]  # steps see to the mode
     trainer.fit_loop.epoch_loop._build_kwargs = _step_arguments  # type: ignore[method-assign]
     if not trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
@@ -46,9 +56,9 @@ def step_lightly(trainer: Trainer) -> None:
 
 
 def nobody_listens(trainer: Trainer) -> bool:
-    """Whether backward pass and optimizer step are just that: one process, float32, no Lightning callback."""
+    """Whether backward pass and step are just that: one process, a precision of this package, no Lightning callback."""
     callbacks, precision = trainer.callbacks, trainer.precision_plugin  # type: ignore[attr-defined]
-    return not callbacks and isinstance(precision, LeanPrecision) and trainer.world_size == 1
+    return not callbacks and isinstance(precision, (LeanPrecision, ForwardPrecision)) and trainer.world_size == 1
 
 
 def stepper(trainer: Trainer, optimizer: Any) -> Callable[[], Any]:
@@ -61,11 +71,16 @@ def stepper(trainer: Trainer, optimizer: Any) -> Callable[[], Any]:
     if not nobody_listens(trainer):
         return optimizer.step
     inner = optimizer.optimizer
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
     progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
 
     def step() -> None:
         progress.increment_ready()
-        inner.step()
+        if scaler is None:
+            inner.step()
+        else:
+            scaler.step(inner)
+            scaler.update()
         progress.increment_completed()
 
     return step
@@ -98,6 +113,13 @@ def combined(loader: Any, *, training: bool) -> CombinedLoader:
         return CombinedLoader(loader, "max_size_cycle" if training else "sequential")
 
 
+def begin_reading_anew(trainer: Trainer) -> None:
+    """Begin the iteration of the train loaders once more: Lightning did before it called a hook, and may have read."""
+    fetcher = trainer.fit_loop._data_fetcher
+    if fetcher is not None:
+        iter(fetcher)
+
+
 def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
     """Run Lightning's evaluation loop over `loader` in the middle of `fit`, and leave the fit loop as it was.
 
@@ -109,7 +131,7 @@ def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
         trainer.limit_val_batches,
         connector._first_loop_iter,
     )
-    loop = _EvaluationLoop(trainer, TrainerFn.FITTING, RunningStage.VALIDATING, verbose=False, inference_mode=False)
+    loop = LeanEvaluationLoop(trainer, TrainerFn.FITTING, RunningStage.VALIDATING, verbose=False, inference_mode=False)
     loop._data_source.instance = combined(loader, training=False)
     epoch_loop.val_loop = loop
     trainer.limit_val_batches = 1.0
@@ -190,6 +212,28 @@ class LeanModule(LightningModule):
             super().__setattr__(name, value)
 
 
+class LeanEvaluationLoop(_EvaluationLoop):
+    """Lightning's evaluation loop, which does for each batch only what somebody notices.
+
+    With a Lightning callback, another precision or several processes it is Lightning's in every respect.
+    """
+
+    def _evaluation_step(
+        self, batch: Any, batch_idx: int, dataloader_idx: int, dataloader_iter: Iterator[Any] | None
+    ) -> None:
+        trainer, module, progress = self.trainer, self.trainer.lightning_module, self.batch_progress
+        if not (nobody_listens(trainer) and isinstance(module, LeanModule)):
+            super()._evaluation_step(batch, batch_idx, dataloader_idx, dataloader_iter)
+            return
+        progress.increment_ready()
+        progress.increment_started()
+        (module.test_step if trainer.testing else module.validation_step)(batch, batch_idx)
+        progress.increment_processed()
+        progress.increment_completed()
+        self._has_run = True
+        self._seen_batches_per_dataloader[dataloader_idx] += 1
+
+
 class LeanPrecision(Precision):
     """Lightning's float32 precision, which calls the hooks around backward and step only for callbacks that are there.
 
@@ -209,6 +253,33 @@ class LeanPrecision(Precision):
         if model.trainer.callbacks:
             return super().optimizer_step(optimizer, model, closure, **kwargs)
         return optimizer.step(**kwargs)
+
+
+class ForwardPrecision(MixedPrecision):
+    """As Lightning's `MixedPrecision`, but steps are not cast as a whole: `precision.casting` casts forward passes.
+
+    So a loss that is computed outside of the model is computed in float32, and a weight that the model uses twice is
+    cast once, as `accelerate` has it; the numbers depend on both. "16-mixed" is float16 on the CPU too, where
+    `lightning.Trainer(precision="16-mixed")` takes bfloat16.
+
+    Args:
+        precision: `16-mixed` or `bf16-mixed`.
+        device: type of the device, such as `cuda`.
+        scaler: scales losses, for float16 only; a `LossScaler`, so that gradients may be unscaled before the step.
+    """
+
+    def __init__(self, precision: Literal["16-mixed", "bf16-mixed"], device: str, scaler: LossScaler | None) -> None:
+        super().__init__(precision, device, scaler)
+
+    def autocast_context_manager(self) -> torch.autocast:
+        """As `accelerate` casts."""
+        return torch.autocast(self.device, dtype=HALF[self.precision])
+
+    def train_step_context(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        """Nothing: the forward passes in the step are cast, see `precision.casting`."""
+        return contextlib.nullcontext()
+
+    val_step_context = test_step_context = predict_step_context = train_step_context  # type: ignore[assignment]
 
 
 def _raised_in(exception: BaseException) -> str:

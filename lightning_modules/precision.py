@@ -1,0 +1,100 @@
+"""Mixed precision of a model's forward passes, and the scaling of losses that float16 needs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+
+from .collect import map_nested
+
+HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
+"""Lightning's names of mixed precisions, and the format that each computes in."""
+
+
+class LossScaler(torch.amp.GradScaler):
+    """As `torch.amp.GradScaler`, with the same state, but unscaling twice is once, and a skipped step is told."""
+
+    def __init__(self, device: str, **options: Any) -> None:
+        super().__init__(device, **options)
+        self.step_was_skipped = False
+        """Whether the optimizer was not asked for its last step, because gradients were infinite or NaN.
+
+        Optimizers that look at the gradients themselves (torch's fused ones) are always asked.
+        """
+        self._unscaled: set[int] = set()
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients by the scale, if that has not been done since the last step."""
+        if id(optimizer) not in self._unscaled:
+            super().unscale_(optimizer)
+            self._unscaled.add(id(optimizer))
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Unscale what is not unscaled, and step if all gradients are finite."""
+        stepped: list[bool] = []
+        handle = optimizer.register_step_pre_hook(lambda *_: stepped.append(True))
+        try:
+            return super().step(optimizer, *args, **kwargs)
+        finally:
+            handle.remove()
+            self.step_was_skipped = not stepped
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """Lower the scale after a skipped step, raise it after many good ones."""
+        self._unscaled.clear()
+        super().update(new_scale)
+
+
+@contextlib.contextmanager
+def casting(model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
+    """Run the forward passes of a model in `context`, and make what comes out float32.
+
+    Copies and pickles of the model that are made meanwhile are sound: `forward` is a method of the instance.
+
+    Args:
+        model: the model; hooks on it see what a caller sees.
+        context: makes a context, such as `torch.autocast("cpu", torch.bfloat16)`.
+    """
+    own = vars(model).get("forward")
+    model.forward = MethodType(_cast(model, context), model)
+    try:
+        yield
+    finally:
+        if own is None:
+            del model.forward
+        else:
+            model.forward = own
+
+
+def _cast(model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Callable[..., Any]:
+    given: Any = model.forward
+    forward = given.__func__ if getattr(given, "__self__", None) is model else _as_method(given)
+
+    @functools.wraps(forward)
+    def cast(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        with context():
+            output = forward(self, *args, **kwargs)
+        return map_nested(_to_float32, output)
+
+    cast.__name__ = "forward"  # so that a pickled model asks itself for its `forward`
+    return cast
+
+
+def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that somebody put in the place of `forward`, as if it were a method."""
+
+    def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return method
+
+
+def _to_float32(leaf: Any) -> Any:
+    half = isinstance(leaf, torch.Tensor) and leaf.dtype in HALF.values()
+    return leaf.float() if half else leaf

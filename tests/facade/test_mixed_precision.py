@@ -1,0 +1,282 @@
+"""fp16 and bf16 around the edges: who listens, what is overridden, interrupted, resumed or refused."""
+
+import copy
+import logging
+import math
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from tiny import At, Tiny, arguments, losses, points, same, tiny, told, trainer, weights
+
+from lightrainer import Trainer, TrainerCallback
+
+
+class Steep(Tiny):
+    """Its first steps are left out under fp16."""
+
+    def forward(self, x, labels=None):
+        outputs = super().forward(x, labels)
+        return {**outputs, "loss": outputs["loss"] * 300.0} if "loss" in outputs else outputs
+
+
+def steep():
+    torch.manual_seed(3)
+    return Steep()
+
+
+class Listening(Callback):
+    def __init__(self):
+        self.heard = []
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        norms = [p.grad.norm() for p in pl_module.parameters()]
+        self.heard.append((trainer.global_step, torch.stack(norms).norm().item()))
+
+
+def trained(made):
+    """With the same random numbers each time."""
+    torch.manual_seed(5)
+    made.train()
+
+
+def history(made):
+    return [{k: str(v) for k, v in entry.items() if "_" not in k or "loss" in k} for entry in made.state.log_history]
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_callback_of_lightning_changes_nothing(tmp_path, precision, optim, accumulation):
+    """Its hooks see gradients without the scale; losses, rates, weights and scale are the same."""
+    asked = {"optim": optim, "num_train_epochs": 5, "eval_strategy": "epoch", precision: True}
+    asked["gradient_accumulation_steps"] = accumulation
+    listening = Listening()
+    alone = trainer(tmp_path, model=steep(), **asked)
+    heard = trainer(tmp_path, model=steep(), callbacks=[listening], **asked)
+    for made in (alone, heard):
+        trained(made)
+    assert history(alone) == history(heard)
+    assert same(weights(alone.model), weights(heard.model))
+    assert [step for step, _ in listening.heard] == list(range(alone.state.global_step))
+    finite = [norm for _, norm in listening.heard if math.isfinite(norm)]
+    assert max(finite) < 1.01  # clipped to 1: with the scale in them they would be thousands
+    if precision == "fp16":
+        assert len(finite) < len(listening.heard)
+        assert alone.accelerator.scaler.state_dict() == heard.accelerator.scaler.state_dict()
+        assert alone.accelerator.scaler.get_scale() < 65536.0
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_what_the_launcher_asks_for(tmp_path, monkeypatch, name):
+    """As if it were the argument."""
+    asked = trainer(tmp_path, **{name: True})
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", name)
+    launched = trainer(tmp_path)
+    plain = trainer(tmp_path, args=arguments(tmp_path, fp16=name == "bf16", bf16=name == "fp16"))
+    for made in (asked, launched, plain):
+        trained(made)
+    assert asked.plan.precision == launched.plan.precision
+    assert losses(asked) == losses(launched)
+    assert losses(asked) != losses(plain)  # the control: an argument goes before the launcher
+    assert not asked.args.fp16 or "16-mixed" in repr(asked.plan)
+
+
+def test_gradients_are_unscaled_where_callbacks_and_overrides_see_them(tmp_path):
+    """Before `on_pre_optimizer_step`, also when clipping is somebody else's, done twice, or not done."""
+
+    class ByValue(Trainer):
+        def _clip_grad_norm(self, model):
+            norm = self.accelerator.clip_grad_norm_(model.parameters(), 1e9)
+            self.accelerator.clip_grad_norm_(model.parameters(), 1e9)
+            return norm
+
+    found = {}
+    for name, cls, asked in (
+        ("plain", Trainer, {"max_grad_norm": 1e9}),
+        ("overridden", ByValue, {}),
+        ("not clipped", Trainer, {"max_grad_norm": 0.0}),
+        ("float32", Trainer, {"max_grad_norm": 1e9, "fp16": False}),
+    ):
+        seen = []
+        look = At("on_pre_optimizer_step", lambda made, *_, seen=seen: seen.append(first_gradient(made)))
+        made = told(trainer(tmp_path, cls, callbacks=[look], **{"fp16": True, **asked}))
+        made.train()
+        found[name] = seen
+    assert len(found["plain"]) == 4
+    assert found["plain"] == found["overridden"] == found["not clipped"]
+    assert found["plain"] == pytest.approx(found["float32"], rel=0.05)
+    assert found["plain"] != found["float32"]
+
+
+def first_gradient(made):
+    return next(made.model.parameters()).grad.norm().item()
+
+
+def test_a_step_that_is_left_out_is_told_to_callbacks(tmp_path):
+    skipped, rates = [], []
+    look = At("on_optimizer_step", lambda made, *_: skipped.append(made.accelerator.optimizer_step_was_skipped))
+    after = At("on_step_end", lambda made, *_: rates.append(made.lr_scheduler.get_last_lr()[0]))
+    made = told(trainer(tmp_path, model=steep(), callbacks=[look, after], fp16=True, optim="sgd", max_steps=12))
+    before = weights(made.model)
+    made.train()
+    assert skipped[:3] == [True] * 3
+    assert not skipped[-1]
+    first = skipped.index(False)
+    assert rates[:first] == [1e-2] * first
+    assert rates[first] < 1e-2
+    assert not same(before, weights(made.model))
+    assert made.state.global_step == len(skipped) == 12
+
+
+def test_evaluations_are_cast_too(tmp_path):
+    """In between and alone, with outputs in float32; the model's own layers compute in float16."""
+    formats = []
+
+    class Watched(Tiny):
+        def forward(self, x, labels=None):
+            outputs = super().forward(x, labels)
+            formats.append((self.training, outputs["logits"].dtype))
+            return outputs
+
+    made = trainer(tmp_path, model=Watched(), fp16=True, eval_strategy="epoch")
+    made.train()
+    made.evaluate()
+    assert made.predict(points(3)).predictions.dtype == "float32"
+    assert set(formats) == {(True, torch.float16), (False, torch.float16)}
+    assert made.model(points(1)[0]["x"])["logits"].dtype == torch.float32  # outside of runs it is the user's
+
+
+def test_a_second_training_goes_on_with_the_scale(tmp_path):
+    made = trainer(tmp_path, model=steep(), fp16=True, max_steps=3)
+    made.train()
+    scale = made.accelerator.scaler.get_scale()
+    assert scale < 65536.0
+    made.args.max_steps = 1
+    made.train()
+    assert made.accelerator.scaler.get_scale() == scale / 2
+
+
+def test_a_training_in_another_precision_does_not_remember(tmp_path):
+    """The last step in float16 was left out; in bfloat16 the learning rate moves all the same."""
+    made = trainer(tmp_path, model=steep(), fp16=True, max_steps=3)
+    made.args.optim = "sgd"
+    made.train()
+    assert made.accelerator.optimizer_step_was_skipped
+    made.args.mixed_precision = "bf16"
+    assert made.accelerator.scaler is None
+    made.train()
+    rates = [entry["learning_rate"] for entry in made.state.log_history if "learning_rate" in entry]
+    assert rates == pytest.approx([1e-2, 1e-2 * 2 / 3, 1e-2 / 3])
+
+
+@pytest.mark.parametrize("event", ["on_pre_optimizer_step", "on_substep_end"])
+def test_an_interrupted_step_leaves_nothing_behind(tmp_path, event):
+    """Neither scaled gradients, nor the belief that they are unscaled: the next training is as if it were the first."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    asked = {"fp16": True, "gradient_accumulation_steps": 2, "optim": "sgd"}
+    made = trainer(tmp_path, callbacks=[At(event, interrupt)], **asked)
+    with pytest.raises(KeyboardInterrupt):
+        made.train()
+    assert first_gradient(made) > 0
+    for callback in made.callback_handler.callbacks:
+        vars(callback).pop(event, None)
+    fresh = trainer(tmp_path, **asked)
+    for one in (made, fresh):
+        trained(one)
+    assert losses(made) == losses(fresh)
+    assert same(weights(made.model), weights(fresh.model))
+
+
+def test_gradients_that_were_there_before_a_training_do_not_count(tmp_path):
+    found = []
+    for gradient in (None, 100.0):
+        made = trainer(tmp_path)
+        for parameter in made.model.parameters():
+            parameter.grad = None if gradient is None else torch.full_like(parameter, gradient)
+        made.train()
+        found.append(losses(made))
+    assert found[0] == found[1]
+
+
+def test_a_copy_of_the_model_made_in_a_training_is_a_model(tmp_path):
+    """As callbacks that average weights make it."""
+    copies = []
+
+    class Copy(TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            copies.append(copy.deepcopy(model))
+
+    made = trainer(tmp_path, fp16=True, callbacks=[Copy()])
+    made.train()
+    made.model.eval()
+    x = points(2)[0]["x"].unsqueeze(0)
+    last = copies[-1].eval()(x)["logits"]
+    assert torch.equal(last, copies[-1](x)["logits"])
+    assert not torch.equal(last, copies[0].eval()(x)["logits"])
+    with torch.autocast("cpu", torch.float16):
+        assert torch.equal(last, made.model(x)["logits"].float())
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+def test_weights_in_float16_cannot_be_scaled(tmp_path, name):
+    """Said before the first step, with the remedy; those that are not trained may be anything."""
+    model = tiny()
+    model.second.half()
+    for parameter in model.second.parameters():
+        parameter.requires_grad_(False)
+    trainer(tmp_path, model=model, **{name: True}, max_steps=1).train()
+    model.second.weight.requires_grad_(True)
+    made = trainer(tmp_path, model=model, **{name: True}, max_steps=1)
+    if name == "bf16":
+        made.train()
+        return
+    with pytest.raises(ValueError, match=r"1 of 5 trained parameters are float16.*'second.weight'.*model\.float\(\)"):
+        made.train()
+
+
+def test_a_checkpoint_without_a_scale_is_resumed_with_a_new_one(tmp_path, caplog):
+    """And one with a scale without fp16."""
+    saved = trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=2)
+    saved.train()
+    made = trainer(tmp_path, max_steps=4, fp16=True, save_strategy="steps", save_steps=2)
+    with caplog.at_level(logging.WARNING, "lightrainer"):
+        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert "has no scaler.pt" in caplog.text
+    assert made.state.global_step == 4
+    assert (tmp_path / "checkpoint-4" / "scaler.pt").is_file()
+    plain = trainer(tmp_path, max_steps=5)
+    plain.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert plain.state.global_step == 5
+
+
+@pytest.mark.parametrize("asked", [{}, {"bf16": True}, {"fp16": True, "save_only_model": True}], ids=str)
+def test_there_is_no_scale_in_other_checkpoints(tmp_path, asked):
+    trainer(tmp_path, save_strategy="epoch", **asked).train()
+    assert (tmp_path / "checkpoint-4" / "model.safetensors").is_file()
+    assert not (tmp_path / "checkpoint-4" / "scaler.pt").exists()
+
+
+class Entering(Trainer):
+    """Overrides what the documents say is overridable."""
+
+    entered = 0
+
+    def autocast_smart_context_manager(self, cache_enabled=True):
+        type(self).entered += 1
+        return torch.autocast("cpu", torch.bfloat16)
+
+
+def test_a_context_of_the_user_around_the_loss(tmp_path):
+    """`compute_loss_context_manager` enters what `autocast_smart_context_manager` gives."""
+    plain, mixed, entering = trainer(tmp_path), trainer(tmp_path, bf16=True), trainer(tmp_path, Entering)
+    for made in (plain, mixed, entering):
+        trained(made)
+    assert Entering.entered == 4
+    assert losses(entering)[0] == pytest.approx(losses(plain)[0], rel=0.05)
+    assert losses(entering) != losses(plain)
+    with mixed.compute_loss_context_manager(), plain.autocast_smart_context_manager():
+        assert not torch.is_autocast_enabled("cpu")

@@ -1,0 +1,106 @@
+"""Arguments about the machine: their effect where the hardware is there, a word where it is not."""
+
+import logging
+import os
+
+import pytest
+import torch
+from tiny import arguments, losses, same, tiny, trainer, weights
+
+from lightrainer import Trainer, TrainingArguments
+
+
+@pytest.fixture
+def usual_algorithms():
+    """Puts back what full determinism changes for the whole process."""
+    before, cudnn = dict(os.environ), (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.mark.usefixtures("usual_algorithms")
+def test_full_determinism(tmp_path):
+    """From the construction on, and again when a model is made; the numbers are those of the same seed without it."""
+    plain = trainer(tmp_path, seed=5)
+    assert not torch.are_deterministic_algorithms_enabled()
+    torch.manual_seed(9)
+    plain.train()
+    exact = trainer(tmp_path, seed=5, full_determinism=True)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.deterministic
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"]
+    torch.manual_seed(9)
+    exact.train()
+    assert losses(plain) == losses(exact)
+    torch.use_deterministic_algorithms(False)
+    again = arguments(tmp_path, full_determinism=True)
+    Trainer(model_init=lambda: tiny(), args=again, train_dataset=exact.train_dataset).train()
+    assert torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.usefixtures("usual_algorithms")
+def test_an_operation_that_is_not_deterministic_is_refused(tmp_path):
+    """The control: without the argument it runs."""
+
+    class Fills(type(tiny())):
+        def forward(self, x, labels=None):
+            torch.empty(3).resize_(5).put_(torch.tensor([0, 0]), torch.ones(2))
+            return super().forward(x, labels)
+
+    trainer(tmp_path, model=Fills()).train()
+    with pytest.raises(RuntimeError, match=r"put_.*does not have a deterministic implementation"):
+        trainer(tmp_path, model=Fills(), full_determinism=True).train()
+
+
+def test_there_is_no_cache_of_the_cpu(tmp_path, caplog):
+    """Said once a training; the numbers are the same."""
+    plain, asked = trainer(tmp_path), trainer(tmp_path, torch_empty_cache_steps=2)
+    with caplog.at_level(logging.WARNING, "lightrainer"):
+        for made in (plain, asked):
+            torch.manual_seed(5)
+            made.train()
+    assert caplog.text.count("torch_empty_cache_steps=2 has no effect here") == 1
+    assert same(weights(plain.model), weights(asked.model))
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])
+def test_the_cache_of_a_device_is_emptied_every_few_steps(tmp_path, monkeypatch, kind):
+    made = trainer(tmp_path, torch_empty_cache_steps=3)
+    emptied = []
+    monkeypatch.setattr(getattr(torch, kind), "empty_cache", lambda: emptied.append(made.state.global_step))
+    monkeypatch.setattr(TrainingArguments, "device", property(lambda self: torch.device(kind)))
+    for step in range(7):
+        made.state.global_step = step
+        made._empty_cache_if_due()
+    assert emptied == [0, 3, 6]
+
+
+ON_A_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")]
+
+
+class TestOnAGpu:
+    pytestmark = ON_A_GPU
+
+    def test_the_cache_is_emptied(self, tmp_path, monkeypatch):
+        emptied, empty = [], torch.cuda.empty_cache
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(empty()))
+        trainer(tmp_path, use_cpu=False, torch_empty_cache_steps=2).train()
+        assert len(emptied) == 2
+
+    def test_tf32_rounds_products(self, tmp_path):
+        """On and off; switched off they are float32's."""
+        torch.manual_seed(1)
+        left, right = torch.randn(64, 64), torch.randn(64, 64)
+        exact, errors = left.double() @ right.double(), {}
+        for tf32 in (True, False):
+            TrainingArguments(output_dir=str(tmp_path), tf32=tf32)
+            product = (left.cuda() @ right.cuda()).cpu().double()
+            errors[tf32] = (product - exact).abs().max().item()
+        assert errors[True] > 10 * errors[False]
+
+    def test_memory_of_the_gpu_is_reported(self, tmp_path):
+        made = trainer(tmp_path, use_cpu=False, skip_memory_metrics=False)
+        assert made.train().metrics["train_mem_gpu_peaked_delta"] >= 0

@@ -1,0 +1,255 @@
+"""Mixed precision: rounded in the same places, scaled and skipped as in the reference, bit for bit on the CPU."""
+
+import math
+
+import pytest
+import torch
+from comparison import differences
+from datasets_for_parity import class_data, point_data, sentence_data
+from harness import Case, assert_parity, assert_same, build, run
+from models import Classifier, TokenModel, bert, gpt2, t5
+from torch import nn
+
+
+def scaling_on_the_cpu(base):
+    """The reference trains in float32 when fp16 is asked for on a CPU; here it does there what it does on a GPU."""
+    if not hasattr(base, "create_accelerator_and_postprocess"):
+        return base
+
+    class Scaling(base):
+        def create_accelerator_and_postprocess(self):
+            super().create_accelerator_and_postprocess()
+            if self.args.fp16:
+                self.accelerator.native_amp, self.accelerator.scaler = True, torch.amp.GradScaler("cpu")
+
+    return Scaling
+
+
+class Steep(Classifier):
+    """Its scaled gradients are infinite in float16 until the scale has fallen to a few hundred."""
+
+    def forward(self, x, labels=None):
+        outputs = super().forward(x, labels)
+        return {**outputs, "loss": outputs["loss"] * 200.0} if "loss" in outputs else outputs
+
+
+class Shared(nn.Module):
+    """Uses one weight twice: cast once or twice, its gradient is another one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x, labels=None):
+        logits = self.head(torch.tanh(self.layer(torch.tanh(self.layer(x)))))
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def loss_of_the_user(outputs, labels, num_items_in_batch=None):
+    """With a matrix product of its own, which no mixed precision must round: it is outside of the model."""
+    logits = outputs["logits"] if isinstance(outputs, dict) else outputs[1]
+    assert logits.dtype == torch.float32
+    mixed = logits @ torch.linspace(0.5, 1.5, 9, device=logits.device).reshape(3, 3)
+    assert mixed.dtype == torch.float32
+    return nn.functional.cross_entropy(mixed, labels)
+
+
+WINDOWS = {"gradient_accumulation_steps": 4}  # 6 batches: a window of 4 and one of 2
+CASES = {
+    "plain module": Case(Classifier, point_data),
+    "windows with a remainder": Case(Classifier, point_data, {**WINDOWS, "eval_strategy": "epoch"}),
+    "tied weights": Case(gpt2, sentence_data, {**WINDOWS, "eval_strategy": "epoch"}),
+    "encoder and decoder": Case(t5, sentence_data, {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2}),
+    "a weight that is used twice": Case(Shared, point_data, {"max_grad_norm": 0.1, "learning_rate": 0.1}),
+    "clipped": Case(TokenModel, sentence_data, {"max_grad_norm": 0.05, "gradient_accumulation_steps": 2}),
+    "not clipped": Case(Classifier, point_data, {"max_grad_norm": 0.0}),
+    "smoothed labels": Case(bert, class_data, {"label_smoothing_factor": 0.2, "eval_strategy": "epoch"}),
+    "smoothed labels of tokens": Case(gpt2, sentence_data, {"label_smoothing_factor": 0.2, "max_steps": 5}),
+    "a loss of the user": Case(Classifier, point_data, extras=lambda api: {"compute_loss_func": loss_of_the_user}),
+    "an optimizer that asks each time": Case(Classifier, point_data, {"optim": "adamw_torch", "eval_on_start": True}),
+    "stochastic gradient descent": Case(Classifier, point_data, {"optim": "sgd", "optim_args": "momentum=0.9"}),
+    "compiled": Case(Classifier, point_data, {"torch_compile": True, "torch_compile_backend": "eager"}),
+    "gradient checkpointing": Case(gpt2, sentence_data, {"gradient_checkpointing": True, "max_steps": 4}),
+    "noise on embeddings": Case(gpt2, sentence_data, {"neftune_noise_alpha": 3.0, "max_steps": 4}),
+}
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("name", CASES)
+def test_mixed_precision(reference, ours, tmp_path, name, precision):
+    """Losses, norms, rates, evaluations, predictions and weights."""
+    torch._dynamo.reset()
+    case = CASES[name]
+    case = case.but(subclass=scaling_on_the_cpu, arguments={precision: True}, test=lambda: case.data()["eval_dataset"])
+    _, actual = assert_parity(reference, ours, case, tmp_path)
+    assert {tensor.dtype for tensor in actual.weights.values()} <= {torch.float32, torch.bool}
+
+
+@pytest.mark.parametrize("model", [Classifier, gpt2])
+def test_the_precisions_are_three(ours, tmp_path, model):
+    """Negative control: float32, bfloat16 and float16 end with other weights."""
+    data = sentence_data if model is gpt2 else point_data
+    found = [
+        run(ours, Case(model, data, {"max_steps": 3, **dict.fromkeys(names, True)}), tmp_path / str(names)).weights
+        for names in ((), ("bf16",), ("fp16",))
+    ]
+    assert all(differences(found[left], found[right]) for left, right in ((0, 1), (0, 2), (1, 2)))
+
+
+def norms(of):
+    return [entry["grad_norm"] for entry in of.history if "grad_norm" in entry]
+
+
+def rates(of):
+    return [entry["learning_rate"] for entry in of.history if "learning_rate" in entry]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw_torch", "adamw_torch_fused", "sgd"])
+@pytest.mark.parametrize("clipping", [1.0, 0.0])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_steps_with_infinite_gradients(reference, ours, tmp_path, optimizer, clipping, accumulation):
+    """The first ones are left out and counted; the scale falls until they are finite."""
+    arguments = {"fp16": True, "optim": optimizer, "max_grad_norm": clipping, "num_train_epochs": 5}
+    arguments["gradient_accumulation_steps"] = accumulation
+    case = Case(Steep, point_data, arguments, subclass=scaling_on_the_cpu)
+    expected, actual = assert_parity(reference, ours, case, tmp_path)
+    assert expected.trainer.accelerator.scaler.state_dict() == actual.trainer.accelerator.scaler.state_dict()
+    finite = [math.isfinite(norm) for norm in norms(actual)]
+    skipped = finite.index(True)
+    assert skipped > 2
+    assert actual.state["global_step"] == len(finite)
+    assert actual.trainer.accelerator.scaler.get_scale() == 65536.0 * 0.5 ** finite.count(False)
+    if optimizer == "adamw_torch_fused":  # asked each time, it looks at the gradients itself; the schedule goes on
+        assert rates(actual)[1] < rates(actual)[0]
+    else:
+        assert rates(actual)[: skipped + 1] == [rates(actual)[0]] * (skipped + 1)
+        assert rates(actual)[skipped + 1] < rates(actual)[skipped]
+
+
+def by_hand(case, steps):
+    """The case's first steps in a plain loop of torch, in the order of the data; with or without a scaler."""
+    torch.manual_seed(case.model_seed)
+    model = case.model().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step / steps)
+    scaler = torch.amp.GradScaler("cpu")
+    data, losses = case.data()["train_dataset"], []
+    torch.manual_seed(42)
+    torch.empty((), dtype=torch.int64).random_()  # what the iteration of a loader draws
+    for step in range(steps):
+        batch = {key: torch.stack([item[key] for item in data[4 * step : 4 * step + 4]]) for key in data[0]}
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(**batch)["loss"]
+        losses.append(loss.item())
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        before = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        if scaler.get_scale() >= before:
+            schedule.step()
+        optimizer.zero_grad()
+    return losses, dict(model.state_dict()), scaler.state_dict()
+
+
+@pytest.mark.parametrize("model", [Shared, Steep])
+def test_a_plain_loop_of_torch(ours, tmp_path, model):
+    """Autocast and `GradScaler` written out by hand, no library: the same losses, weights and scale."""
+    if model is Steep:
+        model = lambda: Steep(dropout=0.0)  # noqa: E731
+    arguments = {"fp16": True, "optim": "adamw_torch", "max_steps": 5, "train_sampling_strategy": "sequential"}
+    case = Case(model, point_data, arguments)
+    losses, weights, scale = by_hand(case, 5)
+    actual = run(ours, case, tmp_path)
+    assert [entry["loss"] for entry in actual.history if "loss" in entry] == losses
+    assert not differences(weights, actual.weights)
+    assert scale == actual.trainer.accelerator.scaler.state_dict()
+    plain = run(ours, case.but(arguments={"fp16": False}), tmp_path / "float32")
+    assert differences(weights, plain.weights)
+
+
+@pytest.mark.parametrize(("argument", "full"), [("bf16", "bf16_full_eval"), ("fp16", "fp16_full_eval")])
+def test_a_full_evaluation_after_mixed_precision(reference, ours, tmp_path, argument, full):
+    """Evaluations in between are mixed; after the training the weights themselves are cast."""
+    case = Case(Classifier, point_data, {argument: True, full: True, "eval_strategy": "epoch"})
+    case = case.but(subclass=scaling_on_the_cpu, test=lambda: point_data()["eval_dataset"])
+    _, actual = assert_parity(reference, ours, case, tmp_path)
+    assert {tensor.dtype for tensor in actual.weights.values()} == {torch.float32}
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}[argument]
+    assert {parameter.dtype for parameter in actual.trainer.model.parameters()} == {half}
+
+
+def evaluated_alone(api, folder, **arguments):
+    trainer = build(api, Case(Classifier, point_data, arguments, subclass=scaling_on_the_cpu), folder)
+    return trainer.evaluate()["eval_loss"], trainer.predict(point_data()["eval_dataset"]).predictions
+
+
+@pytest.mark.parametrize("argument", ["bf16", "fp16"])
+def test_an_evaluation_without_a_training(reference, ours, tmp_path, argument):
+    expected, actual = (evaluated_alone(api, tmp_path, **{argument: True}) for api in (reference, ours))
+    assert not differences(expected, actual)
+    assert differences(evaluated_alone(ours, tmp_path), actual)
+
+
+STOPPED = {
+    "in the middle of an epoch": ({"save_steps": 4}, 4),
+    "while steps are still left out": ({"save_steps": 2}, 2),
+    "between windows": ({"save_steps": 2, "gradient_accumulation_steps": 2, "num_train_epochs": 4}, 8),
+}
+
+
+def checkpoints_of(name):
+    arguments, step = STOPPED[name]
+    given = {"fp16": True, "optim": "adamw_torch", "save_strategy": "steps", **arguments}
+    return Case(Steep, point_data, given, subclass=scaling_on_the_cpu), f"checkpoint-{step}"
+
+
+def resumed(api, case, checkpoint, folder):
+    torch.rand(13)
+    return run(api, case.but(model_seed=99), folder, resume=str(checkpoint))
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_a_resumed_run_goes_on_with_its_scale(ours, tmp_path, name):
+    """To the bits of a run that was never stopped; the control begins with the first scale again."""
+    case, checkpoint = checkpoints_of(name)
+    straight = run(ours, case, tmp_path / "straight")
+    again = resumed(ours, case, straight.folder / checkpoint, tmp_path / "again")
+    (straight.folder / checkpoint / "scaler.pt").unlink()
+    control = resumed(ours, case, straight.folder / checkpoint, tmp_path / "control")
+    for one in (straight, again, control):
+        one.history[-1].pop("train_loss")
+        one.history = [
+            {key: "NaN" if value != value else value for key, value in entry.items()} for entry in one.history
+        ]
+    assert_same(straight, again, ignoring=("output",))
+    scales = [one.trainer.accelerator.scaler.state_dict() for one in (straight, again, control)]
+    assert scales[0] == scales[1]
+    assert differences(straight.history, control.history)
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_scales_are_exchanged_with_the_reference(reference, ours, tmp_path, name):
+    """The same file with the same content, and each resumes what the other one saved."""
+    case, checkpoint = checkpoints_of(name)
+    expected, actual = assert_parity(reference, ours, case, tmp_path)
+    left, right = (torch.load(one.folder / checkpoint / "scaler.pt", weights_only=True) for one in (expected, actual))
+    assert left == right
+    assert left["scale"] < 65536.0
+    theirs = resumed(reference, case, actual.folder / checkpoint, tmp_path / "theirs")
+    own = resumed(ours, case, expected.folder / checkpoint, tmp_path / "own")
+    assert_same(theirs, own)
+    assert not differences(expected.weights, own.weights)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")
+@pytest.mark.parametrize("optimizer", ["adamw_torch", "adamw_torch_fused"])
+@pytest.mark.parametrize("model", [Classifier, Steep, Shared])
+def test_float16_on_a_gpu(reference, ours, tmp_path, model, optimizer):
+    """Against the reference as it is, on the same GPU."""
+    arguments = {"fp16": True, "use_cpu": False, "optim": optimizer, "eval_strategy": "epoch", "num_train_epochs": 4}
+    case = Case(model, point_data, {**arguments, "max_grad_norm": 0.5})
+    expected, actual = assert_parity(reference, ours, case, tmp_path)
+    assert expected.trainer.accelerator.scaler.state_dict() == actual.trainer.accelerator.scaler.state_dict()
