@@ -8,27 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..lightning_modules.names import OptimizerNames, SchedulerType
 from ..lightning_modules.optimizers import OptimizerConfig
+from .strategies import StrategyPlan, choose
 
 if TYPE_CHECKING:
     from .arguments import TrainingArguments
 
 
-@dataclass(frozen=True, kw_only=True)
-class StrategyPlan:
-    """Which Lightning strategy, with which options."""
-
-    name: str
-    """`SingleDeviceStrategy` or `DDPStrategy`."""
-    options: dict[str, Any]
-    """Keyword arguments of the strategy."""
-
-    def build(self) -> Any:
-        """The strategy; `auto` where Lightning needs no telling."""
-        if self.name != "DDPStrategy":
-            return "auto"
-        from lightning.pytorch.strategies import DDPStrategy
-
-        return DDPStrategy(**self.options)
+PRECISIONS = {"no": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+"""`TrainingArguments.mixed_precision`, and what Lightning calls it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +35,7 @@ class RunPlan:
     """Everything about a run that follows from the arguments alone; later code reads this, not the environment."""
 
     accelerator: str
-    """Lightning accelerator: `cpu`, `cuda` or `mps`."""
+    """Lightning accelerator: `cpu`, `cuda`, `mps` or `tpu`."""
     devices: int | list[int]
     """Processes on this machine, or the index of the one device in use."""
     num_nodes: int
@@ -86,13 +73,12 @@ class RunPlan:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """(arguments, what they are called in Lightning, value) of every part of the plan."""
-        options = ", ".join(f"{name}={value}" for name, value in self.strategy.options.items())
         more = "".join(f", {name}={value}" for name, value in self.schedule.options.items())
         schedule = f"{self.schedule.name}, warm-up {self.schedule.warmup:g}{more}"
         return [
             ("use_cpu, local_rank", "Trainer(accelerator=)", self.accelerator),
             ("launcher", "Trainer(devices=, num_nodes=)", f"{self.devices}, {self.num_nodes}"),
-            ("ddp_*", "Trainer(strategy=)", f"{self.strategy.name}({options})"),
+            *self.strategy.rows(),
             ("bf16, fp16", "Trainer(precision=)", self.precision),
             ("num_train_epochs, max_steps", "Trainer(max_epochs=, max_steps=)", f"{self.epochs:g}, {self.max_steps}"),
             ("gradient_accumulation_steps", "micro-batches in a batch", str(self.micro_batches)),
@@ -109,22 +95,27 @@ class RunPlan:
         return "\n".join(f"{row[0]:<{first}}  {row[1]:<{second}}  {row[2]}" for row in rows)
 
 
-def translate(args: TrainingArguments, *, find_unused_parameters: bool = True) -> RunPlan:
+def translate(
+    args: TrainingArguments, *, find_unused_parameters: bool = True, model: Any = None, steps: int | None = None
+) -> RunPlan:
     """Make the plan of a run.
 
     Args:
         args: the training arguments; they are not changed.
         find_unused_parameters: for DDP, where the arguments leave it open.
+        model: tells which of its layers to shard, where the arguments leave that to it.
+        steps: optimizer steps of the training, where the data is known.
     """
     device = args.device
+    strategy = choose(args, find_unused_parameters=find_unused_parameters, model=model, steps=steps)
     distributed = args.world_size > 1
     local = args.distributed_state.local_world_size
     return RunPlan(
-        accelerator=device.type,
+        accelerator=strategy.accelerator or device.type,
         devices=local if distributed or device.type == "cpu" else [device.index or 0],
         num_nodes=args.world_size // local,
-        strategy=_ddp(args, find_unused_parameters) if distributed else _single(device),
-        precision="bf16-mixed" if args.mixed_precision == "bf16" else "32-true",
+        strategy=strategy,
+        precision=PRECISIONS[args.mixed_precision],
         epochs=args.num_train_epochs,
         max_steps=args.max_steps,
         micro_batches=args.gradient_accumulation_steps,
@@ -140,6 +131,9 @@ def translate(args: TrainingArguments, *, find_unused_parameters: bool = True) -
     )
 
 
+_WARM_UP_BY_THEMSELVES = (OptimizerNames.SCHEDULE_FREE_ADAMW, OptimizerNames.SCHEDULE_FREE_SGD)
+
+
 def optimizer_config(args: TrainingArguments) -> OptimizerConfig:
     """The optimizer that the arguments describe."""
     return OptimizerConfig(
@@ -150,6 +144,8 @@ def optimizer_config(args: TrainingArguments) -> OptimizerConfig:
         beta2=args.adam_beta2,
         epsilon=args.adam_epsilon,
         args=args.optim_args,
+        target_modules=args.optim_target_modules,
+        warmup_steps=args.warmup_steps if args.optim in _WARM_UP_BY_THEMSELVES else None,
     )
 
 
@@ -157,19 +153,3 @@ def _described(optimizer: OptimizerConfig) -> str:
     fields = {field.name: getattr(optimizer, field.name) for field in dataclasses.fields(optimizer)}
     name = OptimizerNames(fields.pop("name")).value
     return ", ".join([name, *(f"{field}={value}" for field, value in fields.items() if value is not None)])
-
-
-def _single(device: Any) -> StrategyPlan:
-    return StrategyPlan(name="SingleDeviceStrategy", options={"device": str(device)})
-
-
-def _ddp(args: TrainingArguments, find_unused_parameters: bool) -> StrategyPlan:
-    given = args.ddp_find_unused_parameters
-    options = {
-        "find_unused_parameters": find_unused_parameters if given is None else given,
-        "bucket_cap_mb": args.ddp_bucket_cap_mb,
-        "broadcast_buffers": args.ddp_broadcast_buffers,
-        "process_group_backend": args.ddp_backend,
-    }
-    options = {name: value for name, value in options.items() if value is not None}
-    return StrategyPlan(name="DDPStrategy", options={**options, "timeout": args.ddp_timeout_delta})

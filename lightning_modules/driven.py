@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -48,7 +49,11 @@ class Driver(Protocol):
         ...
 
     def evaluation_step(self, inputs: Any) -> Any:
-        """One batch of an evaluation."""
+        """One batch of an evaluation; returns what Lightning callbacks get as its outputs."""
+        ...
+
+    def evaluation_end(self) -> dict[str, float]:
+        """All batches of an evaluation are done: its metrics, for callbacks that watch one."""
         ...
 
 
@@ -79,6 +84,16 @@ class DrivenModule(LeanModule):
         """One optimizer step."""
         return self.driver.step(batch)
 
+    def backward(  # type: ignore[override]
+        self, loss: torch.Tensor, *args: Any, learning_rate: float | None = None, **kwargs: Any
+    ) -> None:
+        """Torch's own, or with a learning rate that of an optimizer that steps in it."""
+        if learning_rate is None:
+            loss.backward(*args, **kwargs)
+        else:
+            optimizer: Any = self.optimizers(use_pl_optimizer=False)
+            optimizer.fused_backward(loss, learning_rate)
+
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
         """One batch of `evaluate`."""
         return self.driver.evaluation_step(batch)
@@ -86,6 +101,21 @@ class DrivenModule(LeanModule):
     def test_step(self, batch: Any, batch_idx: int) -> Any:
         """One batch of `predict`."""
         return self.driver.evaluation_step(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """End an evaluation."""
+        self._log_metrics()
+
+    def on_test_epoch_end(self) -> None:
+        """End a prediction."""
+        self._log_metrics()
+
+    def _log_metrics(self) -> None:
+        """Show the metrics to Lightning callbacks, such as its EarlyStopping and ModelCheckpoint."""
+        if self.trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
+            with torch.enable_grad():  # as outside of the loop, where metrics are computed otherwise
+                metrics = self.driver.evaluation_end()
+            self.log_dict(metrics, sync_dist=True)
 
     def on_train_start(self) -> None:
         """Begin the run."""
@@ -114,3 +144,22 @@ class DrivenModule(LeanModule):
     def cpu(self) -> DrivenModule:
         """Stay on the device: Lightning empties it after each run, but the model is used afterwards."""
         return self
+
+
+class ShardedModule(DrivenModule):
+    """As `DrivenModule`, for strategies under which the model is spread over processes when Lightning configures it.
+
+    Args:
+        model: the user's model.
+        driver: the run.
+        configure: takes this module, whose strategy is set up by then, and returns what to call in the model's place;
+            it is called once a run, also for a model that is spread already.
+    """
+
+    def __init__(self, model: nn.Module, driver: Driver, configure: Callable[[Any], nn.Module]) -> None:
+        super().__init__(model, driver)
+        self._configure = configure
+
+    def configure_model(self) -> None:
+        """Spread the model."""
+        self.model = self._configure(self)

@@ -1,0 +1,174 @@
+"""The configuration of DeepSpeed: read, filled in from the arguments, and compared with them."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+HIDDEN_SIZE_KEYS: dict[str, float] = {
+    "zero_optimization.reduce_bucket_size": 1.0,
+    "zero_optimization.stage3_prefetch_bucket_size": 0.9,
+    "zero_optimization.stage3_param_persistence_threshold": 0.0,
+}
+"""Keys whose "auto" follows from the model's hidden size: the share of its square; 0 stands for ten times the size."""
+
+_MISSING = object()
+
+
+def load_deepspeed(source: Any) -> dict[str, Any]:
+    """Read the argument `deepspeed`: a dict, the path of a JSON file, JSON text, or that in URL-safe base64.
+
+    Returns:
+        A new dict.
+
+    Raises:
+        ValueError: it is none of these; says what it is taken for, and why that fails.
+    """
+    if isinstance(source, Mapping):
+        return copy.deepcopy(dict(source))
+    origin = f"the file {os.fspath(source)}" if os.path.exists(source) else "this text"
+    try:
+        config = json.loads(_text(source))
+    except (OSError, ValueError) as error:  # among them what is not JSON, not UTF-8 or not base64
+        why = (
+            "there is no such file, and it is neither JSON nor base64"
+            if origin == "this text"
+            else f"{origin}: {error}"
+        )
+        raise ValueError(f"deepspeed={_short(source)}: {why}. Pass a dict, or the path of a JSON file.") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"deepspeed={_short(source)}: {origin} holds a {type(config).__name__}, not a JSON object.")
+    return config
+
+
+def fill_from_arguments(config: dict[str, Any], args: Any, processes: int) -> list[str]:
+    """Replace what is "auto" by the arguments, as far as they decide it.
+
+    Args:
+        config: changed in place.
+        args: the training arguments.
+        processes: how many train together.
+
+    Returns:
+        Where a value contradicts the arguments: one line each, with both values.
+    """
+    mismatches: list[str] = []
+    for key, value, argument in _decided_by_arguments(args, processes):
+        mismatches += _fill(config, key, value, argument)
+    _fill(config, "scheduler.params.warmup_min_lr", 0)
+    if args.save_on_each_node:
+        config.setdefault("checkpoint", {})["use_node_local_storage"] = True
+    return mismatches
+
+
+def fill_from_run(config: dict[str, Any], args: Any, model: Any, steps: int | None) -> list[str]:
+    """Replace what is "auto" by what is known only with a model and the length of the training.
+
+    Args:
+        config: changed in place.
+        args: the training arguments.
+        model: the model; None leaves what depends on it as it is.
+        steps: optimizer steps of the training; None leaves what depends on them as it is.
+
+    Returns:
+        Where a value contradicts them: one line each.
+    """
+    size = hidden_size(model)
+    if size is not None:
+        stage3 = value_at(config, "zero_optimization.stage") == 3
+        for key, share in HIDDEN_SIZE_KEYS.items():
+            if stage3 or not key.startswith("zero_optimization.stage3"):
+                _fill(config, key, int(share * size * size) if share else 10 * size)
+    if steps is None:
+        return []
+    return [
+        *_fill(config, "scheduler.params.total_num_steps", steps, "the number of steps"),
+        # Newer versions of DeepSpeed refuse 0, older ones made 2 of it.
+        *_fill(config, "scheduler.params.warmup_num_steps", args.get_warmup_steps(steps), "warmup_steps", lowest=1),
+    ]
+
+
+def open_keys(config: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The keys that are still "auto", joined by dots."""
+    found = []
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found += open_keys(value, f"{prefix}{key}.")
+        elif value == "auto":
+            found.append(f"{prefix}{key}")
+    return found
+
+
+def value_at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
+    """The value of a key joined by dots."""
+    node: Any = config
+    for part in key.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            return default
+        node = node[part]
+    return node
+
+
+def hidden_size(model: Any) -> int | None:
+    """The width of a model by its configuration, the largest where there are several; None if it does not say."""
+    config = getattr(model, "config", None)
+    for place in (config, getattr(config, "text_config", None)):
+        if hasattr(place, "hidden_size"):
+            return place.hidden_size  # type: ignore[union-attr]
+        if hasattr(place, "hidden_sizes"):
+            return max(place.hidden_sizes)  # type: ignore[union-attr]
+    return None
+
+
+def _decided_by_arguments(args: Any, processes: int) -> list[tuple[str, Any, str]]:
+    """(key, value, argument) in the order in which contradictions are reported."""
+    batch, accumulation = args.per_device_train_batch_size, args.gradient_accumulation_steps
+    return [
+        ("train_micro_batch_size_per_gpu", batch, "per_device_train_batch_size"),
+        ("gradient_accumulation_steps", accumulation, "gradient_accumulation_steps"),
+        (
+            "train_batch_size",
+            processes * batch * accumulation,
+            "processes * per_device_train_batch_size * gradient_accumulation_steps",
+        ),
+        ("gradient_clipping", args.max_grad_norm, "max_grad_norm"),
+        ("optimizer.params.lr", args.learning_rate, "learning_rate"),
+        ("optimizer.params.betas", [args.adam_beta1, args.adam_beta2], "[adam_beta1, adam_beta2]"),
+        ("optimizer.params.eps", args.adam_epsilon, "adam_epsilon"),
+        ("optimizer.params.weight_decay", args.weight_decay, "weight_decay"),
+        ("scheduler.params.warmup_max_lr", args.learning_rate, "learning_rate"),
+        ("fp16.enabled", args.fp16 or args.fp16_full_eval, "fp16 or fp16_full_eval"),
+        ("bf16.enabled", args.bf16 or args.bf16_full_eval, "bf16 or bf16_full_eval"),
+    ]
+
+
+def _fill(
+    config: dict[str, Any], key: str, value: Any, argument: str | None = None, *, lowest: Any = None
+) -> list[str]:
+    """Set a key that is "auto"; say so where `argument` says otherwise than the key."""
+    *path, last = key.split(".")
+    node: Any = value_at(config, ".".join(path)) if path else config
+    given = node.get(last, _MISSING) if isinstance(node, dict) else _MISSING
+    if given == "auto":
+        node[last] = value if lowest is None else max(lowest, value)
+    elif argument is not None and given not in (_MISSING, None) and given != value:
+        return [f"{key} is {given!r} in the configuration, but {argument} is {value!r}"]
+    return []
+
+
+def _text(source: Any) -> str:
+    """JSON text: of a file, or as it is, or decoded from base64."""
+    if isinstance(source, os.PathLike) or os.path.exists(source):
+        with open(source, encoding="utf-8") as file:
+            return file.read()
+    plain = source.lstrip().startswith(("{", "["))
+    return source if plain else base64.urlsafe_b64decode(source).decode("utf-8")
+
+
+def _short(source: Any) -> str:
+    text = repr(os.fspath(source) if isinstance(source, os.PathLike) else source)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,173 @@
+"""How many processes share what: the sizes of the groups that processes form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ...lightning_modules.names import did_you_mean
+
+BACKENDS = {"cp_backend": ("torch",), "sp_backend": ("deepspeed",)}
+"""What is known to split a sequence."""
+
+
+@dataclass(frozen=True)
+class ParallelismConfig:
+    """As `accelerate.ParallelismConfig`, but frozen, made of plain values, and not taken from the environment.
+
+    The product of the sizes is the number of processes.
+    """
+
+    dp_replicate_size: int = 1
+    """Copies of the model, each of which may be sharded."""
+    dp_shard_size: int = 1
+    """Processes over which one copy is sharded (FSDP)."""
+    tp_size: int = 1
+    """Processes over which each layer is split (tensor parallel)."""
+    cp_size: int = 1
+    """Processes over which a sequence is split, ring attention (context parallel)."""
+    cp_backend: str = "torch"
+    sp_size: int = 1
+    """Processes over which a sequence is split, Ulysses attention (sequence parallel)."""
+    sp_backend: str = "deepspeed"
+
+    @property
+    def total_size(self) -> int:
+        """The number of processes that these sizes are made for."""
+        return self.data_parallel_size * self.non_data_parallel_size
+
+    @property
+    def data_parallel_size(self) -> int:
+        """How many different batches are trained on at a time."""
+        return self.dp_replicate_size * self.dp_shard_size
+
+    @property
+    def non_data_parallel_size(self) -> int:
+        """How many processes get the same batch."""
+        return self.tp_size * self.cp_size * self.sp_size
+
+    @property
+    def dp_replicate_enabled(self) -> bool:
+        """Whether there are several copies of the model."""
+        return self.dp_replicate_size > 1
+
+    @property
+    def dp_shard_enabled(self) -> bool:
+        """Whether a copy is sharded."""
+        return self.dp_shard_size > 1
+
+    @property
+    def tp_enabled(self) -> bool:
+        """Whether layers are split."""
+        return self.tp_size > 1
+
+    @property
+    def cp_enabled(self) -> bool:
+        """Whether sequences are split for ring attention."""
+        return self.cp_size > 1
+
+    @property
+    def sp_enabled(self) -> bool:
+        """Whether sequences are split for Ulysses attention."""
+        return self.sp_size > 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as a new dict, from which an equal one can be made."""
+        return asdict(self)
+
+
+NAMES = tuple(item.name for item in fields(ParallelismConfig))
+SIZES = tuple(name for name in NAMES if name.endswith("_size"))
+
+
+def read_parallelism(value: Any) -> Any:
+    """Make a `ParallelismConfig` of a dict, of JSON text, or of an object with the same attributes.
+
+    What cannot be read stays as it is, for `parallelism_faults` to speak of.
+    """
+    if isinstance(value, str) and value.strip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError:
+            return value
+    if isinstance(value, Mapping):
+        given: dict[str, Any] = dict(value)
+    elif not isinstance(value, type) and all(hasattr(value, name) for name in ("dp_shard_size", "tp_size")):
+        given = {name: getattr(value, name) for name in NAMES if hasattr(value, name)}
+    else:
+        return value
+    given = {name: size for name, size in given.items() if size is not None}
+    return ParallelismConfig(**given) if set(given) <= set(NAMES) else value
+
+
+def parallelism_faults(config: Any, processes: int) -> list[str]:
+    """Say all that is wrong with the argument `parallelism_config`.
+
+    Args:
+        config: after `read_parallelism`.
+        processes: how many a launcher has started; 1 says nothing about how many there will be.
+    """
+    if config is None:
+        return []
+    if not isinstance(config, ParallelismConfig):
+        return _no_config(config)
+    faults = _wrong_sizes(config) + _wrong_backends(config)
+    return faults or _wrong_together(config, processes)
+
+
+def _no_config(value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [
+            f"parallelism_config has the key {key!r}, which is not known.{did_you_mean(key, NAMES)} "
+            f"Known: {', '.join(NAMES)}."
+            for key in value
+            if key not in NAMES
+        ]
+    kind = type(value).__name__
+    return [
+        f"parallelism_config={value!r} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}; pass a dict such as "
+        "{'tp_size': 2}, one written as JSON, or an object with the sizes as attributes."
+    ]
+
+
+def _wrong_sizes(config: ParallelismConfig) -> list[str]:
+    return [
+        f"parallelism_config: {name}={size!r} must be a whole number, at least 1."
+        for name in SIZES
+        if not isinstance(size := getattr(config, name), int) or isinstance(size, bool) or size < 1
+    ]
+
+
+def _wrong_backends(config: ParallelismConfig) -> list[str]:
+    return [
+        f"parallelism_config: {name}={getattr(config, name)!r} is not known. Choose from: {', '.join(choices)}."
+        for name, choices in BACKENDS.items()
+        if getattr(config, name) not in choices
+    ]
+
+
+def _wrong_together(config: ParallelismConfig, processes: int) -> list[str]:
+    faults = []
+    if config.cp_enabled and config.sp_enabled:
+        faults.append(
+            f"parallelism_config: cp_size={config.cp_size} and sp_size={config.sp_size} both split sequences. Keep one."
+        )
+    split = config.tp_enabled or config.cp_enabled
+    if split and config.dp_replicate_enabled and not config.dp_shard_enabled:
+        faults.append(
+            f"parallelism_config: dp_replicate_size={config.dp_replicate_size} with tp_size={config.tp_size} and "
+            f"cp_size={config.cp_size} needs a sharded model: set dp_shard_size above 1 and dp_replicate_size to 1."
+        )
+    if processes > 1 and config.total_size not in (1, processes):
+        faults.append(_wrong_number(config, processes))
+    return faults
+
+
+def _wrong_number(config: ParallelismConfig, processes: int) -> str:
+    sizes = " * ".join(f"{name}={getattr(config, name)}" for name in SIZES if getattr(config, name) > 1)
+    return (
+        f"parallelism_config: {sizes} makes {config.total_size} processes, but there are {processes}. Change the "
+        f"sizes, or start {config.total_size} processes (torchrun --nproc_per_node=...)."
+    )

@@ -1,0 +1,55 @@
+"""The strategies of Lightning that arguments can choose: one module each, each with a plan that can be read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..arguments.fsdp_config import FSDPSettings, read_fsdp
+from ..arguments.parallelism import read_parallelism
+from .base import StrategyPlan
+from .ddp import ddp, single
+from .deepspeed import deepspeed
+from .fsdp import fsdp
+from .model_parallel import model_parallel
+from .xla import xla
+
+if TYPE_CHECKING:
+    from ..arguments import TrainingArguments
+
+__all__ = ["StrategyPlan", "choose"]
+
+
+def choose(
+    args: TrainingArguments, *, find_unused_parameters: bool = True, model: Any = None, steps: int | None = None
+) -> StrategyPlan:
+    """The strategy that the arguments ask for; they have been validated.
+
+    Args:
+        args: the training arguments.
+        find_unused_parameters: for DDP, where the arguments leave it open.
+        model: tells its layers and its hidden size, where the arguments leave them to it.
+        steps: optimizer steps of the training, where the data is known.
+    """
+    if args.deepspeed:
+        return deepspeed(args, model, steps)
+    settings = read_fsdp(args.fsdp, args.fsdp_config)[0] if args.fsdp else None  # type: ignore[arg-type]
+    if settings is not None and settings.xla:
+        return xla(args, settings, model)
+    if settings is not None and settings.version == 1:
+        return fsdp(args, settings, model)
+    if settings is not None or _grid(args):
+        return model_parallel(args, settings or _sharding_of_groups(args), model)
+    return ddp(args, find_unused_parameters) if args.world_size > 1 else single(args)
+
+
+def _grid(args: TrainingArguments) -> bool:
+    """Whether `parallelism_config` asks for more than copies of the model, which is what DDP makes."""
+    groups = read_parallelism(args.parallelism_config)
+    return groups is not None and groups.total_size > groups.dp_replicate_size
+
+
+def _sharding_of_groups(args: TrainingArguments) -> FSDPSettings | None:
+    """Sharding where `parallelism_config` asks for it and `fsdp` says nothing: that of the layers the model names."""
+    if not read_parallelism(args.parallelism_config).dp_shard_enabled:
+        return None
+    return FSDPSettings(version=2, wrap="layers")

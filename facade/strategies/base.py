@@ -1,0 +1,135 @@
+"""What a strategy of Lightning is before it is built: a name, and options that a person can read."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..arguments.parallelism import read_parallelism
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..arguments import TrainingArguments
+
+Row = tuple[str, str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyPlan:
+    """Which Lightning strategy, with which options; one subclass for each that needs more than to be named."""
+
+    name: str
+    """The class in Lightning, such as `DDPStrategy`."""
+    options: dict[str, Any]
+    """Plain values: what the strategy is built with, and what is done to the model for it."""
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether a process holds only a part of the weights, so that all must run each forward pass together."""
+        return False
+
+    @property
+    def distributes(self) -> bool:
+        """Whether the model is spread over the processes when Lightning configures it."""
+        return False
+
+    @property
+    def accelerator(self) -> str | None:
+        """Lightning's accelerator, where the strategy works on no other; None where it follows the device."""
+        return None
+
+    def check(self, args: TrainingArguments, model: nn.Module) -> None:
+        """Look whether a run can begin: nothing has been written by then.
+
+        Raises:
+            ValueError: the processes or the model are not those that the strategy needs.
+            ImportError: a package is missing.
+            NotImplementedError: the strategy can be planned, but not run.
+        """
+        check_processes(args)
+
+    def distribute(self, model: nn.Module, module: Any) -> nn.Module:
+        """Spread a model over the processes; one that is spread already stays as it is.
+
+        Args:
+            model: the model, or what was returned for it before.
+            module: the LightningModule, whose strategy is set up.
+
+        Returns:
+            What to call in the place of the model.
+        """
+        return model
+
+    def precision(self, name: str, device: str) -> Any:
+        """The precision plugin that the strategy insists on; None where any will do.
+
+        Args:
+            name: Lightning's name of the precision.
+            device: type of the device, such as `cuda`.
+        """
+        return None
+
+    def build(self) -> Any:
+        """The strategy as Lightning takes it; `auto` where Lightning needs no telling.
+
+        Raises:
+            ImportError: it needs a package that is not there; says how to install it.
+        """
+        return "auto"
+
+    def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
+        """(arguments, what they are called in Lightning, options) of what belongs together; one row each."""
+        return [("ddp_*", "Trainer(strategy=)", self.options)]
+
+    def rows(self) -> list[Row]:
+        """(arguments, what they are called in Lightning, value) for the table of the plan."""
+        first, *others = ((arguments, becomes, shown(options)) for arguments, becomes, options in self.groups())
+        return [(first[0], first[1], f"{self.name}({first[2]})"), *(row for row in others if row[2])]
+
+
+def shown(value: Any) -> str:
+    """Options as text: `name=value, ...` for a dict, and so on inside of it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_inner(item)}" for name, item in value.items())
+    return _inner(value)
+
+
+def _inner(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{shown(value)}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_inner, value))}]"
+    return str(value)
+
+
+def process_group(args: TrainingArguments) -> dict[str, Any]:
+    """The options about the process group, which all strategies of several processes have."""
+    backend = {} if args.ddp_backend is None else {"process_group_backend": args.ddp_backend}
+    return {**backend, "timeout": args.ddp_timeout_delta}
+
+
+def check_processes(args: TrainingArguments) -> None:
+    """Look whether there are as many processes as `parallelism_config` is made for.
+
+    Raises:
+        ValueError: there are not; says how to start them.
+    """
+    groups = read_parallelism(args.parallelism_config)
+    if groups is not None and groups.total_size not in (1, args.world_size):
+        raise ValueError(
+            f"parallelism_config is made for {groups.total_size} processes, but the number of processes is "
+            f"{args.world_size}: start the script with torchrun --nproc_per_node={groups.total_size}, or change it."
+        )
+
+
+def has_package(name: str) -> bool:
+    """Whether a package is installed; it is not imported."""
+    return importlib.util.find_spec(name) is not None
+
+
+def picked(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Those of the options that are there, in the order of `names`."""
+    return {name: options[name] for name in names if name in options}

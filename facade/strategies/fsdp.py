@@ -1,0 +1,112 @@
+"""Version 1 of FSDP: `FullyShardedDataParallel`, through Lightning's `FSDPStrategy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ...lightning_modules.sharding import is_sharded
+from ..arguments.fsdp_config import FSDPSettings
+from .base import StrategyPlan, picked, process_group
+from .wrapping import check_sharding, layers_of, wrap_option, wrap_policy
+
+if TYPE_CHECKING:
+    from ..arguments import TrainingArguments
+
+# torch keeps the last one private.
+TORCH_NAMES = {"hybrid_shard_zero2": "_HYBRID_SHARD_ZERO2"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FSDPPlan(StrategyPlan):
+    """Parameters, gradients and optimizer states are sharded over the processes."""
+
+    @property
+    def shards_weights(self) -> bool:
+        """Yes, but for `NO_SHARD`."""
+        return self.options["sharding_strategy"] != "NO_SHARD"
+
+    def build(self) -> Any:
+        """An `FSDPStrategy`, which wraps the model, not the LightningModule around it."""
+        from ...lightning_modules.fsdp_wrapping import ModelFSDPStrategy
+
+        return ModelFSDPStrategy(**self.keywords())
+
+    @property
+    def distributes(self) -> bool:
+        """Always."""
+        return True
+
+    def precision(self, name: str, device: str) -> Any:
+        """FSDP takes a precision plugin of its own."""
+        from ...lightning_modules.fsdp_wrapping import ForwardFSDPPrecision
+
+        return ForwardFSDPPrecision(name, device)  # type: ignore[arg-type]
+
+    def check(self, args: TrainingArguments, model: nn.Module) -> None:
+        """See `StrategyPlan.check`."""
+        sharded = self.options["state_dict_type"] == "sharded"
+        check_sharding(args, model, layers=self.options["auto_wrap_policy"], sharded_checkpoints=sharded)
+
+    def distribute(self, model: nn.Module, module: Any) -> nn.Module:
+        """Wrap the model, see `StrategyPlan.distribute`."""
+        if is_sharded(model):
+            return module.trainer.strategy.wrap(model, layers=[])
+        return module.trainer.strategy.wrap(
+            model,
+            layers=layers_of(self.options["auto_wrap_policy"], model),
+            checkpointing=self.options["activation_checkpointing_policy"] is not None,
+        )
+
+    def keywords(self) -> dict[str, Any]:
+        """The options as torch and Lightning take them."""
+        from torch.distributed.fsdp import BackwardPrefetch
+
+        options = dict(self.options)
+        prefetch = options["backward_prefetch"]
+        options["backward_prefetch"] = None if prefetch is None else BackwardPrefetch[prefetch]
+        options["auto_wrap_policy"] = wrap_policy(options["auto_wrap_policy"])
+        # `distribute` sees to it: Lightning would choose modules by the sizes of their parts.
+        del options["activation_checkpointing_policy"]
+        return options
+
+    def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
+        """What is sharded, which layers, how they communicate, how they are saved."""
+        sharding = ("sharding_strategy", "device_mesh", "cpu_offload")
+        layers = ("auto_wrap_policy", "activation_checkpointing_policy", "use_orig_params")
+        traffic = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "sync_module_states")
+        return [
+            ("fsdp", "Trainer(strategy=)", picked(self.options, *sharding)),
+            ("fsdp_config", "FSDPStrategy: layers", picked(self.options, *layers)),
+            ("fsdp_config", "FSDPStrategy: traffic", picked(self.options, *traffic)),
+            ("fsdp_config", "FSDPStrategy: checkpoints", picked(self.options, "state_dict_type")),
+            (
+                "ddp_backend, ddp_timeout",
+                "FSDPStrategy: group",
+                picked(self.options, "process_group_backend", "timeout"),
+            ),
+        ]
+
+
+def fsdp(args: TrainingArguments, settings: FSDPSettings, model: nn.Module | None) -> FSDPPlan:
+    """The plan of `fsdp` in version 1."""
+    wrap = wrap_option(settings, model)
+    nodes = args.world_size // args.local_world_size
+    options: dict[str, Any] = {
+        "sharding_strategy": TORCH_NAMES.get(settings.sharding, settings.sharding.upper()),
+        "cpu_offload": settings.offload,
+        "auto_wrap_policy": wrap,
+        "activation_checkpointing_policy": wrap if settings.activation_checkpointing else None,
+        "backward_prefetch": None if settings.backward_prefetch is None else settings.backward_prefetch.upper(),
+        "forward_prefetch": settings.forward_prefetch,
+        "limit_all_gathers": settings.limit_all_gathers,
+        "use_orig_params": settings.use_orig_params,
+        "sync_module_states": settings.sync_module_states,
+        "state_dict_type": settings.state_dict_type,
+    }
+    if settings.hybrid:
+        options["device_mesh"] = (nodes, args.local_world_size)
+    return FSDPPlan(name="FSDPStrategy", options={**options, **process_group(args)})

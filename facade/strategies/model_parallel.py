@@ -1,0 +1,132 @@
+"""Version 2 of FSDP (`fully_shard`) and tensor parallelism, through Lightning's `ModelParallelStrategy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..arguments.fsdp_config import FSDPSettings
+from ..arguments.parallelism import ParallelismConfig, read_parallelism
+from .base import StrategyPlan, picked, process_group
+from .wrapping import check_sharding, layers_of, wrap_option
+
+if TYPE_CHECKING:
+    from ..arguments import TrainingArguments
+
+_LIGHTNING = ("data_parallel_size", "tensor_parallel_size")
+_GROUP = ("save_distributed_checkpoint", "process_group_backend", "timeout")
+_SHARDING = ("shard", "reshard_after_forward", "offload", "replicate_size")
+_LAYERS = ("layers", "activation_checkpointing", "forward_prefetch")
+_DTYPES = ("param_dtype", "reduce_dtype")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelParallelPlan(StrategyPlan):
+    """Processes form a grid: along one side the model is sharded, along the other its layers are split."""
+
+    @property
+    def shards_weights(self) -> bool:
+        """Always."""
+        return True
+
+    def build(self) -> Any:
+        """A `ModelParallelStrategy`; what is done to the model is done when Lightning configures it."""
+        from lightning.pytorch.strategies import ModelParallelStrategy
+
+        return ModelParallelStrategy(**picked(self.options, *_LIGHTNING, *_GROUP))
+
+    @property
+    def distributes(self) -> bool:
+        """Always."""
+        return True
+
+    def check(self, args: TrainingArguments, model: nn.Module) -> None:
+        """See `StrategyPlan.check`."""
+        if self.options["tensor_parallel_size"] > 1:
+            raise NotImplementedError(
+                f"parallelism_config: tp_size={self.options['tensor_parallel_size']} can be planned, but not run yet: "
+                "use dp_shard_size in its place."
+            )
+        sharded = self.options["save_distributed_checkpoint"]
+        check_sharding(args, model, layers=self.options["layers"], sharded_checkpoints=sharded)
+
+    def distribute(self, model: nn.Module, module: Any) -> nn.Module:
+        """Shard the model in place, see `StrategyPlan.distribute`."""
+        from ...lightning_modules.sharding import fully_sharded
+
+        dtype = getattr(torch, self.options["param_dtype"])
+        return fully_sharded(
+            model,
+            self._mesh(module),
+            layers=layers_of(self.options["layers"], model),
+            reshard_after_forward=self.options["reshard_after_forward"],
+            offload=self.options["offload"],
+            dtype=None if dtype is torch.float32 else dtype,
+            checkpointing=self.options["activation_checkpointing"],
+            forward_prefetch=self.options["forward_prefetch"],
+        )
+
+    def _mesh(self, module: Any) -> Any:
+        """The processes to shard over: in a row, or copies of rows."""
+        from torch.distributed.device_mesh import init_device_mesh
+
+        mesh, copies = module.device_mesh["data_parallel"], self.options["replicate_size"]
+        if copies == 1:
+            return mesh
+        sizes = (copies, mesh.size() // copies)
+        return init_device_mesh(mesh.device_type, sizes, mesh_dim_names=("replicate", "shard"))
+
+    def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
+        """The grid, then what `fully_shard` is told."""
+        return [
+            ("fsdp, parallelism_config", "Trainer(strategy=)", picked(self.options, *_LIGHTNING)),
+            ("fsdp, fsdp_config", "fully_shard()", picked(self.options, *_SHARDING)),
+            ("fsdp_config", "fully_shard(): layers", picked(self.options, *_LAYERS)),
+            ("bf16, fp16", "fully_shard(mp_policy=)", picked(self.options, *_DTYPES)),
+            ("ddp_backend, ddp_timeout", "ModelParallelStrategy: group", picked(self.options, *_GROUP)),
+        ]
+
+
+def model_parallel(
+    args: TrainingArguments, settings: FSDPSettings | None, model: nn.Module | None
+) -> ModelParallelPlan:
+    """The plan of `fsdp` in version 2, of `parallelism_config`, or of both.
+
+    Args:
+        args: the training arguments.
+        settings: of FSDP; None where nothing is sharded, only split.
+        model: is asked for its layers.
+    """
+    groups: ParallelismConfig | None = read_parallelism(args.parallelism_config)
+    if groups is None or groups.total_size == 1:
+        machines = args.world_size // args.local_world_size
+        replicas = machines if settings is not None and settings.hybrid else 1
+        groups = ParallelismConfig(dp_replicate_size=replicas, dp_shard_size=args.world_size // replicas)
+    options: dict[str, Any] = {
+        "data_parallel_size": groups.data_parallel_size,
+        "tensor_parallel_size": groups.tp_size,
+        **(_sharding(args, settings, groups, model) if settings is not None else {}),
+        "save_distributed_checkpoint": settings is not None and settings.state_dict_type == "sharded",
+    }
+    return ModelParallelPlan(name="ModelParallelStrategy", options={**options, **process_group(args)})
+
+
+def _sharding(
+    args: TrainingArguments, settings: FSDPSettings, groups: ParallelismConfig, model: nn.Module | None
+) -> dict[str, Any]:
+    dtype = {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}[args.mixed_precision]
+    return {
+        "shard": settings.sharding,
+        "reshard_after_forward": settings.reshard_after_forward,
+        "offload": settings.offload,
+        "replicate_size": groups.dp_replicate_size,
+        "layers": wrap_option(settings, model),
+        "activation_checkpointing": settings.activation_checkpointing,
+        "forward_prefetch": settings.forward_prefetch,
+        "param_dtype": dtype,
+        "reduce_dtype": dtype,
+    }

@@ -1,0 +1,129 @@
+"""Which modules of a model are sharded, or have their activations computed again, one by one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ...lightning_modules.names import did_you_mean
+from ..arguments.fsdp_config import FSDPSettings, fsdp_words
+from .base import check_processes
+
+if TYPE_CHECKING:
+    from ..arguments import TrainingArguments
+
+logger = logging.getLogger(__name__)
+
+BY_MODEL = "named by the model"
+"""Stands for the layers where there is no model yet to ask."""
+
+
+def wrap_option(settings: FSDPSettings, model: nn.Module | None) -> dict[str, Any] | None:
+    """How modules are chosen, as a readable value.
+
+    Args:
+        settings: see `FSDPSettings.wrap`.
+        model: is asked for its layers, where the arguments do not name them.
+
+    Returns:
+        `{"layers": [...]}` with class names, `{"min_num_params": n}`, or None for the model as one.
+    """
+    if settings.wrap is None:
+        return None
+    if settings.wrap == "size":
+        return {"min_num_params": settings.min_num_params}
+    if settings.layers is not None:
+        return {"layers": list(settings.layers)}
+    return {"layers": BY_MODEL if model is None else list(getattr(model, "_no_split_modules", None) or [])}
+
+
+def wrap_policy(option: dict[str, Any] | None) -> Callable[..., bool] | None:
+    """What torch's FSDP takes as `auto_wrap_policy`; it knows the classes by their names.
+
+    Raises:
+        ValueError: the option was made without the model that names the layers.
+    """
+    if option is None:
+        return None
+    if "min_num_params" in option:
+        import functools
+
+        from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
+
+        return functools.partial(size_based_auto_wrap_policy, min_num_params=option["min_num_params"])
+    if option["layers"] == BY_MODEL:
+        raise ValueError("The layers to shard are those that the model names, but the plan was made without a model.")
+    names = frozenset(option["layers"])
+
+    def by_name(module: nn.Module, recurse: bool, nonwrapped_numel: int = 0, **_: Any) -> bool:
+        return recurse or type(module).__name__ in names
+
+    return by_name
+
+
+def layers_of(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
+    """Names of the modules that an option chooses, inner ones before outer ones."""
+    from ...lightning_modules.sharding import modules_by_class, modules_by_size
+
+    if option is None:
+        return []
+    if "min_num_params" in option:
+        return modules_by_size(model, option["min_num_params"])
+    return modules_by_class(model, set(option["layers"]))
+
+
+def check_sharding(
+    args: TrainingArguments, model: nn.Module, *, layers: dict[str, Any] | None, sharded_checkpoints: bool
+) -> None:
+    """Look whether a model can be sharded as it is asked for.
+
+    Args:
+        args: the training arguments.
+        model: the model.
+        layers: see `wrap_option`.
+        sharded_checkpoints: each process is to write its part of a checkpoint.
+
+    Raises:
+        ValueError: there is one process only, or no module of a class that is named.
+        NotImplementedError: the form of checkpoints or the precision is not there yet.
+    """
+    check_processes(args)
+    if args.world_size == 1:
+        raise ValueError(
+            f"fsdp={' '.join(fsdp_words(args.fsdp))!r} shards the model over processes, but there is one: start the "
+            "script with torchrun --nproc_per_node=..., or leave fsdp out."
+        )
+    if sharded_checkpoints:
+        raise NotImplementedError(
+            "fsdp_config['state_dict_type']='SHARDED_STATE_DICT' can be planned, but not run yet: leave it out, "
+            "checkpoints then hold whole tensors and fit any number of processes."
+        )
+    if args.mixed_precision == "fp16":
+        raise NotImplementedError("fp16=True does not go with fsdp yet: pass bf16=True.")
+    missing = _missing_layers(layers, model)
+    if missing:
+        raise ValueError(" ".join(missing))
+
+
+def _missing_layers(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
+    from ...lightning_modules.sharding import is_sharded
+
+    names = (option or {}).get("layers")
+    if names is None or is_sharded(model):  # sharded modules get classes of other names
+        return []
+    present = sorted({type(module).__name__ for module in model.modules()})
+    if not names:
+        logger.warning(
+            "%s does not name its layers (_no_split_modules), so it is sharded as one. Pass "
+            "fsdp_config={'transformer_layer_cls_to_wrap': [...]}.",
+            type(model).__name__,
+        )
+    return [
+        f"fsdp_config: transformer_layer_cls_to_wrap={name!r} is no class of a module in {type(model).__name__}."
+        f"{did_you_mean(name, present)} It has: {', '.join(present)}."
+        for name in names
+        if name not in present
+    ]

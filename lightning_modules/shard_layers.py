@@ -1,0 +1,23 @@
+"""What both versions of FSDP do to a model before it is sharded."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def broadcast_weights(model: nn.Module) -> None:
+    """Give all processes the parameters and buffers of the first."""
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor, src=0)
+
+
+def checkpoint_layers(model: nn.Module, layers: list[str]) -> None:
+    """Let the activations of the modules of these names be computed again in the backward pass."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    for name in layers:
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, checkpoint_wrapper(model.get_submodule(name)))

@@ -1,0 +1,175 @@
+"""Trains the same model under several strategies, for `torchrun` or alone.
+
+    torchrun --nproc_per_node=2 shard_script.py OUTPUT_FOLDER STRATEGY...
+    python shard_script.py OUTPUT_FOLDER single
+
+Every rank writes what it saw of each to `OUTPUT_FOLDER/STRATEGY-rank<rank>.json`. The batch of a step is the same for
+any number of processes, and no random numbers are drawn in the model, so the losses are to be the same too.
+"""
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import lightrainer
+
+STEPS = 6
+LAYERS = {"transformer_layer_cls_to_wrap": ["Block"]}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "single": {},
+    "ddp": {},
+    "fsdp1": {"fsdp": "full_shard", "fsdp_config": LAYERS},
+    "fsdp1_hybrid": {
+        "fsdp": "hybrid_shard",
+        "fsdp_config": {"min_num_params": 50, "activation_checkpointing": True, "backward_prefetch": "backward_pre"},
+    },
+    "fsdp2": {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2}},
+    "fsdp2_grad": {
+        "fsdp": "shard_grad_op offload",
+        "fsdp_config": {
+            "version": 2,
+            "min_num_params": 50,
+            "activation_checkpointing": True,
+            "forward_prefetch": True,
+        },
+    },
+    "groups": {"parallelism_config": {"dp_shard_size": 2}},
+    "fsdp1_bf16": {"fsdp": "full_shard", "fsdp_config": LAYERS, "bf16": True},
+    "fsdp2_bf16": {"fsdp": "full_shard", "fsdp_config": {"version": 2, **LAYERS}, "bf16": True},
+}
+RESUMED = ("fsdp1", "fsdp2")
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + torch.tanh(self.inner(self.norm(x)))
+
+
+class Model(nn.Module):
+    """Two blocks between tied embeddings, and a buffer."""
+
+    _no_split_modules = ["Block"]
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, ids, labels=None, index=None):
+        hidden = self.embedding(ids)
+        for block in self.blocks:
+            hidden = block(hidden)
+        logits = self.head(hidden) * self.scale
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "index": index}
+
+
+def samples(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(11, (count, 6), generator=generator)
+    return [{"ids": row[:-1], "labels": row[1:], "index": torch.tensor(i)} for i, row in enumerate(rows)]
+
+
+class StopAt(lightrainer.TrainerCallback):
+    """Ends the training in the middle, with a checkpoint."""
+
+    def __init__(self, step: int | None):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            control.should_save = control.should_training_stop = True
+
+
+def trainer_of(folder: Path, strategy: str, *, seed: int = 7, stop: int | None = None) -> lightrainer.Trainer:
+    """16 samples in batches of 4, two of them a step, two steps a pass."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    arguments = lightrainer.TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=4 // processes,
+        per_device_eval_batch_size=2,
+        gradient_accumulation_steps=2,
+        max_grad_norm=0.5,
+        weight_decay=0.1,
+        num_train_epochs=3,
+        learning_rate=3e-2,
+        logging_steps=1,
+        eval_strategy="epoch",
+        save_strategy="no" if stop else "epoch",
+        save_total_limit=2,
+        load_best_model_at_end=stop is None,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        ddp_timeout=60,
+        **STRATEGIES[strategy],
+    )
+    torch.manual_seed(seed)
+    return lightrainer.Trainer(
+        model=Model(),
+        args=arguments,
+        train_dataset=samples(16, 1),
+        eval_dataset=samples(12, 2),
+        callbacks=[StopAt(stop)],
+    )
+
+
+def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
+    """What a rank saw of a training that is over; evaluates, predicts and saves the model once more."""
+    history = trainer.state.log_history
+    metrics = trainer.evaluate()
+    predictions: Any = trainer.predict(trainer.eval_dataset).predictions
+    trainer.save_model(str(folder / "saved"))
+    zero = trainer.is_world_process_zero()
+    files = sorted(path.name for path in (folder / "saved").iterdir()) if zero else None
+    return {
+        "strategy": trainer.plan.strategy.name,
+        "losses": [entry["loss"] for entry in history if "loss" in entry],
+        "norms": [entry["grad_norm"] for entry in history if "grad_norm" in entry],
+        "eval_losses": [entry["eval_loss"] for entry in history if "eval_loss" in entry],
+        "last_eval_loss": metrics["eval_loss"],
+        "predicted": [int(number) for number in predictions],
+        "best": trainer.state.best_global_step,
+        "local_numel": sum(own_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()),
+        "saved": files,
+    }
+
+
+def own_part(parameter: Any) -> torch.Tensor:
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
+
+
+def main(folder: Path, strategies: list[str]) -> None:
+    warnings.filterwarnings("ignore")
+    for strategy in strategies:
+        here = folder / strategy
+        trainer = trainer_of(here, strategy)
+        trainer.evaluate()  # shards the model, and must leave it fit for training
+        trainer.train()
+        found = seen(trainer, here)
+        if strategy in RESUMED:
+            trainer_of(folder / f"{strategy}-cut", strategy, stop=3).train()
+            resumed = trainer_of(folder / f"{strategy}-cut", strategy, seed=99)
+            resumed.train(resume_from_checkpoint=True)
+            found["resumed"] = seen(resumed, folder / f"{strategy}-cut")
+        (folder / f"{strategy}-rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

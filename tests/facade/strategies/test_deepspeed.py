@@ -1,0 +1,291 @@
+"""The configuration of DeepSpeed: filled in as the reference does it, contradictions found, never run without it."""
+
+import base64
+import copy
+import importlib
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+from tiny import arguments, trainer
+
+from lightrainer.facade.arguments.deepspeed_config import fill_from_arguments, fill_from_run, load_deepspeed, open_keys
+from lightrainer.facade.plan import translate
+
+module = importlib.import_module("lightrainer.facade.strategies.deepspeed")
+
+ZERO = {"zero_optimization": {"stage": 2}}
+AUTO = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "fp16": {"enabled": "auto", "loss_scale": 0},
+    "bf16": {"enabled": "auto"},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+    "scheduler": {
+        "type": "WarmupDecayLR",
+        "params": {
+            "warmup_min_lr": "auto",
+            "warmup_max_lr": "auto",
+            "warmup_num_steps": "auto",
+            "total_num_steps": "auto",
+        },
+    },
+    "zero_optimization": {
+        "stage": 3,
+        "offload_optimizer": {"device": "cpu", "pin_memory": True},
+        "offload_param": {"device": "nvme", "nvme_path": "/disk"},
+        "reduce_bucket_size": "auto",
+        "stage3_prefetch_bucket_size": "auto",
+        "stage3_param_persistence_threshold": "auto",
+        "stage3_max_live_parameters": 1e9,
+    },
+}
+
+
+def changed(config, **changes):
+    config = copy.deepcopy(config)
+    for path, value in changes.items():
+        *sections, key = path.split("__")
+        node = config
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[key] = value
+    return config
+
+
+CONFIGS = {
+    "auto": AUTO,
+    "stage 2": changed(AUTO, zero_optimization__stage=2),
+    "stage 0": {"zero_optimization": {"stage": 0, "reduce_bucket_size": "auto"}, "train_batch_size": "auto"},
+    "numbers": changed(AUTO, zero_optimization__reduce_bucket_size=5, gradient_clipping=0.5),
+    "same values": {"optimizer": {"params": {"lr": 3e-4}}, "gradient_accumulation_steps": 4, **ZERO},
+    "other values": {
+        "optimizer": {"params": {"lr": 1.0, "betas": [0.5, 0.6], "eps": 1, "weight_decay": 7}},
+        "scheduler": {"params": {"warmup_max_lr": 2.0, "total_num_steps": 3, "warmup_num_steps": 4}},
+        "train_batch_size": 1,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 3,
+        "gradient_clipping": 0.25,
+        "bf16": {"enabled": False},
+        "fp16": {"enabled": True},
+        **ZERO,
+    },
+    "sections missing": ZERO,
+}
+ARGUMENTS = {
+    "plain": {},
+    "all": {
+        "per_device_train_batch_size": 3,
+        "gradient_accumulation_steps": 4,
+        "max_grad_norm": 0.5,
+        "learning_rate": 3e-4,
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.95,
+        "adam_epsilon": 1e-7,
+        "weight_decay": 0.1,
+        "bf16": True,
+        "save_on_each_node": True,
+    },
+    "fp16": {"fp16": True},
+    "evaluation": {"bf16_full_eval": True},
+}
+MODELS = {
+    "wide": SimpleNamespace(config=SimpleNamespace(hidden_size=33)),
+    "several": SimpleNamespace(config=SimpleNamespace(hidden_sizes=[8, 64, 16])),
+    "text": SimpleNamespace(config=SimpleNamespace(text_config=SimpleNamespace(hidden_size=12))),
+}
+STEPS = 77
+
+
+def reference():
+    """The reference's class, on the base that it has where deepspeed is installed."""
+    transformers = pytest.importorskip("transformers.integrations.deepspeed")
+    base = pytest.importorskip("accelerate.utils.deepspeed").HfDeepSpeedConfig
+    names = ("is_auto", "fill_match", "fill_only", "trainer_config_process", "trainer_config_finalize")
+    methods = {name: vars(transformers.HfTrainerDeepSpeedConfig)[name] for name in names}
+    return type("Reference", (base,), methods)
+
+
+def of_reference(config, args, model, steps):
+    """What the reference makes of it, and which keys it finds to contradict the arguments."""
+    made = reference()(config)
+    made._dtype, made.mismatches = None, []
+    made.trainer_config_process(args)
+    try:
+        made.trainer_config_finalize(args, model, steps)
+    except ValueError as error:
+        if "mismatch" not in str(error):
+            raise
+    return made.config, [line.removeprefix("- ds ").partition("=")[0] for line in made.mismatches]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("given", ARGUMENTS)
+@pytest.mark.parametrize("config", CONFIGS)
+def test_it_is_filled_in_as_in_the_reference(tmp_path, config, given, model):
+    args = arguments(tmp_path, warmup_steps=5, **ARGUMENTS[given])
+    expected, contradicted = of_reference(CONFIGS[config], args, MODELS[model], STEPS)
+    found = load_deepspeed(CONFIGS[config])
+    said = fill_from_arguments(found, args, args.world_size)
+    said += fill_from_run(found, args, MODELS[model], STEPS)
+    assert found == expected
+    assert [line.partition(" is ")[0] for line in said] == contradicted
+
+
+def test_the_table_is_not_empty(tmp_path):
+    """Negative control: what is compared above is filled in, and there are contradictions."""
+    args = arguments(tmp_path)
+    assert len(open_keys(AUTO)) == 17
+    expected, none = of_reference(AUTO, args, MODELS["wide"], STEPS)
+    assert (open_keys(expected), none) == ([], [])
+    assert len(of_reference(CONFIGS["other values"], args, MODELS["wide"], STEPS)[1]) >= 10
+
+
+def test_no_warm_up_is_one_step_of_it(tmp_path):
+    """As in later versions of the reference: newer versions of DeepSpeed refuse 0."""
+    config = load_deepspeed(AUTO)
+    fill_from_run(config, arguments(tmp_path), None, 10)
+    assert config["scheduler"]["params"]["warmup_num_steps"] == 1
+
+
+def test_what_the_user_gave_stays_as_it_is(tmp_path):
+    before = copy.deepcopy(AUTO)
+    args = arguments(tmp_path, deepspeed=AUTO, max_steps=9)
+    translate(args, model=MODELS["wide"])
+    assert before == AUTO == args.deepspeed
+
+
+def test_every_form_is_read(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(AUTO))
+    text = json.dumps(AUTO)
+    for source in (AUTO, str(path), path, text, base64.urlsafe_b64encode(text.encode()).decode()):
+        assert load_deepspeed(source) == AUTO
+        assert translate(arguments(tmp_path, deepspeed=source)).strategy.name == "DeepSpeedStrategy"
+
+
+BAD = [
+    ("no/such/file.json", "deepspeed='no/such/file.json': there is no such file, and it is neither JSON nor base64"),
+    ({"train_batch_size": 8}, "no section zero_optimization. Add one"),
+    ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage=4 must be 0, 1, 2 or 3"),
+    (
+        {"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}},
+        "needs zero_optimization.stage 3, which is 2",
+    ),
+    ({"zero_optimization": {"stage": 3, "offload_param": {"device": "disk"}}}, "Choose from: none, cpu, nvme"),
+    (
+        {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}},
+        "needs zero_optimization.offload_optimizer.nvme_path",
+    ),
+    ({**ZERO, "tensor_parallel": {"autotp_size": 2}}, "split layers with parallelism_config"),
+    (
+        {**ZERO, "optimizer": {"params": {"lr": 1}}},
+        "optimizer.params.lr is 1 in the configuration, but learning_rate is 0.01",
+    ),
+    (
+        {**ZERO, "bf16": {"enabled": True}},
+        "bf16.enabled is True in the configuration, but bf16 or bf16_full_eval is False",
+    ),
+    (3, "deepspeed=3 is an int; pass a dict, or the path of a JSON file"),
+]
+
+
+@pytest.mark.parametrize(("config", "message"), BAD, ids=str)
+def test_what_cannot_be_is_refused_with_what_to_do(tmp_path, config, message):
+    with pytest.raises((ValueError, TypeError)) as error:
+        arguments(tmp_path, deepspeed=config)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["{broken", "[1, 2]"])
+def test_a_file_that_holds_something_else_is_named(tmp_path, text):
+    path = tmp_path / "ds.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"deepspeed=.*ds\.json.*(Expecting|holds a list)"):
+        arguments(tmp_path, deepspeed=str(path))
+
+
+def test_all_contradictions_are_said_together(tmp_path):
+    with pytest.raises(ValueError, match=r'Write "auto"') as error:
+        arguments(tmp_path, deepspeed=CONFIGS["other values"])
+    said = str(error.value)
+    for key in ("optimizer.params.lr", "gradient_clipping", "train_batch_size", "fp16.enabled"):
+        assert f"{key} is " in said
+
+
+COMBINATIONS = [
+    ({"fsdp": "full_shard"}, "fsdp='full_shard' and deepspeed exclude each other"),
+    ({"parallelism_config": {"tp_size": 2}}, "DeepSpeed forms its own groups"),
+    ({"save_only_model": True, "load_best_model_at_end": True, "eval_strategy": "no"}, "does not go with deepspeed"),
+    ({"auto_find_batch_size": True}, "does not go with stage 3 of DeepSpeed"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), COMBINATIONS, ids=str)
+def test_impossible_combinations_are_refused(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        arguments(tmp_path, deepspeed={"zero_optimization": {"stage": 3}}, **changes)
+
+
+def test_the_plan_shows_the_whole_configuration(tmp_path):
+    """One row a section; what the model and the length of the run decide is "auto" until they are known."""
+    args = arguments(tmp_path, deepspeed=AUTO, learning_rate=3e-4)
+    strategy = translate(args).strategy
+    rows = {becomes: value for _, becomes, value in strategy.rows()}
+    assert rows["Trainer(strategy=)"] == "DeepSpeedStrategy(stage=3)"
+    assert "lr=0.0003" in rows["config: optimizer"]
+    assert "offload_optimizer={device=cpu, pin_memory=True}" in rows["config: zero_optimization"]
+    assert set(strategy.open_keys) == {
+        "scheduler.params.warmup_num_steps",
+        "scheduler.params.total_num_steps",
+        "zero_optimization.reduce_bucket_size",
+        "zero_optimization.stage3_prefetch_bucket_size",
+        "zero_optimization.stage3_param_persistence_threshold",
+    }
+    known = translate(args, model=MODELS["wide"], steps=50).strategy
+    assert known.open_keys == []
+    assert known.shards_weights
+    assert not translate(arguments(tmp_path, deepspeed=ZERO)).strategy.shards_weights
+
+
+def test_what_lightning_sets_itself_is_left_out(tmp_path):
+    """It refuses gradient_accumulation_steps: one of its batches is one optimizer step here."""
+    strategy = translate(arguments(tmp_path, deepspeed=AUTO, max_steps=5), model=MODELS["wide"]).strategy
+    config = strategy.lightning_config()
+    assert "gradient_accumulation_steps" in strategy.options["config"]
+    assert {"gradient_accumulation_steps", "train_batch_size"}.isdisjoint(config)
+    assert config["train_micro_batch_size_per_gpu"] == 4
+
+
+def test_contradictions_with_the_run_are_found(tmp_path):
+    config = changed(AUTO, scheduler__params__total_num_steps=3)
+    args = arguments(tmp_path, deepspeed=config)
+    with pytest.raises(ValueError, match="total_num_steps is 3 in the configuration, but the number of steps is 50"):
+        translate(args, steps=50)
+
+
+def test_without_deepspeed_a_run_says_how_to_install_it(tmp_path, monkeypatch):
+    """The plan can be looked at all the same."""
+    monkeypatch.setattr(module, "has_package", lambda name: False)
+    made = trainer(tmp_path, deepspeed=ZERO)
+    assert "DeepSpeedStrategy" in repr(made.plan)
+    for run in (made.train, made.evaluate):
+        with pytest.raises(ImportError, match="pip install deepspeed"):
+            run()
+    with pytest.raises(ImportError, match="pip install deepspeed"):
+        made.plan.strategy.build()
+
+
+def test_with_deepspeed_a_run_is_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "has_package", lambda name: True)
+    with pytest.raises(NotImplementedError, match="deepspeed can be planned, but not run yet"):
+        trainer(tmp_path, deepspeed=ZERO).train()
+
+
+def test_what_is_still_auto_cannot_be_built(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "has_package", lambda name: True)
+    with pytest.raises(ValueError, match=r"reduce_bucket_size.*Write numbers"):
+        translate(arguments(tmp_path, deepspeed=AUTO)).strategy.build()

@@ -1,0 +1,190 @@
+"""What `fsdp` and `fsdp_config` ask for: every documented key, every word, and what is said of others."""
+
+import json
+import logging
+import re
+
+import pytest
+from tiny import arguments
+
+from lightrainer import TrainingArguments
+from lightrainer.facade.arguments.fsdp_config import OLD_NAMES, READERS, REFUSED, FSDPSettings, fsdp_words, read_fsdp
+
+READ = [
+    ("full_shard", {}, {"sharding": "full_shard"}),
+    ("shard_grad_op", {}, {"sharding": "shard_grad_op"}),
+    ("no_shard", {}, {"sharding": "no_shard"}),
+    ("hybrid_shard", {}, {"sharding": "hybrid_shard"}),
+    ("hybrid_shard_zero2", {}, {"sharding": "hybrid_shard_zero2"}),
+    ("full_shard offload", {}, {"offload": True}),
+    ("full_shard auto_wrap", {}, {"wrap": "layers", "layers": None}),
+    ("full_shard auto_wrap", {"min_num_params": 5}, {"wrap": "size", "min_num_params": 5}),
+    ("full_shard auto_wrap", {"min_num_params": "5"}, {"wrap": "size", "min_num_params": 5}),
+    ("full_shard", {"transformer_layer_cls_to_wrap": ["A", "B"]}, {"wrap": "layers", "layers": ("A", "B")}),
+    ("full_shard", {"transformer_layer_cls_to_wrap": "A, B"}, {"wrap": "layers", "layers": ("A", "B")}),
+    ("full_shard", {"auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}, {"wrap": "layers"}),
+    ("full_shard auto_wrap", {"auto_wrap_policy": "NO_WRAP"}, {"wrap": None}),
+    ("full_shard", {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 3}, {"wrap": "size"}),
+    ("full_shard", {"version": "2"}, {"version": 2}),
+    ("full_shard", {"cpu_offload": True}, {"offload": True}),
+    ("full_shard", {"backward_prefetch": "backward_pre"}, {"backward_prefetch": "backward_pre"}),
+    ("full_shard", {"backward_prefetch": "BACKWARD_POST"}, {"backward_prefetch": "backward_post"}),
+    ("full_shard", {"backward_prefetch": "no_prefetch"}, {"backward_prefetch": None}),
+    ("full_shard", {"forward_prefetch": "true"}, {"forward_prefetch": True}),
+    ("full_shard", {"limit_all_gathers": False}, {"limit_all_gathers": False}),
+    ("full_shard", {"use_orig_params": "False"}, {"use_orig_params": False}),
+    ("full_shard", {"sync_module_states": False}, {"sync_module_states": False}),
+    ("full_shard auto_wrap", {"activation_checkpointing": True}, {"activation_checkpointing": True}),
+    ("auto_wrap", {"reshard_after_forward": "SHARD_GRAD_OP"}, {"sharding": "shard_grad_op"}),
+    ("auto_wrap", {"reshard_after_forward": 4}, {"sharding": "hybrid_shard"}),
+    ("full_shard", {"version": 2, "reshard_after_forward": False}, {"sharding": "shard_grad_op"}),
+    ("hybrid_shard", {"version": 2, "reshard_after_forward": "false"}, {"sharding": "hybrid_shard_zero2"}),
+    ("full_shard", {"state_dict_type": "SHARDED_STATE_DICT"}, {"state_dict_type": "sharded"}),
+    ("full_shard", {"xla": True, "xla_fsdp_v2": True}, {"xla": True, "xla_v2": True}),
+    ("full_shard", {"xla_fsdp_settings": {"compute_dtype": "float16"}}, {"xla_options": {"compute_dtype": "float16"}}),
+    ("full_shard auto_wrap", {"xla": True, "xla_fsdp_grad_ckpt": True}, {"xla_checkpointing": True}),
+]
+
+
+@pytest.mark.parametrize(("words", "config", "expected"), READ, ids=str)
+def test_a_word_or_a_key_has_its_effect(tmp_path, words, config, expected):
+    args = arguments(tmp_path, fsdp=words, fsdp_config=config)
+    settings, faults = read_fsdp(args.fsdp, args.fsdp_config)
+    assert faults == []
+    assert {name: getattr(settings, name) for name in expected} == expected
+
+
+def test_every_key_is_tried():
+    tried = {key for _, config, _ in READ for key in config}
+    assert tried == set(READERS)
+    assert not set(READERS) & set(REFUSED)
+    assert set(OLD_NAMES.values()) <= set(READERS)
+
+
+def test_the_defaults_are_documented_ones():
+    """But limit_all_gathers, which the reference says is False and leaves True."""
+    assert read_fsdp("full_shard", {}) == (FSDPSettings(), [])
+    assert (FSDPSettings().version, FSDPSettings().backward_prefetch, FSDPSettings().use_orig_params) == (1, None, True)
+
+
+@pytest.mark.parametrize("fsdp", [None, "", [], False])
+def test_nothing_is_nothing(fsdp):
+    assert fsdp_words(fsdp) == []
+
+
+def test_the_prefix_is_taken_off(tmp_path):
+    args = arguments(tmp_path, fsdp="full_shard", fsdp_config={"fsdp_version": 2, "fsdp_forward_prefetch": True})
+    settings, _ = read_fsdp(args.fsdp, args.fsdp_config)
+    assert (settings.version, settings.forward_prefetch) == (2, True)
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_NAMES.items())
+def test_deprecated_spellings_work_with_a_warning(tmp_path, caplog, old, new):
+    values = {
+        "reshard_after_forward": "shard_grad_op",
+        "cpu_offload": True,
+        "backward_prefetch": "backward_post",
+        "transformer_layer_cls_to_wrap": ["A"],
+    }
+    with caplog.at_level(logging.WARNING):
+        args = arguments(tmp_path, fsdp="auto_wrap", fsdp_config={f"fsdp_{old}": values[new]})
+    assert args.fsdp_config[new] == values[new]
+    assert f"fsdp_config[{old!r}] is deprecated: it is called {new!r}" in caplog.text
+
+
+REFUSALS = [
+    ("full_shard", {"min_num_param": 1}, "'min_num_param', which is not known. Did you mean 'min_num_params'"),
+    ("full_shard", {"version": 3}, "fsdp_config['version']=3 must be 1 or 2"),
+    ("full_shard", {"backward_prefetch": "pre"}, "'backward_pre', 'backward_post' or 'no_prefetch'"),
+    ("full_shard", {"forward_prefetch": "maybe"}, "fsdp_config['forward_prefetch']='maybe' must be True or False"),
+    ("full_shard", {"state_dict_type": "LOCAL_STATE_DICT"}, "'FULL_STATE_DICT' or 'SHARDED_STATE_DICT'"),
+    ("full_shard", {"auto_wrap_policy": "BY_NAME"}, "'TRANSFORMER_BASED_WRAP', 'SIZE_BASED_WRAP' or 'NO_WRAP'"),
+    ("full_shard", {"min_num_params": "many"}, "fsdp_config['min_num_params']='many' must be a number"),
+    ("full_shard", {"transformer_layer_cls_to_wrap": [1]}, "a list of class names, such as ['GPT2Block']"),
+    ("full_shard", {"xla_fsdp_settings": "x"}, "a dict of options of XlaFullyShardedDataParallel"),
+    ("full_shard no_shard", {}, "'full_shard' and 'no_shard' exclude each other. Keep one"),
+    ("offload", {}, "fsdp='offload' does nothing alone. Pass 'full_shard offload'"),
+    ("full_shard", {"reshard_after_forward": True}, "Pass fsdp_config['version']=2"),
+    ("full_shard", {"reshard_after_forward": "hybrid_shard"}, "fsdp says 'full_shard'"),
+    ("auto_wrap", {"version": 2, "reshard_after_forward": "full_shard"}, "must be True or False in version 2"),
+    ("no_shard", {"version": 2}, "leave fsdp out, the processes then train with DDP"),
+    ("full_shard", {"auto_wrap_policy": "SIZE_BASED_WRAP"}, "needs min_num_params above 0"),
+    ("full_shard", {"min_num_params": 2, "transformer_layer_cls_to_wrap": ["A"]}, "exclude each other. Keep one"),
+    ("full_shard", {"activation_checkpointing": True}, "add 'auto_wrap' to fsdp"),
+    ("full_shard", {"xla": True, "xla_fsdp_grad_ckpt": True}, "pass min_num_params or transformer_layer_cls_to_wrap"),
+    *(("full_shard", {key: "x"}, f"fsdp_config['{key}']='x' has no counterpart in Lightning") for key in REFUSED),
+]
+
+
+@pytest.mark.parametrize(("words", "config", "message"), REFUSALS, ids=str)
+def test_what_cannot_be_is_refused_with_what_to_do(tmp_path, words, config, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        TrainingArguments(str(tmp_path / "out"), fsdp=words, fsdp_config=config, use_cpu=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_what_is_turned_off_is_fine(key):
+    assert read_fsdp("full_shard", {key: False})[1] == []
+
+
+def test_all_problems_are_said_together(tmp_path):
+    with pytest.raises(ValueError, match=r"^4 arguments cannot be used") as error:
+        arguments(
+            tmp_path,
+            fsdp="full_shard no_shard",
+            fsdp_config={"versoin": 2, "use_orig_params": "perhaps"},
+            deepspeed={"zero_optimization": {}},
+        )
+    assert "fsdp='full_shard no_shard' and deepspeed exclude each other" in str(error.value)
+
+
+def test_a_file_that_is_not_json_is_named(tmp_path):
+    path = tmp_path / "fsdp.json"
+    path.write_text("{broken")
+    with pytest.raises(json.JSONDecodeError, match=r"fsdp_config=.*fsdp\.json.*: the file is not JSON"):
+        arguments(tmp_path, fsdp="full_shard", fsdp_config=str(path))
+
+
+COMBINATIONS = [
+    (
+        {"gradient_checkpointing": True, "fsdp_config": {"activation_checkpointing": True}},
+        "Keep the one in fsdp_config",
+    ),
+    (
+        {"save_only_model": True, "load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"},
+        "Drop one of them",
+    ),
+    (
+        {"save_only_model": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}},
+        "Set it to 'FULL_STATE_DICT'",
+    ),
+    ({"parallelism_config": {"dp_shard_size": 2}}, "Set fsdp_config={'version': 2}"),
+    ({"parallelism_config": {"tp_size": 2}, "fsdp_config": {"version": 2}}, "leaves nothing to shard over"),
+    ({"parallelism_config": {"dp_shard_size": 2}, "fsdp_config": {"xla": True}}, "Leave parallelism_config out"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), COMBINATIONS, ids=str)
+def test_impossible_combinations_are_refused(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        arguments(tmp_path, fsdp="full_shard auto_wrap", **changes)
+
+
+WARNINGS = [
+    ({"fsdp_config": {"min_num_params": 3}}, "fsdp_config is used only with fsdp, which is not set: min_num_params"),
+    ({"fsdp": "full_shard", "fsdp_config": {"version": 2, "use_orig_params": True}}, "always keeps the original param"),
+    ({"fsdp": "full_shard", "fsdp_config": {"xla_fsdp_v2": True}}, "xla_fsdp_v2 are used only with fsdp_config['xla']"),
+    ({"fsdp": "full_shard", "gradient_checkpointing": True}, "fsdp_config['activation_checkpointing']=True does not"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WARNINGS, ids=str)
+def test_what_has_no_effect_is_said_in_the_log(tmp_path, caplog, changes, message):
+    with caplog.at_level(logging.WARNING):
+        arguments(tmp_path, **changes)
+    assert message in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        arguments(tmp_path)
+    assert "fsdp" not in caplog.text

@@ -1,0 +1,105 @@
+"""The argument `parallelism_config`: in any form, checked all at once."""
+
+import copy
+import pickle
+import re
+import types
+
+import pytest
+from tiny import arguments
+
+from lightrainer.facade.arguments import sharding_rules
+from lightrainer.facade.arguments.parallelism import ParallelismConfig
+
+SIZES = {"dp_replicate_size": 1, "dp_shard_size": 2, "tp_size": 2}
+FORMS = [
+    SIZES,
+    '{"dp_shard_size": 2, "tp_size": 2}',
+    ParallelismConfig(**SIZES),
+    types.SimpleNamespace(**SIZES, cp_size=None, tp_handler=None),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["dict", "json", "ours", "object"])
+def test_every_form_is_read(tmp_path, form):
+    found = arguments(tmp_path, parallelism_config=form).parallelism_config
+    assert found == ParallelismConfig(**SIZES)
+    assert (found.total_size, found.data_parallel_size, found.non_data_parallel_size) == (4, 2, 2)
+    assert (found.dp_replicate_enabled, found.dp_shard_enabled, found.tp_enabled) == (False, True, True)
+
+
+def test_that_of_accelerate_is_read(tmp_path):
+    accelerate = pytest.importorskip("accelerate")
+    theirs = accelerate.ParallelismConfig(dp_shard_size=2, tp_size=4)
+    found = arguments(tmp_path, parallelism_config=theirs).parallelism_config
+    assert found == ParallelismConfig(dp_shard_size=2, tp_size=4)
+    for name in (
+        "total_size",
+        "data_parallel_size",
+        "non_data_parallel_size",
+        "tp_enabled",
+        "cp_enabled",
+        "sp_enabled",
+    ):
+        assert getattr(found, name) == getattr(theirs, name)
+
+
+def test_it_survives_copies_and_dicts(tmp_path):
+    args = arguments(tmp_path, parallelism_config=SIZES)
+    assert pickle.loads(pickle.dumps(args)) == copy.deepcopy(args) == args
+    again = type(args)(**{**args.to_dict()})
+    assert again.parallelism_config == args.parallelism_config
+
+
+REFUSED = [
+    ({"tp_sizes": 2}, "'tp_sizes', which is not known. Did you mean 'tp_size'"),
+    ({"tp_size": 0}, "tp_size=0 must be a whole number, at least 1"),
+    ({"dp_shard_size": 1.5}, "dp_shard_size=1.5 must be a whole number"),
+    ({"tp_size": "two"}, "tp_size='two' must be a whole number"),
+    ({"cp_backend": "ring"}, "cp_backend='ring' is not known. Choose from: torch"),
+    ({"sp_backend": "torch"}, "sp_backend='torch' is not known. Choose from: deepspeed"),
+    ({"cp_size": 2, "sp_size": 2}, "cp_size=2 and sp_size=2 both split sequences. Keep one"),
+    ({"dp_replicate_size": 2, "tp_size": 2}, "set dp_shard_size above 1 and dp_replicate_size to 1"),
+    ("tp=2", "parallelism_config='tp=2' is a str; pass a dict"),
+    ("{tp_size: 2}", "is a str; pass a dict such as {'tp_size': 2}"),
+    (3, "parallelism_config=3 is an int; pass a dict"),
+]
+
+
+@pytest.mark.parametrize(("config", "message"), REFUSED, ids=str)
+def test_what_cannot_be_is_refused_with_what_to_do(tmp_path, config, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        arguments(tmp_path, parallelism_config=config)
+
+
+def test_all_sizes_that_are_wrong_are_said_together(tmp_path):
+    with pytest.raises(ValueError, match=r"(?s)dp_shard_size=0.*tp_size=-1.*sp_backend='x'"):
+        arguments(tmp_path, parallelism_config={"dp_shard_size": 0, "tp_size": -1, "sp_backend": "x"})
+
+
+@pytest.mark.parametrize(("processes", "fits"), [(1, True), (2, False), (4, True), (8, False)])
+def test_sizes_are_compared_with_what_the_launcher_started(tmp_path, monkeypatch, processes, fits):
+    """One process alone says nothing: the plan of a training of four can be looked at in one."""
+    args = arguments(tmp_path)
+    monkeypatch.setattr(sharding_rules, "launched_world_size", lambda: processes)
+    args.parallelism_config = SIZES
+    from lightrainer.facade.arguments import problems
+
+    said = problems(args, ["parallelism_config"])
+    assert (said == []) is fits
+    if not fits:
+        assert f"dp_shard_size=2 * tp_size=2 makes 4 processes, but there are {processes}" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"cp_size": 2}, "cp_size=2: Lightning has no strategy that splits sequences"),
+        ({"sp_size": 2}, "sp_size=2: Lightning's DeepSpeedStrategy does not split sequences"),
+        ({"dp_replicate_size": 2, "dp_shard_size": 2, "tp_size": 2}, "Lightning's ModelParallelStrategy has two dim"),
+    ],
+)
+def test_what_lightning_has_no_strategy_for_is_refused_with_the_reason(tmp_path, config, reason):
+    with pytest.raises(NotImplementedError) as error:
+        arguments(tmp_path, parallelism_config=config)
+    assert reason in str(error.value)

@@ -1,0 +1,308 @@
+"""Arguments become strategies of Lightning: which one, with which options, and built for real."""
+
+import dataclasses
+import datetime
+import importlib
+import logging
+
+import pytest
+import torch
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
+from test_plan import of_four
+from tiny import Tiny, arguments, trainer
+from torch import nn
+from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
+
+from lightrainer.__main__ import main
+from lightrainer.facade.plan import translate
+from lightrainer.facade.strategies import StrategyPlan, choose
+
+CHOSEN = [
+    ({}, "DDPStrategy"),
+    ({"fsdp": "full_shard"}, "FSDPStrategy"),
+    ({"fsdp": True}, "FSDPStrategy"),
+    ({"fsdp_config": {"version": 2}}, "DDPStrategy"),
+    ({"fsdp": "full_shard", "fsdp_config": {"version": 2}}, "ModelParallelStrategy"),
+    ({"fsdp": "full_shard", "fsdp_config": {"xla": True}}, "XLAStrategy"),
+    ({"deepspeed": {"zero_optimization": {"stage": 1}}}, "DeepSpeedStrategy"),
+    ({"parallelism_config": {"dp_replicate_size": 4}}, "DDPStrategy"),
+    ({"parallelism_config": {"dp_shard_size": 4}}, "ModelParallelStrategy"),
+    ({"parallelism_config": {"dp_shard_size": 2, "tp_size": 2}}, "ModelParallelStrategy"),
+    ({"parallelism_config": {}}, "DDPStrategy"),
+]
+
+
+@pytest.mark.parametrize(("changes", "name"), CHOSEN, ids=str)
+def test_the_strategy_that_is_asked_for_is_chosen(tmp_path, changes, name):
+    found = translate(of_four(tmp_path, **changes))
+    assert found.strategy.name == name
+    assert found.accelerator == ("tpu" if name == "XLAStrategy" else "cpu")
+    assert name in repr(found)
+
+
+def test_one_process_is_chosen_alone(tmp_path):
+    assert choose(arguments(tmp_path)) == StrategyPlan(name="SingleDeviceStrategy", options={"device": "cpu"})
+
+
+WORDS = {
+    "full_shard": ShardingStrategy.FULL_SHARD,
+    "shard_grad_op": ShardingStrategy.SHARD_GRAD_OP,
+    "no_shard": ShardingStrategy.NO_SHARD,
+    "hybrid_shard": ShardingStrategy.HYBRID_SHARD,
+    "hybrid_shard_zero2": ShardingStrategy._HYBRID_SHARD_ZERO2,
+}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_words_become_torchs_strategies(tmp_path, word):
+    strategy = translate(of_four(tmp_path, fsdp=word)).strategy
+    built = strategy.build()
+    assert isinstance(built, FSDPStrategy)
+    assert built.sharding_strategy is WORDS[word]
+    assert built.kwargs.get("device_mesh") == ((2, 2) if "hybrid" in word else None)
+    assert strategy.shards_weights is (word != "no_shard")
+
+
+OPTIONS = [
+    ({"fsdp": "full_shard offload"}, lambda built: built.cpu_offload.offload_params, True),
+    ({"fsdp": "full_shard"}, lambda built: built.cpu_offload.offload_params, False),
+    ({"fsdp_config": {"backward_prefetch": "backward_pre"}}, "backward_prefetch", BackwardPrefetch.BACKWARD_PRE),
+    ({"fsdp_config": {"backward_prefetch": "backward_post"}}, "backward_prefetch", BackwardPrefetch.BACKWARD_POST),
+    ({}, "backward_prefetch", None),
+    ({"fsdp_config": {"forward_prefetch": True}}, "forward_prefetch", True),
+    ({"fsdp_config": {"limit_all_gathers": False}}, "limit_all_gathers", False),
+    ({"fsdp_config": {"use_orig_params": False}}, "use_orig_params", False),
+    ({"fsdp_config": {"sync_module_states": False}}, "sync_module_states", False),
+    ({"ddp_backend": "gloo"}, lambda built: built.process_group_backend, "gloo"),
+    ({"ddp_timeout": 7}, lambda built: built._timeout, datetime.timedelta(seconds=7)),
+]
+
+
+@pytest.mark.parametrize(("changes", "look", "expected"), OPTIONS)
+def test_the_options_of_version_1_arrive(tmp_path, changes, look, expected):
+    built = translate(of_four(tmp_path, **{"fsdp": "full_shard", **changes})).strategy.build()
+    assert (built.kwargs[look] if isinstance(look, str) else look(built)) == expected
+
+
+class Named(nn.Module):
+    _no_split_modules = ["Linear", "LayerNorm"]
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(2, 2), nn.LayerNorm(2)
+
+
+LAYERS = [
+    ("full_shard", {}, None),
+    ("full_shard auto_wrap", {}, {"layers": ["Linear", "LayerNorm"]}),
+    ("full_shard", {"transformer_layer_cls_to_wrap": ["Linear"]}, {"layers": ["Linear"]}),
+    ("full_shard auto_wrap", {"min_num_params": 5}, {"min_num_params": 5}),
+]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("words", "config", "expected"), LAYERS, ids=str)
+def test_layers_are_chosen(tmp_path, words, config, expected, version):
+    """The model is asked where the arguments do not name them."""
+    args = of_four(tmp_path, fsdp=words, fsdp_config={"version": version, **config})
+    options = translate(args, model=Named()).strategy.options
+    assert options["auto_wrap_policy" if version == 1 else "layers"] == expected
+
+
+def test_policies_choose_modules_by_name_and_by_size(tmp_path):
+    def chosen(config):
+        args = of_four(tmp_path, fsdp="full_shard auto_wrap", fsdp_config=config)
+        built = translate(args, model=Named()).strategy.build()
+        policy = built.kwargs["auto_wrap_policy"]
+        model = Named()
+        return [
+            type(module).__name__
+            for module in (model.first, model.norm)
+            if policy(module=module, recurse=False, nonwrapped_numel=sum(p.numel() for p in module.parameters()))
+        ]
+
+    assert chosen({}) == ["Linear", "LayerNorm"]
+    assert chosen({"transformer_layer_cls_to_wrap": ["LayerNorm"]}) == ["LayerNorm"]
+    assert chosen({"min_num_params": 5}) == ["Linear"]
+
+
+def test_activations_are_computed_again_in_the_same_layers(tmp_path):
+    config = {"transformer_layer_cls_to_wrap": ["Linear"], "activation_checkpointing": True}
+    options = translate(of_four(tmp_path, fsdp="full_shard", fsdp_config=config)).strategy.options
+    assert options["activation_checkpointing_policy"] == options["auto_wrap_policy"] == {"layers": ["Linear"]}
+    plain = translate(of_four(tmp_path, fsdp="full_shard")).strategy.options
+    assert plain["activation_checkpointing_policy"] is None
+
+
+def test_a_plan_without_a_model_can_be_read_but_not_built(tmp_path):
+    strategy = translate(of_four(tmp_path, fsdp="full_shard auto_wrap")).strategy
+    assert "named by the model" in str(strategy.rows())
+    with pytest.raises(ValueError, match="made without a model"):
+        strategy.build()
+
+
+GRIDS = [
+    (
+        {"fsdp": "full_shard", "fsdp_config": {"version": 2}},
+        (4, 1),
+        {"replicate_size": 1, "reshard_after_forward": True},
+    ),
+    ({"fsdp": "shard_grad_op", "fsdp_config": {"version": 2}}, (4, 1), {"reshard_after_forward": False}),
+    ({"fsdp": "hybrid_shard", "fsdp_config": {"version": 2}}, (4, 1), {"replicate_size": 2}),
+    ({"fsdp": "full_shard offload", "fsdp_config": {"version": 2}}, (4, 1), {"offload": True}),
+    ({"parallelism_config": {"dp_replicate_size": 2, "dp_shard_size": 2}}, (4, 1), {"replicate_size": 2}),
+    ({"parallelism_config": {"dp_shard_size": 2, "tp_size": 2}}, (2, 2), {"shard": "full_shard"}),
+    ({"parallelism_config": {"tp_size": 4}}, (1, 4), {}),
+    ({"fsdp": "full_shard", "fsdp_config": {"version": 2}, "bf16": True}, (4, 1), {"param_dtype": "bfloat16"}),
+]
+
+
+@pytest.mark.parametrize(("changes", "sizes", "expected"), GRIDS, ids=str)
+def test_grids_of_processes(tmp_path, changes, sizes, expected):
+    """Two machines of two processes: hybrid sharding keeps a copy on each."""
+    strategy = translate(of_four(tmp_path, **changes)).strategy
+    assert (strategy.options["data_parallel_size"], strategy.options["tensor_parallel_size"]) == sizes
+    assert {name: strategy.options[name] for name in expected} == expected
+    built = strategy.build()
+    assert isinstance(built, ModelParallelStrategy)
+    assert (built._data_parallel_size, built._tensor_parallel_size) == sizes
+    assert built._save_distributed_checkpoint is False
+
+
+def test_only_split_layers_are_not_sharded(tmp_path):
+    options = translate(of_four(tmp_path, parallelism_config={"tp_size": 4})).strategy.options
+    assert not {"shard", "layers", "offload"} & set(options)
+
+
+def test_checkpoints_of_parts_are_planned(tmp_path):
+    config = {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}
+    built = translate(of_four(tmp_path, fsdp="full_shard", fsdp_config=config)).strategy.build()
+    assert built._save_distributed_checkpoint is True
+
+
+ROWS = [
+    ({"fsdp": "full_shard"}, 5),
+    ({"fsdp": "full_shard", "fsdp_config": {"version": 2}}, 5),
+    ({"parallelism_config": {"tp_size": 4}}, 2),
+    ({"fsdp": "full_shard", "fsdp_config": {"xla": True, "xla_fsdp_settings": {"flatten": True}}}, 3),
+]
+
+
+@pytest.mark.parametrize(("changes", "count"), ROWS, ids=str)
+def test_every_option_is_shown_in_a_row_of_its_group(tmp_path, changes, count):
+    strategy = translate(of_four(tmp_path, **changes)).strategy
+    rows = strategy.rows()
+    assert len(rows) == count
+    assert rows[0][1] == "Trainer(strategy=)"
+    assert rows[0][2].startswith(f"{strategy.name}(")
+    text = " ".join(" ".join(row) for row in rows)
+    for name, value in strategy.options.items():
+        if name not in ("wrapper", "settings"):
+            assert (
+                f"{name}={'{' if isinstance(value, dict) else value if not isinstance(value, tuple) else '['}" in text
+            )
+
+
+@pytest.mark.parametrize("words", [["--fsdp", "full_shard auto_wrap"], ["--parallelism_config", '{"tp_size": 2}']])
+def test_the_command_line_shows_it_in_a_single_process(words, capsys):
+    assert main(["plan", "--use_cpu", *words]) == 0
+    assert ("FSDPStrategy" if "--fsdp" in words else "tensor_parallel_size=2") in capsys.readouterr().out
+
+
+def test_ddp_stays_as_it_is(tmp_path):
+    built = translate(of_four(tmp_path, ddp_static_graph=True, ddp_bucket_cap_mb=3)).strategy.build()
+    assert isinstance(built, DDPStrategy)
+    assert (built._ddp_kwargs["static_graph"], built._ddp_kwargs["bucket_cap_mb"]) == (True, 3)
+
+
+REFUSED_RUNS = [
+    ({"fsdp": "full_shard"}, ValueError, "start the script with torchrun"),
+    ({"fsdp": "full_shard", "fsdp_config": {"version": 2}}, ValueError, "fsdp='full_shard' shards the model"),
+    (
+        {"parallelism_config": {"dp_shard_size": 2}},
+        ValueError,
+        "is made for 2 processes, but the number of processes is 1",
+    ),
+    ({"parallelism_config": {"dp_replicate_size": 2}}, ValueError, "torchrun --nproc_per_node=2"),
+    ({"parallelism_config": {"tp_size": 2}}, NotImplementedError, "tp_size=2 can be planned, but not run yet"),
+    ({"fsdp": "full_shard", "fsdp_config": {"xla": True}}, ImportError, "pip install torch_xla"),
+]
+
+
+@pytest.mark.parametrize(("changes", "kind", "message"), REFUSED_RUNS, ids=str)
+def test_what_cannot_run_can_be_planned_and_is_refused_by_name(tmp_path, changes, kind, message):
+    """Never silently another strategy."""
+    made = trainer(tmp_path, **changes)
+    assert made.plan.strategy.name in repr(made.plan)
+    for run in (made.train, made.evaluate, lambda: made.predict(made.eval_dataset)):
+        with pytest.raises(kind) as error:
+            run()
+        assert message in str(error.value)
+
+
+RUNS_OF_FOUR = [
+    (
+        {"fsdp": "full_shard", "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}},
+        NotImplementedError,
+        "leave it out",
+    ),
+    ({"fsdp": "full_shard", "fp16": True}, NotImplementedError, "pass bf16=True"),
+    (
+        {"fsdp": "full_shard", "fsdp_config": {"transformer_layer_cls_to_wrap": ["Linaer"]}},
+        ValueError,
+        "'Linaer' is no class of a module in Tiny. Did you mean 'Linear'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "kind", "message"), RUNS_OF_FOUR, ids=str)
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_does_not_go_with_the_model_is_refused(tmp_path, changes, kind, message, version):
+    changes = {**changes, "fsdp_config": {**changes.get("fsdp_config", {}), "version": version}}
+    args, model = of_four(tmp_path, **changes), Tiny()
+    with pytest.raises(kind) as error:
+        translate(args, model=model).strategy.check(args, model)
+    assert message in str(error.value)
+
+
+def test_a_model_that_names_no_layers_is_warned_of(tmp_path, caplog):
+    args, model = of_four(tmp_path, fsdp="full_shard auto_wrap"), Tiny()
+    with caplog.at_level(logging.WARNING):
+        translate(args, model=model).strategy.check(args, model)
+    assert "Tiny does not name its layers (_no_split_modules)" in caplog.text
+
+
+def test_xla_with_its_package_is_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("lightrainer.facade.strategies.xla"), "has_package", lambda name: True)
+    made = trainer(tmp_path, fsdp="full_shard", fsdp_config={"xla": True})
+    with pytest.raises(NotImplementedError, match="can be planned, but not run yet"):
+        made.train()
+
+
+def test_optimizers_cannot_be_passed_together_with_fsdp(tmp_path):
+    """As in the reference: it replaces the parameters."""
+    model = Tiny()
+    with pytest.raises(RuntimeError, match="optimizers cannot be passed together with fsdp"):
+        trainer(tmp_path, model=model, optimizers=(torch.optim.SGD(model.parameters()), None), fsdp="full_shard")
+
+
+def test_what_is_set_later_counts(tmp_path):
+    made = trainer(tmp_path)
+    made.args.fsdp, made.args.fsdp_config = "full_shard", {"version": 2}
+    assert made.plan.strategy.name == "ModelParallelStrategy"
+    made.args.fsdp, made.args.parallelism_config = None, {"tp_size": 2}
+    assert made.plan.strategy.options["tensor_parallel_size"] == 2
+
+
+def test_libraries_are_told(tmp_path):
+    made = trainer(tmp_path, fsdp="full_shard")
+    assert (made.is_fsdp_enabled, made.is_deepspeed_enabled, made.is_fsdp_xla_enabled) == (True, False, False)
+    assert made.place_model_on_device is False
+    assert trainer(tmp_path).place_model_on_device is True
+
+
+@pytest.mark.parametrize("changes", [{"fsdp": "full_shard"}, {"parallelism_config": {"tp_size": 4}}])
+def test_plans_are_frozen(tmp_path, changes):
+    strategy = translate(of_four(tmp_path, **changes)).strategy
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        strategy.name = "Other"
