@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 
-__all__ = ["LengthGroupedSampler", "get_length_grouped_indices", "sample_lengths"]
+__all__ = ["LengthGroupedSampler", "column_lengths", "get_length_grouped_indices", "sample_lengths"]
 
 
 def get_length_grouped_indices(
@@ -96,12 +98,14 @@ class LengthGroupedSampler(Sampler[int]):
         return iter(get_length_grouped_indices(self.lengths, self.batch_size, generator=self.generator))
 
 
-def sample_lengths(dataset: Any, column: str) -> list[int]:
+def sample_lengths(dataset: Any, column: str, *, workers: int = 0, start_method: str | None = None) -> list[int]:
     """The length of one column in each sample.
 
     Args:
         dataset: map-style, its samples are mappings.
         column: name of the column to measure.
+        workers: processes that measure large datasets at the same time; a table is read by column all the same.
+        start_method: how they are started, by default torch's own way.
 
     Raises:
         ValueError: when the first sample is no mapping or has no such column.
@@ -116,21 +120,74 @@ def sample_lengths(dataset: Any, column: str) -> list[int]:
             f"{seen}. Name the column to measure, or give the lengths in a column of their own (`length_column_name`)."
         )
     lengths = _arrow_lengths(dataset, column)
-    return [len(sample[column]) for sample in dataset] if lengths is None else lengths
+    if lengths is not None:
+        return lengths
+    if workers and len(dataset) >= WORTH_WORKERS:
+        return _measured_by_workers(dataset, column, workers, start_method)
+    # Not every dataset raises IndexError at its end.
+    return [len(sample[column]) for sample in itertools.islice(dataset, len(dataset))]
+
+
+WORTH_WORKERS = 2000
+"""Samples from which on it is worth while to start processes that measure them."""
+
+
+def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
+    """The lengths that a `datasets.Dataset` has in a column of its own; None without such a column.
+
+    Args:
+        dataset: of any kind.
+        column: name of the column.
+
+    Raises:
+        ValueError: when a value is missing.
+    """
+    if not _is_table(dataset) or column not in dataset.column_names:
+        return None
+    values = _arrow_column(dataset, column)
+    if values.null_count:
+        raise ValueError(
+            f"The column {column!r} is to hold the length of each sample, but {values.null_count} of its "
+            f"{len(values)} values are missing. Fill them in, or remove the column to have the samples measured."
+        )
+    return values.to_numpy()
+
+
+def _measured_by_workers(dataset: Any, column: str, workers: int, start_method: str | None) -> list[int]:
+    """In the order of the samples, and without a draw from the global generator."""
+    loader = DataLoader(
+        dataset,
+        batch_size=256,
+        num_workers=workers,
+        collate_fn=functools.partial(_measured, column),
+        generator=torch.Generator(),
+        multiprocessing_context=start_method,
+    )
+    return list(itertools.chain.from_iterable(loader))
+
+
+def _measured(column: str, samples: list[Any]) -> list[int]:
+    return [len(sample[column]) for sample in samples]
 
 
 def _arrow_lengths(dataset: Any, column: str) -> list[int] | None:
     """The lengths from the table of a `datasets.Dataset`; None without a table, or where a transform makes samples."""
-    datasets = sys.modules.get("datasets")
-    if datasets is None or not isinstance(dataset, datasets.Dataset) or dataset.format["type"] == "custom":
-        return None
-    if column not in dataset.column_names:
+    if not _is_table(dataset) or dataset.format["type"] == "custom" or column not in dataset.column_names:
         return None
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    values = dataset.with_format("arrow").select_columns([column])[:].column(column)
+    values = _arrow_column(dataset, column)
     kinds = (pa.types.is_list, pa.types.is_large_list)
     if values.null_count or not any(kind(values.type) for kind in kinds):
         return None
     return pc.list_value_length(values).to_pylist()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _is_table(dataset: Any) -> bool:
+    datasets = sys.modules.get("datasets")
+    return datasets is not None and isinstance(dataset, datasets.Dataset)
+
+
+def _arrow_column(dataset: Any, column: str) -> Any:
+    return dataset.with_format("arrow").select_columns([column])[:].column(column)

@@ -1,87 +1,22 @@
-"""DataLoaders that know their epoch, their process's share, and when they are about to end."""
+"""Makes the loader of a dataset: in order, shuffled, dealt out to the processes."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
-from .collect import find_batch_size
-from .samplers import IterableShard, SeedableRandomSampler, ShardedBatchSampler
+from .agreement import AgreedSampler
+from .dispatch import DispatchLoader
+from .epoch_loader import EpochLoader
+from .lengths import LengthGroupedSampler
+from .samplers import IterableShard, RoundBatchSampler, SeedableRandomSampler, ShardedBatchSampler, share_of
 
-
-class EpochLoader(DataLoader):
-    """As a `DataLoader` prepared by `accelerate`: seeded per epoch, sharded by process, one batch ahead.
-
-    It fetches a batch before it hands out the one before. So `end_of_loader` is known while the last batch is being
-    worked on, and random numbers drawn by a dataset fall where they fall in the reference.
-
-    Args:
-        dataset: map-style dataset, or an iterable one that already yields this process's share.
-        total: number of samples over all processes, None for a stream.
-        samples_per_round: samples that all processes take together in a step.
-        drops_last: an incomplete last round is left out.
-        kwargs: as for `torch.utils.data.DataLoader`.
-    """
-
-    def __init__(
-        self, dataset: Any, *, total: int | None, samples_per_round: int, drops_last: bool = False, **kwargs: Any
-    ) -> None:
-        super().__init__(dataset, **kwargs)
-        self.epoch = 0
-        self.skip_batches = 0
-        self.end_of_loader = False
-        self.total = total
-        self.samples_per_round = samples_per_round
-        self.drops_last = drops_last
-        self._last_batch_size = -1
-
-    @property
-    def remainder(self) -> int:
-        """Samples in the last, shorter round over all processes; 0 if it is a full one, -1 if unknown.
-
-        For a stream it is known when the last batch has been handed out.
-        """
-        if self.drops_last:
-            return -1
-        if self.total is not None:
-            return self.total % self.samples_per_round
-        return getattr(self.dataset, "last_round", self._last_batch_size) if self.end_of_loader else -1
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the sampler, or the dataset, give the order of this epoch."""
-        self.epoch = epoch
-        for part in (getattr(self.batch_sampler, "sampler", None), self.dataset):
-            set_epoch = getattr(part, "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(epoch)
-
-    def skip(self, batches: int) -> None:
-        """Pass over so many batches at the start of the next iteration; map-style datasets load none of them."""
-        if isinstance(self.batch_sampler, ShardedBatchSampler):
-            self.batch_sampler.skip = batches
-        else:
-            self.skip_batches = batches
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator is all that a loop needs
-        self.set_epoch(self.epoch)
-        self.end_of_loader = False
-        skip, self.skip_batches = self.skip_batches, 0
-        batches = itertools.islice(super().__iter__(), skip, None)
-        nothing = object()
-        current = next(batches, nothing)
-        if current is nothing:
-            return
-        for upcoming in batches:
-            yield current
-            current = upcoming
-        self.end_of_loader = True
-        self._last_batch_size = find_batch_size(current) or -1
-        yield current
-        self.epoch += 1
+__all__ = ["EpochLoader", "build_loader"]
 
 
 def build_loader(
@@ -96,13 +31,15 @@ def build_loader(
     rank: int = 0,
     world_size: int = 1,
     even_batches: bool = True,
+    split_batches: bool = False,
+    dispatch_batches: bool | None = None,
     **kwargs: Any,
 ) -> EpochLoader:
     """As `Accelerator.prepare(DataLoader(...))`, in one step.
 
     Args:
         dataset: map-style or iterable dataset.
-        batch_size: samples per process and step.
+        batch_size: samples per process and step; with `split_batches`, of all processes together.
         collate_fn: list of samples -> batch.
         sampler: order of the samples; in sequence by default. A plain `RandomSampler` is made to depend on `seed` and
             the epoch alone.
@@ -112,31 +49,97 @@ def build_loader(
         rank: index of this process.
         world_size: number of processes.
         even_batches: give every process equally many samples, repeating some from the start.
+        split_batches: deal the samples of one batch out to all processes.
+        dispatch_batches: let process 0 read the data and send it to the others. None lets each read its own and deals
+            streams out as if process 0 had read them; False fills up the last round of a stream to a whole one, and
+            gives each process its own files of a `datasets.IterableDataset` that has enough of them.
         kwargs: further arguments of `torch.utils.data.DataLoader` (workers, pinning, ...).
+
+    Raises:
+        ValueError: `split_batches`, and the batch size is no multiple of the number of processes.
     """
-    common = {"collate_fn": collate_fn, "samples_per_round": batch_size * world_size, **kwargs}
+    dealing = _Dealing(batch_size, drop_last, rank, world_size, even_batches, split_batches, dispatch_batches)
+    common = {"collate_fn": collate_fn, "drops_last": drop_last, **kwargs}
     if isinstance(dataset, IterableDataset):
-        if world_size > 1:
-            dataset = IterableShard(dataset, batch_size, rank=rank, world_size=world_size, drop_last=drop_last)
-        common |= {"drop_last": drop_last, "drops_last": drop_last}
-        return EpochLoader(dataset, batch_size=batch_size, total=None, **common)
-    batch_sampler = ShardedBatchSampler(
-        _seeded(SequentialSampler(dataset) if sampler is None else sampler, seed, seedable, world_size),
-        batch_size,
-        drop_last,
-        rank=rank,
-        world_size=world_size,
-        even_batches=even_batches,
-    )
-    return EpochLoader(dataset, batch_sampler=batch_sampler, total=len(dataset), drops_last=drop_last, **common)
+        stream = dealing.stream(dataset)
+        return dealing.loader(stream, batch_size=dealing.share, total=None, drop_last=drop_last, **common)
+    ordered = SequentialSampler(dataset) if sampler is None else sampler
+    batches = dealing.batches(_seeded(ordered, seed, seedable, 1 if dealing.dispatched else world_size))
+    return dealing.loader(dataset, batch_sampler=batches, total=len(dataset), **common)
+
+
+@dataclass(frozen=True)
+class _Dealing:
+    """Which samples go to which process; see `build_loader`."""
+
+    batch_size: int
+    drop_last: bool
+    rank: int
+    world_size: int
+    even_batches: bool
+    split_batches: bool
+    dispatch_batches: bool | None
+
+    @property
+    def share(self) -> int:
+        """Samples of one process in one step."""
+        return share_of(self.batch_size, self.world_size, self.split_batches)
+
+    @property
+    def dispatched(self) -> bool:
+        """Whether process 0 reads for others."""
+        return bool(self.dispatch_batches) and self.world_size > 1
+
+    def loader(self, dataset: Any, **kwargs: Any) -> EpochLoader:
+        """The loader of a dataset that is dealt out already, or is read by process 0 only."""
+        kwargs["samples_per_round"] = self.share * self.world_size
+        if self.dispatched:
+            return DispatchLoader(dataset, rank=self.rank, world_size=self.world_size, **kwargs)
+        return EpochLoader(dataset, **kwargs)
+
+    def stream(self, dataset: Any) -> Any:
+        """What this process reads of a stream."""
+        if self.world_size == 1 or self.dispatched:
+            return dataset
+        alone = self.dispatch_batches is False
+        if alone and not self.split_batches and _files(dataset) >= self.world_size:
+            return dataset.shard(num_shards=self.world_size, index=self.rank)
+        return IterableShard(
+            dataset,
+            self.batch_size,
+            rank=self.rank,
+            world_size=self.world_size,
+            drop_last=self.drop_last,
+            split_batches=self.split_batches,
+            fill_round=alone,
+        )
+
+    def batches(self, sampler: Any) -> BatchSampler:
+        """What this process reads of a map-style dataset."""
+        ways = {"world_size": self.world_size, "split_batches": self.split_batches}
+        if self.dispatched:
+            return RoundBatchSampler(sampler, self.batch_size, self.drop_last, **ways)
+        return ShardedBatchSampler(
+            sampler, self.batch_size, self.drop_last, rank=self.rank, even_batches=self.even_batches, **ways
+        )
 
 
 def _seeded(sampler: Any, seed: int | None, seedable: bool, world_size: int) -> Any:
-    if not isinstance(sampler, RandomSampler) or isinstance(sampler, SeedableRandomSampler):
+    """The sampler whose order all processes agree on."""
+    if isinstance(sampler, SeedableRandomSampler):
         return sampler
-    if seedable:
-        return SeedableRandomSampler.like(sampler, torch.initial_seed() if seed is None else seed)
-    if world_size > 1 and sampler.generator is None:
-        # Processes share the state of the global generator here, and have to agree on the order later on too.
-        sampler.generator = torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
-    return sampler
+    if isinstance(sampler, RandomSampler):
+        if seedable:
+            return SeedableRandomSampler.like(sampler, torch.initial_seed() if seed is None else seed)
+        if world_size > 1 and sampler.generator is None:
+            sampler.generator = torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
+    agreed = world_size > 1 and isinstance(sampler, (RandomSampler, LengthGroupedSampler))
+    return AgreedSampler(sampler) if agreed else sampler
+
+
+def _files(dataset: Any) -> int:
+    """In how many parts a `datasets.IterableDataset` can be read; 0 for other streams."""
+    datasets = sys.modules.get("datasets")
+    if datasets is None or not isinstance(dataset, datasets.IterableDataset):
+        return 0
+    return dataset.num_shards if hasattr(dataset, "num_shards") else dataset.n_shards

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sized
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Sampler
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Sampler, get_worker_info
 
 
 class SeedableRandomSampler(RandomSampler):
@@ -45,8 +45,42 @@ class SeedableRandomSampler(RandomSampler):
         return super().__iter__()
 
 
-class ShardedBatchSampler(BatchSampler):
-    """As `accelerate.data_loader.BatchSamplerShard`: whole batches dealt out to the processes in turn.
+class SkippingBatchSampler(BatchSampler):
+    """A batch sampler that can pass over its first batches, or rounds, once, at the next iteration."""
+
+    skip = 0
+    blanks = 0
+    """Empty batches in front of the first one, once: so that it comes from the worker whose turn it is."""
+    _iteration: _Peekable | None = None
+
+    def peek(self) -> None:
+        """Draw the first batch of the present iteration, which still hands it out: its order is drawn with it."""
+        if self._iteration is not None:
+            self._iteration.peek()
+
+    def _take_skip(self) -> int:
+        """For the first step of an iteration: a DataLoader with workers makes two iterators, and uses one."""
+        skip, self.skip = self.skip, 0
+        return skip
+
+    def _peekable(self, batches: Iterator[list[int]]) -> Iterator[list[int]]:
+        self._iteration = _Peekable(batches)
+        return self._iteration
+
+
+class _Peekable(Iterator[list[int]]):
+    def __init__(self, items: Iterator[list[int]]) -> None:
+        self._items = items
+
+    def peek(self) -> None:
+        self._items = itertools.chain(list(itertools.islice(self._items, 1)), self._items)
+
+    def __next__(self) -> list[int]:
+        return next(self._items)
+
+
+class ShardedBatchSampler(SkippingBatchSampler):
+    """As `accelerate.data_loader.BatchSamplerShard`: a round of samples at a time is dealt out to the processes.
 
     With `even_batches` the last round is filled up with samples from the start of the epoch, so that every process
     gets the same number of equally long batches. With one process it is an ordinary batch sampler.
@@ -54,11 +88,12 @@ class ShardedBatchSampler(BatchSampler):
 
     Args:
         sampler: gives the indices of one epoch, the same on every process.
-        batch_size: samples per process and step.
+        batch_size: samples per process and step; with `split_batches`, of all processes together.
         drop_last: leave out what does not fill a whole round.
         rank: index of this process.
         world_size: number of processes.
         even_batches: fill up the last round instead of giving some processes less.
+        split_batches: a round is one batch, of which every process gets a part.
     """
 
     def __init__(
@@ -70,46 +105,107 @@ class ShardedBatchSampler(BatchSampler):
         rank: int = 0,
         world_size: int = 1,
         even_batches: bool = True,
+        split_batches: bool = False,
     ) -> None:
         super().__init__(sampler, batch_size, drop_last)
         self.rank = rank
         self.world_size = world_size
         self.even_batches = even_batches
-        self.skip = 0
+        self.share = share_of(batch_size, world_size, split_batches)
 
     def __len__(self) -> int:
-        batches = super().__len__()
-        rounds, rest = divmod(batches, self.world_size)
+        rounds, rest = divmod(len(self.sampler), self.share * self.world_size)  # type: ignore[arg-type]
         if rest == 0 or self.drop_last:
             return rounds
-        return rounds + 1 if self.even_batches or self.rank < rest else rounds
+        return rounds + 1 if self.even_batches or self.rank * self.share < rest else rounds
 
     def __iter__(self) -> Iterator[list[int]]:
-        skip, self.skip = self.skip, 0
         batches = super().__iter__() if self.world_size == 1 else self._share()
-        return itertools.islice(batches, skip, None)
+        return self._peekable(self._after_skip(batches))
+
+    def _after_skip(self, batches: Iterator[list[int]]) -> Iterator[list[int]]:
+        blanks, self.blanks = self.blanks, 0
+        yield from ([] for _ in range(blanks))
+        yield from itertools.islice(batches, self._take_skip(), None)
 
     def _share(self) -> Iterator[list[int]]:
+        indices = iter(self.sampler)
+        size = self.share * self.world_size
         start: list[int] = []
-        dealt: list[list[int]] = []
-        for batch in super().__iter__():
-            if len(start) < self.world_size * self.batch_size:
-                start += batch
-            dealt.append(batch)
-            if len(dealt) == self.world_size and len(batch) == self.batch_size:
-                yield dealt[self.rank]
-                dealt = []
-        if dealt and not self.drop_last:
-            yield from self._last_round(dealt, start)
+        while dealt := list(itertools.islice(indices, size)):
+            start = start or dealt
+            if len(dealt) < size and self.drop_last:
+                return
+            if self.even_batches:
+                dealt += itertools.islice(itertools.cycle(start), size - len(dealt))
+            if mine := dealt[self.rank * self.share : (self.rank + 1) * self.share]:
+                yield mine
 
-    def _last_round(self, dealt: list[list[int]], start: list[int]) -> Iterator[list[int]]:
-        if not self.even_batches:
-            yield from dealt[self.rank : self.rank + 1]
-            return
-        indices = list(itertools.chain.from_iterable(dealt))
-        missing = self.world_size * self.batch_size - len(indices)
-        indices += itertools.islice(itertools.cycle(start), missing)
-        yield indices[self.rank * self.batch_size : (self.rank + 1) * self.batch_size]
+
+def share_of(batch_size: int, world_size: int, split_batches: bool) -> int:
+    """Samples that one process gets of a round.
+
+    Raises:
+        ValueError: a batch is to be split, and cannot be split evenly.
+    """
+    if not split_batches:
+        return batch_size
+    if batch_size % world_size:
+        raise ValueError(
+            f"split_batches=True deals each batch out to all processes, but a batch of {batch_size} cannot be split "
+            f"evenly over {world_size} of them. Make the batch size a multiple of {world_size}, or leave split_batches "
+            "out."
+        )
+    return batch_size // world_size
+
+
+class RoundBatchSampler(SkippingBatchSampler):
+    """As the indices behind `accelerate.data_loader.DataLoaderDispatcher`: the batches of all processes, in turn.
+
+    Where the last round is a shorter one, all processes get equally many of its samples, and what is missing for that
+    is filled up with the first samples of the epoch. `skip` rounds are passed over once.
+
+    Args:
+        sampler: gives the indices of one epoch.
+        batch_size: see `ShardedBatchSampler`, as is the rest.
+        drop_last: see there.
+        world_size: see there.
+        split_batches: see there.
+    """
+
+    def __init__(
+        self, sampler: Sampler[int], batch_size: int, drop_last: bool, *, world_size: int, split_batches: bool = False
+    ) -> None:
+        super().__init__(sampler, batch_size, drop_last)
+        self.world_size = world_size
+        self.share = share_of(batch_size, world_size, split_batches)
+
+    def __len__(self) -> int:
+        rounds, rest = divmod(len(self.sampler), self.share * self.world_size)  # type: ignore[arg-type]
+        return (rounds + bool(rest and not self.drop_last)) * self.world_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._peekable(self._rounds())
+
+    def _rounds(self) -> Iterator[list[int]]:
+        skip = self._take_skip()
+        indices = iter(self.sampler)
+        size = self.share * self.world_size
+        start: list[int] = []
+        for number in itertools.count():
+            dealt = list(itertools.islice(indices, size))
+            start = start or dealt[: self.world_size]
+            if not dealt or (len(dealt) < size and self.drop_last):
+                return
+            if number >= skip:
+                yield from even_shares(dealt, start, self.world_size)
+
+
+def even_shares(items: list[Any], start: list[Any], shares: int) -> list[list[Any]]:
+    """Cut a list into equally long parts, filled up with `start` where that is not possible."""
+    share = -(-len(items) // shares)
+    items = [*items, *itertools.islice(itertools.cycle(start), share * shares - len(items))]
+    return [items[index * share : (index + 1) * share] for index in range(shares)]
 
 
 class IterableShard(IterableDataset):
@@ -117,27 +213,48 @@ class IterableShard(IterableDataset):
 
     The stream must be the same on every process: either it has `set_epoch`, or an attribute `generator` (a
     `torch.Generator`), which is seeded with the epoch; the documents of the reference ask for the same. The last,
-    shorter round is split evenly, filled up with the first samples of the stream, as the reference does it.
+    shorter round is split evenly, filled up with the first samples of the stream, as the reference does it where its
+    first process reads for all; with `fill_round` it is filled up to a whole one, as where each reads for itself.
 
     Args:
         dataset: the stream.
-        batch_size: samples per process and step.
+        batch_size: samples per process and step; with `split_batches`, of all processes together.
         rank: index of this process.
         world_size: number of processes.
         drop_last: leave out the last, shorter round.
+        split_batches: a round is one batch, of which every process gets a part.
+        fill_round: make the last round as long as all others.
 
     Attributes:
-        last_round: samples in the round before its filling, -1 before the first; not known with worker processes.
+        last_round: samples in the round before its filling, also where a worker process reads; -1 before the first,
+            and with several workers, each of which has a last round of its own.
     """
 
-    def __init__(self, dataset: Any, batch_size: int, *, rank: int, world_size: int, drop_last: bool = False) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        rank: int,
+        world_size: int,
+        drop_last: bool = False,
+        split_batches: bool = False,
+        fill_round: bool = False,
+    ) -> None:
         self.dataset = dataset
         self.batch_size = batch_size
         self.rank = rank
         self.world_size = world_size
         self.drop_last = drop_last
+        self.share = share_of(batch_size, world_size, split_batches)
+        self.fill_round = fill_round
         self.epoch = 0
-        self.last_round = -1
+        self._last_round = torch.tensor(-1).share_memory_()  # a worker writes it, its parent reads it
+
+    @property
+    def last_round(self) -> int:
+        """See the class."""
+        return int(self._last_round)
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the stream which epoch comes next."""
@@ -145,23 +262,27 @@ class IterableShard(IterableDataset):
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
 
+    def __len__(self) -> int:
+        rounds, rest = divmod(len(self.dataset), self.share * self.world_size)
+        if self.drop_last or rest == 0:
+            return rounds * self.share
+        return rounds * self.share + (self.share if self.fill_round else -(-rest // self.world_size))
+
     def __iter__(self) -> Iterator[Any]:
         self._seed_generator()
-        round_size = self.batch_size * self.world_size
+        size = self.share * self.world_size
         start: list[Any] = []
+        workers = get_worker_info()
+        alone = workers is None or workers.num_workers == 1
         stream = iter(self.dataset)
-        while chunk := list(itertools.islice(stream, round_size)):
-            start = start or chunk[: self.world_size]
-            self.last_round = len(chunk)
-            if len(chunk) == round_size:
-                yield from chunk[self.rank * self.batch_size : (self.rank + 1) * self.batch_size]
-            elif not self.drop_last:
-                yield from self._last_round(chunk, start)
-
-    def _last_round(self, chunk: list[Any], start: list[Any]) -> list[Any]:
-        share = -(-len(chunk) // self.world_size)
-        filler = itertools.islice(itertools.cycle(start), share * self.world_size - len(chunk))
-        return [*chunk, *filler][self.rank * share : (self.rank + 1) * share]
+        while chunk := list(itertools.islice(stream, size)):
+            start = start or chunk
+            self._last_round.fill_(len(chunk) if alone else -1)
+            if len(chunk) < size and self.drop_last:
+                return
+            if self.fill_round:
+                chunk += itertools.islice(itertools.cycle(start), size - len(chunk))
+            yield from even_shares(chunk, start[: self.world_size], self.world_size)[self.rank]
 
     def _seed_generator(self) -> None:
         generator = getattr(self.dataset, "generator", None)

@@ -10,9 +10,10 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from ...lightning_modules.collators import RemoveColumnsCollator
-from ...lightning_modules.lengths import LengthGroupedSampler
+from ...lightning_modules.lengths import LengthGroupedSampler, column_lengths, sample_lengths
 from ...lightning_modules.loaders import build_loader
 from ...lightning_modules.seeding import seed_worker
+from ...lightning_modules.workers import deaf_worker
 from .. import models
 from ..columns import is_hub_dataset, remove_unused, signature_columns
 from ..sizes import has_length
@@ -72,7 +73,7 @@ class DataSteps(TrainerBase):
     def num_examples(self, dataloader: DataLoader) -> int:
         """As `transformers.Trainer.num_examples`: samples behind a loader, estimated where they cannot be counted."""
         try:
-            return len(dataloader.dataset)  # type: ignore[arg-type]
+            return len(getattr(dataloader, "whole_dataset", dataloader.dataset))  # type: ignore[arg-type]
         except (NameError, AttributeError, TypeError):
             return len(dataloader) * self.args.per_device_train_batch_size
 
@@ -98,28 +99,33 @@ class DataSteps(TrainerBase):
         is_training: bool = False,
         dataloader_key: str | None = None,
     ) -> DataLoader:
-        collator = self.data_collator
+        collator, whole = self.data_collator, dataset
         if is_hub_dataset(dataset):
             dataset = self._remove_unused_columns(dataset, description=description)
         else:
             collator = self._get_collator_with_removed_columns(collator, description=description)
         stream = isinstance(dataset, IterableDataset)
-        sampler = sampler_fn(dataset) if sampler_fn is not None and not stream else None
+        sampler = self._sampler_of(dataset, whole, sampler_fn) if sampler_fn is not None and not stream else None
+        config: Any = self.args.accelerator_config
         loader = build_loader(
             dataset,
             batch_size=batch_size,
             collate_fn=collator,
             sampler=sampler,
             seed=self.args.data_seed,
-            seedable=self.args.accelerator_config.use_seedable_sampler,  # type: ignore[union-attr]
+            seedable=config.use_seedable_sampler,
             drop_last=self.args.dataloader_drop_last and not stream,
             rank=self.args.process_index,
             world_size=self.args.world_size,
             even_batches=self.accelerator.even_batches,
+            split_batches=config.split_batches,
+            dispatch_batches=config.dispatch_batches,
             **self._worker_options(is_training and not stream),
         )
         if dataloader_key is not None and self.args.dataloader_persistent_workers:
             self._eval_dataloaders[dataloader_key] = loader
+            if dataloader_key in self._evaluated_before:
+                loader.had_workers()
         return loader
 
     def _worker_options(self, seeded: bool) -> dict[str, Any]:
@@ -129,23 +135,31 @@ class DataSteps(TrainerBase):
             "pin_memory": self.args.dataloader_pin_memory and self.args.device.type != "cpu",
             "persistent_workers": self.args.dataloader_persistent_workers,
             "prefetch_factor": self.args.dataloader_prefetch_factor,
+            "multiprocessing_context": self.args.dataloader_multiprocessing_context,
+            "in_order": self.args.dataloader_in_order,
         }
         if seeded:
             rank = self.args.process_index
             options["worker_init_fn"] = functools.partial(seed_worker, num_workers=workers, rank=rank)
+        if self.args.enable_jit_checkpoint and workers > 0:  # a signal goes to all processes of a group, as a rule
+            options["worker_init_fn"] = functools.partial(deaf_worker, then=options.get("worker_init_fn"))
         return options
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if dataset is None or not has_length(dataset):
             return None
-        if self.args.train_sampling_strategy == "group_by_length":
+        order = self._training_order()
+        if order == "group_by_length":
             return self._by_length(dataset, self.args.train_batch_size * self.args.gradient_accumulation_steps)
-        if self.args.train_sampling_strategy == "sequential":
+        if order == "sequential":
             return SequentialSampler(dataset)
         if len(dataset) == 0:
             return SequentialSampler(dataset)  # RandomSampler refuses it with a message about num_samples
         return RandomSampler(dataset)
+
+    def _training_order(self) -> str:
+        return self.args.train_sampling_strategy
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
         if eval_dataset is None or not has_length(eval_dataset):
@@ -154,13 +168,29 @@ class DataSteps(TrainerBase):
             return self._by_length(eval_dataset, self.args.eval_batch_size)
         return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
 
+    def _sampler_of(self, dataset: Any, whole: Any, sampler_fn: Callable[[Any], Sampler[int] | None]) -> Any:
+        """The sampler of a dataset that may lack columns of the `whole` one, such as that of the lengths."""
+        self._whole_dataset = (dataset, whole)
+        try:
+            return sampler_fn(dataset)
+        finally:
+            self._whole_dataset = None
+
     def _by_length(self, dataset: Any, batch_size: int) -> LengthGroupedSampler:
+        reduced, whole = self._whole_dataset or (None, None)
+        known_by = whole if reduced is dataset else dataset
+        names = getattr(self.processing_class, "model_input_names", None) or ["input_ids"]
         column = self.args.length_column_name
-        lengths = dataset[column] if is_hub_dataset(dataset) and column in dataset.column_names else None
-        names = getattr(self.processing_class, "model_input_names", None)
-        return LengthGroupedSampler(
-            batch_size, dataset=dataset, lengths=lengths, model_input_name=names[0] if names else None
+        lengths = self._lengths.get(
+            known_by, (column, names[0]), lambda: self._measure(dataset, column_lengths(known_by, column), names[0])
         )
+        return LengthGroupedSampler(batch_size, lengths=lengths)
+
+    def _measure(self, dataset: Any, given: Any, name: str) -> Any:
+        if given is not None:
+            return given
+        method, workers = self.args.dataloader_multiprocessing_context, self.args.dataloader_num_workers
+        return sample_lengths(dataset, name, workers=workers, start_method=method)
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:

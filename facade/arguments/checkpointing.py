@@ -1,0 +1,49 @@
+"""`gradient_checkpointing` and `activation_checkpointing`: two names of one thing, and what follows from both."""
+
+import copy
+import logging
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+_NAMES = {
+    "activation_checkpointing": "gradient_checkpointing",
+    "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
+}
+
+
+def agree(args: Any) -> None:
+    """Let both names say the same: what the newer one says, where it is given, and otherwise what the older one says.
+
+    Args:
+        args: Changed in place. What was agreed on is kept, so that `checkpointing` can tell what was changed later.
+    """
+    if args.gradient_checkpointing and args.activation_checkpointing is not None and not args.activation_checkpointing:
+        logger.warning("activation_checkpointing=False overrules its older name: gradient_checkpointing is turned off.")
+    for new, old in _NAMES.items():
+        said, before = getattr(args, new), getattr(args, old)
+        if said is None:
+            setattr(args, new, before)
+        elif said or before:  # None for the older name is as good as False
+            setattr(args, old, said)
+    if args.activation_checkpointing is None:
+        args.activation_checkpointing = False
+    args._checkpointing = (args.activation_checkpointing, copy.copy(args.activation_checkpointing_kwargs))
+
+
+def checkpointing(args: Any) -> tuple[bool, dict[str, Any]]:
+    """Whether activations are computed again in the backward pass, and the settings of it.
+
+    Args:
+        args: Training arguments. Where only one of the names was changed since `agree`, that change counts.
+    """
+    agreed = getattr(args, "_checkpointing", None) or (False, None)
+    on, settings = (
+        _later(getattr(args, new, None), getattr(args, old, None), before)
+        for (new, old), before in zip(_NAMES.items(), agreed, strict=True)
+    )
+    return bool(on), dict(settings or {})
+
+
+def _later(new: Any, old: Any, before: Any) -> Any:
+    return new if (new or None) != (before or None) else old

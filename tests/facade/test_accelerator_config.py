@@ -1,0 +1,190 @@
+"""`accelerator_config` in all forms that it may be written in, and what is wrong with it."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+
+import pytest
+from transformers import TrainingArguments as Reference
+from transformers.trainer_pt_utils import AcceleratorConfig as ReferenceAcceleratorConfig
+
+from lightrainer.facade.arguments import AcceleratorConfig, TrainingArguments, problems
+from lightrainer.facade.trainer.steps import _to_device
+
+CONTENT = {
+    "split_batches": True,
+    "dispatch_batches": False,
+    "even_batches": False,
+    "use_seedable_sampler": False,
+    "non_blocking": True,
+    "gradient_accumulation_kwargs": {"sync_each_batch": True, "num_steps": 3},
+}
+
+
+def make(config, **kwargs):
+    return TrainingArguments(**{"output_dir": "out", "use_cpu": True, "accelerator_config": config, **kwargs})
+
+
+def forms(folder):
+    path = folder / "config.json"
+    path.write_text(json.dumps(CONTENT))
+    return {
+        "dict": CONTENT,
+        "object": AcceleratorConfig(**CONTENT),
+        "object of the reference": ReferenceAcceleratorConfig(**CONTENT),
+        "file": str(path),
+        "JSON": json.dumps(CONTENT),
+        "file, by the class": AcceleratorConfig.from_json_file(str(path)),
+    }
+
+
+@pytest.mark.parametrize("form", ["dict", "object", "object of the reference", "file", "JSON", "file, by the class"])
+def test_all_forms_say_the_same(form, tmp_path):
+    args = make(forms(tmp_path)[form])
+    assert args.accelerator_config == AcceleratorConfig(**CONTENT)
+    assert args.gradient_accumulation_steps == 3
+    assert problems(args) == []
+    again = TrainingArguments(**json.loads(args.to_json_string()))
+    assert again == args
+
+
+def test_none_is_the_default():
+    assert make(None).accelerator_config == AcceleratorConfig()
+
+
+def test_a_class_is_refused_as_in_the_reference():
+    for kind in (AcceleratorConfig, ReferenceAcceleratorConfig, int):
+        with pytest.raises(NotImplementedError):
+            Reference(accelerator_config=kind)
+        with pytest.raises(NotImplementedError, match=rf"{kind.__name__}, a class: pass an object"):
+            make(kind)
+
+
+REFUSED = [
+    ({"split_batch": True}, TypeError, "'split_batch' is not a known key. Did you mean 'split_batches'"),
+    ({"split_batches": "yes"}, ValueError, "split_batches='yes' must be True or False"),
+    ({"even_batches": 1}, ValueError, "even_batches=1 must be True or False"),
+    (
+        {"gradient_accumulation_kwargs": 3},
+        ValueError,
+        "gradient_accumulation_kwargs=3 must be a dict with keys of num_st",
+    ),
+    (
+        {"gradient_accumulation_kwargs": {"steps": 3}},
+        ValueError,
+        "'steps' is not a known key. Did you mean 'num_steps'",
+    ),
+    (
+        {"gradient_accumulation_kwargs": {"sync_each_batch": "x"}},
+        ValueError,
+        "sync_each_batch='x' must be True or False",
+    ),
+    (
+        {"gradient_accumulation_kwargs": {"num_steps": 0}},
+        ValueError,
+        "num_steps=0 must be a whole number of at least 1",
+    ),
+    ({"gradient_accumulation_kwargs": {"num_steps": 1.5}}, ValueError, "num_steps=1.5 must be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("config", "kind", "message"), REFUSED, ids=str)
+def test_nonsense_is_refused(config, kind, message):
+    with pytest.raises(kind, match=message):
+        make(config)
+
+
+def test_all_that_is_wrong_in_it_is_said_at_once():
+    with pytest.raises(ValueError, match="3 arguments") as error:
+        make({"split_batches": 3, "non_blocking": "x", "gradient_accumulation_kwargs": {"n": 1}})
+    assert all(word in str(error.value) for word in ("split_batches=3", "non_blocking='x'", "'n' is not"))
+
+
+def test_the_length_of_a_window_is_given_once():
+    """As in the reference, whose Trainer refuses it; the same number twice is what a copy of the arguments has."""
+    config = {"gradient_accumulation_kwargs": {"num_steps": 4}}
+    args = make(config)
+    assert args.gradient_accumulation_steps == 4
+    assert config == {"gradient_accumulation_kwargs": {"num_steps": 4}}
+    assert replace(args) == args
+    with pytest.raises(ValueError, match=r"num_steps=4, but gradient_accumulation_steps=2\. Give the one or the other"):
+        make(config, gradient_accumulation_steps=2)
+    args.gradient_accumulation_steps = 8
+    assert len(problems(args)) == 1
+
+
+def test_a_state_that_is_to_be_there_and_is_not():
+    code = """
+        from lightrainer import TrainingArguments
+        try:
+            TrainingArguments(accelerator_config={"use_configured_state": True})
+        except ValueError as error:
+            assert "use_configured_state=True, but no state is configured" in str(error), error
+        else:
+            raise SystemExit("accepted")
+        import torch
+        torch.cuda.is_available = lambda: True  # so that there would be another device than the one that is asked for
+        torch.cuda.device_count = lambda: 1
+        assert TrainingArguments().device.type == "cuda"
+        from accelerate import PartialState
+        PartialState(cpu=True)
+        assert TrainingArguments().device.type == "cuda", "only where it is asked for"
+        args = TrainingArguments(accelerator_config={"use_configured_state": True})
+        assert (args.device.type, args.world_size, args.process_index, args.should_save) == ("cpu", 1, 0, True)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_process_group_is_a_state_too(tmp_path):
+    code = f"""
+        import torch.distributed as dist
+        from lightrainer import TrainingArguments
+        dist.init_process_group("gloo", init_method="file://{tmp_path}/group", rank=0, world_size=1)
+        args = TrainingArguments(use_cpu=True, accelerator_config={{"use_configured_state": True}})
+        assert (args.world_size, args.distributed_state.backend) == (1, "gloo")
+        dist.destroy_process_group()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_copies_to_the_device_do_not_wait_where_that_is_asked_for():
+    """The device is one without memory, so that the test needs no other."""
+    import torch
+
+    told = []
+
+    class Watched(torch.Tensor):
+        def to(self, *args, **kwargs):
+            told.append(kwargs)
+            return self
+
+    for go_on in (True, False):
+        _to_device(torch.ones(2).as_subclass(Watched), torch.device("meta"), go_on)
+    assert told == [{"non_blocking": True}, {"non_blocking": False}]
+    assert _to_device("text", torch.device("meta"), True) == "text"
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"non_blocking": True}, "works best with dataloader_pin_memory=True"),
+        ({"gradient_accumulation_kwargs": {"adjust_scheduler": False}}, "adjust_scheduler=False changes nothing"),
+        (
+            {"gradient_accumulation_kwargs": {"sync_with_dataloader": False}},
+            "sync_with_dataloader=False changes nothing",
+        ),
+    ],
+    ids=str,
+)
+def test_what_has_no_effect_is_said(config, said, caplog):
+    """As in the reference, whose Trainer never reads these two keys."""
+    make(config)
+    assert [said in message for message in caplog.messages] == [True]
+    caplog.clear()
+    make({"gradient_accumulation_kwargs": {"adjust_scheduler": True, "sync_with_dataloader": True}})
+    make({"non_blocking": True}, use_cpu=False)
+    assert caplog.messages == []
