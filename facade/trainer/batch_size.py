@@ -1,0 +1,182 @@
+"""`auto_find_batch_size`: a training that runs out of memory starts again with smaller batches."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from ...lightning_modules.out_of_memory import MemoryPact, add_note, is_out_of_memory, release_memory
+from ...lightning_modules.starting_point import StartingPoint
+from ..arguments.fitting import effective_batch, fitted
+from .saving import Saving
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class BatchSizeFinding(Saving):
+    """Halves the batch of a device, and takes as many more micro-batches into a step, until the training fits.
+
+    A training starts again where it began, or where it was resumed, and ends with the weights of a run that had the
+    smaller batch from the start. For that a copy of the trainable weights, of all buffers and of the optimizer's state
+    is kept in main memory while such a training runs. What datasets and callbacks keep to themselves is not set back,
+    but for callbacks that are an `ExportableState`; checkpoints that are there already stay, until a new one of the
+    same step takes their place.
+
+    The size that was found is in `state.train_batch_size`, also of checkpoints, and the next `train` begins with it.
+    While a training runs with it, `self.args` is a copy of the arguments with the numbers that are in use.
+    """
+
+    def _until_it_fits(self, attempt: Callable[[], Result], checkpoint: str | None) -> Result:
+        """Train, with batches that fit if the arguments ask for that.
+
+        Args:
+            attempt: the training, from its beginning to its end.
+            checkpoint: the folder from which it goes on.
+
+        Raises:
+            torch.OutOfMemoryError: not even one sample fits.
+            ValueError: processes share one model, so that they cannot start again.
+        """
+        if not self.args.auto_find_batch_size:
+            return attempt()
+        self._require_whole_models()
+        self._train_batch_size = self._size_to_begin_with(checkpoint)
+        given, start = self.args, _Beginning(self)
+        try:
+            while True:
+                self._take_up_size(given)
+                try:
+                    return attempt()
+                except Exception as error:
+                    if not self._may_try_again(error, start):
+                        raise
+                    if self._train_batch_size == 1:
+                        raise _nothing_fits(given) from error
+                    reason = str(error).partition("\n")[0]
+                # Only here, where the error is forgotten, are the tensors in its frames free.
+                start.restore(self)
+                self._halve(given, reason, checkpoint)
+        finally:
+            self.args = given
+            self.accelerator.gradient_accumulation_steps = given.gradient_accumulation_steps
+
+    def _memory_pact(self) -> MemoryPact | None:
+        """How several processes agree that one of them ran out of memory; None where there is nothing to agree on."""
+        several = self.args.auto_find_batch_size and self.args.world_size > 1
+        return MemoryPact(self.args.device) if several else None
+
+    def _require_whole_models(self) -> None:
+        name = self.plan.strategy.name
+        if name not in ("SingleDeviceStrategy", "DDPStrategy"):
+            raise ValueError(
+                f"auto_find_batch_size=True starts again where each process has a whole copy of the model, but the "
+                f"arguments ask for {name}. Leave it out, and set per_device_train_batch_size and "
+                "gradient_accumulation_steps by hand."
+            )
+
+    def _size_to_begin_with(self, checkpoint: str | None) -> int:
+        """That of the checkpoint, which was found already, unless the arguments ask for less."""
+        stored = None if checkpoint is None else self._state_of(checkpoint).train_batch_size
+        return min(self._train_batch_size, stored or self._train_batch_size)
+
+    def _take_up_size(self, given: Any) -> None:
+        self.args = fitted(given, self._train_batch_size)
+        self.accelerator.gradient_accumulation_steps = self.args.gradient_accumulation_steps
+
+    def _may_try_again(self, error: Exception, start: _Beginning) -> bool:
+        """Whether smaller batches can help; where they cannot, a note on a memory error says why."""
+        if not is_out_of_memory(error) or getattr(error, "in_evaluation", False):
+            return False
+        if self.args.world_size > 1 and not getattr(error, "is_shared", False):
+            add_note(
+                error,
+                "auto_find_batch_size starts again where all processes can agree on it: in forward pass, backward pass "
+                "and optimizer step. This was elsewhere; lower per_device_train_batch_size.",
+            )
+            return False
+        if start.lost:
+            add_note(
+                error,
+                "auto_find_batch_size cannot start again: these weights were frozen when the training began, so that "
+                f"no copy of them was kept, and have changed since: {', '.join(start.lost[:5])}. Lower "
+                "per_device_train_batch_size.",
+            )
+            return False
+        return True
+
+    def _halve(self, given: Any, reason: str, checkpoint: str | None) -> None:
+        before, self._train_batch_size = self.args, self._train_batch_size // 2
+        after, wanted = fitted(given, self._train_batch_size), effective_batch(given)
+        kept = effective_batch(after)
+        if not self.args.should_log:
+            return
+        logger.warning(
+            "Out of memory (%s). Training starts again from %s with per_device_train_batch_size %s -> %s and "
+            "gradient_accumulation_steps %s -> %s; the effective batch %s.",
+            reason,
+            "its beginning" if checkpoint is None else checkpoint,
+            before.per_device_train_batch_size,
+            after.per_device_train_batch_size,
+            before.gradient_accumulation_steps,
+            after.gradient_accumulation_steps,
+            f"stays {kept}" if kept == wanted else f"becomes {kept} instead of {wanted}, which cannot be split evenly",
+        )
+
+
+def _nothing_fits(given: Any) -> torch.OutOfMemoryError:
+    return torch.OutOfMemoryError(
+        f"auto_find_batch_size went down from per_device_train_batch_size={given.per_device_train_batch_size} to 1, "
+        "and not even one sample at a time fits into memory. Try shorter inputs, gradient_checkpointing=True, "
+        "bf16=True, an optimizer that keeps less, or a smaller model."
+    )
+
+
+class _Beginning:
+    """All that a training changes, as it was before."""
+
+    def __init__(self, trainer: Any) -> None:
+        several = trainer.args.world_size > 1 or trainer.is_model_parallel
+        self._point = StartingPoint(trainer.model, trainer.optimizer, trainer.lr_scheduler, distributed=several)
+        self._attributes = {name: getattr(trainer, name) for name in _ATTRIBUTES}
+        self._callbacks = [(callback, copy.deepcopy(callback.state())) for callback in trainer._stateful_callbacks()]
+        self._listed = list(trainer.callback_handler.callbacks)
+        scaler = trainer.accelerator.scaler
+        self._scaler = None if scaler is None else scaler.state_dict()
+
+    @property
+    def lost(self) -> list[str]:
+        """Names of weights that cannot be set back."""
+        return self._point.lost
+
+    def restore(self, trainer: Any) -> None:
+        """Set everything back, and free what the failed attempt held."""
+        for name, value in self._attributes.items():
+            setattr(trainer, name, value)
+        handler = trainer.callback_handler
+        handler.callbacks[:] = self._listed
+        handler.optimizer, handler.lr_scheduler = trainer.optimizer, trainer.lr_scheduler
+        handler.train_dataloader = None
+        for callback, state in self._callbacks:
+            for name, value in copy.deepcopy({**state["args"], **state["attributes"]}).items():
+                if hasattr(callback, name):
+                    setattr(callback, name, value)
+        if self._scaler is not None:
+            trainer.accelerator.scaler.load_state_dict(self._scaler)
+        release_memory()
+        self._point.restore()
+
+
+_ATTRIBUTES = (
+    "optimizer",
+    "lr_scheduler",
+    "control",
+    "current_flos",
+    "_created_lr_scheduler",
+    "_pending_tokens",
+)

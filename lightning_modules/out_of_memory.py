@@ -1,0 +1,170 @@
+"""Running out of memory: told from other errors, explained, and agreed on by processes that train together."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+Result = TypeVar("Result")
+
+# What the libraries below torch write where they have no class of their own for it.
+_SIGNS = (
+    " out of memory.",
+    "CUDA error: out of memory",
+    "MPS backend out of memory",
+    "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "PT_DEVMEM Allocation failed",
+)
+
+_BUCKET_BYTES = 2**24
+
+
+class OutOfMemoryElsewhereError(torch.OutOfMemoryError):
+    """Another process of the same training ran out of memory; this one had enough."""
+
+    is_shared = True
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """As `accelerate.utils.should_reduce_batch_size`: whether a smaller batch may help against this error."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
+
+
+@contextlib.contextmanager
+def explained(explanation: Callable[[], str]) -> Iterator[None]:
+    """Add a note to errors of this kind that pass through; the innermost explanation stays the only one.
+
+    Args:
+        explanation: asked for only when there is such an error.
+    """
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error) and not getattr(error, "is_explained", False):
+            add_note(error, explanation())
+            error.is_explained = True  # type: ignore[attr-defined]
+        raise
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """As `error.add_note`, which Python 3.10 does not have: there the note becomes a part of the message."""
+    if sys.version_info >= (3, 11):
+        error.add_note(note)
+    else:
+        error.args = (f"{error}\n{note}", *error.args[1:])
+
+
+def shapes_of(inputs: Any) -> str:
+    """The tensors of a batch with their shapes, such as `input_ids 4 x 128, labels 4 x 128`."""
+    named = inputs.items() if isinstance(inputs, Mapping) else enumerate(_listed(inputs))
+    found = [(name, value) for name, value in named if isinstance(value, torch.Tensor)]
+    return ", ".join(f"{name} {' x '.join(map(str, value.shape)) or 'a number'}" for name, value in found) or "unknown"
+
+
+def release_memory() -> None:
+    """Give back what nobody uses any more, to the device as well."""
+    gc.collect()
+    for backend in (torch.cuda, torch.xpu):
+        if backend.is_available():
+            backend.empty_cache()
+    if torch.backends.mps.is_available():
+        torch.mps.empty_cache()
+
+
+class MemoryPact:
+    """Lets processes with a copy of the model each run out of memory together, instead of waiting for the one that did.
+
+    Work in which no process waits for another goes into `attempt`; a failure there is kept, and `settle`, which all
+    processes call at the same places, raises it in all of them. So gradients cannot be averaged in the backward pass:
+    `settle` does so, after it is clear that every process has them.
+
+    Args:
+        device: where the processes exchange what they have to say.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._failure: Exception | None = None
+
+    def attempt(self, work: Callable[[], Result]) -> Result | None:
+        """Do the work, and give its result; None if it, or an earlier attempt, ran out of memory."""
+        if self._failure is not None:
+            return None
+        try:
+            return work()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            self._failure = error
+            return None
+
+    def settle(self, parameters: Iterable[torch.Tensor] = ()) -> None:
+        """Go on together, with gradients averaged over all processes, or fail together.
+
+        Args:
+            parameters: those whose gradients are to be averaged.
+
+        Raises:
+            torch.OutOfMemoryError, RuntimeError: the error that `attempt` kept. `is_shared` is True on it.
+            OutOfMemoryElsewhereError: it was kept in another process.
+        """
+        parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        said = [self._failure is not None, *(parameter.grad is not None for parameter in parameters)]
+        flags = torch.tensor(said, dtype=torch.int32, device=self.device)
+        dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+        failed, *used = flags.tolist()
+        if failed:
+            failure, self._failure = self._failure, None
+            failure = failure or OutOfMemoryElsewhereError("Another process ran out of memory.")
+            failure.is_shared = True  # type: ignore[attr-defined]
+            raise failure
+        average_gradients(parameter for parameter, flag in zip(parameters, used, strict=True) if flag)
+
+
+def average_gradients(parameters: Iterable[torch.Tensor]) -> None:
+    """As `DistributedDataParallel` does in the backward pass: the mean over all processes, zeros where one has none."""
+    size = dist.get_world_size()
+    dense = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        if parameter.grad.is_sparse:
+            parameter.grad.div_(size)
+            dist.all_reduce(parameter.grad)
+        else:
+            dense.append(parameter.grad)
+    for bucket in _buckets(dense):
+        joined = torch.cat([gradient.reshape(-1) for gradient in bucket]).mul_(1 / size)
+        dist.all_reduce(joined)
+        for gradient, mean in zip(bucket, joined.split([gradient.numel() for gradient in bucket]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+
+def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Runs of gradients of one kind, small enough to be copied where memory is short."""
+    bucket: list[torch.Tensor] = []
+    filled = 0
+    for gradient in gradients:
+        other = bucket and (gradient.dtype, gradient.device) != (bucket[0].dtype, bucket[0].device)
+        if bucket and (other or filled + gradient.nbytes > _BUCKET_BYTES):
+            yield bucket
+            bucket, filled = [], 0
+        bucket.append(gradient)
+        filled += gradient.nbytes
+    if bucket:
+        yield bucket
+
+
+def _listed(inputs: Any) -> list[Any]:
+    return list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]

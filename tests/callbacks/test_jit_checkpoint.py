@@ -1,0 +1,200 @@
+"""The callback alone, driven by hand: it listens to signals, and answers through the control."""
+
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, TrainerState
+
+ARGUMENTS = SimpleNamespace(save_only_model=False)
+
+
+@pytest.fixture
+def callback():
+    made = JITCheckpointCallback([signal.SIGUSR1])
+    yield made
+    made.stop_listening()
+
+
+def ask():
+    signal.raise_signal(signal.SIGUSR1)
+
+
+def at(callback, event, control=None, **state):
+    """Fire an event and return the control."""
+    control = control or TrainerControl()
+    getattr(callback, event)(ARGUMENTS, TrainerState(max_steps=100, **state), control)
+    return control
+
+
+def switches(control):
+    return [name for name, value in vars(control).items() if value]
+
+
+SAVE_AND_STOP = ["should_training_stop", "should_save"]
+
+
+def test_nothing_happens_without_a_signal(callback):
+    at(callback, "on_train_begin")
+    for event in ("on_step_end", "on_epoch_end", "on_evaluate", "on_save", "on_prediction_step", "on_train_end"):
+        assert switches(at(callback, event, global_step=3, epoch=0.5)) == []
+    assert callback.received is None
+
+
+def test_a_signal_asks_for_a_checkpoint_at_the_end_of_the_step(callback):
+    at(callback, "on_train_begin")
+    ask()
+    assert switches(at(callback, "on_step_begin", global_step=3)) == []
+    assert switches(at(callback, "on_step_end", global_step=3, epoch=0.5)) == SAVE_AND_STOP
+    assert callback.leaving
+
+
+def test_the_end_of_an_epoch_comes_before_the_checkpoint(callback):
+    """What is due there stays due; it would be missing in a training that goes on from the step."""
+    at(callback, "on_train_begin")
+    ask()
+    assert switches(at(callback, "on_step_end", global_step=4, epoch=1.0)) == []
+    control = at(callback, "on_epoch_end", TrainerControl(should_evaluate=True), global_step=4, epoch=1.0)
+    assert switches(control) == [*SAVE_AND_STOP, "should_evaluate"]
+
+
+def test_after_a_stop_within_an_epoch_nothing_is_due_at_its_end(callback):
+    at(callback, "on_train_begin")
+    ask()
+    at(callback, "on_step_end", global_step=3, epoch=0.75)
+    control = at(callback, "on_epoch_end", TrainerControl(should_evaluate=True, should_log=True, should_save=True))
+    assert switches(control) == []
+
+
+def test_a_checkpoint_that_is_written_anyway_will_do(callback):
+    """Unless it holds weights only."""
+    at(callback, "on_train_begin")
+    ask()
+    models_only = SimpleNamespace(save_only_model=True)
+    control, state = TrainerControl(), TrainerState(global_step=3, epoch=0.5)
+    callback.on_save(models_only, state, control)
+    assert switches(control) == []
+    callback.on_save(ARGUMENTS, state, control)
+    assert switches(control) == ["should_training_stop"]
+
+
+def test_in_an_evaluation_it_saves_at_once_and_again_afterwards():
+    saved = []
+    callback = JITCheckpointCallback([signal.SIGUSR1], save=lambda: saved.append(callback.leaving))
+    at(callback, "on_train_begin")
+    ask()
+    for _ in range(3):
+        assert switches(at(callback, "on_prediction_step", global_step=3)) == []
+    assert saved == [True]
+    assert not callback.leaving
+    assert switches(at(callback, "on_evaluate", global_step=3, epoch=0.5)) == SAVE_AND_STOP
+    callback.stop_listening()
+
+
+@pytest.mark.parametrize("saved_before", [True, False])
+def test_a_signal_after_the_last_step_saves_what_would_be_lost(saved_before):
+    saved = []
+    callback = JITCheckpointCallback([signal.SIGUSR1], save=lambda: saved.append(1))
+    at(callback, "on_train_begin")
+    if saved_before:
+        at(callback, "on_save", global_step=100, epoch=1.0)
+    ask()
+    at(callback, "on_train_end", global_step=100, epoch=1.0)
+    assert len(saved) == (not saved_before)
+    assert not callback.is_listening
+
+
+def test_outside_of_a_training_signals_are_left_alone(callback):
+    before = signal.getsignal(signal.SIGUSR1)
+    at(callback, "on_prediction_step")
+    at(callback, "on_evaluate")
+    assert signal.getsignal(signal.SIGUSR1) is before
+    at(callback, "on_train_begin")
+    assert signal.getsignal(signal.SIGUSR1) is not before
+    at(callback, "on_train_end")
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_a_handler_that_was_replaced_since_stays(callback):
+    before = signal.getsignal(signal.SIGUSR1)
+    at(callback, "on_train_begin")
+    other = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    assert other == callback._receive
+    callback.stop_listening()
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_training_that_starts_over_has_not_forgotten(callback):
+    """As with auto_find_batch_size: the signal came, whatever became of the attempt."""
+    at(callback, "on_train_begin")
+    ask()
+    at(callback, "on_train_begin")
+    assert switches(at(callback, "on_step_end", global_step=1, epoch=0.1)) == SAVE_AND_STOP
+
+
+def test_a_new_training_has_forgotten(callback):
+    at(callback, "on_train_begin")
+    ask()
+    at(callback, "on_step_end", global_step=1, epoch=0.1)
+    at(callback, "on_train_end", global_step=1)
+    at(callback, "on_train_begin")
+    assert switches(at(callback, "on_step_end", global_step=2, epoch=0.2)) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_passed_on_to_nobody_it_ends_the_process_in_order(number):
+    callback = JITCheckpointCallback([number])
+    previous = signal.signal(number, signal.SIG_DFL)
+    try:
+        at(callback, "on_train_begin")
+        os.kill(os.getpid(), number)
+        at(callback, "on_step_end", global_step=1, epoch=0.1)
+        at(callback, "on_train_end", global_step=1, epoch=0.1)
+        with pytest.raises(SystemExit) as exit_:
+            callback.pass_on()
+        assert exit_.value.code == 128 + number
+        callback.pass_on()  # once is enough
+    finally:
+        signal.signal(number, previous)
+
+
+def test_what_did_not_stop_the_training_is_not_passed_on(callback):
+    at(callback, "on_train_begin")
+    callback.stop_listening()
+    callback.pass_on()
+
+
+def test_several_processes_stop_at_the_same_step(tmp_path):
+    """The others hear of the signal at the next step."""
+    script = """
+import os, signal, sys
+from types import SimpleNamespace
+import torch.distributed as dist
+from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, TrainerState
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+callback, control = JITCheckpointCallback(), TrainerControl()
+state = TrainerState(max_steps=100, is_world_process_zero=rank == 0)
+callback.on_train_begin(None, state, control)
+while not control.should_training_stop and state.global_step < 20:
+    state.global_step += 1
+    state.epoch = state.global_step / 100
+    if state.global_step == 5 and rank == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGTERM)
+    callback.on_step_end(None, state, control)
+callback.on_train_end(None, state, control)
+print(state.global_step, control.should_save, callback.received, flush=True)
+dist.destroy_process_group()
+"""
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "store"), "0"], stdout=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    said = [process.communicate(timeout=60)[0].split() for process in processes]
+    assert said == [["6", "True", str(int(signal.SIGTERM))]] * 2

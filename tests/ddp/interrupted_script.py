@@ -1,0 +1,133 @@
+"""Trainings that something interrupts in one of two processes only, for `torchrun`.
+
+    torchrun --nproc_per_node=2 interrupted_script.py memory|stopped|resumed OUTPUT_FOLDER
+
+Every rank writes what it saw to `OUTPUT_FOLDER/SCENARIO-rank<rank>.json`.
+"""
+
+import json
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lightrainer import Trainer, TrainingArguments
+
+RANK = int(os.environ["RANK"])
+
+
+class TooLarge(torch.autograd.Function):
+    """Runs out of memory in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+class Model(nn.Module):
+    """Dropout, batch statistics, and a weight that only batches with a positive first feature use.
+
+    Where and when this process runs out of memory, or is asked to end, is a matter of the rank.
+    """
+
+    def __init__(self, memory: str = "", limit: int = 99, asked_in: int = 0):
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.norm = nn.BatchNorm1d(16)
+        self.dropout = nn.Dropout(0.2)
+        self.second = nn.Linear(16, 3)
+        self.sometimes = nn.Parameter(torch.ones(3))
+        self.memory, self.limit, self.asked_in = memory, limit, asked_in
+        self.passes = 0
+
+    def forward(self, x, labels=None):
+        if self.training:
+            self.passes += 1
+            if self.passes == self.asked_in and RANK == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            if len(x) > self.limit and self.passes > 2 and RANK == 1:
+                if self.memory == "forward":
+                    raise torch.OutOfMemoryError("CUDA out of memory.")
+                x = TooLarge.apply(x.requires_grad_())
+        logits = self.second(self.dropout(self.norm(torch.tanh(self.first(x)))))
+        if x[0, 0] > 0:
+            logits = logits * self.sometimes
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def points(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(count, 8, generator=generator)
+    return [{"x": x, "labels": x[:3].argmax()} for x in features]
+
+
+def trained(folder: Path, model: dict[str, Any], resume: bool = False, **changes: Any) -> dict[str, Any]:
+    """Train, and say how it ended."""
+    options = {
+        "per_device_train_batch_size": 4,
+        "per_device_eval_batch_size": 2,
+        "num_train_epochs": 2,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 3,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "dataloader_pin_memory": False,
+        "ddp_timeout": 60,
+    }
+    arguments = TrainingArguments(output_dir=str(folder), **{**options, **changes})
+    torch.manual_seed(7)
+    trainer = Trainer(Model(**model), arguments, train_dataset=points(44, 1), eval_dataset=points(9, 2))
+    trainer.train(resume_from_checkpoint=resume or None)
+    clocks = ("runtime", "per_second", "preparation_time")
+    history = [{k: v for k, v in entry.items() if not k.endswith(clocks)} for entry in trainer.state.log_history]
+    return {
+        "weights": {name: tensor.tolist() for name, tensor in trainer.model.state_dict().items()},
+        "history": [entry for entry in history if "train_loss" not in entry],
+        "batch": trainer.state.train_batch_size,
+        "passes": trainer.model.passes,
+    }
+
+
+def memory(folder: Path) -> dict[str, Any]:
+    """Rank 1 alone cannot take more than two samples from some step on."""
+    half = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    found = {
+        place: trained(folder / place, {"memory": place, "limit": 2}, auto_find_batch_size=True)
+        for place in ("forward", "backward")
+    }
+    return {"given": trained(folder / "given", {}, **half), **found, "large": trained(folder / "large", {})}
+
+
+def stopped(folder: Path) -> dict[str, Any]:
+    """Rank 1 alone is asked to end, in its fourth step."""
+    return {"stopped": trained(folder / "jit", {"asked_in": 4}, enable_jit_checkpoint=True)}
+
+
+def resumed(folder: Path) -> dict[str, Any]:
+    """The rest of that training, and the whole of it."""
+    again = trained(folder / "jit", {}, resume=True, enable_jit_checkpoint=True)
+    return {"resumed": again, "whole": trained(folder / "whole", {}, enable_jit_checkpoint=True)}
+
+
+def main(scenario: str, folder: Path) -> None:
+    warnings.filterwarnings("ignore")
+    seen = {"memory": memory, "stopped": stopped, "resumed": resumed}[scenario](folder)
+    (folder / f"{scenario}-rank{RANK}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

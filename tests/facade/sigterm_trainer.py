@@ -1,0 +1,199 @@
+"""Trains in forked children that get a SIGTERM at a chosen moment, resumes, and reports how it ended.
+
+Run as a script by test_trainer_signals.py: `sigterm_trainer.py FOLDER`. Prints one JSON object.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from tiny import At, Tiny, points, same, told, trainer, weights
+
+from lightrainer import get_last_checkpoint
+from lightrainer.lightning_modules import engine  # imported before the forks, so that they start at once
+
+assert engine
+
+ARGUMENTS = {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "num_train_epochs": 2,
+    "eval_strategy": "steps",
+    "eval_steps": 3,
+    "save_strategy": "no",
+    "enable_jit_checkpoint": True,
+}
+
+
+def ask_to_end(times: int = 1) -> None:
+    for _ in range(times):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Asked(Tiny):
+    """Asks its own process to end in some forward pass of a training, or of an evaluation.
+
+    With `killed`, the process is killed a pass later, once there is a checkpoint.
+    """
+
+    def __init__(self, training_pass: int = 0, evaluation_pass: int = 0, times: int = 1, killed: str = ""):
+        super().__init__()
+        self.passes = {True: 0, False: 0}
+        self.when = {True: training_pass, False: evaluation_pass}
+        self.times = times
+        self.killed = killed
+
+    def forward(self, x, labels=None):
+        self.passes[self.training] += 1
+        later = self.passes[self.training] - self.when[self.training]
+        if later == 0:
+            ask_to_end(self.times)
+        if later == 1 and self.killed and self.when[self.training]:
+            wait_for(Path(self.killed))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(x, labels)
+
+
+def wait_for(path: Path) -> None:
+    """Return when it is there, or after ten seconds."""
+    for _ in range(1000):
+        if path.exists():
+            return
+        time.sleep(0.01)
+
+
+def while_writing(folder: Path, name: str) -> None:
+    """Ask to end when a checkpoint gets its name."""
+
+    def watch(event: str, args: tuple) -> None:
+        if event == "os.rename" and str(args[1]).startswith(str(folder)) and Path(args[1]).name == name:
+            ask_to_end()
+
+    sys.addaudithook(watch)
+
+
+def after_the_last_step(of, state, control) -> None:
+    ask_to_end()
+
+
+@dataclass
+class Scenario:
+    """When the signal comes, and what the training is like."""
+
+    step: int
+    """The step of the checkpoint."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """What the model does, see `Asked`."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    callbacks: list[Any] = field(default_factory=list)
+    renames: str = ""
+    """The signal comes when a checkpoint gets this name."""
+    killed: bool = False
+
+
+BY_EPOCH = {"eval_strategy": "epoch"}
+ON_PLATEAU = {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 0}}
+WORST = {"save_strategy": "best", "metric_for_best_model": "loss", "greater_is_better": True, "save_total_limit": 1}
+SCENARIOS: dict[str, Scenario] = {
+    "in a step": Scenario(5, {"training_pass": 9}),
+    "in a step, twice": Scenario(5, {"training_pass": 10, "times": 2}),
+    "in a step at which an evaluation is due": Scenario(3, {"training_pass": 5}),
+    "in an evaluation": Scenario(3, {"evaluation_pass": 1}),
+    "in an evaluation, and killed before it ends": Scenario(3, {"evaluation_pass": 1}, killed=True),
+    "in an evaluation of an epoch": Scenario(6, {"evaluation_pass": 2}, {**BY_EPOCH, "save_strategy": "epoch"}),
+    "in the last step of an epoch": Scenario(6, {"training_pass": 12}, BY_EPOCH),
+    "in a step of an epoch that is evaluated": Scenario(2, {"training_pass": 3}, BY_EPOCH),
+    "while a checkpoint is written": Scenario(
+        5, {}, {"save_strategy": "steps", "save_steps": 4}, renames="checkpoint-4"
+    ),
+    "in the last step": Scenario(12, {"training_pass": 24}),
+    "after the last step": Scenario(12, callbacks=[At("on_train_end", after_the_last_step)]),
+    "with a schedule that looks at evaluations": Scenario(3, {"training_pass": 5}, ON_PLATEAU),
+    "where only the best are saved": Scenario(6, {"training_pass": 12}, WORST),
+    "where only models are saved": Scenario(5, {"training_pass": 9}, {"save_only_model": True}),
+}
+
+
+def made(folder: Path, scenario: Scenario, stops: bool):
+    torch.manual_seed(3)
+    if stops and scenario.renames:
+        while_writing(folder, scenario.renames)
+    killed = str(folder / f"checkpoint-{scenario.step}") if scenario.killed else ""
+    model = Asked(**scenario.model, killed=killed) if stops else Asked()
+    arguments = {**ARGUMENTS, **scenario.arguments}
+    callbacks = scenario.callbacks if stops else []
+    return told(trainer(folder, model=model, train_dataset=points(48), callbacks=callbacks, **arguments))
+
+
+def train(folder: Path, scenario: Scenario, stops: bool = False) -> None:
+    """Train to the end, from the last checkpoint if there is one, and note down how it ended."""
+    one = made(folder, scenario, stops)
+    one.train(resume_from_checkpoint=True if get_last_checkpoint(folder) else None)
+    torch.save({"weights": weights(one.model), "history": history(one)}, folder / "end.pt")
+
+
+def history(of) -> list[dict]:
+    entries = [entry for entry in of.state.log_history if "train_loss" not in entry]
+    return [{k: v for k, v in entry.items() if "per_second" not in k and "time" not in k} for entry in entries]
+
+
+def forked(action: Callable[[], None]) -> int:
+    """The exit code of a child, negative for a signal that killed it; one that failed ends this script."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # the child's logs are of no interest
+        code: object = 1
+        try:
+            action()
+            code = 0
+        except SystemExit as exit_:
+            code = exit_.code
+        finally:
+            if code == 1:
+                import traceback
+
+                traceback.print_exc()
+            os._exit(int(str(code)))
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code == 1:
+        sys.exit("a child failed")
+    return code
+
+
+def report_of(folder: Path, scenario: Scenario) -> dict:
+    """Train without and with a signal, resume, and compare."""
+    whole, stopped = folder / "whole", folder / "stopped"
+    for path in (whole, stopped):
+        path.mkdir(parents=True)
+    forked(lambda: train(whole, scenario))
+    code = forked(lambda: train(stopped, scenario, stops=True))
+    came_to_the_end = (stopped / "end.pt").exists()
+    left = sorted(path.name for path in stopped.iterdir())
+    last = get_last_checkpoint(stopped)
+    resumed = forked(lambda: train(stopped, scenario))
+    ends = [torch.load(path / "end.pt") for path in (whole, stopped)]
+    return {
+        "code": code,
+        "came to the end": came_to_the_end,
+        "last": last and int(last.rpartition("-")[2]),
+        "expected": scenario.step,
+        "hidden": [name for name in left if name.startswith(".")],
+        "resumed": resumed,
+        "weights": same(ends[0]["weights"], ends[1]["weights"]),
+        "history": ends[0]["history"] == ends[1]["history"],
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    print(json.dumps({name: report_of(folder / str(i), one) for i, (name, one) in enumerate(SCENARIOS.items())}))

@@ -1,0 +1,168 @@
+"""`use_liger_kernel`: Liger is asked to exchange the layers of the model that the reference would give it."""
+
+import importlib.machinery
+import logging
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from tiny import ARGUMENTS, Tiny, trainer
+
+from lightrainer import Trainer, TrainingArguments
+
+
+@pytest.fixture
+def liger(monkeypatch):
+    """Stands in for the package, which needs a GPU: notes down what it is asked for."""
+    calls = []
+    package, module = ModuleType("liger_kernel"), ModuleType("liger_kernel.transformers")
+    for one in (package, module):
+        one.__spec__ = importlib.machinery.ModuleSpec(one.__name__, None)
+    module._apply_liger_kernel_to_instance = lambda **given: calls.append(given)
+    monkeypatch.setitem(sys.modules, "liger_kernel", package)
+    monkeypatch.setitem(sys.modules, "liger_kernel.transformers", module)
+    return calls
+
+
+def gpt2():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 1, "vocab_size": 11}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+
+
+def tokens(count=8):
+    ids = torch.randint(11, (count, 5), generator=torch.Generator().manual_seed(1))
+    return [{"input_ids": row, "labels": row} for row in ids]
+
+
+@pytest.mark.parametrize("config", [None, {"rope": True, "cross_entropy": False}])
+def test_it_is_asked_as_the_reference_asks(tmp_path, liger, monkeypatch, config):
+    """For the same model, with the same keywords, once a training."""
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setattr(transformers.integrations.liger, "is_liger_kernel_available", lambda: True)
+    asked = []
+    for api in (transformers, sys.modules["lightrainer"]):
+        options = {**ARGUMENTS, "use_liger_kernel": True, "liger_kernel_config": config, "max_steps": 1}
+        args = api.TrainingArguments(output_dir=str(tmp_path), **options)
+        made = api.Trainer(gpt2(), args, train_dataset=tokens())
+        assert liger == []
+        made.train()
+        asked.append([{**call, "model": call["model"] is made.model} for call in liger])
+        liger.clear()
+    assert asked[0] == asked[1] == [{"model": True, **(config or {})}]
+
+
+def test_it_is_asked_before_anything_looks_at_the_forward_pass(tmp_path, liger, monkeypatch):
+    """Columns are chosen by the new one."""
+    seen = []
+    monkeypatch.setattr(Trainer, "get_train_dataloader", lambda self: seen.append(len(liger)) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer(tmp_path, model=gpt2(), use_liger_kernel=True, train_dataset=tokens()).train()
+    assert seen == [1]
+
+
+def test_each_model_once(tmp_path, liger):
+    """`model_init` makes a new one for each training; the same one stays as it is."""
+    made = trainer(tmp_path, model_init=gpt2, use_liger_kernel=True, train_dataset=tokens(), eval_dataset=tokens(4))
+    made.train()
+    made.train()
+    assert len({id(call["model"]) for call in liger}) == len(liger) == 2
+    liger.clear()
+    made = trainer(tmp_path, model=gpt2(), use_liger_kernel=True, train_dataset=tokens(), eval_dataset=tokens(4))
+    made.train()
+    made.train()
+    assert len(liger) == 1
+
+
+def test_an_adapter_is_looked_under(tmp_path, liger, monkeypatch):
+    """Liger is for the model inside; a module of the name of PEFT is enough to see that."""
+
+    class PeftModel(torch.nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base = base
+
+        def get_base_model(self):
+            return self.base
+
+        def forward(self, input_ids, labels=None, **kwargs):
+            return self.base(input_ids=input_ids, labels=labels)
+
+    peft = ModuleType("peft")
+    peft.__spec__ = importlib.machinery.ModuleSpec("peft", None)
+    peft.PeftModel = peft.PeftMixedModel = PeftModel
+    model = PeftModel(gpt2())
+    monkeypatch.setitem(sys.modules, "peft", peft)
+    trainer(tmp_path, model=model, use_liger_kernel=True, train_dataset=tokens(), max_steps=1).train()
+    assert [call["model"] is model.base for call in liger] == [True]
+
+
+def test_other_models_are_left_alone_with_a_warning(tmp_path, liger, caplog):
+    caplog.set_level(logging.WARNING, logger="lightrainer")
+    trainer(tmp_path, use_liger_kernel=True).train()
+    assert liger == []
+    assert "use_liger_kernel=True has no effect" in caplog.text
+    assert "Tiny" in caplog.text
+
+
+def test_off_by_default(tmp_path, liger):
+    trainer(tmp_path, model=gpt2(), train_dataset=tokens(), liger_kernel_config={"rope": True}, max_steps=1).train()
+    assert liger == []
+
+
+def test_without_the_package_it_says_how_to_install_it(tmp_path, monkeypatch):
+    """When the Trainer is made: the reference says so only when it trains."""
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, use_liger_kernel=True)
+    with pytest.raises(ImportError, match=r"use_liger_kernel=True.*pip install 'lightrainer\[liger\]'"):
+        Trainer(Tiny(), args)
+    later = trainer(tmp_path)
+    later.args.use_liger_kernel = True
+    with pytest.raises(ImportError, match="use_liger_kernel"):
+        later.train()
+
+
+class Skipping(Tiny):
+    """As a model with Liger's loss: it can do without the logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.skipped = []
+
+    def forward(self, x, labels=None, skip_logits=None):
+        if not self.training:
+            self.skipped.append(skip_logits)
+        output = super().forward(x, labels)
+        if skip_logits:
+            output["logits"] = None
+        return output
+
+
+class Overriding(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+@pytest.mark.parametrize(
+    ("options", "skips"),
+    [
+        ({}, True),
+        ({"use_liger_kernel": False}, None),
+        ({"compute_metrics": lambda prediction: {}}, None),
+        ({"label_smoothing_factor": 0.1}, None),
+        ({"compute_loss_func": lambda outputs, labels, num_items_in_batch: outputs["logits"].sum()}, None),
+        ({"cls": Overriding}, None),
+        ({"model": Tiny()}, None),
+    ],
+    ids=["the loss only", "without Liger", "metrics", "smoothing", "another loss", "an override", "another model"],
+)
+def test_an_evaluation_of_the_loss_alone_makes_no_logits(tmp_path, liger, options, skips):
+    """As in 5.23, but only where nobody else needs them and the model can do it."""
+    options = {"use_liger_kernel": True, "model": Skipping(), **options}
+    made = trainer(tmp_path, **options)
+    metrics = made.evaluate()
+    assert metrics["eval_loss"] > 0 or "compute_loss_func" in options
+    if isinstance(made.model, Skipping):
+        assert set(made.model.skipped) == {skips}
