@@ -1,0 +1,277 @@
+"""`Seq2SeqTrainer`: evaluation and prediction by generating tokens."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ...lightning_modules.outputs import read_loss
+from ..arguments import Seq2SeqTrainingArguments
+from ..arguments.generation import GenerationArguments
+from ..generation import common_length, generate, padding_token, require_generate, settle_defaults
+from ..generation_config import give_generation_config, kind_of_config, read_generation_config
+from ..models import accepted_arguments
+from ..results import PredictionOutput
+from .trainer import Trainer
+
+
+class Seq2SeqTrainer(Trainer):
+    """As `transformers.Seq2SeqTrainer`, but for any model that has a method `generate`.
+
+    With `predict_with_generate=True` the predictions of `evaluate` (where there is `compute_metrics`) and of `predict`
+    are generated token ids, and the loss is that of a forward pass with the labels. Everything else is as in
+    `Trainer`; so is the construction, with `Seq2SeqTrainingArguments`.
+
+    A model without a `generation_config` is fine: what `args.generation_config` and the keyword arguments of
+    `evaluate` and `predict` say is then handed to its `generate`, and predictions of different lengths are filled up
+    with -100.
+
+    Raises:
+        TypeError: the arguments are no `Seq2SeqTrainingArguments`, or the model cannot generate.
+        ValueError: `args.generation_config` cannot be used; all that is wrong with it in one message.
+        FileNotFoundError: `args.generation_config` is a path at which there is nothing.
+    """
+
+    args: Seq2SeqTrainingArguments  # type: ignore[assignment]
+    _gen_kwargs: dict[str, Any]
+    """Keyword arguments of `generate` in the running evaluation; subclasses with an `evaluate` of their own set it."""
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: Seq2SeqTrainingArguments | None = None,
+        data_collator: Callable[[list[Any]], Any] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Callable[..., nn.Module] | None = None,
+        compute_loss_func: Callable[..., torch.Tensor] | None = None,
+        compute_metrics: Any = None,
+        callbacks: list[Any] | None = None,
+        optimizers: tuple[Optimizer | None, Any] = (None, None),
+        preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
+        optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None = None,
+    ) -> None:
+        args = Seq2SeqTrainingArguments(output_dir="tmp_trainer") if args is None else args
+        _require_generation_arguments(args)
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            model_init=model_init,
+            compute_loss_func=compute_loss_func,
+            compute_metrics=compute_metrics,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+        )
+
+    @staticmethod
+    def load_generation_config(gen_config_arg: Any, kind: type | None = None) -> Any:
+        """As `transformers.Seq2SeqTrainer.load_generation_config`; a dict is fine too.
+
+        Args:
+            gen_config_arg: what `Seq2SeqTrainingArguments.generation_config` may hold.
+            kind: class of the config; by default that of transformers where it is imported, otherwise `dict`.
+
+        Raises:
+            FileNotFoundError: there is nothing at the path.
+            ValueError: the settings cannot be used.
+        """
+        return read_generation_config(gen_config_arg, kind)
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """As `transformers.Seq2SeqTrainer.evaluate`, but of several datasets each is evaluated with `gen_kwargs`.
+
+        Args:
+            eval_dataset: a dataset, a dict of them, or the name of one; by default the Trainer's.
+            ignore_keys: outputs of the model that are no predictions, where nothing is generated.
+            metric_key_prefix: the metrics are called `{prefix}_loss`, ...
+            gen_kwargs: keyword arguments of `generate`, such as `max_length` and `max_new_tokens` (tokens) or
+                `num_beams`. They go before the arguments of the training, and these before the model's own settings.
+
+        Returns:
+            The metrics.
+        """
+        datasets = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(datasets, dict) and gen_kwargs:
+            metrics: dict[str, float] = {}
+            for name, dataset in datasets.items():
+                one = name if eval_dataset is None else dataset
+                metrics.update(self.evaluate(one, ignore_keys, f"{metric_key_prefix}_{name}", **gen_kwargs))
+            return metrics
+        self._gen_kwargs = self._with_arguments(gen_kwargs)
+        with self._mean_over_batches():
+            return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+
+    def predict(
+        self,
+        test_dataset: Any,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+        **gen_kwargs: Any,
+    ) -> PredictionOutput:
+        """As `transformers.Seq2SeqTrainer.predict`.
+
+        Args:
+            test_dataset: the dataset.
+            ignore_keys: outputs of the model that are no predictions, where nothing is generated.
+            metric_key_prefix: the metrics are called `{prefix}_loss`, ...
+            gen_kwargs: see `evaluate`.
+
+        Returns:
+            Token ids and labels as int64 arrays of shape (samples, length), and the metrics. Both are padded to the
+            `max_length` of the model's generation config with the padding token; where a batch is longer than that,
+            rows of the others are filled up with -100.
+        """
+        self._gen_kwargs = self._with_arguments(gen_kwargs)
+        with self._mean_over_batches():
+            return super().predict(test_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[torch.Tensor | None, Any, Any]:
+        """As `transformers.Seq2SeqTrainer.prediction_step`: loss, generated tokens and labels of one batch.
+
+        Args:
+            model: the model to evaluate.
+            inputs: keyword arguments of its `forward` and `generate`.
+            prediction_loss_only: return nothing but the loss; nothing is generated.
+            ignore_keys: outputs of the model that are no predictions, where nothing is generated.
+            gen_kwargs: keyword arguments of `generate`; by default those of the running evaluation.
+        """
+        if not self.args.predict_with_generate or prediction_loss_only:
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
+        # A collator may say that there are no labels with a None.
+        inputs = {name: value for name, value in self._prepare_inputs(inputs).items() if value is not None}
+        labels = inputs.get("labels")
+        with torch.no_grad():
+            tokens = self._generate(inputs, gen_kwargs or getattr(self, "_gen_kwargs", {}))
+            loss = None if labels is None else self._loss_beside_generation(model, inputs)
+        if self.args.prediction_loss_only:
+            return loss, None, None
+        return loss, self._padded(tokens), None if labels is None else self._padded(labels)
+
+    def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> torch.Tensor:
+        """Token ids for a batch, as long as the model made them."""
+        unset = [name for name in ("max_length", "num_beams") if name in gen_kwargs and gen_kwargs[name] is None]
+        options = {name: value for name, value in gen_kwargs.items() if name not in unset}
+        synced = self.plan.strategy.shards_weights
+        tokens = generate(self.model, _without_answers(inputs), options, synced_gpus=synced)
+        settle_defaults(getattr(self.model, "generation_config", None))
+        return tokens
+
+    def _loss_beside_generation(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        """The loss of a forward pass with the labels: the model's own, unless somebody has put another in its place."""
+        overridden = getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss
+        if self.compute_loss_func is not None or overridden:
+            return self._loss_and_outputs(model, dict(inputs))[0]
+        outputs = self._outputs(model, inputs)
+        if self.label_smoother is not None:
+            return self.label_smoother(outputs, inputs["labels"]).mean()
+        return read_loss(outputs, inputs).mean()
+
+    def _padded(self, tokens: torch.Tensor) -> torch.Tensor:
+        length = common_length(getattr(self.model, "generation_config", None), tokens.shape[-1])
+        return tokens if length == tokens.shape[-1] else self._pad_tensors_to_max_len(tokens, length)
+
+    def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
+        """Fill up rows to `max_length` with the padding token."""
+        token = padding_token(self.processing_class, self.model)
+        padded = tensor.new_full((tensor.shape[0], max_length), token)
+        padded[:, : tensor.shape[-1]] = tensor
+        return padded
+
+    @contextlib.contextmanager
+    def _mean_over_batches(self) -> Iterator[None]:
+        """Let each batch count alike in the loss, also a shorter last one: so it is in the reference, here alone.
+
+        The reference also leaves in the predictions what fills up the last batches of several processes; not so here.
+        """
+        self._gather_losses = self.accelerator.gather
+        try:
+            yield
+        finally:
+            self._gather_losses = None
+
+    def _with_arguments(self, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What the training arguments say, where a call says nothing else."""
+        resolved = dict(gen_kwargs)
+        length, beams = self.args.generation_max_length, self.args.generation_num_beams
+        if length is not None and resolved.get("max_length") is None and resolved.get("max_new_tokens") is None:
+            resolved["max_length"] = length
+        if beams is not None and resolved.get("num_beams") is None:
+            resolved["num_beams"] = beams
+        return resolved
+
+    def _set_up_model(self, model: nn.Module) -> None:
+        super()._set_up_model(model)
+        self._set_generation_config()
+        own_step = getattr(self.prediction_step, "__func__", None) is Seq2SeqTrainer.prediction_step
+        if self.args.predict_with_generate and own_step:
+            require_generate(model)
+
+    def _renew_model(self, trial: Any) -> None:
+        super()._renew_model(trial)
+        if self.model_init is not None:
+            self._set_generation_config()
+
+    def _take_up_arguments(self) -> None:
+        super()._take_up_arguments()
+        if self.args.generation_config is not self._generation_config_taken:
+            self._set_generation_config()
+
+    def _set_generation_config(self) -> None:
+        given = self._generation_config_taken = self.args.generation_config
+        if given is None:
+            return
+        require_generate(self.model)
+        known = accepted_arguments(self.load_generation_config, kind=kind_of_config(self.model))
+        give_generation_config(self.model, self.load_generation_config(given, **known))
+
+    @classmethod
+    def _advice(cls, name: str, known: Collection[str]) -> str:
+        if name in GenerationArguments.__dataclass_fields__:
+            return f"This is a training argument. Pass args=Seq2SeqTrainingArguments({name}=...)."
+        return super()._advice(name, known)
+
+    def _training_order(self) -> str:
+        order = super()._training_order()
+        return "group_by_length" if self.args.sortish_sampler and order == "random" else order
+
+
+def _without_answers(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The batch without decoder inputs that were made from the labels: a model would go on from where these end."""
+    labels, decoded = inputs.get("labels"), inputs.get("decoder_input_ids")
+    if labels is None or decoded is None or labels.shape != decoded.shape:
+        return inputs
+    return {name: inputs[name] for name in inputs if name not in ("decoder_input_ids", "decoder_attention_mask")}
+
+
+def _require_generation_arguments(args: Any) -> None:
+    missing = [name for name in GenerationArguments.__dataclass_fields__ if not hasattr(args, name)]
+    if missing and hasattr(args, "output_dir"):  # anything else is no arguments at all, and said so later
+        raise TypeError(
+            f"args must be Seq2SeqTrainingArguments, but is a {type(args).__name__}, which lacks {', '.join(missing)}. "
+            "Pass args=Seq2SeqTrainingArguments(...)."
+        )

@@ -1,0 +1,116 @@
+"""The collator for pairs of sequences: inputs padded by the tokenizer, labels beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .collators import check_kind, pad_quietly
+
+__all__ = ["DataCollatorForSeq2Seq"]
+
+
+@dataclass
+class DataCollatorForSeq2Seq:
+    """As `transformers.DataCollatorForSeq2Seq`, for any tokenizer or processor with a method `pad`.
+
+    Labels have lengths of their own: they are padded here, on the side on which the tokenizer pads.
+    """
+
+    tokenizer: Any
+    """Its `pad(features, padding=, max_length=, pad_to_multiple_of=, return_tensors=)` makes the batch."""
+    model: Any = None
+    """Its `prepare_decoder_input_ids_from_labels(labels=)`, if there is one, makes `decoder_input_ids`."""
+    padding: Any = True
+    """True or "longest": to the longest of the batch; "max_length": to `max_length`; False: not at all."""
+    max_length: int | None = None
+    """Length in tokens for "max_length", of inputs and labels; by default the longest that the model takes, and the
+    longest labels of the batch."""
+    pad_to_multiple_of: int | None = None
+    """Round lengths up to a multiple of this."""
+    label_pad_token_id: int = -100
+    """Fills up labels; losses leave -100 out."""
+    return_tensors: str = "pt"
+    """"pt" for tensors, "np" for arrays."""
+
+    def __post_init__(self) -> None:
+        if not callable(getattr(self.tokenizer, "pad", None)):
+            raise TypeError(
+                f"`tokenizer` is a {type(self.tokenizer).__name__}, which has no method `pad`. Pass a tokenizer or "
+                "processor that has one."
+            )
+
+    def __call__(self, features: list[Any], return_tensors: str | None = None) -> Any:
+        """The padded batch.
+
+        Args:
+            features: samples with what the tokenizer pads, and "label" or "labels": token ids.
+            return_tensors: "pt" or "np" in place of the attribute.
+
+        Returns:
+            What the tokenizer's `pad` returned, with "labels", int64 of shape (samples, length); None where the
+            samples have none.
+
+        Raises:
+            ValueError: labels do not fit into one tensor.
+        """
+        kind = self.return_tensors if return_tensors is None else return_tensors
+        check_kind(kind)
+        name = "label" if "label" in features[0] else "labels"
+        labels = self._labels(features, name)
+        batch = pad_quietly(
+            self.tokenizer,
+            [{key: value for key, value in feature.items() if key != name} for feature in features],
+            padding=self.padding,
+            max_length=self.max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+            return_tensors=kind,
+        )
+        batch["labels"] = labels if labels is None or kind == "np" else _as_tensor(labels)
+        prepare = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
+        if labels is not None and prepare is not None:
+            batch["decoder_input_ids"] = prepare(labels=batch["labels"])
+        return batch
+
+    def _labels(self, features: list[Any], name: str) -> np.ndarray | None:
+        rows = [feature.get(name) for feature in features]
+        if all(row is None for row in rows):
+            return None
+        missing = next((index for index, row in enumerate(rows) if row is None), None)
+        if missing is not None:
+            raise ValueError(f"Sample {missing} of the batch has no {name!r}, but others have. Give all samples some.")
+        arrays = [np.asarray(row, dtype=np.int64) for row in rows]
+        length = self._label_length(arrays, name)
+        joined = np.full((len(arrays), length), self.label_pad_token_id, dtype=np.int64)
+        left = getattr(self.tokenizer, "padding_side", "right") == "left"
+        for row, array in zip(joined, arrays, strict=True):
+            row[length - len(array) if left else 0 :][: len(array)] = array
+        return joined
+
+    def _label_length(self, arrays: list[np.ndarray], name: str) -> int:
+        lengths = [len(array) for array in arrays]
+        padding = getattr(self.padding, "value", self.padding)
+        if padding is False or padding == "do_not_pad":
+            if len(set(lengths)) > 1:
+                raise ValueError(
+                    f"The {name!r} of the batch have different lengths ({', '.join(map(str, lengths[:8]))}), and "
+                    "`padding` says that nothing is padded. Pass `padding=True`."
+                )
+            return lengths[0]
+        length = self.max_length if padding == "max_length" and self.max_length is not None else max(lengths)
+        multiple = self.pad_to_multiple_of or 1
+        length = -(-length // multiple) * multiple
+        if max(lengths) > length:
+            raise ValueError(
+                f"Sample {lengths.index(max(lengths))} of the batch has {max(lengths)} {name}, more than "
+                f"`max_length` ({self.max_length}). Truncate them, or raise `max_length`."
+            )
+        return length
+
+
+def _as_tensor(labels: np.ndarray) -> Any:
+    import torch
+
+    return torch.from_numpy(labels)

@@ -1,0 +1,143 @@
+"""Seq2SeqTrainingArguments beside the reference's, and what is refused."""
+
+import copy
+import dataclasses
+import json
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from transformers import GenerationConfig
+from transformers import HfArgumentParser as ReferenceParser
+from transformers import Seq2SeqTrainingArguments as Reference
+
+from lightrainer import HfArgumentParser, Seq2SeqTrainingArguments, TrainingArguments
+from lightrainer.facade.arguments import problems
+from lightrainer.facade.arguments.generation import GenerationArguments
+
+NAMES = [item.name for item in dataclasses.fields(GenerationArguments)]
+BASE = {"output_dir": "out", "use_cpu": True, "report_to": "none"}
+
+
+def test_the_fields_are_those_of_the_reference_and_come_last():
+    ours, theirs = dataclasses.fields(Seq2SeqTrainingArguments), dataclasses.fields(Reference)
+    assert NAMES == [item.name for item in theirs[-5:]] == [item.name for item in ours[-5:]]
+    assert [item.name for item in ours[:-5]] == [item.name for item in dataclasses.fields(TrainingArguments)]
+    for one, other in zip(ours[-5:], theirs[-5:], strict=True):
+        assert one.default == other.default
+        assert one.metadata["help"]
+        assert one.metadata["help"] != other.metadata["help"]
+
+
+def test_names_that_exist_are_suggested():
+    with pytest.raises(TypeError, match="Did you mean 'predict_with_generate'"):
+        Seq2SeqTrainingArguments("out", predict_with_generat=True)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [None, "some/name", Path("folder"), {"max_length": 3}, GenerationConfig(max_length=3, num_beams=2)],
+    ids=str,
+)
+def test_to_dict_as_in_the_reference(config):
+    ours = Seq2SeqTrainingArguments(**BASE, generation_config=config).to_dict()
+    theirs = Reference(**BASE, generation_config=config).to_dict()
+    expected = str(theirs["generation_config"]) if isinstance(config, Path) else theirs["generation_config"]
+    assert ours["generation_config"] == expected
+    assert {name: ours[name] for name in NAMES[:-1]} == {name: theirs[name] for name in NAMES[:-1]}
+    assert json.loads(json.dumps(ours))["generation_config"] == expected
+    assert "generation_config" in Seq2SeqTrainingArguments(**BASE, generation_config=config).to_sanitized_dict()
+
+
+def test_an_object_of_any_class_is_written_down_as_a_dict():
+    args = Seq2SeqTrainingArguments(**BASE, generation_config=SimpleNamespace(max_length=4))
+    assert json.loads(args.to_json_string())["generation_config"] == {"max_length": 4}
+
+
+@pytest.mark.parametrize("config", [{"max_length": 3}, GenerationConfig(max_length=3)], ids=str)
+def test_arguments_pickle_copy_and_compare(config):
+    args = Seq2SeqTrainingArguments(**BASE, generation_config=config, generation_num_beams=2, sortish_sampler=True)
+    for again in (pickle.loads(pickle.dumps(args)), copy.deepcopy(args), dataclasses.replace(args)):
+        assert again == args
+        assert again.to_dict() == args.to_dict()
+    assert dataclasses.replace(args, generation_num_beams=3) != args
+    assert dataclasses.replace(args, generation_config=None) != args
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--predict_with_generate", "--generation_max_length", "9", "--generation_num_beams", "2"],
+        ["--generation_config", "some/folder", "--sortish_sampler", "true"],
+    ],
+    ids=str,
+)
+def test_a_command_line_is_read_as_by_the_reference(words):
+    line = ["--output_dir", "out", "--use_cpu", "--report_to", "none", *words]
+    (ours,) = HfArgumentParser(Seq2SeqTrainingArguments).parse_args_into_dataclasses(line)
+    (theirs,) = ReferenceParser(Reference).parse_args_into_dataclasses(line)
+    assert {name: getattr(ours, name) for name in NAMES} == {name: getattr(theirs, name) for name in NAMES}
+
+
+def test_json_on_a_command_line_is_a_dict():
+    line = ["--output_dir", "out", "--use_cpu", "--generation_config", '{"max_length": 7, "stop": "a//b"}']
+    (args,) = HfArgumentParser(Seq2SeqTrainingArguments).parse_args_into_dataclasses(line)
+    assert args.generation_config["max_length"] == 7
+    with pytest.raises(ValueError, match=r"generation_config=.* is not JSON"):
+        Seq2SeqTrainingArguments(**BASE, generation_config="{max_length: 7}")
+
+
+def test_the_help_has_a_heading_for_them():
+    text = HfArgumentParser(Seq2SeqTrainingArguments).format_help()
+    part = text.partition("\ngeneration:\n")[2]
+    assert all(f"--{name}" in part for name in NAMES)
+
+
+WRONG = {
+    "generation_max_length": [0, -3, "12", 2.5],
+    "generation_num_beams": [0, "two"],
+    "generation_config": [3, ["max_length"], True, GenerationConfig],
+    "predict_with_generate": ["yes"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_what_cannot_be_is_refused_with_name_and_value(name, value):
+    with pytest.raises((TypeError, ValueError)) as error:
+        Seq2SeqTrainingArguments(**BASE, **{name: value})
+    assert str(error.value).startswith(f"{name}={value!r}")
+
+
+def test_all_problems_are_said_together():
+    with pytest.raises(ValueError, match="5 arguments cannot be used") as error:
+        Seq2SeqTrainingArguments(
+            **BASE,
+            generation_max_length=0,
+            generation_num_beams="2",
+            generation_config=7,
+            learning_rate=-1,
+            sortish_sampler=True,
+            train_sampling_strategy="sequential",
+        )
+    said = str(error.value)
+    for name in ("generation_max_length=0", "generation_num_beams='2'", "generation_config=7", "learning_rate=-1"):
+        assert name in said
+    assert "sortish_sampler=True" in said
+
+
+def test_what_is_set_later_is_found_again():
+    args = Seq2SeqTrainingArguments(**BASE)
+    assert problems(args) == []
+    args.generation_num_beams = 0
+    assert [line.partition("=")[0] for line in problems(args)] == ["generation_num_beams"]
+
+
+def test_fields_of_a_users_subclass_are_its_own_affair():
+    @dataclasses.dataclass
+    class Own(Seq2SeqTrainingArguments):
+        source: str = 5  # type: ignore[assignment]
+
+    assert Own("out", use_cpu=True, generation_max_length=4).source == 5
+    assert "source=5" in repr(Own("out", use_cpu=True))

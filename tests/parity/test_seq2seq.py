@@ -1,0 +1,307 @@
+"""Encoder-decoder models: training, evaluation and prediction by generation, bit for bit as in the reference."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from comparison import differences, without_clock
+from harness import DEFAULTS, random_state
+from models import VOCABULARY
+
+pytestmark = [
+    # Both libraries meet it at the first batch, for a model that says no length.
+    pytest.mark.filterwarnings("ignore:Using the model-agnostic default `max_length`:UserWarning"),
+]
+
+
+def t5():
+    """Large first weights, so that what is generated differs from sample to sample and ends early now and then."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "initializer_factor": 3.0}
+    tokens = {"vocab_size": VOCABULARY, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    return T5ForConditionalGeneration(T5Config(**sizes, **tokens, tie_word_embeddings=False))
+
+
+def bart():
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    sizes = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 64, "init_std": 1.5}
+    tokens = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1, "decoder_start_token_id": 2}
+    return BartForConditionalGeneration(
+        BartConfig(vocab_size=VOCABULARY, forced_eos_token_id=None, **tokens, **sizes, **heads)
+    )
+
+
+class Words:
+    """The least of a tokenizer: what a collator and a Seq2SeqTrainer ask for."""
+
+    pad_token_id = 0
+    eos_token_id = 1
+    padding_side = "right"
+    model_input_names = ["input_ids", "attention_mask"]
+
+    def pad(self, features, padding=True, max_length=None, pad_to_multiple_of=None, return_tensors="pt"):
+        longest = max(len(feature["input_ids"]) for feature in features)
+        rows = [list(map(int, feature["input_ids"])) for feature in features]
+        ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+        return {"input_ids": ids, "attention_mask": (ids != 0).long()}
+
+
+def pairs(count, seed=5, labelled=True):
+    """Sources of 3 to 9 tokens and targets of 2 to 6, which end with token 1."""
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for _ in range(count):
+        lengths = torch.randint(0, 5, (2,), generator=generator) + torch.tensor([3, 1])
+        source, target = (torch.randint(3, VOCABULARY, (int(n),), generator=generator).tolist() for n in lengths)
+        made.append({"input_ids": [*source, 1], **({"labels": [*target, 1]} if labelled else {})})
+    return made
+
+
+def token_metrics(prediction):
+    """Numbers that every generated token and every label counts in."""
+    tokens, labels = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
+    weights = np.arange(1, tokens.size + 1).reshape(tokens.shape)
+    return {"tokens": float((tokens * weights).sum()), "labels": float(labels.sum()), "width": tokens.shape[1]}
+
+
+def build(api, model, folder, collator_model=True, subclass=lambda base: base, trainer=None, **arguments):
+    """A Seq2SeqTrainer of the library with the collator of the library."""
+    torch.manual_seed(7)
+    made = model()
+    given = {**DEFAULTS, "predict_with_generate": True, **arguments}
+    words = Words()
+    keywords = {
+        "train_dataset": pairs(18),
+        "eval_dataset": pairs(9, seed=6),
+        "compute_metrics": token_metrics,
+        "processing_class": words,
+        "data_collator": api.DataCollatorForSeq2Seq(words, model=made if collator_model else None),
+        **(trainer or {}),
+    }
+    args = api.Seq2SeqTrainingArguments(output_dir=str(folder), **given)
+    return subclass(api.Seq2SeqTrainer)(model=made, args=args, **keywords)
+
+
+def everything(api, model, folder, train=True, gen_kwargs=None, labelled=True, **keywords):
+    """All that a training, an evaluation and a prediction leave behind."""
+    trainer = build(api, model, folder, **keywords)
+    if train:
+        trainer.train()
+    gen_kwargs = gen_kwargs or {}
+    metrics = trainer.evaluate(**gen_kwargs)
+    prediction = trainer.predict(pairs(7, seed=8, labelled=labelled), **gen_kwargs)
+    return {
+        "history": [without_clock(entry) for entry in trainer.state.log_history],
+        "metrics": without_clock(metrics),
+        "predictions": prediction.predictions,
+        "label_ids": prediction.label_ids,
+        "test_metrics": without_clock(prediction.metrics),
+        "weights": {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()},
+        "random": random_state(),
+        "gen_kwargs": trainer._gen_kwargs,
+        "config": trainer.model.generation_config.to_dict(),
+    }
+
+
+def assert_same(reference, ours, model, folder, **keywords):
+    expected = everything(reference, model, folder / "reference", **keywords)
+    actual = everything(ours, model, folder / "ours", **keywords)
+    assert not differences(expected, actual)
+    return actual
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "gen_kwargs"),
+    [
+        (t5, {}, {}),
+        (bart, {}, {}),
+        (t5, {"generation_max_length": 8}, {}),
+        (t5, {"generation_max_length": 6, "generation_num_beams": 3}, {}),
+        (bart, {"generation_max_length": 6, "generation_num_beams": 3}, {}),
+        (t5, {"generation_max_length": 6}, {"max_length": 9}),
+        (t5, {"generation_max_length": 6}, {"max_new_tokens": 4, "num_beams": 2}),
+        (bart, {}, {"max_length": None, "num_beams": None, "max_new_tokens": 30}),
+        (t5, {"generation_config": "object"}, {}),
+        (bart, {"generation_config": "object"}, {"num_beams": 1}),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_generated_predictions(reference, ours, tmp_path, model, arguments, gen_kwargs):
+    """Greedy and with beams, however the length is said, after a training with an evaluation in each epoch."""
+    if arguments.get("generation_config") == "object":
+        arguments = {"generation_config": reference.GenerationConfig(max_new_tokens=7, num_beams=2, **special(model))}
+    actual = assert_same(reference, ours, model, tmp_path, gen_kwargs=gen_kwargs, eval_strategy="epoch", **arguments)
+    assert actual["predictions"].dtype == np.int64
+    assert len(np.unique(actual["predictions"])) > 3  # there is something to compare
+    assert "eval_tokens" in actual["metrics"]
+
+
+def special(model):
+    return {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0 if model is t5 else 2}
+
+
+def test_the_number_of_beams_shows_in_the_predictions(ours, tmp_path):
+    """Negative control: the comparison above would see another way of generating."""
+    greedy = everything(ours, t5, tmp_path, train=False)
+    beams = everything(ours, t5, tmp_path, train=False, generation_num_beams=4)
+    assert differences(greedy, beams)
+    assert not differences(greedy["weights"], beams["weights"])
+    assert (greedy["predictions"] != beams["predictions"]).any()
+
+
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_generation_config_from_a_path(reference, ours, tmp_path, as_folder):
+    reference.GenerationConfig(max_length=11, num_beams=2, **special(t5)).save_pretrained(tmp_path)
+    path = tmp_path if as_folder else tmp_path / "generation_config.json"
+    for given in (str(path), path):
+        actual = assert_same(reference, ours, t5, tmp_path, train=False, generation_config=given)
+        assert actual["predictions"].shape[1] == 11
+
+
+def test_a_dict_of_settings_is_the_object_with_them(ours, reference, tmp_path):
+    settings = {"max_length": 9, "num_beams": 2, **special(t5)}
+    expected = everything(
+        reference, t5, tmp_path / "a", train=False, generation_config=reference.GenerationConfig(**settings)
+    )
+    actual = everything(ours, t5, tmp_path / "b", train=False, generation_config=settings)
+    assert not differences(expected, actual)
+
+
+def test_data_without_labels(reference, ours, tmp_path):
+    """The collator then gives `labels=None`, with which 5.3.0 fails: it is compared through a collator without."""
+
+    def collate(samples):
+        return Words().pad(samples)
+
+    trainer = {"data_collator": collate, "eval_dataset": None}
+    predictions = []
+    for api in (reference, ours):
+        one = build(api, t5, tmp_path / api.__name__, trainer=trainer)
+        predictions.append(one.predict(pairs(7, labelled=False), max_length=6))
+    assert not differences(*(prediction.predictions for prediction in predictions))
+    assert predictions[1].label_ids is None
+    with_none = build(ours, t5, tmp_path / "none").predict(pairs(7, labelled=False), max_length=6)
+    assert not differences(predictions[0].predictions, with_none.predictions)
+    assert with_none.label_ids is None
+    with pytest.raises(Exception):  # noqa: B017, PT011  # whatever it is, there is nothing to compare with
+        build(reference, t5, tmp_path / "theirs").predict(pairs(7, labelled=False), max_length=6)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"predict_with_generate": False},
+        {"prediction_loss_only": True},
+        {"label_smoothing_factor": 0.1},
+        {"eval_do_concat_batches": False},
+        {"include_for_metrics": ["inputs", "loss"]},
+        {"eval_accumulation_steps": 1},
+    ],
+    ids=str,
+)
+def test_other_arguments_beside_generation(reference, ours, tmp_path, arguments):
+    given = dict(arguments)
+    if given.get("predict_with_generate") is False or given.get("eval_do_concat_batches") is False:
+        given["trainer"] = {"compute_metrics": lambda prediction: {"seen": len(prediction.label_ids)}}
+    assert_same(reference, ours, t5, tmp_path, eval_strategy="epoch", generation_max_length=7, **given)
+
+
+def test_without_metrics_evaluation_generates_nothing_and_prediction_does(reference, ours, tmp_path):
+    actual = assert_same(reference, ours, bart, tmp_path, trainer={"compute_metrics": None}, generation_max_length=5)
+    assert "eval_tokens" not in actual["metrics"]
+    assert actual["predictions"].ndim == 2
+
+
+@pytest.mark.parametrize("collator_model", [True, False])
+def test_decoder_inputs_made_from_labels_are_not_gone_on_from(reference, ours, tmp_path, collator_model):
+    """With the model in the collator a batch has `decoder_input_ids`; the predictions are the same as without."""
+    actual = assert_same(reference, ours, t5, tmp_path, train=False, collator_model=collator_model)
+    without = everything(ours, t5, tmp_path, train=False, collator_model=not collator_model)
+    assert not differences(actual["predictions"], without["predictions"])
+
+
+def test_decoder_inputs_of_another_length_are_a_beginning(reference, ours, tmp_path):
+    def collate(samples):
+        labels = torch.full((len(samples), 6), -100)
+        return {**Words().pad(samples), "labels": labels, "decoder_input_ids": torch.full((len(samples), 2), 4)}
+
+    predictions = []
+    for api in (reference, ours):
+        one = build(api, t5, tmp_path / api.__name__, trainer={"data_collator": collate})
+        one.label_names = ["nothing"]  # the forward pass would refuse the different lengths
+        inputs = {name: value for name, value in collate(pairs(4)).items() if name != "labels"}
+        predictions.append(one.prediction_step(one.model, inputs, False, max_length=8)[1])
+    assert not differences(*predictions)
+    assert predictions[1][:, 1:3].eq(4).all()
+
+
+def test_a_step_of_a_users_own_gets_and_gives_the_same(reference, ours, tmp_path):
+    """`prediction_step` in a subclass: what it is handed, and keyword arguments of generation that it hands on."""
+
+    def subclass(base):
+        class Own(base):
+            def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
+                loss, tokens, labels = super().prediction_step(
+                    model, inputs, prediction_loss_only, ignore_keys, max_length=self._gen_kwargs["max_length"] + 2
+                )
+                return loss, None if tokens is None else tokens + 1, labels
+
+        return Own
+
+    assert_same(reference, ours, t5, tmp_path, train=False, subclass=subclass, generation_max_length=4)
+
+
+def test_question_answering_trainer(reference, ours, tmp_path):
+    """A subclass with an `evaluate` of its own, as scripts for generated answers have it."""
+
+    def subclass(base):
+        class Answering(base):
+            def evaluate(self, eval_dataset=None, eval_examples=None, ignore_keys=None, metric_key_prefix="eval", **kw):
+                self._gen_kwargs = {"max_length": self.args.generation_max_length, **kw}
+                loader = self.get_eval_dataloader(eval_dataset)
+                compute, self.compute_metrics = self.compute_metrics, None
+                try:
+                    output = self.evaluation_loop(loader, "Evaluation", None, ignore_keys)
+                finally:
+                    self.compute_metrics = compute
+                metrics = {f"{metric_key_prefix}_{key}": value for key, value in compute(output).items()}
+                metrics.update(output.metrics)
+                self.log(metrics)
+                self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+                return metrics
+
+        return Answering
+
+    actual = assert_same(
+        reference, ours, t5, tmp_path, subclass=subclass, generation_max_length=6, eval_strategy="epoch"
+    )
+    assert "eval_width" in actual["history"][-1]
+
+
+def test_a_dataset_of_the_hubs_library(reference, ours, tmp_path):
+    from datasets import Dataset
+
+    def sets():
+        columns = {name: [pair[name] for pair in pairs(9)] for name in ("input_ids", "labels")}
+        return {"eval_dataset": Dataset.from_dict({**columns, "id": list(range(9))})}
+
+    assert_same(reference, ours, t5, tmp_path, train=False, trainer=sets(), generation_max_length=6)
+
+
+def test_checkpoints_hold_the_same_generation_config(reference, ours, tmp_path):
+    saved = []
+    for api in (reference, ours):
+        config = reference.GenerationConfig(max_length=9, num_beams=2, **special(t5))
+        unsaved = {"processing_class": None}
+        folder = tmp_path / api.__name__
+        trainer = build(api, t5, folder, trainer=unsaved, generation_config=config, eval_strategy="epoch")
+        trainer.train()
+        trainer.model.save_pretrained(folder)
+        saved.append(json.loads((folder / "generation_config.json").read_text()))
+        assert config.top_k is None  # the user's object stays as it was
+    assert saved[0] == saved[1]
+    assert saved[1]["max_length"] == 9
