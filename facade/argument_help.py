@@ -8,6 +8,7 @@ from argparse import SUPPRESS, Action, ArgumentDefaultsHelpFormatter
 from typing import Any
 
 from .arguments.fields import ArgumentFields
+from .arguments.generation import GenerationArguments
 
 _MANY = 20
 
@@ -24,7 +25,8 @@ def concern(kind: type, name: str) -> tuple[str, str] | None:
     Returns:
         None for a field that is not one of the training arguments.
     """
-    if not issubclass(kind, ArgumentFields) or name not in ArgumentFields.__dataclass_fields__:
+    families = (ArgumentFields, GenerationArguments)
+    if not any(issubclass(kind, family) and name in family.__dataclass_fields__ for family in families):
         return None
     # The class that is furthest from the subclass is the one that brought the field in.
     owner = next(base for base in reversed(kind.__mro__) if name in getattr(base, "__dataclass_fields__", ()))
@@ -35,7 +37,8 @@ def concern(kind: type, name: str) -> tuple[str, str] | None:
 class ArgumentHelpFormatter(ArgumentDefaultsHelpFormatter):
     """As `argparse.ArgumentDefaultsHelpFormatter`, but each option is shown in one spelling and many are not repeated.
 
-    Long lists of choices follow the text of an option, in place of its value's name; a default of None is not shown.
+    Long lists of choices follow the text of an option, in place of its value's name; defaults of None and False are not
+    shown.
     """
 
     def __init__(self, prog: str, *args: Any, **kwargs: Any) -> None:
@@ -61,7 +64,8 @@ class ArgumentHelpFormatter(ArgumentDefaultsHelpFormatter):
         if action.choices and action.metavar is not None:
             text += f" One of: {', '.join(map(str, action.choices))}.".replace("%", "%%")
         # Neither of what is off unless asked for, nor of what is not set, does the default say anything.
-        if action.default in (None, SUPPRESS) or action.nargs == 0 or "%(default)" in text:
+        off = action.default is False or action.nargs == 0
+        if off or action.default in (None, SUPPRESS) or "%(default)" in text:
             return text
         value = str(getattr(action.default, "value", action.default)).replace("%", "%%")
         return f"{text} (default: {value or repr(value)})".lstrip()

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Action, ArgumentError, ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import Any, get_type_hints
 from ..lightning_modules.names import did_you_mean
 from .argument_help import ArgumentHelpFormatter, concern
 from .argument_options import add_field, chosen_type, keeps_default
+from .arguments.fields import ArgumentFields
+from .arguments.unknown import advice
 
 logger = logging.getLogger(__name__)
 
@@ -150,10 +152,22 @@ class HfArgumentParser(ArgumentParser):
         said = [f"The command line has words that no option takes: {' '.join(rest)}."]
         for word in rest:
             name = word.lstrip("-").partition("=")[0].replace("-", "_")
-            near = did_you_mean(name, sorted(names)) if word.startswith("-") else ""
+            near = self._advice(name, names) if word.startswith("-") else ""
             if near:
                 said.append(f"{word.partition('=')[0]}:{near}")
         return " ".join(said)
+
+    def _advice(self, name: str, known: set[str]) -> str:
+        """What took the place of a training argument, or the nearest of the known names."""
+        training = any(issubclass(kind, ArgumentFields) for kind in self.dataclass_types)
+        return (advice if training else did_you_mean)(name, sorted(known))
+
+    def _check_value(self, action: Action, value: Any) -> None:
+        """As in argparse, but with the nearest of the choices; a method to override, though not a public one."""
+        try:
+            super()._check_value(action, value)
+        except ArgumentError as error:
+            raise ArgumentError(action, f"{error.message}.{did_you_mean(value, action.choices or ())}") from None
 
     def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
         """As the method of that name in the reference: one object for each dataclass, from a dict.
@@ -169,7 +183,7 @@ class HfArgumentParser(ArgumentParser):
         names = set().union(*known)
         extra = [key for key in args if key not in names]
         if extra and not allow_extra_keys:
-            said = [f"{key!r} is not a field of {self._kinds()}.{did_you_mean(key, sorted(names))}" for key in extra]
+            said = [f"{key!r} is not a field of {self._kinds()}.{self._advice(key, names)}" for key in extra]
             raise ValueError(" ".join(said) + " Pass allow_extra_keys=True to leave such keys out.")
         return tuple(
             kind(**{key: value for key, value in args.items() if key in own})

@@ -1,8 +1,9 @@
 """The arguments of a training run: fields by concern, their validation, and the class that joins them."""
 
 from .accelerator import AcceleratorConfig
+from .seq2seq import Seq2SeqTrainingArguments
 from .support import unsupported
 from .training_arguments import TrainingArguments
 from .validation import problems
 
-__all__ = ["AcceleratorConfig", "TrainingArguments", "problems", "unsupported"]
+__all__ = ["AcceleratorConfig", "Seq2SeqTrainingArguments", "TrainingArguments", "problems", "unsupported"]

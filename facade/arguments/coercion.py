@@ -23,7 +23,11 @@ from ..enums import (
     SchedulerType,
 )
 from .accelerator import AcceleratorConfig
+from .checkpointing import agree
 from .fields import ArgumentFields
+from .fsdp_config import OLD_NAMES
+from .hardware import has_mps
+from .parallelism import read_parallelism
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +62,7 @@ def coerce(args: ArgumentFields, dict_fields: list[str]) -> None:
         FileNotFoundError: A configuration file does not exist.
     """
     _output_dir(args)
+    _tokens(args)
     _json_text(args, dict_fields)
     _deprecated(args)
     _token_counting(args)
@@ -68,12 +73,15 @@ def coerce(args: ArgumentFields, dict_fields: list[str]) -> None:
     args.report_to = report_to_list(args.report_to)
     _whole_steps(args)
     _compilation(args)
+    agree(args)
     _accelerator(args)
+    _accumulation(args)
     _sharding(args)
     if args.disable_tqdm is None:
         args.disable_tqdm = logger.getEffectiveLevel() > logging.WARNING
     if args.use_cpu:
         args.dataloader_pin_memory = False
+    _start_method(args)
 
 
 def report_to_list(report_to: Any) -> list[Any]:
@@ -107,6 +115,13 @@ def _output_dir(args: ArgumentFields) -> None:
         args.output_dir = os.path.expanduser(args.output_dir)
 
 
+def _tokens(args: ArgumentFields) -> None:
+    """What `to_dict` writes in place of a token is none."""
+    for item in fields(args):
+        if item.name.endswith("_token") and getattr(args, item.name) == f"<{item.name.upper()}>":
+            setattr(args, item.name, None)
+
+
 def _json_text(args: ArgumentFields, dict_fields: list[str]) -> None:
     for name in dict_fields:
         value = getattr(args, name)
@@ -115,7 +130,8 @@ def _json_text(args: ArgumentFields, dict_fields: list[str]) -> None:
         try:
             setattr(args, name, _typed(json.loads(value)))
         except json.JSONDecodeError as error:
-            raise ValueError(f"{name}={value!r} is not JSON ({error}). Keys and texts need double quotes.") from None
+            said = f"{name}={value!r} is not JSON ({error.msg}), keys and texts need double quotes"
+            raise json.JSONDecodeError(said, error.doc, error.pos) from None
 
 
 def _typed(value: Any) -> Any:
@@ -204,12 +220,27 @@ def _accelerator(args: Any) -> None:
     if config is None:
         config = AcceleratorConfig()
     elif isinstance(config, str) and not config.startswith("{"):
-        config = AcceleratorConfig.from_json_file(config)
+        config = AcceleratorConfig.from_json_file(_existing("accelerator_config", config))
     elif not isinstance(config, (type, Mapping, AcceleratorConfig)) and hasattr(config, "even_batches"):
         config = vars(config)  # an object of the reference's own class
     if isinstance(config, Mapping) and not AcceleratorConfig.unknown_keys(dict(config)):
         config = AcceleratorConfig(**config)
     args.accelerator_config = config
+
+
+def _accumulation(args: Any) -> None:
+    """The length of a window may be given in `accelerator_config` too; `validation` says so where both are given."""
+    given = getattr(args.accelerator_config, "gradient_accumulation_kwargs", None)
+    steps = given.get("num_steps") if isinstance(given, Mapping) else None
+    if isinstance(steps, int) and steps >= 1 and args.gradient_accumulation_steps == 1:
+        args.gradient_accumulation_steps = steps
+
+
+def _start_method(args: ArgumentFields) -> None:
+    """Reading processes of an Apple GPU have to be forked."""
+    given, workers = args.dataloader_multiprocessing_context, args.dataloader_num_workers
+    if given is None and isinstance(workers, int) and workers > 1 and has_mps():
+        args.dataloader_multiprocessing_context = "fork"
 
 
 def _sharding(args: ArgumentFields) -> None:
@@ -222,14 +253,33 @@ def _sharding(args: ArgumentFields) -> None:
         args.fsdp = [member(FSDPOption, word) for word in chosen.split()]
     config: Any = {} if args.fsdp_config is None else args.fsdp_config
     if isinstance(config, str) and not config.startswith("{"):
-        with open(config, encoding="utf-8") as file:
-            config = json.load(file)
+        config = _json_file("fsdp_config", config)
     args.fsdp_config = _fsdp_settings(config) if isinstance(config, Mapping) else config
+    args.parallelism_config = read_parallelism(args.parallelism_config)
+
+
+def _json_file(name: str, path: str) -> Any:
+    """What a JSON file holds; a path that does not exist is a FileNotFoundError."""
+    with open(_existing(name, path), encoding="utf-8") as file:
+        try:
+            return json.load(file)
+        except json.JSONDecodeError as error:
+            said = f"{name}={path!r}: the file is not JSON ({error.msg})"
+            raise json.JSONDecodeError(said, error.doc, error.pos) from None
+
+
+def _existing(name: str, path: str) -> str:
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{name}={path!r}: there is no such file. Pass a dict, or the path of a JSON file.")
+    return path
 
 
 def _fsdp_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """A new dict with the keys that are always there, and the prefix "fsdp_" taken off the others."""
     settings = FSDP_CONFIG_DEFAULTS | {key.removeprefix("fsdp_"): value for key, value in config.items()}
+    for old in [key for key in settings if key in OLD_NAMES]:
+        logger.warning(f"fsdp_config[{old!r}] is deprecated: it is called {OLD_NAMES[old]!r} now.")
+        settings[OLD_NAMES[old]] = settings.pop(old)
     layer = settings.get("transformer_layer_cls_to_wrap")
     if isinstance(layer, str):
         settings["transformer_layer_cls_to_wrap"] = [layer]

@@ -1,5 +1,7 @@
 """What the GPU of this machine can compute in; each function loads torch."""
 
+import sys
+
 
 def supports_bf16() -> bool:
     """Whether the accelerator of this machine computes in bfloat16; False where there is none."""
@@ -8,6 +10,15 @@ def supports_bf16() -> bool:
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported()
     return torch.backends.mps.is_available() and torch.backends.mps.is_macos_or_newer(14, 0)
+
+
+def has_mps() -> bool:
+    """Whether there is an Apple GPU to compute on; torch is loaded on a Mac only."""
+    if sys.platform != "darwin":
+        return False
+    import torch
+
+    return torch.backends.mps.is_available()
 
 
 def supports_tf32() -> bool:

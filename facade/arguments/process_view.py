@@ -26,7 +26,8 @@ class ProcessView(ArgumentFields):
     @property
     def distributed_state(self) -> ProcessEnvironment:
         """As the attribute of that name in the reference: where this process stands among all."""
-        return current_process(self.use_cpu, self.ddp_backend, self.ddp_timeout)
+        configured = getattr(self.accelerator_config, "use_configured_state", False)
+        return current_process(self.use_cpu, self.ddp_backend, self.ddp_timeout, configured)
 
     @property
     def device(self) -> "torch.device":

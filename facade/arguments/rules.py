@@ -28,10 +28,14 @@ class RuleBook:
         return register
 
     def apply(self, args: Any, names: Collection[str] | None, skip: Collection[str]) -> list[str]:
-        """Say what is wrong, by the rules that look at no field in `skip` and only at fields in `names`, if given."""
+        """Say what is wrong, by the rules that look at no field in `skip` and only at fields in `names`, if given.
+
+        Rules about fields that these arguments do not have are left out.
+        """
         said: list[str] = []
         for looked_at, rule in self._rules:
-            if looked_at.isdisjoint(skip) and (names is None or looked_at <= set(names)):
+            asked = looked_at.isdisjoint(skip) and (names is None or looked_at <= set(names))
+            if asked and all(hasattr(args, name) for name in looked_at):
                 answer = rule(args)
                 said += [answer] if isinstance(answer, str) else answer or []
         return said

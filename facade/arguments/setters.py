@@ -43,6 +43,7 @@ class Setters(ArgumentFields):
             gradient_accumulation_steps=gradient_accumulation_steps,
             seed=seed,
             gradient_checkpointing=gradient_checkpointing,
+            activation_checkpointing=gradient_checkpointing,
         )
 
     def set_evaluate(

@@ -8,81 +8,58 @@ from collections.abc import Callable, Collection
 from dataclasses import MISSING, fields
 from typing import Any
 
-from ..enums import OptimizerNames
-from .accelerator import AcceleratorConfig
-from .coercion import FSDP_CONFIG_DEFAULTS, report_to_list
+from ..enums import DebugOption
+from .coercion import report_to_list
 from .fields import ArgumentFields
 
-_HUB = "nothing is uploaded to the Hub; upload output_dir with huggingface_hub after training"
-_FSDP = "start the script with torchrun to train with DDP"
+_LAUNCH = "start the script with torchrun, and pass fsdp=... or deepspeed=... to TrainingArguments"
 
-NOT_YET: dict[str, str] = {
-    "optim_target_modules": "low-rank optimizers are not there; pass optimizer_cls_and_kwargs to the Trainer",
-    "fp16": "pass bf16=True",
-    "use_liger_kernel": "apply Liger's kernels to the model before it goes to the Trainer",
-    "liger_kernel_config": "apply Liger's kernels to the model before it goes to the Trainer",
-    "auto_find_batch_size": "lower per_device_train_batch_size and raise gradient_accumulation_steps",
-    "eval_use_gather_object": "return tensors from the model",
-    "enable_jit_checkpoint": "write checkpoints more often with save_steps",
-    "push_to_hub": _HUB,
-    "hub_private_repo": _HUB,
-    "hub_model_id": _HUB,
-    "hub_strategy": _HUB,
-    "hub_always_push": _HUB,
-    "hub_revision": _HUB,
-    "parallelism_config": _FSDP,
-    "fsdp": _FSDP,
-    "fsdp_config": _FSDP,
-    "deepspeed": _FSDP,
-    "debug": "look for NaN losses with logging_nan_inf_filter=False",
-}
+NOT_YET: dict[str, str] = {}
 """Fields that change nothing yet, each with what to do instead. Set away from its default, such a field raises."""
 
 _IN_EFFECT = """
-    output_dir per_device_train_batch_size num_train_epochs max_steps
-    learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio optim optim_args weight_decay
-    adam_beta1 adam_beta2 adam_epsilon gradient_accumulation_steps average_tokens_across_devices max_grad_norm
-    label_smoothing_factor bf16 bf16_full_eval fp16_full_eval tf32
+    output_dir per_device_train_batch_size auto_find_batch_size num_train_epochs max_steps
+    learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio optim optim_args optim_target_modules
+    weight_decay adam_beta1 adam_beta2 adam_epsilon gradient_accumulation_steps average_tokens_across_devices
+    max_grad_norm label_smoothing_factor bf16 fp16 bf16_full_eval fp16_full_eval tf32
     torch_compile torch_compile_backend torch_compile_mode
-    gradient_checkpointing gradient_checkpointing_kwargs use_cache neftune_noise_alpha torch_empty_cache_steps
+    gradient_checkpointing gradient_checkpointing_kwargs activation_checkpointing activation_checkpointing_kwargs
+    use_liger_kernel liger_kernel_config use_cache neftune_noise_alpha torch_empty_cache_steps
     logging_strategy logging_steps logging_first_step logging_nan_inf_filter logging_dir log_on_each_node log_level
-    log_level_replica include_num_input_tokens_seen disable_tqdm report_to run_name
-    eval_strategy eval_steps eval_delay eval_on_start eval_do_concat_batches eval_accumulation_steps
-    per_device_eval_batch_size prediction_loss_only include_for_metrics batch_eval_metrics
-    save_strategy save_steps save_only_model save_on_each_node save_total_limit
+    log_level_replica include_num_input_tokens_seen disable_tqdm report_to
+    eval_strategy eval_steps eval_delay eval_on_start eval_do_concat_batches eval_use_gather_object
+    eval_accumulation_steps per_device_eval_batch_size prediction_loss_only include_for_metrics batch_eval_metrics
+    save_strategy save_steps save_only_model save_on_each_node save_total_limit enable_jit_checkpoint
+    push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision
     load_best_model_at_end metric_for_best_model greater_is_better
     ignore_data_skip restore_callback_states_from_checkpoint resume_from_checkpoint
     full_determinism seed data_seed use_cpu accelerator_config
     dataloader_drop_last dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers
-    dataloader_prefetch_factor remove_unused_columns label_names train_sampling_strategy length_column_name
-    ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_backend ddp_timeout
-    skip_memory_metrics do_train do_eval do_predict
+    dataloader_prefetch_factor dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names
+    train_sampling_strategy length_column_name
+    ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout
+    fsdp fsdp_config deepspeed parallelism_config
+    debug skip_memory_metrics do_train do_eval do_predict
 """
 
 IN_EFFECT = frozenset(_IN_EFFECT.split())
 """Fields that do what they are documented to do (those in `PARTLY` for some values only)."""
 
-HARMLESS = frozenset({"hub_token", "project", "trackio_space_id", "local_rank"})
-"""Fields that are read only beside another one that raises already, or by nothing in the reference either."""
-
-OPTIMIZERS_IN_EFFECT = (
-    OptimizerNames.ADAMW_TORCH,
-    OptimizerNames.ADAMW_TORCH_FUSED,
-    OptimizerNames.SGD,
-    OptimizerNames.ADAGRAD,
-    OptimizerNames.RMSPROP,
+HARMLESS = frozenset(
+    {
+        "run_name",
+        "project",
+        "trackio_space_id",
+        "trackio_bucket_id",
+        "trackio_static_space_id",
+        "local_rank",
+    }
 )
-"""Optimizers that can be built from their name."""
-
-
-def _optimizer(name: Any) -> str | None:
-    if name in OPTIMIZERS_IN_EFFECT:
-        return None
-    at_hand = ", ".join(known.value for known in OPTIMIZERS_IN_EFFECT)
-    return f"optim={_plain(name)!r}: choose from {at_hand}, or pass optimizer_cls_and_kwargs to the Trainer"
+"""Fields that are read only beside another one that raises already, or by nothing in the reference either."""
 
 
 def _trackers(report_to: Any) -> str | None:
+    """Not yet: trackers other than TensorBoard."""
     others = [name for name in report_to_list(report_to) if not _has_callback(name)]
     return f"report_to={others}: use 'tensorboard', or write a TrainerCallback" if others else None
 
@@ -97,27 +74,52 @@ def _has_callback(name: str) -> bool:
 
 
 def _dealing_out(config: Any) -> str | None:
+    """Not possible: a class in place of an object."""
     if isinstance(config, type):
         return f"accelerator_config={config.__name__}, a class: pass an object, such as {config.__name__}()"
-    if not isinstance(config, AcceleratorConfig):
+    return None
+
+
+def _watching(debug: Any) -> str | None:
+    """Not there: 'tpu_metrics_debug'."""
+    if DebugOption.TPU_METRICS_DEBUG not in (debug or ()):
         return None
-    left = {
-        "split_batches": "pass a smaller per_device_train_batch_size",
-        "dispatch_batches": "let every process read its own data",
-        "non_blocking": "leave it out, copies then wait for each other",
-        "gradient_accumulation_kwargs": "use gradient_accumulation_steps",
-        "use_configured_state": "leave it out, the state of the processes is taken from the launcher",
-    }
-    said = [f"{key}={getattr(config, key)!r} ({remedy})" for key, remedy in left.items() if getattr(config, key)]
-    return f"accelerator_config: {', '.join(said)}" if said else None
+    return (
+        "debug='tpu_metrics_debug': it prints what torch_xla counts on a TPU, and lightrainer does not run on TPUs; "
+        "leave it out, 'underflow_overflow' works everywhere"
+    )
+
+
+def _groups(config: Any) -> str | None:
+    """Not there: cp_size and sp_size above 1, and tp_size together with dp_replicate_size."""
+    if getattr(config, "cp_enabled", False):
+        return (
+            f"parallelism_config: cp_size={config.cp_size}: Lightning has no strategy that splits sequences; train on "
+            "shorter ones, or shard the model with dp_shard_size or tp_size"
+        )
+    if getattr(config, "sp_enabled", False):
+        return (
+            f"parallelism_config: sp_size={config.sp_size}: Lightning's DeepSpeedStrategy does not split sequences; "
+            "train on shorter ones, or shard the model with dp_shard_size or tp_size"
+        )
+    if getattr(config, "tp_enabled", False) and config.dp_replicate_enabled:
+        return (
+            f"parallelism_config: dp_replicate_size={config.dp_replicate_size} with tp_size={config.tp_size}: "
+            "Lightning's ModelParallelStrategy has two dimensions; set dp_replicate_size to 1 and raise dp_shard_size"
+        )
+    return None
 
 
 PARTLY: dict[str, Callable[[Any], str | None]] = {
-    "optim": _optimizer,
+    "debug": _watching,
     "report_to": _trackers,
     "accelerator_config": _dealing_out,
+    "parallelism_config": _groups,
 }
-"""Fields of which some values are in effect: a function that says what to do instead of the others."""
+"""Fields of which some values are in effect: a function that says what to do instead of the others.
+
+The first line of its docstring is the remark in `docs/arguments.md`.
+"""
 
 
 def unsupported(args: ArgumentFields, names: Collection[str] | None = None) -> list[str]:
@@ -150,25 +152,26 @@ def raise_for_unsupported(args: ArgumentFields, names: Collection[str] | None = 
 
 
 _DEFAULTS = {item.name: None if item.default is MISSING else item.default for item in fields(ArgumentFields)}
-_DEFAULTS["fsdp_config"] = FSDP_CONFIG_DEFAULTS
 
 
 def _is_set(name: str, value: Any) -> bool:
     """Whether a value differs from the default; all empty values count as one."""
     default = _DEFAULTS[name]
-    return value != default and bool(value or default) and not (name == "fsdp_config" and not value)
+    return value != default and bool(value or default)
 
 
 def _environment() -> list[str]:
     """What `accelerate launch` asks for through environment variables."""
     said = []
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    if precision not in ("no", "bf16"):
-        said.append(f"the environment variable ACCELERATE_MIXED_PRECISION={precision!r}: set it to 'bf16' or 'no'")
+    if precision not in ("no", "bf16", "fp16"):
+        said.append(
+            f"the environment variable ACCELERATE_MIXED_PRECISION={precision!r}: set it to 'bf16', 'fp16' or 'no'"
+        )
     for variable in ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP"):
         value = os.environ.get(variable, "false")
         if value.lower() not in ("", "0", "false", "no", "n", "f", "off"):
-            said.append(f"the environment variable {variable}={value!r}: {_FSDP}")
+            said.append(f"the environment variable {variable}={value!r}: {_LAUNCH}")
     return said
 
 

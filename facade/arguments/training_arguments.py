@@ -4,18 +4,21 @@ import math
 import os
 from dataclasses import dataclass
 
-from ..process import current_process, launched_world_size
+from ..process import launched_world_size
 from .coercion import coerce
+from .data_rules import warn_of_dealing
 from .hardware import set_tf32, supports_tf32
 from .process_view import ProcessView
 from .serialization import Serialization
 from .setters import Setters
+from .sharding_rules import warn_of_sharding
 from .support import raise_for_unsupported
+from .unknown import NamesItsArguments
 from .validation import raise_for_problems
 
 
 @dataclass(repr=False)
-class TrainingArguments(Setters, Serialization, ProcessView):
+class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
     """As `transformers.TrainingArguments`: the same fields, in the same order, with the same defaults.
 
     Each field is described beside itself, in the modules of this folder and in `dataclasses.fields(...)[i].metadata`.
@@ -38,10 +41,13 @@ class TrainingArguments(Setters, Serialization, ProcessView):
         "fsdp_config",
         "deepspeed",
         "gradient_checkpointing_kwargs",
+        "activation_checkpointing_kwargs",
         "lr_scheduler_kwargs",
     ]
     # What `accelerate launch` asks for; used where neither fp16 nor bf16 is set.
     _launcher_precision = "no"
+    # What `checkpointing.agree` came to.
+    _checkpointing = None
     # Read by scripts of the reference. There is no such plugin here.
     deepspeed_plugin = None
     fsdp_plugin_args = None
@@ -50,9 +56,11 @@ class TrainingArguments(Setters, Serialization, ProcessView):
         coerce(self, self._VALID_DICT_FIELDS)
         raise_for_problems(self)
         raise_for_unsupported(self)
+        warn_of_sharding(self)
+        warn_of_dealing(self)
         self._launcher_precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
         if launched_world_size() > 1:
-            current_process(self.use_cpu, self.ddp_backend, self.ddp_timeout)
+            self.distributed_state  # noqa: B018 - joins the process group
         if self.tf32 is not None and supports_tf32():
             set_tf32(self.tf32)
 

@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
+from dataclasses import Field, fields
 from typing import Any, get_args
 
 from .accelerator import AcceleratorConfig
 from .coercion import ENUM_FIELDS, is_number
 from .fields import ArgumentFields
+from .generation import GenerationArguments
 
 # Fields whose type `validation` judges, or nobody: older scripts and libraries put other things there.
 _FREE = {
@@ -29,22 +30,30 @@ _MAY_BE_NONE = {"logging_steps", "save_steps"}
 def wrong_types(args: ArgumentFields, names: Collection[str] | None = None) -> dict[str, str]:
     """The fields that hold something of the wrong type, each with what to say about it."""
     found = {}
-    for item in fields(ArgumentFields):
+    for item in _declared(args):
         if item.name in _FREE or (names is not None and item.name not in names):
             continue
         value = getattr(args, item.name)
         expected = _expected(item.name, item.type, value)
         if expected:
-            found[item.name] = f"{item.name}={value!r} is a {type(value).__name__}; pass {expected}."
+            kind = type(value).__name__
+            article = "an" if kind[0] in "aeiou" else "a"
+            found[item.name] = f"{item.name}={value!r} is {article} {kind}; pass {expected}."
     _explain_keys(args, found)
     return found
+
+
+def _declared(args: ArgumentFields) -> tuple[Field[Any], ...]:
+    """The fields of the API; those that a user's subclass adds are its own affair."""
+    more = fields(GenerationArguments) if isinstance(args, GenerationArguments) else ()
+    return (*fields(ArgumentFields), *more)
 
 
 def _explain_keys(args: ArgumentFields, found: dict[str, str]) -> None:
     """A dict is left over in `accelerator_config` only because of a key that is not known."""
     config = args.accelerator_config
     if "accelerator_config" in found and isinstance(config, dict):
-        found["accelerator_config"] = f"accelerator_config: {' '.join(AcceleratorConfig.unknown_keys(config))}"
+        found["accelerator_config"] = f"accelerator_config={config}: {' '.join(AcceleratorConfig.unknown_keys(config))}"
 
 
 def _expected(name: str, declared: Any, value: Any) -> str | None:
@@ -65,16 +74,19 @@ def _expected_scalar(kinds: set[Any], value: Any) -> str | None:
         return None if is_number(value) else f"a number{_as_number(value)}"
     if int in kinds:
         whole = hasattr(type(value), "__index__")
-        return None if whole else f"a whole number{_as_number(value)}"
+        return None if whole else f"a whole number{_as_number(value, whole=True)}"
     return None if isinstance(value, (str, os.PathLike)) else "text"
 
 
-def _as_number(value: Any) -> str:
+def _as_number(value: Any, whole: bool = False) -> str:
     """For text that reads as a number, which is what YAML makes of 1e-4."""
     try:
-        return f", {float(value)!r} without quotes (in YAML, 1e-4 is text and 1.0e-4 a number)"
-    except (TypeError, ValueError):
+        number = float(value) if isinstance(value, str) else None
+    except ValueError:
+        number = None
+    if number is None or (whole and not number.is_integer()):
         return ""
+    return f", {int(number) if whole else number!r} without quotes (in YAML, 1e-4 is text and 1.0e-4 a number)"
 
 
 def _is_accelerator_config(value: Any) -> bool:
@@ -86,6 +98,12 @@ def _is_dict(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
+def _is_generation_config(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike, Mapping)) or (
+        hasattr(value, "__dict__") and not isinstance(value, type)
+    )
+
+
 def _is_name_list(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
 
@@ -94,6 +112,11 @@ _DICT = (_is_dict, "a dict, or one written as JSON")
 _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "lr_scheduler_kwargs": _DICT,
     "gradient_checkpointing_kwargs": _DICT,
+    "activation_checkpointing_kwargs": _DICT,
+    "trackio_static_space_id": (
+        lambda value: isinstance(value, str) or value is False,
+        "the name of a Space, or False",
+    ),
     "liger_kernel_config": _DICT,
     "fsdp_config": (_is_dict, "a dict, or the path of a JSON file"),
     "deepspeed": (lambda value: isinstance(value, (str, os.PathLike, Mapping)), "a dict, or the path of a JSON file"),
@@ -101,6 +124,10 @@ _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
         _is_accelerator_config,
         "an AcceleratorConfig, or the path of a JSON file, or a dict with keys of "
         f"{', '.join(item.name for item in fields(AcceleratorConfig))}",
+    ),
+    "generation_config": (
+        _is_generation_config,
+        "an object with the settings, such as a GenerationConfig, or a dict, or the path of a JSON file",
     ),
     "label_names": (_is_name_list, "a list of names, such as ['labels']"),
     "include_for_metrics": (lambda value: isinstance(value, (list, tuple, str)), "a list of 'inputs' and 'loss'"),

@@ -8,14 +8,16 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-from ..enums import DebugOption, FSDPOption, IntervalStrategy, SaveStrategy, SchedulerType
+from ..enums import DebugOption, IntervalStrategy, SaveStrategy, SchedulerType
 from .coercion import ENUM_FIELDS
 from .data import SAMPLING_STRATEGIES
+from .data_rules import add_data_rules
 from .distributed import DDP_BACKENDS
 from .fields import ArgumentFields
 from .hardware import supports_bf16, supports_tf32
 from .reporting import LOG_LEVELS
 from .rules import Member, OneOf, Range, RuleBook, not_a_choice, not_a_member
+from .sharding_rules import add_sharding_rules
 from .typecheck import wrong_types
 
 INTEGRATIONS = (
@@ -81,7 +83,6 @@ for _range in (
     Range("per_device_train_batch_size", 1),
     Range("per_device_eval_batch_size", 1),
     Range("learning_rate", 0, below=math.inf),
-    Range("warmup_steps", 0, remedy=" Pass a number of steps, or a share of all steps below 1."),
     Range("weight_decay", 0, below=math.inf),
     Range("adam_beta1", 0, below=1),
     Range("adam_beta2", 0, below=1),
@@ -93,6 +94,8 @@ for _range in (
     Range("dataloader_num_workers", 0, remedy=" 0 loads data in the training process."),
     Range("ddp_bucket_cap_mb", 1),
     Range("ddp_timeout", 1, remedy=" It is a number of seconds."),
+    Range("generation_max_length", 1, remedy=" Leave it out for what the model's generation config says."),
+    Range("generation_num_beams", 1, remedy=" 1 means no beam search."),
 ):
     _rule(_range.name)(_range)
 
@@ -135,7 +138,20 @@ def _debug_words(args: Any) -> list[str]:
 def _length_of_run(args: Any) -> str | None:
     if args.max_steps > 0 or 0 <= args.num_train_epochs < math.inf:
         return None
-    return f"num_train_epochs={args.num_train_epochs!r} must be at least 0 and finite, or max_steps above 0."
+    return (
+        f"num_train_epochs={args.num_train_epochs!r} must be at least 0 and finite, or max_steps={args.max_steps} "
+        "above 0."
+    )
+
+
+@_rule("warmup_steps")
+def _warmup(args: Any) -> str | None:
+    steps = args.warmup_steps
+    if steps is None or steps >= 0:
+        return None
+    # The deprecated argument has been taken over into the other one; speak of what was written.
+    name = "warmup_ratio" if args.warmup_ratio == steps else "warmup_steps"
+    return f"{name}={steps!r} must be at least 0. Pass a number of steps, or a share of all steps below 1."
 
 
 @_rule("torch_empty_cache_steps")
@@ -146,7 +162,7 @@ def _cache_steps(args: Any) -> str | None:
     return f"torch_empty_cache_steps={steps!r} must be a whole number above 0. Leave it out to never empty the cache."
 
 
-def _interval(args: Any, kind: str, lowest: str) -> str | None:
+def _interval(args: Any, kind: str, positive: bool = True) -> str | None:
     """The steps of a "steps" strategy are a share below 1, or whole."""
     steps = getattr(args, f"{kind}_steps")
     if getattr(args, f"{kind}_strategy") != "steps":
@@ -154,25 +170,27 @@ def _interval(args: Any, kind: str, lowest: str) -> str | None:
     said = f"{kind}_strategy='steps' with {kind}_steps={steps!r}: "
     if steps is None or not math.isfinite(steps):
         return f"{said}pass a number of steps."
-    if (lowest == "above 0" and steps <= 0) or (steps > 1 and steps != int(steps)):
-        return f"{said}pass a whole number, or a share of all steps below 1; it must be {lowest}."
+    if (positive and steps <= 0) or (steps > 1 and steps != int(steps)):
+        return (
+            f"{said}pass a whole number, or a share of all steps below 1{'; it must be above 0' if positive else ''}."
+        )
     return None
 
 
 @_rule("logging_strategy", "logging_steps")
 def _logging_interval(args: Any) -> str | None:
-    return _interval(args, "logging", "above 0")
+    return _interval(args, "logging")
 
 
 @_rule("eval_strategy", "eval_steps")
 def _eval_interval(args: Any) -> str | None:
-    return _interval(args, "eval", "above 0")
+    return _interval(args, "eval")
 
 
 @_rule("save_strategy", "save_steps")
 def _save_interval(args: Any) -> str | None:
     # 0 and below is in use for "only at the end".
-    return _interval(args, "save", "whole")
+    return _interval(args, "save", positive=False)
 
 
 @_rule("load_best_model_at_end", "eval_strategy", "save_strategy", "eval_steps", "save_steps")
@@ -181,13 +199,15 @@ def _best_is_evaluated(args: Any) -> str | None:
         return None
     if args.eval_strategy != args.save_strategy:
         return (
-            "load_best_model_at_end=True needs eval_strategy and save_strategy to be the same, for each checkpoint "
-            f"must have been evaluated; they are {_text(args.eval_strategy)!r} and {_text(args.save_strategy)!r}."
+            "load_best_model_at_end=True needs each checkpoint to have been evaluated, but "
+            f"eval_strategy={_text(args.eval_strategy)!r} and save_strategy={_text(args.save_strategy)!r} differ. "
+            "Pass the same for both, or save_strategy='best'."
         )
     if args.eval_strategy == IntervalStrategy.STEPS and not _is_multiple(args.save_steps, args.eval_steps):
         return (
-            "load_best_model_at_end=True needs save_steps to be a multiple of eval_steps (both steps or both shares), "
-            f"for each checkpoint must have been evaluated; they are {args.save_steps} and {args.eval_steps}."
+            "load_best_model_at_end=True needs each checkpoint to have been evaluated, but "
+            f"save_steps={args.save_steps} is not a multiple of eval_steps={args.eval_steps}. Make it one, with both "
+            "of them steps or both of them shares."
         )
     return None
 
@@ -214,8 +234,8 @@ def _plateau_is_evaluated(args: Any) -> str | None:
     if args.lr_scheduler_type != SchedulerType.REDUCE_ON_PLATEAU or args.eval_strategy != IntervalStrategy.NO:
         return None
     return (
-        "lr_scheduler_type='reduce_lr_on_plateau' lowers the learning rate by an evaluated metric, but eval_strategy "
-        "is 'no'. Pass eval_strategy='steps' or 'epoch'."
+        "lr_scheduler_type='reduce_lr_on_plateau' lowers the learning rate by an evaluated metric, but "
+        "eval_strategy='no'. Pass eval_strategy='steps' or 'epoch'."
     )
 
 
@@ -255,7 +275,7 @@ def _prefetching(args: Any) -> str | None:
         return None
     if args.dataloader_num_workers == 0:
         return (
-            f"dataloader_prefetch_factor={factor} needs worker processes, but dataloader_num_workers is 0. "
+            f"dataloader_prefetch_factor={factor} needs worker processes, but dataloader_num_workers=0. "
             "Leave it out, or pass dataloader_num_workers above 0."
         )
     return f"dataloader_prefetch_factor={factor} must be at least 1."
@@ -266,23 +286,23 @@ def _persistence(args: Any) -> str | None:
     if args.dataloader_num_workers != 0 or not args.dataloader_persistent_workers:
         return None
     return (
-        "dataloader_persistent_workers=True needs worker processes, but dataloader_num_workers is 0. "
+        "dataloader_persistent_workers=True needs worker processes, but dataloader_num_workers=0. "
         "Leave it out, or pass dataloader_num_workers above 0."
     )
 
 
-@_rule("fsdp", "fsdp_config")
-def _fsdp_words(args: Any) -> list[str]:
-    words = args.fsdp if isinstance(args.fsdp, (list, tuple)) else str(args.fsdp or "").split()
-    said = [fault for word in words if (fault := not_a_member("fsdp", word, FSDPOption))]
-    if list(words) == [FSDPOption.OFFLOAD]:
-        said.append("fsdp='offload' does nothing alone. Pass 'full_shard offload' or 'shard_grad_op offload'.")
-    if FSDPOption.FULL_SHARD in words and FSDPOption.SHARD_GRAD_OP in words:
-        said.append("fsdp: 'full_shard' and 'shard_grad_op' exclude each other. Keep one.")
-    config = args.fsdp_config or {}
-    if words and config.get("min_num_params") and config.get("transformer_layer_cls_to_wrap") is not None:
-        said.append("fsdp_config: min_num_params and transformer_layer_cls_to_wrap exclude each other. Keep one.")
-    return said
+@_rule("sortish_sampler", "train_sampling_strategy")
+def _one_order(args: Any) -> str | None:
+    if not args.sortish_sampler or args.train_sampling_strategy != "sequential":
+        return None
+    return (
+        "sortish_sampler=True puts samples of similar length together, train_sampling_strategy='sequential' keeps the "
+        "order of the data. Leave one of them out."
+    )
+
+
+add_sharding_rules(_BOOK)
+add_data_rules(_BOOK)
 
 
 def _text(value: Any) -> Any:

@@ -39,23 +39,6 @@ def test_accumulation_over_more_batches_than_an_epoch_has(reference, ours, tmp_p
     assert actual.state["global_step"] == 3
 
 
-def test_the_last_incomplete_batch_can_be_dropped(reference, ours, tmp_path):
-    arguments = {"dataloader_drop_last": True, "eval_strategy": "epoch", "gradient_accumulation_steps": 2}
-    assert_parity(reference, ours, Case(Classifier, point_data, arguments, test=lambda: points(7, seed=21)), tmp_path)
-
-
-@pytest.mark.parametrize("data_seed", [None, 5])
-def test_the_order_has_its_own_seed(reference, ours, tmp_path, data_seed):
-    assert_parity(reference, ours, Case(Classifier, point_data, {"data_seed": data_seed, "seed": 3}), tmp_path)
-
-
-@pytest.mark.parametrize("strategy", ["random", "sequential", "group_by_length"])
-def test_sampling_strategies(reference, ours, tmp_path, strategy):
-    arguments = {"train_sampling_strategy": strategy, "eval_strategy": "epoch", "gradient_accumulation_steps": 2}
-    case = Case(TokenModel, sentence_data, arguments, test=lambda: sentences(7, seed=22))
-    assert_parity(reference, ours, case, tmp_path)
-
-
 @forking
 @pytest.mark.parametrize("persistent", [False, True])
 def test_worker_processes(reference, ours, tmp_path, persistent):

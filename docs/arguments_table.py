@@ -1,0 +1,69 @@
+"""Writes the table of all training arguments, from the code, into `arguments.md`: `python docs/arguments_table.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lightrainer import Seq2SeqTrainingArguments
+from lightrainer.facade.argument_help import concern
+from lightrainer.facade.arguments.support import NOT_YET, PARTLY
+
+PAGE = Path(__file__).resolve().parent / "arguments.md"
+INTRODUCTION = """\
+# Training arguments
+
+All of `TrainingArguments`, by concern, as in `facade/arguments/`, and what `Seq2SeqTrainingArguments` adds (the last
+table): what each does, and what it becomes in Lightning, or in lightrainer where Lightning has no such thing. For one
+set of arguments `python -m lightrainer plan --bf16 ...` shows it.
+
+What is not there yet raises `NotImplementedError` when it is asked for; nothing is ignored. Arguments that do not
+exist, and values that cannot be, raise before anything is written, all of them in one message.
+
+This page is generated: `python docs/arguments_table.py`.
+"""
+HEAD = "| argument | default | what it does | what it becomes |\n|---|---|---|---|\n"
+
+
+def page() -> str:
+    """The whole page."""
+    return "".join([INTRODUCTION, *sections(Seq2SeqTrainingArguments)])
+
+
+def sections(kind: type[Seq2SeqTrainingArguments]) -> Iterator[str]:
+    """One section for each concern: its heading, what it holds, its table."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for item in dataclasses.fields(kind):
+        rows.setdefault(concern(kind, item.name) or ("more", ""), []).append(row(item))
+    for (name, sentence), lines in rows.items():
+        yield f"\n## {name}\n\n{sentence}\n\n{HEAD}{''.join(lines)}"
+
+
+def row(item: dataclasses.Field[Any]) -> str:
+    """One line of a table."""
+    becomes = item.metadata["becomes"] + remark(item.name)
+    cells = (f"`{item.name}`", default(item), item.metadata["help"], becomes)
+    escaped = [cell.replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |\n"
+
+
+def default(item: dataclasses.Field[Any]) -> str:
+    """The default, as a user would write it."""
+    value = item.default if item.default is not dataclasses.MISSING else item.default_factory()  # type: ignore[misc]
+    return f"`{getattr(value, 'value', value)!r}`"
+
+
+def remark(name: str) -> str:
+    """What is not there yet, if anything."""
+    if name in NOT_YET:
+        return f". Not yet: {NOT_YET[name]}"
+    said = (inspect.getdoc(PARTLY[name]) or "") if name in PARTLY else ""
+    first = said.partition("\n")[0].rstrip(".")
+    return f". {first}" if first else ""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

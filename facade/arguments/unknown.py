@@ -1,0 +1,97 @@
+"""Arguments that do not exist: what they are called now, or what was probably meant."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ...lightning_modules.names import did_you_mean
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+REPLACED: dict[str, str] = {
+    "adafactor": "Pass optim='adafactor'",
+    "dispatch_batches": "Pass accelerator_config={'dispatch_batches': ...}",
+    "evaluate_during_training": "Pass eval_strategy='steps'",
+    "evaluation_strategy": "It is called eval_strategy now",
+    "fp16_backend": "Leave it out, fp16=True takes torch's own",
+    "fp16_opt_level": "Leave it out, fp16=True is torch's own mixed precision",
+    "fsdp_min_num_params": "Pass fsdp_config={'min_num_params': ...}",
+    "fsdp_transformer_layer_cls_to_wrap": "Pass fsdp_config={'transformer_layer_cls_to_wrap': ...}",
+    "group_by_length": "Pass train_sampling_strategy='group_by_length'",
+    "half_precision_backend": "Leave it out, fp16=True and bf16=True take torch's own",
+    "include_inputs_for_metrics": "Pass include_for_metrics=['inputs']",
+    "include_tokens_per_second": "Pass include_num_input_tokens_seen='all'",
+    "jit_mode_eval": "Pass torch_compile=True",
+    "mp_parameters": "Leave it out, start the script with torchrun",
+    "no_cuda": "It is called use_cpu now",
+    "overwrite_output_dir": "Leave it out, a folder is written to as it is; empty it beforehand if need be",
+    "past_index": "Leave it out, models keep no state from one batch to the next",
+    "per_gpu_eval_batch_size": "It is called per_device_eval_batch_size now",
+    "per_gpu_train_batch_size": "It is called per_device_train_batch_size now",
+    "push_to_hub_model_id": "It is called hub_model_id now",
+    "push_to_hub_organization": "Pass hub_model_id='organization/name'",
+    "push_to_hub_token": "It is called hub_token now",
+    "ray_scope": "Pass scope=... to hyperparameter_search",
+    "save_safetensors": "Leave it out, weights are always written as safetensors",
+    "sharded_ddp": "Pass fsdp='full_shard'",
+    "split_batches": "Pass accelerator_config={'split_batches': ...}",
+    "torchdynamo": "It is called torch_compile_backend now",
+    "tpu_metrics_debug": "Pass debug='tpu_metrics_debug'",
+    "tpu_num_cores": "Leave it out, the launcher says it",
+    "use_ipex": "Leave it out, pass torch_compile=True if need be",
+    "use_legacy_prediction_loop": "Leave it out, there is one loop",
+    "use_mps_device": "Leave it out, the device is found by itself",
+    "xpu_backend": "It is called ddp_backend now",
+}
+"""Training arguments of older versions, each with what to do now."""
+
+
+class NamesItsArguments:
+    """A class whose constructor answers an unknown keyword with what it is called now, or with the nearest name.
+
+    The check is done in `__new__`, which sees all keywords, of subclasses too, before anything is made of them; Python
+    itself would stop at the first one and only say that it is unexpected.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """As `object.__new__`, but unknown keywords are refused with advice.
+
+        Raises:
+            TypeError: Names each keyword that `__init__` does not take, its value, and what to do.
+        """
+        known = _parameters(cls.__init__)
+        unknown = [] if known is None else [name for name in kwargs if name not in known]
+        if unknown:
+            said = [f"{_shown(name, kwargs[name])}: {cls._advice(name, known or ())}" for name in unknown]
+            several = f"{len(said)} arguments that {cls.__name__} does not have:\n" if len(said) > 1 else ""
+            raise TypeError(several + "\n".join(said))
+        return super().__new__(cls)
+
+    @classmethod
+    def _advice(cls, name: str, known: Collection[str]) -> str:
+        return f"{cls.__name__} has no such argument.{advice(name, known)}"
+
+
+def advice(name: str, known: Iterable[str]) -> str:
+    """How to go on after "there is no such argument": what took its place, or the nearest name; often nothing.
+
+    Args:
+        name: A name that is not known.
+        known: All names that are.
+    """
+    return f" {REPLACED[name]}." if name in REPLACED else did_you_mean(name, known)
+
+
+def _parameters(init: Any) -> tuple[str, ...] | None:
+    """The names that a constructor takes; None where it takes any, or does not say."""
+    code = getattr(init, "__code__", None)
+    if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
+        return None
+    return code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+
+
+def _shown(name: str, value: Any) -> str:
+    return f"{name}=..." if name.endswith("token") else f"{name}={' '.join(repr(value).split()):.60}"

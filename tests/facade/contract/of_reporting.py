@@ -1,0 +1,103 @@
+"""What is logged, how often, and to whom."""
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from effects import (
+    Beside,
+    Effect,
+    Place,
+    becomes,
+    built,
+    logged,
+    make,
+    of_arguments,
+    one_of_four,
+    steps_with,
+    trained,
+)
+from of_execution import Words
+from tiny import Tiny
+
+losses = trained(steps_with("loss"))
+
+
+class SometimesNotANumber(Tiny):
+    """Its loss is NaN at some of the batches; the gradients are not."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        outputs = super().forward(x, labels)
+        outputs["loss"] = outputs["loss"] + torch.where((x[:, 0] > 1).any(), torch.nan, 0.0)
+        return outputs
+
+
+def _level(given: dict[str, Any], place: Place) -> int:
+    """The level of the package's logger, after a Trainer was made."""
+    logging.getLogger("lightrainer").setLevel(logging.WARNING)
+    make(given, place)
+    return logging.getLogger("lightrainer").level
+
+
+def _shows_bars(trainer: Any) -> list[str]:
+    return [name for name in trainer.callback_handler.callback_list.split() if name in ("Progress", "Printer")]
+
+
+def _callbacks(trainer: Any) -> set[str]:
+    names = {type(callback).__name__ for callback in trainer.callback_handler.callbacks}
+    return names & {"ProgressCallback", "PrinterCallback"}
+
+
+def _written_for_tensorboard(trainer: Any) -> bool:
+    return any(Path(trainer.args.output_dir).rglob("events.out.tfevents.*"))
+
+
+def _where(given: dict[str, Any], place: Place) -> list[str]:
+    """Folders, beside that of the run, in which TensorBoard finds something."""
+    place.folder.mkdir(parents=True)
+    place.patch.chdir(place.folder)
+    make({**given, "output_dir": "out"}, place).train()
+    return sorted({path.parts[0] for path in map(relative(place.folder), place.folder.rglob("events.out.*"))})
+
+
+def relative(folder: Path) -> Any:
+    return lambda path: path.relative_to(folder)
+
+
+def of_a_tracker(value: Any, tracker: str = "trackio") -> Beside:
+    """Only this tracker would read it, and lightrainer has no callback for it yet."""
+    return Beside(value, {"report_to": tracker}, NotImplementedError, rf"report_to=\['{tracker}'\]")
+
+
+ENTRIES: dict[str, Effect | Beside] = {
+    "logging_strategy": Effect("epoch", losses, becomes([1, 2, 3, 4], [4])),
+    "logging_steps": Effect(2, losses, becomes([], [2, 4])),
+    "logging_first_step": Effect(True, losses, becomes([3], [1, 3]), {"logging_steps": 3}),
+    "log_on_each_node": Effect(
+        False, of_arguments(lambda args: args.should_log, kind=one_of_four(2, 0)), becomes(True, False)
+    ),
+    "logging_nan_inf_filter": Effect(
+        False,
+        trained(lambda trainer: any(map(math.isnan, logged("loss")(trainer))), model=SometimesNotANumber),
+        becomes(False, True),
+    ),
+    "include_num_input_tokens_seen": Effect(
+        "all", trained(lambda trainer: trainer.state.num_input_tokens_seen, model=Words), becomes(0, 16 * 8)
+    ),
+    "log_level": Effect("debug", _level, becomes(logging.WARNING, logging.DEBUG)),
+    "log_level_replica": Effect(
+        "error",
+        of_arguments(lambda args: args.get_process_log_level(), kind=one_of_four(1, 1)),
+        becomes(logging.WARNING, logging.ERROR),
+    ),
+    "disable_tqdm": Effect(True, built(_callbacks), becomes({"ProgressCallback"}, {"PrinterCallback"})),
+    "report_to": Effect("tensorboard", trained(_written_for_tensorboard), becomes(False, True)),
+    "logging_dir": Effect("elsewhere", _where, becomes(["out"], ["elsewhere"]), {"report_to": "tensorboard"}),
+    "run_name": of_a_tracker("first", "wandb"),
+    "project": of_a_tracker("mine"),
+    "trackio_space_id": of_a_tracker("me/space"),
+    "trackio_bucket_id": of_a_tracker("me/bucket"),
+    "trackio_static_space_id": of_a_tracker("me/page"),
+}

@@ -1,0 +1,106 @@
+"""What cannot be is refused as the reference refuses it, before anything is written, and better explained."""
+
+import copy
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from refusals import COMBINATIONS, Bad
+from tiny import ARGUMENTS, files, points, tiny
+
+import lightrainer
+
+# The table sets these itself, or is about them not being set.
+QUIET = {"report_to": "none", "disable_tqdm": True, "logging_steps": 1, "save_strategy": "no", "num_train_epochs": 1}
+
+
+def refusal(api: ModuleType, bad: Bad, folder: Path) -> Exception | None:
+    """What a library says about it: the error on the way to the place at which it is expected at the latest."""
+    try:
+        attempt(api, bad, folder)
+    except Exception as error:
+        return error
+    return None
+
+
+def attempt(api: ModuleType, bad: Bad, folder: Path) -> None:
+    given = copy.deepcopy({**bad.beside, **bad.arguments})
+    resume = given.pop("resume_from_checkpoint") if bad.until == "resume" else None
+    if bad.until == "arguments":
+        api.TrainingArguments(str(folder), **given)
+        return
+    args = api.TrainingArguments(str(folder), **{**ARGUMENTS, **QUIET, **given})
+    parts: dict[str, Any] = {"model": tiny(), "train_dataset": points(), "eval_dataset": points(6, seed=2)}
+    trainer = api.Trainer(args=args, **{**parts, **bad.parts()})
+    if bad.until != "trainer":
+        trainer.train(resume_from_checkpoint=resume)
+
+
+def words(value: Any) -> list[str]:
+    """What has to be read in an error about a value."""
+    if isinstance(value, str):
+        return value.split() if not value.startswith("{") else [value]
+    if isinstance(value, dict):
+        return [str(key) for key in value]
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    return [repr(value)]
+
+
+@pytest.mark.filterwarnings("ignore:.*only when:UserWarning")  # from the reference, where fsdp is not set
+@pytest.mark.parametrize("bad", COMBINATIONS, ids=str)
+def test_it_is_refused(bad, tmp_path):
+    if bad.needs_cpu and torch.cuda.is_available():
+        pytest.skip("is about machines without a GPU")
+    theirs = refusal(transformers, bad, tmp_path / "theirs")
+    assert (theirs is None) is bad.accepted, repr(theirs)
+    ours = refusal(lightrainer, bad, tmp_path / "ours")
+    assert isinstance(ours, type(theirs) if theirs is not None else (ValueError, TypeError)), repr(ours)
+    assert files(tmp_path / "ours") == []
+    assert bad.until in ("train", "resume") or not (tmp_path / "ours").exists()
+    said = str(ours)
+    assert bad.remedy in said
+    for name, value in bad.arguments.items():
+        assert name in said
+        assert all(word in said for word in words(value))
+
+
+def test_there_are_more_than_forty_and_none_twice():
+    assert len({str(bad) + bad.remedy + bad.until for bad in COMBINATIONS}) == len(COMBINATIONS) > 40
+
+
+def test_what_is_not_bad_passes(tmp_path):
+    """Negative control: the way on which the errors arise is open for arguments that can be."""
+    for place in ("arguments", "trainer", "train"):
+        assert refusal(lightrainer, Bad({"learning_rate": 0.1}, "", until=place), tmp_path / place) is None
+    assert files(tmp_path / "train") == []
+
+
+def test_several_problems_are_said_together(tmp_path):
+    wrong = [bad for bad in COMBINATIONS if len(bad.arguments) == 1 and bad.until == "arguments" and not bad.beside]
+    once = {name: value for bad in wrong if plain(bad) for name, value in bad.arguments.items()}
+    with pytest.raises(ValueError, match=r"^\d+ arguments cannot be used:\n") as error:
+        lightrainer.TrainingArguments(str(tmp_path / "out"), **once)
+    head, *lines = str(error.value).splitlines()
+    assert head.startswith(f"{len(lines)} ")
+    assert len(lines) > 30
+    assert not (tmp_path / "out").exists()
+
+
+def plain(bad: Bad) -> bool:
+    """Whether it is one of many that can be said together: not one that cannot be read, or that does not exist."""
+    (value,) = bad.arguments.values()
+    known = set(bad.arguments) <= set(lightrainer.TrainingArguments.__dataclass_fields__)
+    return known and not bad.needs_cpu and not (isinstance(value, str) and value.startswith(("{", "no/")))
+
+
+def test_unknown_arguments_are_said_together():
+    with pytest.raises(TypeError, match=r"^2 arguments that TrainingArguments does not have:\n") as error:
+        lightrainer.TrainingArguments(evaluation_strategy="steps", learning_rte=1)  # pyright: ignore
+    assert [line.partition("=")[0] for line in str(error.value).splitlines()[1:]] == [
+        "evaluation_strategy",
+        "learning_rte",
+    ]

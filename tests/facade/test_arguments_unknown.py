@@ -1,0 +1,159 @@
+"""Arguments that do not exist are answered with what took their place, or with the nearest name."""
+
+import copy
+import dataclasses
+import inspect
+import pickle
+import timeit
+
+import pytest
+from tiny import tiny
+from transformers import TrainingArguments as Reference
+
+from lightrainer import HfArgumentParser, Trainer, TrainingArguments
+from lightrainer.facade.arguments.unknown import REPLACED, advice
+
+FIELDS = {item.name for item in dataclasses.fields(TrainingArguments)}
+
+
+@dataclasses.dataclass
+class WithMore(TrainingArguments):
+    beta: float = 0.1
+
+
+class WithOwnInit(TrainingArguments):
+    def __init__(self, gamma: float, *, delta: int = 1):
+        super().__init__(use_cpu=True, seed=delta)
+        self.gamma = gamma
+
+
+class PassesOn(TrainingArguments):
+    def __init__(self, gamma: float, **kwargs):
+        super().__init__(**kwargs)
+        self.gamma = gamma
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_an_argument_of_an_older_version(name):
+    """It is none of the reference's any more either, and what is named in its place exists."""
+    with pytest.raises(TypeError) as error:
+        TrainingArguments(**{name: 7})
+    shown = "..." if name.endswith("token") else "7"
+    assert str(error.value) == f"{name}={shown}: TrainingArguments has no such argument. {REPLACED[name]}."
+    with pytest.raises(TypeError, match=name):
+        Reference(**{name: 7})
+    if "It is called" in REPLACED[name]:
+        assert REPLACED[name].split()[3] in FIELDS
+    elif REPLACED[name].startswith("Pass ") and "(" not in REPLACED[name] and "hyper" not in REPLACED[name]:
+        assert REPLACED[name].removeprefix("Pass ").partition("=")[0] in FIELDS
+
+
+def test_a_misspelt_argument():
+    with pytest.raises(TypeError, match=r"^learning_rte=1: TrainingArguments has no such argument\. Did you mean 'lea"):
+        TrainingArguments(learning_rte=1)  # pyright: ignore[reportCallIssue]
+
+
+def test_one_that_is_near_to_none():
+    with pytest.raises(TypeError, match=r"^xyz=1: TrainingArguments has no such argument\.$"):
+        TrainingArguments(xyz=1)  # pyright: ignore[reportCallIssue]
+
+
+def test_secrets_and_long_values_are_not_shown():
+    with pytest.raises(TypeError) as error:
+        TrainingArguments(push_to_hub_token="hf_secret", xyz=list(range(1000)))  # pyright: ignore[reportCallIssue]
+    assert "hf_secret" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "nearest"),
+    [
+        (WithMore, {"bta": 1}, "WithMore has no such argument. Did you mean 'beta'"),
+        (WithMore, {"evaluation_strategy": "no"}, "It is called eval_strategy now"),
+        (WithOwnInit, {"gamma": 1, "dlta": 1}, "WithOwnInit has no such argument. Did you mean 'delta'"),
+        (PassesOn, {"gamma": 1, "learning_rte": 1}, "learning_rte"),
+    ],
+)
+def test_subclasses(kind, wrong, nearest):
+    with pytest.raises(TypeError, match=nearest):
+        kind(**wrong)
+
+
+def test_further_arguments_of_subclasses_are_known():
+    assert WithMore(use_cpu=True, beta=2.0).beta == 2.0
+    assert WithOwnInit(0.5, delta=3).seed == 3
+    assert PassesOn(gamma=1, use_cpu=True, seed=4).seed == 4
+
+
+@pytest.mark.parametrize("kind", [TrainingArguments, WithMore, Trainer, type("Plain", (Trainer,), {})])
+def test_the_signature_is_that_of_the_constructor(kind):
+    assert inspect.signature(kind) == inspect.signature(lambda: 0).replace(
+        parameters=list(inspect.signature(kind.__init__).parameters.values())[1:],
+        return_annotation=inspect.signature(kind).return_annotation,
+    )
+    assert len(inspect.signature(kind).parameters) > 10
+
+
+def test_copies_are_made_as_before():
+    args = WithMore(use_cpu=True, beta=3.0)
+    assert copy.deepcopy(args) == pickle.loads(pickle.dumps(args)) == dataclasses.replace(args) == args
+
+
+def test_it_costs_next_to_nothing():
+    """Less than a tenth of what it takes to make the arguments."""
+    given = {"use_cpu": True, "seed": 1, "learning_rate": 0.1}
+    whole = min(timeit.repeat(lambda: TrainingArguments(**given), number=20, repeat=3))
+    check = min(timeit.repeat(lambda: TrainingArguments.__new__(TrainingArguments, **given), number=20, repeat=3))
+    assert check < whole / 10
+
+
+def test_the_trainer_names_what_took_the_place_of_its_parameters(tmp_path):
+    with pytest.raises(TypeError) as error:
+        Trainer(tiny(), tokenizer=object(), learning_rate=0.1, train_datset=[])  # pyright: ignore[reportCallIssue]
+    for said in (
+        "3 arguments that Trainer does not have",
+        "It is called processing_class now",
+        "Pass args=TrainingArguments(learning_rate=...)",
+        "Did you mean 'train_dataset'",
+    ):
+        assert said in str(error.value)
+
+
+def test_subclasses_of_the_trainer_have_parameters_of_their_own(tmp_path):
+    class Teacher(Trainer):
+        def __init__(self, *args, tokenizer=None, **kwargs):
+            super().__init__(*args, processing_class=tokenizer, **kwargs)
+
+    made = Teacher(tiny(), TrainingArguments(str(tmp_path), use_cpu=True), tokenizer="a tokenizer")
+    assert made.processing_class == "a tokenizer"
+
+
+def test_files_and_command_lines_are_answered_so_too():
+    parser = HfArgumentParser(TrainingArguments)
+    with pytest.raises(ValueError, match=r"'no_cuda' is not a field of TrainingArguments\. It is called use_cpu now"):
+        parser.parse_dict({"no_cuda": True})
+    with pytest.raises(ValueError, match="--evaluation_strategy: It is called eval_strategy now"):
+        parser.parse_args_into_dataclasses(["--evaluation_strategy", "steps"], look_for_args_file=False)
+
+
+def test_other_dataclasses_may_have_such_names():
+    """Negative control: what is an older training argument here is any name elsewhere."""
+
+    @dataclasses.dataclass
+    class Own:
+        no_cudas: bool = False
+
+    with pytest.raises(ValueError, match="Did you mean 'no_cudas'"):
+        HfArgumentParser(Own).parse_dict({"no_cuda": True})
+
+
+def test_a_choice_on_a_command_line(capsys):
+    with pytest.raises(SystemExit):
+        HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(["--lr_scheduler_type", "cosin"])
+    assert "Did you mean 'cosine'?" in capsys.readouterr().err
+
+
+def test_advice():
+    assert advice("no_cuda", ["no_cud"]) == " It is called use_cpu now."
+    assert advice("no_cud", ["no_cuda"]) == " Did you mean 'no_cuda'?"
+    assert advice("xyz", ["no_cuda"]) == ""

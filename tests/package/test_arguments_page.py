@@ -1,0 +1,98 @@
+"""The table of the training arguments is that of the code, and what it speaks of exists."""
+
+import dataclasses
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+
+import lightning
+import pytest
+import torch
+from lightning.pytorch.strategies import DDPStrategy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.tensorboard import SummaryWriter
+
+import lightrainer
+from lightrainer.lightning_modules import activations, checkpoints, label_smoothing, lengths, loaders, losses, neftune
+
+ROOT = Path(__file__).resolve().parents[2]
+FIELDS = {item.name: item for item in dataclasses.fields(lightrainer.Seq2SeqTrainingArguments)}
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("arguments_table", ROOT / "docs" / "arguments_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_the_page_is_up_to_date(tool):
+    """`python docs/arguments_table.py` writes it."""
+    assert (ROOT / "docs" / "arguments.md").read_text(encoding="utf-8") == tool.page()
+
+
+def test_values_that_are_refused_are_marked(tool):
+    assert tool.remark("report_to") == ". Not yet: trackers other than TensorBoard"
+    assert all(tool.remark(name) for name in tool.PARTLY)
+
+
+def test_every_argument_has_one_row(tool):
+    rows = [line for line in tool.page().splitlines() if line.startswith("| `")]
+    assert sorted(line.split("`")[1] for line in rows) == sorted(FIELDS)
+    assert all(line.replace(r"\|", "").count("|") == 5 for line in rows)
+
+
+def test_what_is_not_there_yet_is_marked(tool, monkeypatch):
+    monkeypatch.setattr(tool, "NOT_YET", {"seed": "roll dice"})
+    assert tool.remark("seed") == ". Not yet: roll dice"
+    assert tool.remark("data_seed") == ""
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_argument_says_what_it_becomes(name):
+    text = FIELDS[name].metadata["becomes"]
+    assert len(text) > 5
+    assert not text.endswith(".")
+
+
+# What is called with a keyword in the table, and the thing itself.
+CALLED = {
+    "Trainer": lightning.Trainer,
+    "DDPStrategy": DDPStrategy,  # and it hands the rest on
+    "DataLoader": torch.utils.data.DataLoader,
+    "SummaryWriter": SummaryWriter,
+    "model.compile": torch.compile,
+    "build_loader": loaders.build_loader,
+    "enable_activation_checkpointing": activations.enable_activation_checkpointing,
+    "get_scheduler": lightrainer.get_scheduler,
+    "LabelSmoother": label_smoothing.LabelSmoother,
+    "LengthGroupedSampler": lengths.LengthGroupedSampler,
+    "LossMeter": losses.LossMeter,
+    "neftune_hook": neftune.neftune_hook,
+    "prediction_step": lightrainer.Trainer.prediction_step,
+    "rotate_checkpoints": checkpoints.rotate_checkpoints,
+}
+OF_THE_USER = {"generate", "compute_metrics"}
+
+
+def parameters(name):
+    taken = set(inspect.signature(CALLED[name]).parameters)
+    return taken | set(inspect.signature(DistributedDataParallel).parameters) if name == "DDPStrategy" else taken
+
+
+def test_parameters_that_the_table_names_exist():
+    found = set()
+    for item in FIELDS.values():
+        for name, inside in re.findall(r"`([\w.]+)\(([^`)]*=[^`)]*)\)`", item.metadata["becomes"]):
+            found.add(name)
+            if name not in OF_THE_USER:
+                assert set(re.findall(r"(\w+)=", inside)) <= parameters(name), item.name
+    assert found == set(CALLED) | OF_THE_USER
+
+
+def test_evaluation_outputs_that_the_table_names_exist():
+    assert {"inputs", "losses"} <= set(vars(lightrainer.EvalPrediction(1, 1, inputs=2, losses=3)))

@@ -1,0 +1,97 @@
+"""Each training argument has the reference's effect, bit for bit, wherever a CPU can show it."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from argument_effects import ROWS, Row
+from comparison import differences
+from harness import Run, assert_same, run
+
+from lightrainer.lightning_modules import seeding
+from lightrainer.lightning_modules.names import SchedulerType
+
+NOT_COMPARED = {
+    "output_dir, run_name, project, trackio_space_id, report_to, logging_dir": "where results go, and to whom",
+    "disable_tqdm, log_level, log_level_replica, log_on_each_node": "what is said, and by whom",
+    "skip_memory_metrics": "figures of the machine",
+    "save_on_each_node, ddp_find_unused_parameters, ddp_bucket_cap_mb, ddp_broadcast_buffers, ddp_backend, ddp_timeout,"
+    "fsdp, fsdp_config, deepspeed, parallelism_config, local_rank": "several processes",
+    "push_to_hub, hub_token, hub_private_repo, hub_model_id, hub_strategy, hub_always_push, hub_revision": "a network",
+    "do_train, do_eval, do_predict, resume_from_checkpoint": "scripts read them",
+    "tf32, dataloader_pin_memory": "a GPU",
+    "fp16": "the reference has it on a GPU only; see test_precision.py",
+    "torch_compile_mode": "modes of a compiler that takes a minute; this one is handed on",
+    "use_liger_kernel, liger_kernel_config, optim_target_modules": "a library; see test_library_optimizers.py",
+    "enable_jit_checkpoint": "a signal to the process",
+}
+
+
+OURS_ALONE = ("data_state", "_manifest")
+
+
+@pytest.fixture
+def _as_before(monkeypatch):
+    """What `full_determinism` sets for the whole process is taken back."""
+    for name in seeding._DETERMINISTIC_ENVIRONMENT:
+        monkeypatch.setenv(name, "")
+    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    torch._dynamo.reset()
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before
+
+
+def outcome(api, row: Row, arguments, folder) -> Run:
+    case = row.case(**arguments)
+    if row.resume is None:
+        return run(api, case, folder)
+    run(api, case.but(arguments={"save_strategy": "steps", "save_steps": row.resume}), folder)
+    return run(api, case, folder, resume=str(folder / f"checkpoint-{row.resume}"))
+
+
+def files(result: Run) -> set[str]:
+    """The documented files of all checkpoints; ours have a few more beside them."""
+    found = [path for path in result.folder.glob("checkpoint-*/*") if not path.name.startswith(OURS_ALONE)]
+    return {str(path.relative_to(result.folder)) for path in found}
+
+
+_controls: dict[str, tuple[dict[str, Any], set[str]]] = {}
+
+
+def control(api, row: Row, folder) -> tuple[dict[str, Any], set[str]]:
+    """What comes out without the arguments in question: many rows have the same control."""
+    key = repr(dataclasses.replace(row, arguments={}, changes=True))
+    if key not in _controls:
+        result = outcome(api, row, {}, folder)
+        _controls[key] = result.compared(), files(result)
+    return _controls[key]
+
+
+# The reference wraps a tensor into a tensor to count tokens, and torch tells it so.
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning:transformers")
+# Starting worker processes from a process with threads is what the loader does; Python 3.12 and later warn about it.
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.usefixtures("_as_before")
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_the_effect_is_that_of_the_reference(reference, ours, tmp_path, row):
+    """Losses, gradient norms, rates, metrics, predictions, weights and generators; and the control without it."""
+    expected = outcome(reference, row, row.arguments, tmp_path / "reference")
+    actual = outcome(ours, row, row.arguments, tmp_path / "ours")
+    assert_same(expected, actual)
+    assert files(expected) == files(actual)
+    usual, usual_files = control(ours, row, tmp_path / "usual")
+    found = differences(usual, actual.compared())
+    assert bool(found or usual_files != files(actual)) is row.changes, found
+
+
+def test_every_argument_is_in_the_table_or_has_a_reason(reference):
+    compared = {name for row in ROWS for name in row.arguments}
+    excused = {name.strip() for names in NOT_COMPARED for name in names.split(",")}
+    assert not compared & excused
+    assert compared | excused == {item.name for item in dataclasses.fields(reference.TrainingArguments)}
+
+
+def test_every_schedule_is_in_the_table():
+    assert {row.arguments.get("lr_scheduler_type") for row in ROWS} - {None} == {kind.value for kind in SchedulerType}
