@@ -3,10 +3,11 @@
 Importing it loads nothing but the standard library; what a callback needs is imported when the callback is used.
 """
 
-from .base import EVENTS, TrainerCallback
+from .base import EVENTS, TrainerCallback, reads_checkpoints
 from .early_stopping import EarlyStoppingCallback, EarlyStoppingError
 from .flow import DefaultFlowCallback
 from .handler import CallbackHandler
+from .jit_checkpoint import JITCheckpointCallback
 from .loss_curve import LossCurveCallback, draw_loss_curve
 from .progress import PrinterCallback, ProgressCallback
 from .reporting import available_reporting_integrations, reporting_callbacks
@@ -20,6 +21,7 @@ __all__ = [
     "EarlyStoppingCallback",
     "EarlyStoppingError",
     "ExportableState",
+    "JITCheckpointCallback",
     "LossCurveCallback",
     "PrinterCallback",
     "ProgressCallback",
@@ -31,6 +33,7 @@ __all__ = [
     "collect_states",
     "draw_loss_curve",
     "is_exportable",
+    "reads_checkpoints",
     "reporting_callbacks",
     "rewrite_logs",
 ]

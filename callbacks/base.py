@@ -124,7 +124,11 @@ class TrainerCallback:
         """Fire after `predict`, with its `metrics`."""
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
-        """Fire after a checkpoint was written, in every process."""
+        """Fire after a checkpoint was written, in every process.
+
+        A class that overrides this without looking at the files may say `reads_checkpoints = False`: then they may
+        still be on their way to the disk when it is called.
+        """
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
         """Fire after `logs` were added to `state.log_history`; what is changed in `logs` is seen by later callbacks."""
@@ -138,3 +142,14 @@ class TrainerCallback:
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
         """Fire before a model is pushed to a hub."""
+
+
+def reads_checkpoints(callback: Any) -> bool:
+    """Whether a callback may look at a checkpoint's files when it hears that one was written.
+
+    True for whatever overrides `on_save`, unless its class says `reads_checkpoints = False`.
+    """
+    on_save = getattr(callback, "on_save", None)
+    if on_save is None or getattr(on_save, "__qualname__", "") == "TrainerCallback.on_save":
+        return False
+    return getattr(callback, "reads_checkpoints", True)

@@ -21,6 +21,8 @@ class ProgressCallback(TrainerCallback):
         max_str_len: a logged string longer than this is not written out.
     """
 
+    reads_checkpoints = False
+
     def __init__(self, max_str_len: int = 100) -> None:
         self.max_str_len = max_str_len
         self.training_bar: Any = None

@@ -1,0 +1,201 @@
+"""Periodic checkpoints are written while the training goes on; whoever could tell gets them at once."""
+
+import logging
+import subprocess
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import At, files, same, trainer, weights
+
+from lightrainer import Trainer, TrainerCallback
+from lightrainer.lightning_modules.checkpoints import BackgroundWriter, space, writing
+
+EVERY_STEP = {"save_strategy": "steps", "save_steps": 1}
+
+
+class Free(NamedTuple):
+    free: int
+
+
+@pytest.fixture(autouse=True)
+def _even_the_smallest(monkeypatch):
+    """Checkpoints of any size are written by the thread."""
+    monkeypatch.setattr(Trainer, "background_checkpoints", 0)
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """The names of the threads that wrote weights."""
+    seen: list[str] = []
+    inner = writing.save_weights
+
+    def noted(*args, **kwargs):
+        seen.append(threading.current_thread().name)
+        return inner(*args, **kwargs)
+
+    monkeypatch.setattr(writing, "save_weights", noted)
+    return seen
+
+
+class Watching(TrainerCallback):
+    """Looks at the checkpoint when it hears of it."""
+
+    def __init__(self):
+        self.found: list[bool] = []
+
+    def on_save(self, args, state, control, **kwargs):
+        folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
+        self.found.append((folder / "model.safetensors").exists())
+
+
+class NotWatching(Watching):
+    reads_checkpoints = False
+
+
+class Saves(Trainer):
+    def _save(self, output_dir=None, state_dict=None):
+        super()._save(output_dir, state_dict)
+        assert Path(output_dir, "model.safetensors").exists()
+
+
+def test_a_thread_writes_and_all_are_there_at_the_end(tmp_path, threads):
+    trainer(tmp_path / "out", **EVERY_STEP).train()
+    assert threads == ["checkpoint-writer"] * 4
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [f"checkpoint-{step}" for step in (1, 2, 3, 4)]
+
+
+def test_they_hold_what_was_when_they_were_due(tmp_path, monkeypatch):
+    """Written as late as can be, against written at once: the same, bit for bit."""
+    held: list[threading.Event] = []
+    start = BackgroundWriter.start
+
+    def late(self, jobs, undo):
+        held.append(threading.Event())
+        start(self, [held[-1].wait, *jobs], undo)
+
+    monkeypatch.setattr(BackgroundWriter, "start", late)
+    let_go = At("on_step_end", lambda *_: held and held[-1].set())
+    made = trainer(tmp_path / "late", save_strategy="steps", save_steps=2, callbacks=[let_go])
+    made.add_callback(At("on_train_end", lambda *_: None))
+    wait = made._background.wait
+    monkeypatch.setattr(made._background, "wait", lambda: (held and held[-1].set(), wait()))
+    made.train()
+    now = trainer(tmp_path / "now", save_strategy="steps", save_steps=2)
+    now.background_checkpoints = None
+    now.train()
+    assert len(held) == 2
+    for step in (2, 4):
+        left, right = (tmp_path / kind / f"checkpoint-{step}" for kind in ("late", "now"))
+        assert same(load_file(left / "model.safetensors"), load_file(right / "model.safetensors"))
+        assert (left / "rng_state.pth").read_bytes() == (right / "rng_state.pth").read_bytes()
+        first, second = (torch.load(folder / "optimizer.pt")["state"] for folder in (left, right))
+        assert all(same(first[key], second[key]) for key in first)
+    assert same(weights(made.model), weights(now.model))
+
+
+@pytest.mark.parametrize(("kind", "thread"), [(Watching, "MainThread"), (NotWatching, "checkpoint-writer")])
+def test_a_callback_that_looks_finds_the_files(tmp_path, threads, kind, thread):
+    watching = kind()
+    trainer(tmp_path / "out", callbacks=[watching], **EVERY_STEP).train()
+    assert set(threads) == {thread}
+    assert kind is NotWatching or watching.found == [True] * 4
+
+
+def test_an_override_finds_the_files(tmp_path, threads):
+    trainer(tmp_path / "out", cls=Saves, **EVERY_STEP).train()
+    assert set(threads) == {"MainThread"}
+
+
+def test_a_switch_turns_it_off(tmp_path, threads):
+    made = trainer(tmp_path / "out", **EVERY_STEP)
+    made.background_checkpoints = None
+    made.train()
+    assert set(threads) == {"MainThread"}
+
+
+def test_small_ones_are_written_at_once(tmp_path, threads, monkeypatch):
+    made = trainer(tmp_path / "out", **EVERY_STEP)
+    monkeypatch.setattr(Trainer, "background_checkpoints", made._bytes_to_save() * 3 + 100)
+    made.train()
+    assert set(threads) == {"MainThread"}
+
+
+def test_save_model_is_done_when_it_returns(tmp_path, threads):
+    made = trainer(tmp_path / "out")
+    made.save_model(str(tmp_path / "saved"))
+    assert threads == ["MainThread"]
+    assert (tmp_path / "saved" / "model.safetensors").exists()
+
+
+def test_an_error_ends_the_training_at_the_next_save(tmp_path, monkeypatch):
+    made = trainer(tmp_path / "out", **EVERY_STEP)
+    monkeypatch.setattr(writing, "save_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
+    with pytest.raises(PermissionError, match="not yours"):
+        made.train()
+    assert made.state.global_step == 2
+    assert files(tmp_path / "out") == []
+
+
+def test_an_error_of_the_last_save_ends_the_training(tmp_path, monkeypatch):
+    made = trainer(tmp_path / "out", save_strategy="epoch")
+    monkeypatch.setattr(writing, "save_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
+    with pytest.raises(PermissionError, match="not yours"):
+        made.train()
+
+
+def test_too_little_space_is_a_warning_and_leaves_the_older_ones(tmp_path, monkeypatch, caplog):
+    def shrink(*_):
+        monkeypatch.setattr(space.shutil, "disk_usage", lambda folder: Free(100))
+
+    made = trainer(tmp_path / "out", callbacks=[At("on_step_end", shrink, step=2)], **EVERY_STEP)
+    with caplog.at_level(logging.WARNING, "lightrainer"):
+        made.train()
+    assert made.state.global_step == 4
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["checkpoint-1"]
+    assert caplog.text.count("No checkpoint was written") == 3
+    assert "only 100 B are free" in caplog.text
+
+
+def test_an_older_one_makes_room_but_never_the_best(tmp_path, monkeypatch):
+    """With a limit of 3, three are there, and the fourth would not fit."""
+    free = [1 << 40]
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda folder: Free(free[0]))
+
+    def shrink(host, state, control):
+        host._background.wait()
+        state.best_model_checkpoint = str(tmp_path / "out" / "checkpoint-1")
+        free[0] = (1 << 20) + host._bytes_to_save() - 10
+
+    made = trainer(tmp_path / "out", save_total_limit=3, callbacks=[], **EVERY_STEP)
+    shrinking = At("on_step_begin", shrink, step=3)
+    shrinking.trainer = made
+    made.add_callback(shrinking)
+    made.train()
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [f"checkpoint-{step}" for step in (1, 3, 4)]
+
+
+def test_a_full_disk_is_a_warning(tmp_path, caplog):
+    """A real one: a file system in memory, too small for two checkpoints."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("only root can make a small file system")
+    try:
+        made = trainer(disk / "out", **EVERY_STEP)
+        with caplog.at_level(logging.WARNING, "lightrainer"), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(space, "_MARGIN", 0)
+            made.train()
+        assert made.state.global_step == 4
+        complete = sorted(path.name for path in (disk / "out").iterdir())
+        assert complete
+        assert all(name.startswith("checkpoint-") for name in complete)
+        assert len(complete) < 4
+        assert "the disk is full" in caplog.text
+        trainer(disk / "out").train(resume_from_checkpoint=True)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
