@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..lightning_modules import engine
 from ..lightning_modules.losses import LossMeter
-from .models import accepted_arguments
+from ..lightning_modules.out_of_memory import MemoryPact, explained
+from ..lightning_modules.sharding import is_sharded, unsynchronised
+from .memory_advice import advice_for_training
+from .models import accepted_arguments, to_call
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer as LightningTrainer
@@ -36,6 +41,7 @@ class TrainingRun:
         checkpoint: the folder to go on from.
         trial: the trial of a hyperparameter search.
         ignore_keys: outputs of the model that are no predictions, for evaluations in between.
+        pact: lets several processes run out of memory together; gradients are then averaged after the backward pass.
     """
 
     def __init__(
@@ -47,8 +53,10 @@ class TrainingRun:
         checkpoint: str | None,
         trial: Any,
         ignore_keys: list[str] | None,
+        pact: MemoryPact | None = None,
     ) -> None:
         self.trainer = trainer
+        self.pact = pact
         self.length = length
         self.windows = windows
         self.checkpoint = checkpoint
@@ -61,9 +69,14 @@ class TrainingRun:
         self.grad_norm: torch.Tensor | float | None = None
         self.learning_rate: float | None = None
         self.seen_in_epoch = 0
+        self.epoch_ended = False
         self.stepped = False
+        self.records_graph = bool(trainer.args.ddp_static_graph)  # DDP does that in the first pass, as it exchanges
         self.evaluation: Evaluation | None = None
         self.evaluated_last = False
+        self.model: nn.Module = trainer.model
+        self.sharded = False
+        self._ddp: Any = None
         self.lightning_trainer: LightningTrainer
         self.module: DrivenModule
 
@@ -103,6 +116,8 @@ class TrainingRun:
         """See `Driver.train_begin`."""
         trainer, handler = self.trainer, self.trainer.callback_handler
         trainer._load_optimizer_and_scheduler(self.checkpoint)
+        trainer._load_scaler(self.checkpoint)
+        trainer.model.zero_grad()
         handler.model, handler.optimizer, handler.lr_scheduler = trainer.model, trainer.optimizer, trainer.lr_scheduler
         handler.train_dataloader = self.windows.loader
         self.start_time = time.time()
@@ -114,14 +129,21 @@ class TrainingRun:
         """See `Driver.epoch_begin`."""
         trainer = self.trainer
         self.seen_in_epoch = self.windows.done
+        self.epoch_ended = False
+        self.model = to_call(trainer.model, trainer.model_wrapped)
+        self.sharded = is_sharded(self.model)
         self._take_optimizer_step = engine.stepper(self.lightning_trainer, self.module.optimizers())
         self.grad_norm = self.learning_rate = None
+        wrapper: Any = self.lightning_trainer.strategy.model
+        self._ddp = wrapper if hasattr(wrapper, "require_forward_param_sync") else None
         trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
 
     def step_begin(self, window: Window) -> None:
         """See `Driver.step_begin`."""
         trainer = self.trainer
         self.seen_in_epoch += 1
+        if self._ddp is not None:  # Lightning's manual optimization turns it off: buffers come from the first process
+            self._ddp.require_forward_param_sync = True
         trainer.control = trainer.callback_handler.on_step_begin(trainer.args, trainer.state, trainer.control)
 
     def step(self, window: Window) -> torch.Tensor | None:
@@ -134,14 +156,18 @@ class TrainingRun:
         for index, inputs in enumerate(window):
             sync = index == last
             trainer.accelerator.sync_gradients = sync and window.steps
-            with contextlib.nullcontext() if sync else self._unsynchronised():
-                loss = self._micro_step(inputs, window.items)
+            exchange = (sync or trainer.accelerator.sync_each_batch or self.records_graph) and self.pact is None
+            with contextlib.nullcontext() if exchange else self._unsynchronised():
+                loss = self._attempt(partial(self._micro_step, inputs, window.items))
+            self.records_graph = False
             if sync and window.steps:
                 self._optimizer_step()
                 break
             trainer.control = trainer.callback_handler.on_substep_end(trainer.args, trainer.state, trainer.control)
             if self.stopping:
                 break
+        if self.pact is not None and not self.stepped:
+            self.pact.settle()
         return loss
 
     def step_end(self, window: Window) -> None:
@@ -169,6 +195,7 @@ class TrainingRun:
             )
             trainer.control.should_training_stop = True
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
+        self.epoch_ended = True
         self._log_save_evaluate()
         self.windows.end_epoch()
         if trainer.control.should_training_stop:
@@ -178,10 +205,15 @@ class TrainingRun:
         """See `Driver.train_end`: what the Trainer does at the end, while the model is still in place."""
         self.trainer._finalize_training(self)
 
-    def evaluation_step(self, inputs: Any) -> None:
+    def evaluation_step(self, inputs: Any) -> Any:
         """See `Driver.evaluation_step`."""
         assert self.evaluation is not None
-        self.evaluation.step(inputs)
+        return self.evaluation.step(inputs)
+
+    def evaluation_end(self) -> dict[str, float]:
+        """See `Driver.evaluation_end`."""
+        assert self.evaluation is not None
+        return self.evaluation.numbers()
 
     def evaluate(self, evaluation: Evaluation) -> None:
         """Run an evaluation in the middle of the training."""
@@ -210,27 +242,41 @@ class TrainingRun:
     def _micro_step(self, inputs: Any, items: Any) -> torch.Tensor:
         trainer = self.trainer
         known = accepted_arguments(trainer.training_step, num_items_in_batch=items)
-        loss = trainer.training_step(trainer.model, inputs, **known)
+        with explained(lambda: advice_for_training(trainer.args, inputs)):
+            loss = trainer.training_step(self.model, inputs, **known)
         self.losses.add(loss, trainer.state.global_step - self.last_logged)
         trainer.current_flos += float(trainer.floating_point_ops(inputs))
         trainer._track_num_input_tokens(inputs)
         return loss
 
     def _optimizer_step(self) -> None:
-        trainer, model = self.trainer, self.trainer.model
+        trainer, model = self.trainer, self.model
         args, handler = trainer.args, trainer.callback_handler
+        self._settle_gradients()
         grad_norm = trainer._clip_grad_norm(model) if args.max_grad_norm > 0 else None
         self.grad_norm = trainer._get_grad_norm(model, grad_norm=grad_norm)
         trainer.control = handler.on_pre_optimizer_step(args, trainer.state, trainer.control)
-        self._take_optimizer_step()
+        with explained(lambda: advice_for_training(args)):
+            self._attempt(self._take_optimizer_step)
+            if self.pact is not None:
+                self.pact.settle()
         trainer.control = handler.on_optimizer_step(args, trainer.state, trainer.control)
         self.learning_rate = trainer._get_learning_rate()
-        if trainer.lr_scheduler is not None and not isinstance(trainer.lr_scheduler, ReduceLROnPlateau):
+        skipped = trainer.accelerator.optimizer_step_was_skipped  # the rate should not change
+        if trainer.lr_scheduler is not None and not skipped and not isinstance(trainer.lr_scheduler, ReduceLROnPlateau):
             trainer.lr_scheduler.step()
         model.zero_grad()
         trainer.state.global_step += 1
         trainer.state.epoch = self._epochs_done()
         self.stepped = True
+
+    def _attempt(self, work: Any) -> Any:
+        """Do what takes much memory, and with a pact keep an error until all processes can hear of it."""
+        return work() if self.pact is None else self.pact.attempt(work)
+
+    def _settle_gradients(self) -> None:
+        if self.pact is not None:
+            self.pact.settle(self.trainer.model.parameters())
 
     def _epochs_done(self) -> float:
         micro_batches = self.windows.done * self.windows.accumulation
@@ -252,5 +298,7 @@ class TrainingRun:
         )
 
     def _unsynchronised(self) -> Any:
+        if self.sharded:
+            return unsynchronised(self.model)
         strategy: Any = self.lightning_trainer.strategy
         return strategy.block_backward_sync() if hasattr(strategy, "block_backward_sync") else contextlib.nullcontext()

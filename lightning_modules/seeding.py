@@ -6,13 +6,14 @@ import logging
 import operator
 import os
 import random
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+
+from .checkpoints.tensors import load_torch
 
 __all__ = [
     "capture_rng_state",
@@ -97,10 +98,42 @@ def capture_rng_state(distributed: bool) -> dict[str, Any]:
         "python" and "numpy" (tuples), "cpu" (a byte tensor) and, with CUDA, "cuda": a byte tensor, or a list of one
         per device when `distributed`.
     """
-    state = {name: capture() for name, (capture, _) in _GENERATORS.items()}
+    state = capture_host_rng()
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state_all() if distributed else torch.cuda.get_rng_state()
     return state
+
+
+def capture_host_rng() -> dict[str, Any]:
+    """The states of the generators on the CPU: those that datasets and collators draw from."""
+    return {name: capture() for name, (capture, _) in _GENERATORS.items()}
+
+
+def restore_host_rng(state: Mapping[str, Any]) -> None:
+    """Set what `capture_host_rng` gave."""
+    for name, (_, restore) in _GENERATORS.items():
+        restore(state[name])
+
+
+@contextmanager
+def host_rng_untouched() -> Iterator[None]:
+    """Leave the generators on the CPU as they were, whatever draws from them in between."""
+    state = capture_host_rng()
+    try:
+        yield
+    finally:
+        restore_host_rng(state)
+
+
+def same_rng(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    """Whether two results of `capture_host_rng` are the same states."""
+    numpy = (left["numpy"], right["numpy"])
+    return (
+        torch.equal(left["cpu"], right["cpu"])
+        and left["python"] == right["python"]
+        and np.array_equal(numpy[0][1], numpy[1][1])
+        and numpy[0][2:] == numpy[1][2:]
+    )
 
 
 def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
@@ -177,19 +210,9 @@ def load_rng_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: when there is no such file.
-        ValueError: when it does not hold a dict.
+        ValueError: when it is damaged, or does not hold a dict of such values.
     """
-    with _numpy_arrays_allowed():
-        state = torch.load(Path(path), map_location="cpu", weights_only=True)
+    state = load_torch(path)
     if not isinstance(state, dict):
         raise ValueError(f"{path} holds a {type(state).__name__}, but the states of random generators are a dict.")
     return state
-
-
-def _numpy_arrays_allowed() -> AbstractContextManager[Any]:
-    """Numpy's state is an array of uint32, pickled by a function that numpy 2 has moved: both names are allowed."""
-    reconstruct = np.zeros(0).__reduce__()[0]
-    names = [f"numpy.{core}.multiarray._reconstruct" for core in ("core", "_core")]
-    return torch.serialization.safe_globals(
-        [*((reconstruct, name) for name in names), np.ndarray, np.dtype, type(np.dtype(np.uint32))]  # pyright: ignore[reportArgumentType]
-    )

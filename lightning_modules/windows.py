@@ -49,20 +49,32 @@ class WindowLoader:
         self.done = 0
         self.on_positioned: Callable[[], None] | None = None
         self._stopped = False
+        self._loader_state: dict[str, Any] | None = None
+        if hasattr(loader, "track"):
+            loader.track()
 
     def __len__(self) -> int:
         return self.windows
 
-    def start_at(self, epoch: int, window: int, on_positioned: Callable[[], None] | None = None) -> None:
+    def start_at(
+        self,
+        epoch: int,
+        window: int,
+        on_positioned: Callable[[], None] | None = None,
+        loader_state: dict[str, Any] | None = None,
+    ) -> None:
         """Begin the next iteration at this window of this epoch.
 
         Args:
             epoch: epoch, from 0.
             window: windows of it that are done.
-            on_positioned: called once the position is reached: before anything is read at the start of an epoch, and
-                after the first window is read in the middle of one (where the reference restores its generators).
+            on_positioned: called once the position is reached: before anything is read at the start of an epoch. In
+                the middle of one, where the loader's state is known, when nothing has to be read any more to get
+                there; otherwise after the first window is read, where the reference restores its generators.
+            loader_state: what the loader's `state_dict` was there; without it the loader passes over what was read.
         """
         self.epoch, self.done, self.on_positioned = epoch, window, on_positioned
+        self._loader_state = loader_state
 
     def stop(self) -> None:
         """End the epoch after the current window."""
@@ -72,27 +84,27 @@ class WindowLoader:
         """Go on with the next epoch; who consumes this loader says so, as an iterator may be left unfinished."""
         self.epoch, self.done = self.epoch + 1, 0
 
-    def state_dict(self) -> dict[str, int]:
-        """Position of the next window, for Lightning's resumable-loader protocol."""
-        return {"epoch": self.epoch, "done": self.done}
+    def state_dict(self) -> dict[str, Any]:
+        """Position of the next window, and of the loader if it has one: Lightning's resumable-loader protocol."""
+        loader = self.loader.state_dict() if _is_resumable(self.loader) else None
+        return {"epoch": self.epoch, "done": self.done, "loader": loader}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the position of `state_dict`."""
-        self.start_at(state["epoch"], state["done"])
+        self.start_at(state["epoch"], state["done"], loader_state=state.get("loader"))
 
     def __iter__(self) -> Iterator[Window]:
         self._stopped = False
-        resumed_inside = self.done > 0
-        if not resumed_inside:
+        if self.done == 0 or self.done >= self.windows:
             self._positioned()
+        if self.done >= self.windows:
+            return
         batches = self._micro_batches()
         while self.done < self.windows and not self._stopped:
             window = self._next_window(batches)
             if not window:
                 break
-            if resumed_inside:
-                self._positioned()
-                resumed_inside = False
+            self._positioned()
             self.done += 1
             yield window
 
@@ -104,6 +116,11 @@ class WindowLoader:
     def _micro_batches(self) -> Iterator[Any]:
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(self.epoch)
+        state, self._loader_state = self._loader_state, None
+        if state is not None and self.done > 0 and _is_resumable(self.loader):
+            return self._resumed(state)
+        if state is not None and hasattr(self.loader, "begin_epoch_after"):
+            self.loader.begin_epoch_after(state)
         skipped = self.done * self.accumulation
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)
@@ -113,6 +130,17 @@ class WindowLoader:
             next(batches, None)
         return batches
 
+    def _resumed(self, state: dict[str, Any]) -> Iterator[Any]:
+        if not hasattr(self.loader, "track"):  # somebody else's, such as torchdata's
+            self.loader.load_state_dict(state)
+            batches = iter(self.loader)
+            self._positioned()
+            return batches
+        on_ready, self.on_positioned = self.on_positioned, None
+        if not self.loader.load_state_dict(state, on_ready):
+            self.on_positioned = on_ready
+        return iter(self.loader)
+
     def _next_window(self, batches: Iterator[Any]) -> Window:
         size = self.accumulation
         last = self.batches is not None and self.done == self.windows - 1
@@ -120,3 +148,7 @@ class WindowLoader:
             size = self.batches % self.accumulation  # type: ignore[operator]
         micro_batches, items = self.read(batches, size)
         return Window(micro_batches, items, steps=len(micro_batches) == size)
+
+
+def _is_resumable(loader: Any) -> bool:
+    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")

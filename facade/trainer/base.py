@@ -25,18 +25,23 @@ from ...callbacks import (
     is_exportable,
     reporting_callbacks,
 )
+from ...lightning_modules.checkpoints import BackgroundWriter, WriteLater, WriteNow
 from ...lightning_modules.label_smoothing import LabelSmoother
-from ...lightning_modules.seeding import enable_full_determinism, set_seed
+from ...lightning_modules.length_cache import LengthCache
+from ...lightning_modules.samplers import share_of
+from ...lightning_modules.seeding import enable_full_determinism, host_rng_untouched, set_seed
 from .. import models
 from ..accelerator import Accelerator
 from ..arguments import TrainingArguments
+from ..arguments.checkpointing import checkpointing
 from ..arguments.support import raise_for_unsupported
 from ..arguments.validation import raise_for_problems
 from ..collation import default_collator
+from ..hub.pushing import Pusher, PushInProgress
 from ..memory import MemoryTracker
 from ..plan import RunPlan, translate
 from ..verbosity import set_verbosity
-from .checks import MissingModelError, check_construction, check_label_names
+from .checks import MissingModelError, TrainerParameters, check_construction, check_label_names
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -45,8 +50,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_CHECKPOINTING = ("is_activation_checkpointing", "is_gradient_checkpointing")
+"""What a model of `transformers` calls it that activations are computed again, in newer and in older versions."""
 
-class TrainerBase:
+
+class TrainerBase(TrainerParameters):
     """Attributes and construction; the concerns of the Trainer build on it, one class each.
 
     See `Trainer` for the parameters.
@@ -85,6 +93,7 @@ class TrainerBase:
         self._memory_tracker.start("init")
         self.accelerator = Accelerator(self.args)
         self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
+        self._gather_losses: Callable[..., Any] | None = None  # for losses alone, in place of `gather_function`
 
         self.model_init = model_init
         self.compute_loss_func = compute_loss_func
@@ -102,6 +111,7 @@ class TrainerBase:
         self._set_up_state()
         self._set_up_callbacks(callbacks or [])
         self._validate_args()
+        self._set_up_hub()
         if self.args.should_save:
             os.makedirs(str(self.args.output_dir), exist_ok=True)
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
@@ -111,7 +121,8 @@ class TrainerBase:
         self.is_model_parallel = len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
         placed = self.args.place_model_on_device
         reduced = self.args.fp16_full_eval or self.args.bf16_full_eval  # moved and cast when it is evaluated
-        self.place_model_on_device = not (self.is_model_parallel or reduced) if placed is None else placed
+        spread = bool(self.args.fsdp or self.args.deepspeed)  # moved in parts
+        self.place_model_on_device = not (self.is_model_parallel or reduced or spread) if placed is None else placed
         if self.place_model_on_device:
             self._move_model_to_device(model, self.args.device)
         self.model = self.model_wrapped = model
@@ -137,10 +148,13 @@ class TrainerBase:
     def _set_up_state(self) -> None:
         self.control = TrainerControl()
         self.is_in_train = False
-        self.is_deepspeed_enabled = False
-        self.is_fsdp_enabled = False
-        self.is_fsdp_xla_enabled = False
+        self.is_deepspeed_enabled = bool(self.args.deepspeed)
+        self.is_fsdp_xla_enabled = bool(self.args.fsdp and (self.args.fsdp_config or {}).get("xla"))  # type: ignore[union-attr]
+        self.is_fsdp_enabled = bool(self.args.fsdp) and not self.is_fsdp_xla_enabled
         self.hub_model_id: str | None = None
+        self.push_in_progress: PushInProgress | None = None
+        self._pusher = Pusher()
+        self._checkpoint_to_push: str | None = None
         self.hp_name: Callable[[Any], str] | None = None
         self.hp_search_backend: Any = None
         self.current_flos = 0.0
@@ -152,8 +166,14 @@ class TrainerBase:
         self._prepared = False
         self._setup_seconds = 0.0
         self._compiled: nn.Module | None = None
+        self._with_liger: nn.Module | None = None
+        self._background = BackgroundWriter()
+        self._writer: WriteNow | WriteLater = WriteNow()
         self._pending_tokens = 0
         self._eval_dataloaders: dict[str, Any] = {}
+        self._evaluated_before: set[str] = set()
+        self._lengths = LengthCache()
+        self._whole_dataset: tuple[Any, Any] | None = None
         self._run: TrainingRun | None = None
         self._remember_arguments()
 
@@ -162,13 +182,15 @@ class TrainerBase:
 
         What somebody set on the Trainer itself stays, unless the argument that it came from was changed too.
         """
-        import_module("..lightning_runs", __package__)  # Lightning: a second that no measured time should hold
+        with host_rng_untouched():  # an import of Lightning draws from Python's generator
+            import_module("..lightning_runs", __package__)  # a second that no measured time should hold
         args = self.args
         if isinstance(args, TrainingArguments):
             raise_for_problems(args)
             raise_for_unsupported(args)
+            self.plan.strategy.check(args, self.model)
         changed = {name for name, value in self._derived_from.items() if getattr(args, name) != value}
-        if "per_device_train_batch_size" in changed:
+        if changed & {"per_device_train_batch_size", "auto_find_batch_size"}:
             self._train_batch_size = args.train_batch_size
         if "label_names" in changed and args.label_names is not None:
             self.label_names = args.label_names
@@ -179,7 +201,8 @@ class TrainerBase:
         self._remember_arguments()
 
     def _remember_arguments(self) -> None:
-        names = ("per_device_train_batch_size", "label_names", "label_smoothing_factor", "neftune_noise_alpha")
+        names = ("per_device_train_batch_size", "auto_find_batch_size", "enable_jit_checkpoint")
+        names += ("label_names", "label_smoothing_factor", "neftune_noise_alpha")
         self._derived_from = {name: copy.copy(getattr(self.args, name)) for name in names}
 
     def _set_up_callbacks(self, callbacks: list[Any]) -> None:
@@ -202,6 +225,9 @@ class TrainerBase:
     def _validate_args(self) -> None:
         """What can be checked once model and data are there; an override point of some libraries."""
 
+    def _set_up_hub(self) -> None:
+        """Make the repository that the arguments name; nothing where nobody uploads."""
+
     def _seed(self) -> None:
         if self.args.full_determinism:
             enable_full_determinism(self.args.seed)
@@ -215,9 +241,15 @@ class TrainerBase:
     @property
     def plan(self) -> RunPlan:
         """What the arguments become in Lightning; prints as a table."""
-        checkpointing = self.args.gradient_checkpointing or getattr(self.model, "is_gradient_checkpointing", False)
-        unused = not (models.is_pretrained(self.model) and checkpointing)
-        return translate(self.args, find_unused_parameters=unused)
+        wanted, _ = checkpointing(self.args)
+        name = next((name for name in _CHECKPOINTING if hasattr(self.model, name)), "")
+        unused = not (models.is_pretrained(self.model) and (wanted or getattr(self.model, name, False)))
+        return translate(self.args, find_unused_parameters=unused, model=self.model)
+
+    def _share_of(self, batch_size: int) -> int:
+        """Samples that one process gets of a batch: all of it, but where batches are split."""
+        config: Any = self.args.accelerator_config
+        return share_of(batch_size, self.args.world_size, config.split_batches)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """As `transformers.Trainer.call_model_init`: a new model, for a trial if it takes one."""

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import logging
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch import nn
 
-from ...callbacks import TrainerControl, TrainerState, collect_states
-from ...lightning_modules import checkpoints
+from ...callbacks import TrainerControl, TrainerState, collect_states, reads_checkpoints
+from ...lightning_modules import checkpoints, sharding
 from ...lightning_modules.checkpoints import (
     OPTIMIZER_NAME,
     PREFIX_CHECKPOINT_DIR,
+    SCALER_NAME,
     SCHEDULER_NAME,
     TRAINER_STATE_NAME,
     TRAINING_ARGS_NAME,
+    WriteLater,
+    WriteNow,
 )
+from ...lightning_modules.collect import map_nested
 from ...lightning_modules.seeding import load_rng_file, restore_rng_state, save_rng_file
 from .. import models
 from .checks import CheckpointNotFoundError
@@ -33,66 +39,167 @@ logger = logging.getLogger(__name__)
 class Saving(Reporting):
     """From memory to folders, and back."""
 
+    background_checkpoints: int | None = 16 * 2**20
+    """From this many bytes on, periodic checkpoints are copied in memory and written while the training goes on.
+
+    Smaller ones are written at once, as that takes no time to speak of; all are with None. An override of
+    `save_model`, or a callback that looks at the files, always finds them written.
+    """
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As `transformers.Trainer.save_model`: the model, what processes its data, and the arguments.
 
         Args:
             output_dir: the folder, by default that of the arguments. Written by the main process only.
         """
-        if self.args.should_save:
-            self._save(str(self.args.output_dir) if output_dir is None else output_dir)
+        folder = str(self.args.output_dir) if output_dir is None else output_dir
+        sharded = self._sharded
+        if sharded is not None:
+            weights = sharding.whole_state_dict(sharded, keep=self.args.should_save)
+            if self.args.should_save:
+                self._save(folder, state_dict=weights)
+        elif self.args.should_save:
+            self._save(folder)
+        if not _internal_call:
+            self._model_saved()
+
+    def _model_saved(self) -> None:
+        """What follows when a script has saved the model; nothing where nobody uploads."""
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         folder = str(self.args.output_dir) if output_dir is None else output_dir
         os.makedirs(folder, exist_ok=True)
         logger.info("Saving the model to %s", folder)
-        checkpoints.save_weights(models.unwrap_model(self.model), folder, state_dict=state_dict)
+        self._writer.weights(models.unwrap_model(self.model), folder, state_dict=state_dict)
         processing = self.processing_class or getattr(self.data_collator, "tokenizer", None)
         if processing is not None and hasattr(processing, "save_pretrained"):
             processing.save_pretrained(folder)
         checkpoints.save_torch(_without_tokens(self.args), os.path.join(folder, TRAINING_ARGS_NAME))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Write `checkpoint-{step}`: beside its name, so that nobody ever sees half of one, then rename it."""
+        """Write `checkpoint-{step}`: beside its name, so that nobody ever sees half of one, then rename it.
+
+        Raises:
+            DiskFullError: there is not enough space for it; nothing has been written.
+        """
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
+        self._finish_writing()
         run_dir = self._get_output_dir(trial)
         final = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        with self._staged(final) as folder:
+        with self._staged(final, run_dir) as folder:
             self.save_model(str(folder), _internal_call=True)
             self._note_best_checkpoint(run_dir, final)
-            if not self.args.save_only_model:
+            if self._saves_training_state():
                 self._save_optimizer_and_scheduler(str(folder))
+                self._save_scaler(str(folder))
                 self._save_rng_state(str(folder))
+                self._save_data_state(str(folder))
             if self.args.should_save:
                 self.state.stateful_callbacks = collect_states(self._stateful_callbacks())
                 self.state.save_to_json(folder / TRAINER_STATE_NAME)
-        if self.args.should_save:
-            checkpoints.rotate_checkpoints(
-                run_dir,
-                self.args.save_total_limit,
-                best_model_checkpoint=self.state.best_model_checkpoint,
-                newest=final,
-            )
+        self._checkpoint_saved(final)
+
+    def _checkpoint_saved(self, checkpoint: Path) -> None:
+        """What follows when a checkpoint is written, or on its way; nothing where nobody uploads."""
 
     @contextlib.contextmanager
-    def _staged(self, final: Path) -> Iterator[Path]:
+    def _staged(self, final: Path, run_dir: str) -> Iterator[Path]:
         """The folder in the making, shared by all processes; the one that saves begins and commits it."""
-        owner = self._from_main_process(checkpoints.owner_token())
-        folder = checkpoints.staging_path(final, owner)
+        owner = self._from_main_process(checkpoints.owner_token() if self._has_room(run_dir) else "")
+        if not owner:
+            raise checkpoints.DiskFullError(final, self._bytes_to_save(), checkpoints.free_space(final))
         if self.args.should_save:
             checkpoints.begin(final, owner)
         self.accelerator.wait_for_everyone()
+        folder = checkpoints.staging_path(final, owner)
+        undo = partial(checkpoints.abort, folder)
+        self._writer = WriteLater(self._background) if self._may_write_later() else WriteNow()
         try:
             yield folder
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                best = self.state.best_model_checkpoint
+                self._writer.finish(partial(self._commit, folder, final, run_dir, best), undo)
         except BaseException:
             if self.args.should_save:
-                checkpoints.abort(folder)
+                undo()
             raise
+        finally:
+            self._writer = WriteNow()
         self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            checkpoints.commit(folder, final)
+
+    def _has_room(self, run_dir: str) -> bool:
+        """Whether the next checkpoint fits on the disk, if need be in the place of an older one."""
+        if not self.args.should_save:
+            return True
+        best = self.state.best_model_checkpoint
+        limit = self.args.save_total_limit
+        older = checkpoints.sort_checkpoints(run_dir, best_model_checkpoint=best)[:-1] if limit else []
+        spare = [path for path in older if best is None or not os.path.exists(best) or not os.path.samefile(path, best)]
+        try:
+            doomed = checkpoints.require_space(run_dir, self._bytes_to_save(), spare=spare)
+        except checkpoints.DiskFullError:
+            return False
+        for path in doomed:
+            logger.info("Removing %s before the next checkpoint is written: the disk is nearly full", path)
+            checkpoints.discard(path)
+        return True
+
+    def _saves_training_state(self) -> bool:
+        """Whether a checkpoint is to hold more than the model."""
+        return not self.args.save_only_model
+
+    def _bytes_to_save(self) -> int:
+        optimizer = [] if not self._saves_training_state() else list(getattr(self.optimizer, "state", {}).values())
+        if self._sharded is not None:  # parts of about the same size; only all processes together could say it exactly
+            parts = map_nested(sharding.own_part, [*self.model.parameters(), *self.model.buffers(), *optimizer])
+            return checkpoints.bytes_of(parts) * self.args.world_size
+        return checkpoints.bytes_of([self.model.state_dict(), optimizer])
+
+    def _commit(self, folder: Path, final: Path, run_dir: str, best: str | None) -> None:
+        checkpoints.write_manifest(folder)
+        checkpoints.commit(folder, final)
+        limit = self.args.save_total_limit
+        checkpoints.rotate_checkpoints(run_dir, limit, best_model_checkpoint=best, newest=final)
+
+    def _may_write_later(self) -> bool:
+        """Whether nobody can tell that the files come a little later: no override, and no callback that reads them."""
+        least = self.background_checkpoints
+        if least is None or self._run is None or self._sharded is not None or self._bytes_to_save() < least:
+            return False
+        own = all(_is_own(self, name) for name in ("save_model", "_save", "_save_checkpoint"))
+        return own and not any(reads_checkpoints(callback) for callback in self.callback_handler.callbacks)
+
+    def _save_or_warn(self, model: nn.Module, trial: Any) -> None:
+        """Write a periodic checkpoint; a full disk ends in a warning, and the training goes on."""
+        try:
+            self._save_checkpoint(model, trial)
+        except OSError as error:
+            checkpoints.warn_if_disk_full(error, self._get_output_dir(trial))
+            self.control.should_save = False
+        else:
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    def _end_writing(self) -> None:
+        """Let nothing be on its way when `train` is left, be it by an exception, which goes first."""
+        try:
+            self._background.wait()
+        except Exception as error:
+            logger.warning("The last checkpoint could not be written: %s", error)
+        self._background.snapshot.release()
+
+    def _finish_writing(self) -> None:
+        """Wait for the checkpoint that is on its way, on all processes; only a full disk is forgiven."""
+        try:
+            self._background.wait()
+        except Exception as error:
+            checkpoints.warn_if_disk_full(error, str(self.args.output_dir))
         self.accelerator.wait_for_everyone()
+        self._writing_finished()
+
+    def _writing_finished(self) -> None:
+        """What follows when no checkpoint is on its way any more; nothing where nobody uploads."""
 
     def _from_main_process(self, value: str) -> str:
         if self.args.world_size == 1:
@@ -109,9 +216,14 @@ class Saving(Reporting):
             self.state.best_model_checkpoint = str(best)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if not self.args.should_save:
+        sharded, keep = self._sharded, self.args.should_save
+        if sharded is not None:
+            state = sharding.whole_optimizer_state(sharded, self.optimizer, keep=keep)
+        else:
+            state = self.optimizer.state_dict() if keep else {}
+        if not keep:
             return
-        checkpoints.save_torch(self.optimizer.state_dict(), os.path.join(output_dir, OPTIMIZER_NAME))
+        self._writer.tensors(state, os.path.join(output_dir, OPTIMIZER_NAME))
         if self.lr_scheduler is not None:
             checkpoints.save_torch(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER_NAME))
 
@@ -122,13 +234,36 @@ class Saving(Reporting):
         if not os.path.isfile(optimizer) or not os.path.isfile(scheduler):
             logger.warning("%s has no optimizer or schedule: training goes on with new ones.", checkpoint)
             return
-        self.optimizer.load_state_dict(checkpoints.load_torch(optimizer))
+        state = checkpoints.load_torch(optimizer)
+        sharded = self._sharded
+        if sharded is not None:
+            sharding.load_whole_optimizer_state(sharded, self.optimizer, state)
+        else:
+            self.optimizer.load_state_dict(state)
         self.lr_scheduler.load_state_dict(checkpoints.load_torch(scheduler))
+
+    def _save_scaler(self, output_dir: str) -> None:
+        scaler = self.accelerator.scaler
+        if scaler is not None and self.args.should_save:
+            checkpoints.save_torch(scaler.state_dict(), os.path.join(output_dir, SCALER_NAME))
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        scaler = self.accelerator.scaler
+        if checkpoint is None or scaler is None:
+            return
+        path = os.path.join(checkpoint, SCALER_NAME)
+        if os.path.isfile(path):
+            scaler.load_state_dict(checkpoints.load_torch(path))
+        else:
+            logger.warning("%s has no %s: fp16 goes on with a new loss scale.", checkpoint, SCALER_NAME)
 
     def _save_rng_state(self, output_dir: str) -> None:
         distributed = self.args.world_size > 1
         name = checkpoints.rng_state_name(self.args.process_index if distributed else None)
         save_rng_file(os.path.join(output_dir, name), distributed)
+
+    def _save_data_state(self, output_dir: str) -> None:
+        """Where the training stands in its data; nothing where there is no training."""
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is None:
@@ -141,13 +276,36 @@ class Saving(Reporting):
         restore_rng_state(load_rng_file(path), distributed)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        checkpoints.load_weights(models.unwrap_model(self.model if model is None else model), resume_from_checkpoint)
+        checkpoints.load_weights(self._whole(self.model if model is None else model), resume_from_checkpoint)
+
+    def _whole(self, model: nn.Module) -> Any:
+        """The user's model, which if it is spread over processes appears as if it were not."""
+        called = models.to_call(model, self.model_wrapped)
+        return sharding.WholeModel(called) if sharding.is_sharded(called) else models.unwrap_model(model)
+
+    @property
+    def _sharded(self) -> nn.Module | None:
+        """What to call in the place of the model, if that is spread over processes."""
+        called = models.to_call(self.model, self.model_wrapped)
+        return called if sharding.is_sharded(called) else None
+
+    def _best_was_saved(self) -> bool:
+        """Whether there is a best checkpoint; it is said if it is not that of the best evaluation."""
+        best, step = self.state.best_model_checkpoint, self.state.best_global_step
+        if step and Path(best or "").name != f"{PREFIX_CHECKPOINT_DIR}-{step}":
+            logger.warning(
+                "The best evaluation was at step %s, of which there is no checkpoint: %s. Evaluate and save at the same "
+                "steps, or set save_strategy='best', to have the best one.",
+                step,
+                "the last model is kept" if best is None else f"{best}, the best of those before it, is loaded",
+            )
+        return best is not None
 
     def _load_best_model(self) -> None:
         best = str(self.state.best_model_checkpoint)
         logger.info("Loading the best model from %s (%s)", best, self.state.best_metric)
         if not checkpoints.problems(best, training_state=False):
-            checkpoints.load_weights(models.unwrap_model(self.model), best)
+            checkpoints.load_weights(self._whole(self.model), best)
             return
         logger.warning(
             "The best checkpoint %s is not there, or damaged, so the last model is kept. With several machines, set "
@@ -185,12 +343,17 @@ class Saving(Reporting):
             return self._newest_checkpoint()
         folder = os.fspath(resume_from_checkpoint)
         if not os.path.isdir(folder):
+            folder = self._checkpoint_elsewhere(folder) or folder
+        if not os.path.isdir(folder):
             raise CheckpointNotFoundError(
                 f"Can't find a valid checkpoint at {folder!r}: there is no such folder. Pass a folder checkpoint-N, or "
                 "resume_from_checkpoint=True for the newest one in output_dir."
             )
         checkpoints.require_intact(folder)
         return folder
+
+    def _checkpoint_elsewhere(self, name: str) -> str | None:
+        """The folder of a checkpoint that is not here by that name; None where there is no other place to look."""
 
     def _newest_checkpoint(self) -> str:
         folder = str(self.args.output_dir)
@@ -203,7 +366,14 @@ class Saving(Reporting):
         return newest
 
     def _state_of(self, checkpoint: str) -> TrainerState:
-        return TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
+        """The state in a checkpoint; intervals that it does not name, as Lightning has others, are the present ones."""
+        path = os.path.join(checkpoint, TRAINER_STATE_NAME)
+        stored = TrainerState.load_from_json(path)
+        named = json.loads(Path(path).read_text(encoding="utf-8"))
+        for name in ("logging_steps", "eval_steps", "save_steps", "train_batch_size"):
+            if name not in named:
+                setattr(stored, name, getattr(self.state, name))
+        return stored
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.args.output_dir)
@@ -216,3 +386,8 @@ def _without_tokens(args: Any) -> Any:
         if name.endswith("_token"):
             setattr(copied, name, None)
     return copied
+
+
+def _is_own(trainer: Saving, name: str) -> bool:
+    """Whether a method is the one of this module, not an override."""
+    return getattr(getattr(trainer, name), "__func__", None) is getattr(Saving, name)

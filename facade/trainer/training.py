@@ -6,31 +6,33 @@ import logging
 import math
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from ...callbacks import TrainerState, collect_states
 from ...lightning_modules import checkpoints
-from ...lightning_modules.windows import WindowLoader
 from ..metrics import speed_metrics
 from ..results import TrainingLength, TrainOutput
 from ..sizes import has_length
+from .batch_size import BatchSizeFinding
 from .evaluating import Evaluating
+from .hub import HubSide
 from .optimization import OptimizationSteps
+from .position import DataPosition
 from .preparing import ModelPreparation
-from .saving import Saving
-from .tokens import TokenCounting
+from .signals import Interruption
 
 if TYPE_CHECKING:
+    from ...lightning_modules.windows import WindowLoader
     from ..run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
 
-class Training(Evaluating, OptimizationSteps, ModelPreparation, TokenCounting, Saving):
+class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding, DataPosition, Interruption, HubSide):
     """From the first step to the last."""
 
     def train(
@@ -52,20 +54,32 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, TokenCounting, S
         Raises:
             ValueError: there is nothing to train on, or the checkpoint is damaged.
             FileNotFoundError: the checkpoint is not there.
+            SystemExit: a signal ended the training, and a checkpoint to go on from is written; see
+                `enable_jit_checkpoint`.
         """
+        with self._signals_passed_on(), self._uploads_quiet():
+            return self._train_from(resume_from_checkpoint, trial, ignore_keys_for_eval)
+
+    def _train_from(
+        self, resume_from_checkpoint: str | bool | None, trial: Any, ignore_keys_for_eval: list[str] | None
+    ) -> TrainOutput:
         self._take_up_arguments()
+        self._take_up_jit_checkpoint()
+        self._take_up_hub()
         checkpoint = self._find_checkpoint(resume_from_checkpoint)
         self._require_data()
         self._memory_tracker.start("train")
         self.is_in_train = True
         try:
             self._renew_model(trial)
+            self._apply_liger_kernels()
             if self.args.fp16_full_eval or self.args.bf16_full_eval:
                 self._move_model_to_device(self.model, self.args.device)
             self._trial = trial
             if checkpoint is not None:
                 self._load_from_checkpoint(checkpoint)
-            return self._train(checkpoint, trial, ignore_keys_for_eval)
+            with self._same_global_batch(checkpoint):
+                return self._until_it_fits(lambda: self._train(checkpoint, trial, ignore_keys_for_eval), checkpoint)
         finally:
             self.is_in_train = False
             self._memory_tracker.drop()
@@ -97,7 +111,7 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, TokenCounting, S
     def get_total_train_batch_size(self, args: Any) -> int:
         """As `transformers.Trainer.get_total_train_batch_size`: samples of one optimizer step, over all processes."""
         data_parallel = args.world_size // self.get_tp_size() // self.get_cp_size() // self.get_sp_size()
-        return self._train_batch_size * args.gradient_accumulation_steps * data_parallel
+        return self._share_of(self._train_batch_size) * args.gradient_accumulation_steps * data_parallel
 
     def get_tp_size(self) -> int:
         """As `transformers.Trainer.get_tp_size`: processes that share one copy of each layer."""
@@ -118,12 +132,20 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, TokenCounting, S
         dataloader = self.get_train_dataloader()
         length = self.set_initial_training_values(self.args, dataloader)
         self._start_state(length, checkpoint, trial)
-        windows = self._windows(dataloader, length, checkpoint)
+        windows = self._windows(dataloader, length, checkpoint, self._read_window)
         self._announce(length, checkpoint, windows)
         self._clean_up_run_dir(trial)
         self._initial_num_input_tokens_seen = self.state.num_input_tokens_seen
         self._prepared = True
-        run = TrainingRun(self, length, windows, checkpoint=checkpoint, trial=trial, ignore_keys=ignore_keys)
+        run = TrainingRun(
+            self,
+            length,
+            windows,
+            checkpoint=checkpoint,
+            trial=trial,
+            ignore_keys=ignore_keys,
+            pact=self._memory_pact(),
+        )
         endless = length.num_train_epochs == sys.maxsize
         if self.state.global_step >= length.max_steps or windows.epoch >= length.num_train_epochs:
             run.skip()
@@ -134,6 +156,7 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, TokenCounting, S
                 run_fit(run, windows, max_epochs=-1 if endless else length.num_train_epochs)
         finally:
             self._run = None
+            self._end_writing()
         if run.evaluated_last:  # no step put it back in training mode, and scripts go on to use it
             self.model.eval()
         return self._output
@@ -149,10 +172,13 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, TokenCounting, S
         metrics["train_loss"] = train_loss
         self._memory_tracker.stop("train", metrics)
         self._log(metrics)
-        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
-            self._load_best_model()
-        self._keep_only_best_checkpoint(run.trial)
+        self._finish_writing()
+        if not self._is_leaving:
+            if self.args.load_best_model_at_end and self._best_was_saved():
+                self._load_best_model()
+            self._keep_only_best_checkpoint(run.trial)
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+        self._finish_hub(last_push=run.trial is None and not self._is_leaving)
         self._output = TrainOutput(self.state.global_step, train_loss, metrics)
 
     def _maybe_log_save_evaluate(
@@ -169,6 +195,7 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, TokenCounting, S
         """Do what the control asks for at the end of a step, or of an epoch."""
         run = self._run
         assert run is not None
+        self._push_what_is_written()
         if self.control.should_log and self.state.global_step > run.last_logged:
             steps = self.state.global_step - run.last_logged
             logs: dict[str, float] = {"loss": run.take_loss() / steps}
@@ -183,11 +210,10 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, TokenCounting, S
             metrics = self._evaluate(trial, ignore_keys_for_eval)
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
             if self.args.save_strategy == "best":
-                self.control.should_save = is_best
+                self.control.should_save = is_best or self._is_leaving
         if self.control.should_save:
             self._flush_input_tokens()
-            self._save_checkpoint(model, trial)
-            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+            self._save_or_warn(model, trial)
 
     def _require_data(self) -> None:
         """Say at once, and before anything is written, that there is nothing to train on."""
@@ -222,13 +248,16 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, TokenCounting, S
             stored = self._state_of(checkpoint)
             self._warn_of_differences(stored)
             self.state = stored
+            if self.args.auto_find_batch_size:
+                self.state.train_batch_size = self._train_batch_size
             self._load_callback_state()
         self.state.init_training_references(self, length.max_steps, length.num_train_epochs, trial)
 
     def _warn_of_differences(self, stored: TrainerState) -> None:
         """Intervals and batch size come from the checkpoint, so say where the arguments want something else."""
         now = self.state
-        names = ("logging_steps", "eval_steps", "save_steps", "train_batch_size")
+        names = ["logging_steps", "eval_steps", "save_steps"]
+        names += [] if self.args.auto_find_batch_size else ["train_batch_size"]
         changed = [
             f"{name} is {getattr(stored, name)} in the checkpoint and {getattr(now, name)} in the arguments"
             for name in names
@@ -237,26 +266,8 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, TokenCounting, S
         if changed:
             logger.warning("The checkpoint was made with other arguments: %s.", "; ".join(changed))
 
-    def _windows(self, dataloader: DataLoader, length: TrainingLength, checkpoint: str | None) -> WindowLoader:
-        windows = WindowLoader(
-            dataloader,
-            accumulation=self.args.gradient_accumulation_steps,
-            batches=length.steps_in_epoch if has_length(dataloader) else None,
-            windows=length.num_update_steps_per_epoch,
-            read=lambda batches, size: self.get_batch_samples(batches, size, self.args.device),
-        )
-        if checkpoint is not None:
-            epoch, done = self._position(length, has_length(dataloader))
-            done = 0 if self.args.ignore_data_skip else done
-            windows.start_at(epoch, done, on_positioned=lambda: self._load_rng_state(checkpoint))
-        return windows
-
-    def _position(self, length: TrainingLength, sized: bool) -> tuple[int, int]:
-        """Epoch and window at which the state says that the training stood."""
-        if sized:
-            return divmod(self.state.global_step, length.num_update_steps_per_epoch)
-        epoch, part = divmod(self.state.epoch, 1)
-        return int(epoch), round(part * length.num_update_steps_per_epoch)
+    def _read_window(self, batches: Iterator[Any], size: int) -> tuple[list[Any], Any]:
+        return self.get_batch_samples(batches, size, self.args.device)
 
     def _length_of_stream(self, args: Any, each_step: int) -> TrainingLength:
         if args.max_steps <= 0:

@@ -1,0 +1,74 @@
+"""Nested data as tensors and plain values, so that a checkpoint can hold it and nothing is unpickled to read it."""
+
+from __future__ import annotations
+
+import sys
+from collections import UserDict
+from typing import Any
+
+import numpy as np
+import torch
+
+_LEAVES = (type(None), bool, int, float, complex, str, bytes)
+
+
+class NotPlainError(TypeError):
+    """Something in the data cannot be written down as plain values."""
+
+
+def to_plain(value: Any) -> Any:
+    """Write down tensors, arrays, plain values, and dicts, lists and tuples of them, named ones and subclasses too.
+
+    Raises:
+        NotPlainError: there is something else in it.
+    """
+    kind = type(value)
+    if kind in _LEAVES:
+        return value
+    if kind in (torch.Tensor, np.ndarray) and not (kind is np.ndarray and value.dtype.hasobject):
+        return value
+    if isinstance(value, np.generic):
+        return {"kind": "numpy", "items": np.asarray(value)}
+    if isinstance(value, (dict, UserDict)):
+        items = [[to_plain(key), to_plain(item)] for key, item in value.items()]
+        return {"kind": "mapping", "class": _name_of(kind, dict), "items": items}
+    if isinstance(value, (list, tuple)):
+        base = list if isinstance(value, list) else tuple
+        return {"kind": base.__name__, "class": _name_of(kind, base), "items": [to_plain(item) for item in value]}
+    raise NotPlainError(f"a {kind.__module__}.{kind.__qualname__} is neither a tensor nor a plain value")
+
+
+def from_plain(written: Any) -> Any:
+    """Make again what `to_plain` wrote down.
+
+    A class is never imported for it. One that the program has imported itself is used, if it is a kind of dict, list
+    or tuple; otherwise its contents come in an ordinary one.
+    """
+    if not isinstance(written, dict):
+        return written
+    kind, items = written["kind"], written["items"]
+    if kind == "numpy":
+        return items[()]
+    cls = _class_of(written["class"])
+    if kind == "mapping":
+        made = {from_plain(key): from_plain(item) for key, item in items}
+        return cls(made) if cls is not None and issubclass(cls, (dict, UserDict)) else made
+    parts = [from_plain(item) for item in items]
+    if kind == "list":
+        return cls(parts) if cls is not None and issubclass(cls, list) else parts
+    if cls is not None and issubclass(cls, tuple):
+        return cls(*parts) if hasattr(cls, "_fields") else cls(parts)
+    return tuple(parts)
+
+
+def _name_of(kind: type, usual: type) -> list[str] | None:
+    return None if kind is usual else [kind.__module__, kind.__qualname__]
+
+
+def _class_of(name: list[str] | None) -> type | None:
+    if name is None:
+        return None
+    found: Any = sys.modules.get(name[0])
+    for part in name[1].split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) else None

@@ -1,0 +1,204 @@
+"""How far a loader has read an epoch, kept so that another process can go on from there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from torch.utils.data import IterableDataset
+
+from .collect import find_batch_size
+from .plain import NotPlainError, from_plain, to_plain
+from .seeding import capture_host_rng, restore_host_rng
+from .streams import is_resumable
+from .worker_states import ENDED, Fetched, ResumedWorkers, WorkerStates, next_worker
+
+NOTHING: Any = object()
+"""What is read after the last batch."""
+
+
+class ReadLoader(Protocol):
+    """What is asked of a loader to know, and to find again, how far it was read."""
+
+    dataset: Any
+    batch_sampler: Any
+    batch_size: int | None
+    num_workers: int
+    persistent_workers: bool
+    worker_init_fn: Any
+
+    @property
+    def order_seed(self) -> int | None:
+        """The seed of the order."""
+        ...
+
+    @order_seed.setter
+    def order_seed(self, seed: int | None) -> None: ...
+
+    def skip(self, batches: int, blanks: int = 0) -> None:
+        """Pass over batches at the start of the next iteration."""
+        ...
+
+    def batches_resumed(
+        self, worker_init_fn: Callable[[int], None] | None, *, draws_seed: bool = True
+    ) -> Iterator[Any]:
+        """The batches, as an interrupted iteration gave them."""
+        ...
+
+
+class Reading:
+    """What one iteration of a loader has read so far.
+
+    Attributes:
+        handed_out: batches that the training has got.
+        ahead: the batch that was read after them, `NOTHING` if there is none.
+        start: the generators when the iteration began: they give its order, and the seeds of its workers, once more.
+        renewed: whether the workers began with it, and their seed was drawn; persistent ones began with the first.
+    """
+
+    def __init__(self) -> None:
+        self.handed_out = 0
+        self.ahead: Any = NOTHING
+        self.start: dict[str, Any] | None = None
+        self.renewed = True
+        self._workers, self._workers_before, self._workers_at_start = WorkerStates(), WorkerStates(), WorkerStates()
+
+    def next_epoch(self, *, tracked: bool, persistent: bool) -> Reading:
+        """That of the next iteration.
+
+        Args:
+            tracked: whether a checkpoint may want to know.
+            persistent: workers go on as they are.
+        """
+        made = Reading()
+        made.start = capture_host_rng() if tracked else None
+        if persistent:
+            made._workers = self._workers.between_epochs()
+            made._workers_at_start = made._workers.copy()
+            made.renewed = self.start is None
+        return made
+
+    def take_up(self, state: dict[str, Any]) -> None:
+        """Know of the workers what a `state_dict` knew of them."""
+        for name, key in (("_workers", "workers"), ("_workers_at_start", "workers_at_start")):
+            known, stored = WorkerStates(), state.get(key)
+            if stored is not None:
+                known.states, known.last = dict(stored["states"]), stored["last"]
+                setattr(self, name, known)
+
+    def fetch(self, batches: Iterator[Any]) -> Any:
+        """The next batch, or `NOTHING`."""
+        item = next(batches, NOTHING)
+        if isinstance(item, Fetched):
+            self._workers_before = self._workers.copy()
+            item = self._workers.take(item)
+        self.ahead = item
+        return item
+
+    def state_dict(self, loader: ReadLoader) -> dict[str, Any]:
+        """See the loader's `state_dict`."""
+        state: dict[str, Any] = {"handed_out": self.handed_out, "start": self.start, "renewed": self.renewed}
+        state["seed"] = loader.order_seed
+        workers = self._workers
+        try:
+            state["ahead"] = None if self.ahead is NOTHING else [to_plain(self.ahead)]
+        except NotPlainError:
+            workers = self._workers_before
+        if loader.num_workers > 0:
+            now, first = workers, self._workers_at_start
+            return {
+                **state,
+                "workers": now.state_dict(loader.num_workers),
+                "workers_at_start": first.state_dict(loader.num_workers),
+            }
+        if "ahead" in state and isinstance(loader.dataset, IterableDataset) and is_resumable(loader.dataset):
+            short = find_batch_size(self.ahead) != loader.batch_size
+            state |= _written("dataset", ENDED if short else loader.dataset.state_dict())  # type: ignore[attr-defined]
+        return state
+
+
+class Resumption:
+    """Brings a loader to where a `state_dict` says it stood.
+
+    Args:
+        state: of the loader.
+        on_ready: see the loader's `load_state_dict`.
+    """
+
+    def __init__(self, state: dict[str, Any], on_ready: Callable[[], None] | None) -> None:
+        self.state = state
+        self.on_ready = on_ready
+        self.epoch: int = state["epoch"]
+
+    @property
+    def knows_next(self) -> bool:
+        """Whether the state holds the batch that had been read ahead, so that it need not be read again."""
+        return bool(self.state.get("ahead"))
+
+    def start(self, loader: ReadLoader, reading: Reading) -> tuple[Iterator[Any], Any]:
+        """Begin the iteration; returns its iterator, and the first batch to hand out."""
+        reading.handed_out = self.state["handed_out"]
+        if self.state["start"] is not None:
+            reading.start = self.state["start"]
+            restore_host_rng(self.state["start"])
+        reading.renewed = self.state["renewed"]
+        reading.take_up(self.state)
+        loader.order_seed = self.state["seed"]
+        batches = self._at_position(loader)
+        if not self.knows_next:
+            return batches, reading.fetch(batches)
+        reading.ahead = from_plain(self.state["ahead"][0])
+        if self.on_ready is not None:
+            self.on_ready()
+        return batches, reading.ahead
+
+    def _at_position(self, loader: ReadLoader) -> Iterator[Any]:
+        skip = self.state["handed_out"] + self.knows_next
+        workers = self._workers(loader)
+        if isinstance(loader.dataset, IterableDataset):
+            return self._in_stream(loader, skip, workers)
+        blanks = 0 if workers is None else next_worker(workers)
+        loader.skip(skip, blanks)
+        batches = self._resumed(loader, workers)
+        loader.batch_sampler.peek()  # what the sampler draws belongs to the start
+        return _after(batches, blanks)
+
+    def _in_stream(self, loader: ReadLoader, skip: int, workers: dict[str, Any] | None) -> Iterator[Any]:
+        """A stream with a state goes on from it; any other is read again, up to where it was."""
+        if "dataset" in self.state:
+            if self.state["dataset"] == ENDED:
+                return iter(())
+            loader.dataset.load_state_dict(self.state["dataset"])
+            return self._resumed(loader, None)
+        if workers is not None and _go_on(workers) and not (loader.persistent_workers and next_worker(workers)):
+            return self._resumed(loader, workers, next_worker(workers))
+        return _after(self._resumed(loader, self._workers(loader, "workers_at_start")), skip)
+
+    def _resumed(self, loader: ReadLoader, workers: dict[str, Any] | None, first: int = 0) -> Iterator[Any]:
+        set_up = None if workers is None else ResumedWorkers(workers, loader.worker_init_fn, first)
+        return loader.batches_resumed(set_up, draws_seed=self.state["renewed"])
+
+    def _workers(self, loader: ReadLoader, name: str = "workers") -> dict[str, Any] | None:
+        state = self.state.get(name)
+        return None if state is None or state["workers"] != loader.num_workers else state
+
+
+def _go_on(workers: dict[str, Any]) -> bool:
+    """Whether the streams in all workers that gave a batch can go on from a state."""
+    states = [state for _, state in workers["states"]]
+    return bool(states) and all(state.get("dataset", ENDED) != ENDED for state in states)
+
+
+def _after(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """The same iterator, after so many items."""
+    next(itertools.islice(batches, count, count), None)
+    return batches
+
+
+def _written(name: str, value: Any) -> dict[str, Any]:
+    try:
+        to_plain(value)
+    except NotPlainError:
+        return {}
+    return {name: value}

@@ -1,0 +1,134 @@
+"""Random generators and streams in the worker processes of a data loader: told to the training, and restored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from .plain import NotPlainError, from_plain, to_plain
+from .seeding import capture_host_rng, restore_host_rng, same_rng
+from .streams import is_resumable
+
+ENDED = "ended"
+"""The state of a stream that has been read to its end."""
+
+
+class Fetched(NamedTuple):
+    """A batch from a worker, and how the worker was left by it."""
+
+    batch: Any
+    worker: int
+    state: Any
+    """What `to_plain` gives of a dict: `rng` if the generators moved since the last batch, `dataset` if it has a
+    state. None if there is nothing to tell."""
+
+
+class ReportingCollate:
+    """A `collate_fn` whose batches tell, in a worker, how they leave it.
+
+    Args:
+        collate: makes the batch.
+        batch_size: samples of a full batch, None where samples are not put together.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any], batch_size: int | None) -> None:
+        self.collate = collate
+        self.batch_size = batch_size
+        self._rng: Any = None
+
+    def __call__(self, samples: Any) -> Any:
+        """The batch, in a worker as a `Fetched`; of no samples, as for a blank, there is none."""
+        info = get_worker_info()
+        if info is None:
+            return self.collate(samples)
+        if isinstance(samples, list) and not samples:
+            return Fetched(None, info.id, None)
+        return Fetched(self.collate(samples), info.id, self._news(info.dataset, samples))
+
+    def _news(self, dataset: Any, samples: Any) -> Any:
+        news = {}
+        rng = capture_host_rng()
+        if self._rng is None or not same_rng(rng, self._rng):
+            news["rng"] = self._rng = rng
+        if isinstance(dataset, IterableDataset) and is_resumable(dataset):
+            ended = isinstance(samples, list) and len(samples) != self.batch_size
+            news["dataset"] = ENDED if ended else dataset.state_dict()  # type: ignore[attr-defined]
+        try:
+            return to_plain(news) if news else None
+        except NotPlainError:
+            return None
+
+
+class WorkerStates:
+    """How each worker was left by the last batch that came from it, in the order of the batches."""
+
+    def __init__(self) -> None:
+        self.states: dict[int, Any] = {}
+        self.last: int | None = None
+
+    def take(self, fetched: Fetched) -> Any:
+        """Note what came with a batch; returns the batch."""
+        self.last = fetched.worker
+        if fetched.state is not None:
+            self.states[fetched.worker] = {**self.states.get(fetched.worker, {}), **from_plain(fetched.state)}
+        return fetched.batch
+
+    def between_epochs(self) -> WorkerStates:
+        """As they are, for an epoch that begins with the first worker again."""
+        made = self.copy()
+        made.last = None
+        return made
+
+    def copy(self) -> WorkerStates:
+        """As it is now."""
+        made = WorkerStates()
+        made.states, made.last = dict(self.states), self.last
+        return made
+
+    def state_dict(self, workers: int) -> dict[str, Any]:
+        """What `ResumedWorkers` needs."""
+        return {"workers": workers, "last": self.last, "states": [list(item) for item in self.states.items()]}
+
+
+def next_worker(state: dict[str, Any]) -> int:
+    """The worker whose turn it is, by `WorkerStates.state_dict`."""
+    return 0 if state["last"] is None else (state["last"] + 1) % state["workers"]
+
+
+class ResumedWorkers:
+    """A `worker_init_fn`: each worker goes on where the one in its place was left.
+
+    Args:
+        state: from `WorkerStates.state_dict`.
+        then: the loader's own `worker_init_fn`.
+        first: the worker in whose place the first one goes on.
+    """
+
+    def __init__(self, state: dict[str, Any], then: Callable[[int], None] | None, first: int = 0) -> None:
+        self.first = first
+        self.states = dict(state["states"])
+        self.then = then
+
+    def __call__(self, worker_id: int) -> None:
+        """Called in the worker, after torch has seeded it."""
+        info: Any = get_worker_info()
+        worker = (self.first + worker_id) % info.num_workers
+        if self.first:
+            self._take_place(info, worker)
+        if self.then is not None:
+            self.then(worker)
+        state = self.states.get(worker, {})
+        if "rng" in state:
+            restore_host_rng(state["rng"])
+        if state.get("dataset", ENDED) != ENDED:
+            info.dataset.load_state_dict(state["dataset"])
+
+    def _take_place(self, info: Any, worker: int) -> None:
+        seed = info.seed - info.id + worker
+        # The public object refuses changes, but a stream that takes its share by `info.id` has to see whose turn it is.
+        object.__setattr__(info, "id", worker)
+        object.__setattr__(info, "seed", seed)
+        torch.manual_seed(seed)
