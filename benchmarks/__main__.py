@@ -7,7 +7,7 @@ NAMES = {
     "step_overhead": "time of one training step beyond that of a bare loop, against the reference",
     "start": "time from the start of a process to the end of its first step, against the reference",
     "host_sync": "how often the host waits for a number from the device between two logs",
-    "evaluation": "time of an evaluation with large predictions, and how it grows",
+    "evaluation": "time and memory of an evaluation with large predictions, and the overhead of a small one",
 }
 
 

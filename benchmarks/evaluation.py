@@ -1,23 +1,39 @@
-"""The time of an evaluation whose predictions are large, and how it grows when the data doubles.
+"""Evaluations whose predictions are large: time, its growth, memory; and what an evaluation of a tiny model costs.
 
-Logits of 4,000 classes in batches of 8, which `compute_metrics` wants to see. Linear growth is a factor of 2.
+Logits of 4,000 classes in batches of 8, which `compute_metrics` wants to see, or a torchmetrics metric. Linear growth
+is a factor of 2. Memory is measured in a process of its own: how far it grows beyond what it had before the evaluation,
+against the size of the arrays. The overhead is that of a batch beyond a bare loop, as in `step_overhead`.
 """
 
 import contextlib
 import io
+import json
+import subprocess
+import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 
-from .common import LIBRARIES, interleaved, library, medians, quiet_arguments, report
+from .common import LIBRARIES, TinyModel, interleaved, library, medians, quiet_arguments, report, tiny_dataset
 
 CLASSES = 4000
 BATCH = 8
-ROUNDS = 2  # the larger one takes the reference some 10 s
-MEGABYTES = (32, 64)
+ROUNDS = 2  # the larger one takes the reference half a minute
+MEGABYTES = (64, 128)
+TINY_BATCHES = 400
+TINY_ROUNDS = 10
+KINDS = {
+    "function": "evaluate",
+    "predict": "predict",
+    "lengths": "predict, different lengths",
+    "metric": "torchmetrics",
+}
 
 
 class Wide(nn.Module):
@@ -33,24 +49,126 @@ class Wide(nn.Module):
         return {"loss": logits[:, 0].mean(), "logits": logits}
 
 
-def evaluation(name: str, megabytes: int) -> float:
-    """Seconds of one `evaluate`."""
-    api = library(name)
+class Ragged(Wide):
+    """Its logits are up to an eighth shorter, another length for each batch."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Logits of shape (batch, up to classes)."""
+        outputs = super().forward(x, labels)
+        shorter = int(x[0]) // BATCH * 7919 % (CLASSES // 8)
+        return {"loss": outputs["loss"], "logits": outputs["logits"][:, : CLASSES - shorter].clone()}
+
+
+def wide_trainer(name: str, folder: str, megabytes: int, kind: str) -> Any:
+    """A trainer that evaluates so many megabytes of logits."""
     count = megabytes * 2**20 // (4 * CLASSES)
     dataset = [{"x": torch.tensor(float(i)), "labels": torch.tensor(i % CLASSES)} for i in range(count)]
+    metrics: Any = lambda prediction: {"rows": len(prediction.predictions)}  # noqa: E731
+    if kind == "metric":
+        from torchmetrics.classification import MulticlassAccuracy
+
+        metrics = MulticlassAccuracy(CLASSES, average="micro")
+    return library(name).Trainer(
+        Ragged() if kind == "lengths" else Wide(),
+        quiet_arguments(name, folder, per_device_eval_batch_size=BATCH),
+        eval_dataset=dataset,
+        data_collator=default_collate,
+        compute_metrics=metrics,
+    )
+
+
+def evaluation(name: str, megabytes: int) -> float:
+    """Seconds of one `evaluate`."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        trainer = api.Trainer(
-            Wide(),
-            quiet_arguments(name, folder, per_device_eval_batch_size=BATCH),
-            eval_dataset=dataset,
-            data_collator=default_collate,
-            compute_metrics=lambda prediction: {"rows": len(prediction.predictions)},
-        )
+        trainer = wide_trainer(name, folder, megabytes, "function")
         begin = time.perf_counter()
         metrics = trainer.evaluate()
         seconds = time.perf_counter() - begin
-    assert metrics["eval_rows"] == count
+    assert metrics["eval_rows"] == len(trainer.eval_dataset)
     return seconds
+
+
+def memory(name: str, megabytes: int, kind: str) -> dict[str, float]:
+    """Megabytes that a fresh process grows by in an evaluation, and those of the logits."""
+    command = [sys.executable, "-m", "benchmarks.evaluation", name, str(megabytes), kind]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return json.loads(output.splitlines()[-1])
+
+
+def measure_memory(name: str, megabytes: int, kind: str) -> dict[str, float]:
+    """In that process: see `memory`."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        trainer = wide_trainer(name, folder, megabytes, kind)
+        trainer.predict(trainer.eval_dataset[: 4 * BATCH])  # what is loaded or made once is there from now on
+        with peak_growth() as growth:
+            if kind in ("predict", "lengths"):
+                logits = trainer.predict(trainer.eval_dataset).predictions.nbytes
+            else:
+                trainer.evaluate()
+                logits = 4 * CLASSES * len(trainer.eval_dataset)
+    return {"growth": growth[0] / 2**20, "logits": logits / 2**20}
+
+
+@contextlib.contextmanager
+def peak_growth() -> Iterator[list[float]]:
+    """The most bytes of resident memory that the process has more, meanwhile, than at the beginning."""
+    import psutil
+
+    process, done = psutil.Process(), threading.Event()
+    before = process.memory_info().rss
+    growth = [0.0]
+
+    def watch() -> None:
+        while not done.wait(0.0005):
+            growth[0] = max(growth[0], process.memory_info().rss - before)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield growth
+    finally:
+        done.set()
+        thread.join()
+
+
+def bare_loop(dataset: list) -> float:
+    """Processor seconds per batch of the shortest loop that does the same work."""
+    model = TinyModel().eval()
+    begin = time.process_time()
+    with torch.no_grad():
+        for batch in DataLoader(dataset, batch_size=BATCH, collate_fn=default_collate):
+            model(**batch)
+    return (time.process_time() - begin) / TINY_BATCHES
+
+
+def tiny_evaluation(trainer: Any) -> float:
+    """Processor seconds per batch of `evaluate`."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        begin = time.process_time()
+        trainer.evaluate()
+        return (time.process_time() - begin) / TINY_BATCHES
+
+
+def overhead() -> tuple[list[tuple[str, str]], dict[str, Any]]:
+    """What a batch of a tiny model costs beyond a bare loop, with the loss alone and with predictions."""
+    dataset = tiny_dataset(TINY_BATCHES * BATCH)
+    rows, results = [], {}
+    for what, metrics in (("loss", None), ("predictions", lambda prediction: {})):
+        candidates = {"bare": lambda: bare_loop(dataset)}
+        with tempfile.TemporaryDirectory() as folder:
+            for name in LIBRARIES:
+                arguments = quiet_arguments(name, folder, per_device_eval_batch_size=BATCH)
+                made = {"eval_dataset": dataset, "data_collator": default_collate, "compute_metrics": metrics}
+                trainer = library(name).Trainer(TinyModel(), arguments, **made)
+                candidates[name] = lambda trainer=trainer: tiny_evaluation(trainer)
+            # The shortest of many rounds: what else runs on the machine only adds to it.
+            batch = {name: min(values) * 1e6 for name, values in interleaved(TINY_ROUNDS, candidates).items()}
+        ratio = (batch["lightrainer"] - batch["bare"]) / (batch["transformers"] - batch["bare"])
+        rows += [(f"{name}, one batch of a tiny model, {what}", f"{value:5.0f} us") for name, value in batch.items()]
+        rows.append((f"(lightrainer - bare) / (transformers - bare), {what}", f"{ratio:.2f}"))
+        results[what] = {"microseconds": batch, "ratio": ratio}
+    return rows, results
 
 
 def main() -> None:
@@ -64,8 +182,22 @@ def main() -> None:
     rows = [(f"{key} of logits", f"{value:6.3f} s") for key, value in seconds.items()]
     rows += [(f"{name}, twice the data", f"{value:.1f} times the time") for name, value in growth.items()]
     rows.append((f"lightrainer / transformers at {large} MB", f"{ratio:.3f}"))
-    report("evaluation", rows, {"seconds": seconds, "growth": growth, "ratio": ratio})
+    of_memory: dict[str, dict[str, float]] = {}
+    for name in LIBRARIES:
+        for kind in [kind for kind in KINDS if kind != "metric"]:
+            found = of_memory[f"{name}, {kind}"] = memory(name, large, kind)
+            times = f"{found['growth'] / found['logits']:.2f} times the arrays"
+            rows.append((f"{name}, growth of memory at {large} MB, {KINDS[kind]}", times))
+    for size in MEGABYTES:
+        found = of_memory[f"lightrainer, metric, {size} MB"] = memory("lightrainer", size, "metric")
+        rows.append((f"lightrainer, growth of memory at {size} MB, {KINDS['metric']}", f"{found['growth']:.1f} MB"))
+    tiny_rows, tiny = overhead()
+    results = {"seconds": seconds, "growth": growth, "ratio": ratio, "memory": of_memory, "tiny": tiny}
+    report("evaluation", rows + tiny_rows, results)
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        print(json.dumps(measure_memory(sys.argv[1], int(sys.argv[2]), sys.argv[3])))
+    else:
+        main()

@@ -57,6 +57,7 @@ OTHER_FILES = {"py.typed": "Says that the package has type annotations"}
 TEST_FOLDERS = {
     "tests": "One folder for each folder of the code, and:",
     "parity": "Trains the same thing with the reference and with lightrainer, and compares bit for bit",
+    "contract": "Every training argument: what it changes, and which combinations are refused",
     "ddp": "Two real processes under torchrun, against the reference's two",
 }
 

@@ -1,5 +1,6 @@
 from .argument_parser import HfArg as HfArg
 from .argument_parser import HfArgumentParser as HfArgumentParser
+from .arguments import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
 from .arguments import TrainingArguments as TrainingArguments
 from .enums import HubStrategy as HubStrategy
 from .enums import IntervalStrategy as IntervalStrategy
@@ -10,4 +11,5 @@ from .results import EvalLoopOutput as EvalLoopOutput
 from .results import EvalPrediction as EvalPrediction
 from .results import PredictionOutput as PredictionOutput
 from .results import TrainOutput as TrainOutput
+from .trainer import Seq2SeqTrainer as Seq2SeqTrainer
 from .trainer import Trainer as Trainer

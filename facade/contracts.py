@@ -19,6 +19,8 @@ class Host(Protocol):
 
     args: TrainingArguments
     model: nn.Module
+    model_wrapped: nn.Module
+    optimizer: Any
     accelerator: Accelerator
     callback_handler: CallbackHandler
     control: TrainerControl
@@ -34,6 +36,8 @@ class Host(Protocol):
         """What the arguments become in Lightning."""
         ...
 
+    def _counted_parameters(self) -> int: ...
+
 
 class EvaluationHost(Host, Protocol):
     """What happens to a batch of an evaluation."""
@@ -41,6 +45,7 @@ class EvaluationHost(Host, Protocol):
     compute_metrics: Callable[..., dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
     gather_function: Callable[..., Any]
+    _gather_losses: Callable[..., Any] | None
 
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
@@ -58,7 +63,6 @@ class EvaluationHost(Host, Protocol):
 class TrainingHost(Host, Protocol):
     """What happens to a batch of a training, and at the ends of steps."""
 
-    optimizer: Any
     lr_scheduler: Any
     current_flos: float
     current_gradient_accumulation_steps: int
@@ -87,6 +91,8 @@ class TrainingHost(Host, Protocol):
     def _track_num_input_tokens(self, inputs: Any) -> None: ...
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None: ...
+
+    def _load_scaler(self, checkpoint: str | None) -> None: ...
 
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False

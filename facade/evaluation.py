@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from ..lightning_modules.collect import BatchCollector, find_batch_size
+from ..lightning_modules.collect import BatchCollector, LossCollector, find_batch_size
+from ..lightning_modules.objects import ObjectCollector
+from ..lightning_modules.out_of_memory import explained
 from .contracts import EvaluationHost
+from .live_metrics import LiveMetrics, consists_of_metrics
+from .memory_advice import advice_for_evaluation
 from .metrics import denumpify_detensorize
+from .models import accepted_arguments, to_call
 from .results import EvalLoopOutput, EvalPrediction
 from .sizes import has_length
+
+if TYPE_CHECKING:
+    import torch
 
 
 class EvaluationFeed:
@@ -45,6 +54,7 @@ class Evaluation:
         description: `Evaluation` or `Prediction`.
         prediction_loss_only: keep nothing but the loss.
         ignore_keys: outputs of the model that are no predictions.
+        prefix: metrics are named `{prefix}_...`.
     """
 
     def __init__(
@@ -55,44 +65,88 @@ class Evaluation:
         description: str,
         prediction_loss_only: bool,
         ignore_keys: list[str] | None,
+        prefix: str,
     ) -> None:
         args = trainer.args
         self.trainer = trainer
         self.feed = feed
         self.prediction_loss_only = prediction_loss_only
         self.ignore_keys = ignore_keys
-        self.keep = not args.batch_eval_metrics or description == "Prediction"
-        self.losses, self.predictions, self.labels, self.inputs = (
-            BatchCollector(args.eval_do_concat_batches) for _ in range(4)
-        )
+        self.prefix = prefix
+        self.live = LiveMetrics(trainer) if consists_of_metrics(trainer.compute_metrics) else None
+        self.batchwise = args.batch_eval_metrics and self.live is None
+        self.keep = description == "Prediction" or not (self.batchwise or self.live is not None)
+        rows = _expected_samples(feed.loader)
+        self.losses = LossCollector(args.eval_do_concat_batches)
+        kind = ObjectCollector if args.eval_use_gather_object else functools.partial(BatchCollector, rows=rows)
+        self.predictions, self.labels, self.inputs = (kind(args.eval_do_concat_batches) for _ in range(3))
+        self.alone = trainer.accelerator.num_processes == 1
+        self.batch_size = args.eval_batch_size
         self.steps = 0
+        self.columns: list[str] | None = None
+        self.found_labels = False
         self.seen = 0
         self.metrics: dict[str, Any] | None = None
+        self._result: EvalLoopOutput | None = None
 
-    def step(self, batch: Any) -> None:
-        """Work on one batch."""
+    def step(self, batch: Any) -> dict[str, Any]:
+        """Work on one batch; returns its loss, predictions and labels in this process, for Lightning callbacks."""
+        try:
+            return self._step(batch)
+        except Exception:
+            with explained(lambda: advice_for_evaluation(self.trainer.args, batch)):
+                raise
+
+    def _step(self, batch: Any) -> dict[str, Any]:
         trainer, args = self.trainer, self.trainer.args
         self._tell_accelerator_where_it_ends()
         self.seen += find_batch_size(batch) or 0
+        model = to_call(trainer.model, trainer.model_wrapped)
         loss, logits, labels = trainer.prediction_step(
-            trainer.model, batch, self.prediction_loss_only, ignore_keys=self.ignore_keys
+            model, batch, self.prediction_loss_only, ignore_keys=self.ignore_keys
         )
-        inputs = self._main_input(batch) if "inputs" in args.include_for_metrics else None
-        loss, inputs, logits, labels = self._gathered(loss, inputs, logits, labels)
-        self._collect(loss, inputs, logits, labels)
+        if self.steps == 0 and isinstance(batch, Mapping):
+            self.columns = list(batch)
+        self.found_labels = self.found_labels or loss is not None or labels is not None
+        outputs = {"loss": loss, "predictions": logits, "label_ids": labels}
+        inputs = None
+        if self.live is not None:
+            logits = self._prepared(logits, labels)
+            self.live.update(loss, batch, logits, labels)
+            logits, labels = (logits, labels) if self.keep else (None, None)
+        elif "inputs" in args.include_for_metrics:
+            inputs = self._main_input(batch)
+        losses = None if loss is None else self._keep_loss(loss)
+        inputs, logits, labels = self._gathered(inputs, logits, labels)
+        if self.keep:
+            self._keep(inputs, logits, labels)
         trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
         self.steps += 1
-        if args.batch_eval_metrics:
-            self._update_metrics(loss, batch, logits, labels)
+        if self.batchwise:
+            self._update_metrics(losses, batch, logits, labels)
         elif args.eval_accumulation_steps is not None and self.steps % args.eval_accumulation_steps == 0:
             self._to_host()
+        return outputs
 
-    def output(self, prefix: str) -> EvalLoopOutput:
-        """Arrays and metrics over all samples; metrics are named `{prefix}_...`."""
+    def result(self) -> EvalLoopOutput:
+        """Arrays and metrics over all samples, made at the first call."""
+        if self._result is None:
+            self._result = self._make_result()
+        return self._result
+
+    def numbers(self) -> dict[str, float]:
+        """Those of the metrics that are numbers, for Lightning callbacks."""
+        metrics = self.result().metrics or {}
+        return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
+
+    def _make_result(self) -> EvalLoopOutput:
+        prefix = self.prefix
         losses, predictions = self.losses.result(), self.predictions.result()
         labels, inputs = self.labels.result(), self.inputs.result()
-        compute = None if self.trainer.args.batch_eval_metrics else self.trainer.compute_metrics
-        if compute is not None and predictions is not None and labels is not None:
+        compute = self.trainer.compute_metrics
+        if self.live is not None:
+            self.metrics = self.live.values()
+        elif compute is not None and not self.batchwise and predictions is not None and labels is not None:
             self.metrics = compute(self._prediction(predictions, labels, inputs, losses))
         metrics = denumpify_detensorize(dict(self.metrics or {}))
         if losses is not None:
@@ -112,25 +166,41 @@ class Evaluation:
         name = getattr(self.trainer.model, "main_input_name", "input_ids")
         return self.trainer._prepare_input(batch[name])
 
-    def _gathered(self, loss: Any, inputs: Any, logits: Any, labels: Any) -> tuple[Any, Any, Any, Any]:
+    def _keep_loss(self, loss: torch.Tensor) -> torch.Tensor | None:
+        """Note down the loss once for each sample; returns it so where metrics want it batch by batch."""
+        accelerator = self.trainer.accelerator
+        gather = self.trainer._gather_losses or self.trainer.gather_function
+        if self.alone and not self.batchwise and gather == accelerator.gather_for_metrics:
+            shorter = accelerator.end_of_dataloader and accelerator.remainder > 0
+            self.losses.add(loss, self.batch_size, accelerator.remainder if shorter else None)
+            return None
+        losses = gather(loss.repeat(self.batch_size))
+        self.losses.add(losses)
+        return losses
+
+    def _gathered(self, inputs: Any, logits: Any, labels: Any) -> tuple[Any, Any, Any]:
         """What all processes have of it, in the order of the samples."""
         trainer, accelerator = self.trainer, self.trainer.accelerator
         gather: Callable[[Any], Any] = trainer.gather_function
-        inputs, labels, logits = (
-            None if value is None else accelerator.pad_across_processes(value, dim=1, pad_index=-100)
-            for value in (inputs, labels, logits)
-        )
-        if logits is not None and trainer.preprocess_logits_for_metrics is not None:
-            logits = trainer.preprocess_logits_for_metrics(logits, labels)
-        loss = None if loss is None else loss.repeat(trainer.args.eval_batch_size)
-        gathered = (None if value is None else gather(value) for value in (loss, inputs, logits, labels))
-        return tuple(gathered)  # type: ignore[return-value]
+        if self.alone and not accelerator.end_of_dataloader and gather == accelerator.gather_for_metrics:
+            return inputs, self._prepared(logits, labels) if self.live is None else logits, labels
+        if trainer.args.eval_use_gather_object:
+            gather = functools.partial(gather, **accepted_arguments(gather, use_gather_object=True))
+        else:
+            inputs, labels, logits = (
+                None if value is None else accelerator.pad_across_processes(value, dim=1, pad_index=-100)
+                for value in (inputs, labels, logits)
+            )
+        if self.live is None:
+            logits = self._prepared(logits, labels)
+        inputs, logits, labels = (None if value is None else gather(value) for value in (inputs, logits, labels))
+        return inputs, logits, labels
 
-    def _collect(self, loss: Any, inputs: Any, logits: Any, labels: Any) -> None:
-        if loss is not None:
-            self.losses.add(loss)
-        if not self.keep:
-            return
+    def _prepared(self, logits: Any, labels: Any) -> Any:
+        prepare = self.trainer.preprocess_logits_for_metrics
+        return logits if logits is None or prepare is None else prepare(logits, labels)
+
+    def _keep(self, inputs: Any, logits: Any, labels: Any) -> None:
         for collector, value in ((self.inputs, inputs), (self.predictions, logits), (self.labels, labels)):
             if value is not None:
                 collector.add(value)
@@ -157,12 +227,21 @@ class Evaluation:
 
     def _number_of_samples(self) -> int:
         loader = self.feed.loader
-        dataset = getattr(loader, "dataset", None)
+        dataset = getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
         if has_length(dataset):
             count = len(dataset)  # type: ignore[arg-type]
         else:
             count = self.trainer.num_examples(loader) if has_length(loader) else self.seen
         return count or self.seen
+
+
+def _expected_samples(loader: Any) -> int | None:
+    """How many rows to make room for, None where nobody knows."""
+    dataset = getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
+    if not has_length(dataset):
+        return None
+    count, batch = len(dataset), getattr(loader, "samples_per_round", getattr(loader, "batch_size", None))  # type: ignore[arg-type]
+    return min(count, len(loader) * batch) if has_length(loader) and batch else count
 
 
 def _mean(losses: Any) -> float:

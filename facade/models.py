@@ -9,12 +9,19 @@ from typing import Any
 
 from torch import nn
 
+_WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"}
+
+
+def to_call(model: Any, wrapped: Any) -> Any:
+    """`wrapped` if that is `model` or a wrapper of it, otherwise `model`: somebody has put another in its place."""
+    return wrapped if unwrap_model(wrapped) is unwrap_model(model) else model
+
 
 def unwrap_model(model: Any) -> Any:
-    """The user's model under the wrappers of torch: DistributedDataParallel, DataParallel, torch.compile."""
+    """The user's model under the wrappers of torch: DistributedDataParallel, FSDP, DataParallel, torch.compile."""
     while True:
         inner = getattr(model, "_orig_mod", None)
-        if inner is None and type(model).__name__ in {"DistributedDataParallel", "DataParallel"}:
+        if inner is None and type(model).__name__ in _WRAPPERS:
             inner = model.module
         if inner is None:
             return model

@@ -7,15 +7,16 @@ import atexit
 import gc
 import logging
 import os
+import sys
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ProcessEnvironment", "current_process", "launched_world_size"]
+__all__ = ["ProcessEnvironment", "current_process", "launched_world_size", "state_is_configured"]
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +72,13 @@ def launched_world_size() -> int:
     return _number("WORLD_SIZE", 1)
 
 
+def state_is_configured() -> bool:
+    """Whether the script has said already how its processes stand: to `accelerate`, or to torch.distributed."""
+    return _accelerate_state() is not None or _group_is_there()
+
+
 def current_process(
-    use_cpu: bool = False, ddp_backend: str | None = None, ddp_timeout: float = 1800
+    use_cpu: bool = False, ddp_backend: str | None = None, ddp_timeout: float = 1800, configured: bool = False
 ) -> ProcessEnvironment:
     """As `transformers.TrainingArguments.distributed_state`: where this process stands.
 
@@ -83,10 +89,14 @@ def current_process(
         use_cpu: Compute on the CPU although there is an accelerator.
         ddp_backend: Backend of the process group; by default "nccl" on CUDA, "gloo" on the CPU.
         ddp_timeout: Seconds after which a collective call that never completes fails.
+        configured: Take over the state that the script gave to `accelerate`, with its device, if there is one.
 
     Raises:
         RuntimeError: WORLD_SIZE > 1, but the other variables of the launcher are missing.
     """
+    state = _accelerate_state() if configured else None
+    if state is not None:
+        return _from_accelerate(state)
     use_cpu = use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "t", "on")
     if launched_world_size() > 1:
         return _launched(use_cpu, ddp_backend, ddp_timeout)
@@ -129,7 +139,7 @@ def _join(use_cpu: bool, backend: str | None, timeout: float) -> ProcessEnvironm
     chosen = backend or ("nccl" if device.type == "cuda" else "gloo")
     # Its functions have the default group of the moment of its import as the default of an argument, and DDP imports
     # it: imported later than the group is made it would keep the group, and its threads, alive beyond `_leave`.
-    import torch.distributed.nn.functional  # noqa: F401
+    import torch.distributed.nn.functional
 
     dist.init_process_group(chosen, timeout=timedelta(seconds=timeout))
     # A gloo group whose threads outlive Python may end with "terminate called without an active exception".
@@ -161,6 +171,21 @@ def _from_group(use_cpu: bool) -> ProcessEnvironment:
     return ProcessEnvironment(
         rank, local_rank, size, local_size, _device_of_rank(use_cpu, local_rank), str(dist.get_backend())
     )
+
+
+def _accelerate_state() -> Any:
+    """The state that a script has set up with `accelerate`, found without importing it; None without one."""
+    module = sys.modules.get("accelerate.state")
+    if module is None or not getattr(module.PartialState, "_shared_state", None):
+        return None
+    return module.PartialState()
+
+
+def _from_accelerate(state: Any) -> ProcessEnvironment:
+    size = state.num_processes
+    local_size = _number("LOCAL_WORLD_SIZE", size)
+    backend = None if size == 1 else state.backend
+    return ProcessEnvironment(state.process_index, state.local_process_index, size, local_size, state.device, backend)
 
 
 def _local_rank(rank: int | None = None) -> int:

@@ -1,3 +1,5 @@
+from .activations import checkpoint_activations as checkpoint_activations
+from .checkpoints import FolderCheckpointIO as FolderCheckpointIO
 from .checkpoints import get_last_checkpoint as get_last_checkpoint
 from .collators import DataCollatorWithPadding as DataCollatorWithPadding
 from .collators import DefaultDataCollator as DefaultDataCollator
@@ -8,11 +10,16 @@ from .lengths import LengthGroupedSampler as LengthGroupedSampler
 from .loaders import EpochLoader as EpochLoader
 from .loaders import build_loader as build_loader
 from .loss_module import LossModule as LossModule
+from .metrics import BatchMetrics as BatchMetrics
 from .names import OptimizerNames as OptimizerNames
 from .names import SchedulerType as SchedulerType
+from .optimizers import Adafactor as Adafactor
+from .optimizers import AdafactorSchedule as AdafactorSchedule
 from .optimizers import OptimizerConfig as OptimizerConfig
 from .optimizers import decay_parameter_names as decay_parameter_names
+from .optimizers import get_adafactor_schedule as get_adafactor_schedule
 from .optimizers import parameter_groups as parameter_groups
+from .resumable import ResumableModule as ResumableModule
 from .samplers import IterableShard as IterableShard
 from .samplers import SeedableRandomSampler as SeedableRandomSampler
 from .samplers import ShardedBatchSampler as ShardedBatchSampler
@@ -30,3 +37,7 @@ from .schedules import get_scheduler as get_scheduler
 from .schedules import get_wsd_schedule as get_wsd_schedule
 from .seeding import enable_full_determinism as enable_full_determinism
 from .seeding import set_seed as set_seed
+from .seq2seq_collator import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
+from .token_metrics import TokenLoss as TokenLoss
+from .token_metrics import TokenPerplexity as TokenPerplexity
+from .underflow_overflow import DebugUnderflowOverflow as DebugUnderflowOverflow

@@ -54,20 +54,28 @@ def _deferring(library: str) -> Iterator[None]:
 
 
 with _deferring("transformers"):
-    import torchmetrics  # noqa: F401  # first, so that Lightning finds it loaded
+    import torchmetrics  # first, so that Lightning finds it loaded
 
 from lightning.pytorch import LightningModule, Trainer  # noqa: E402
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop  # noqa: E402
-from lightning.pytorch.plugins import Precision  # noqa: E402
+from lightning.pytorch.plugins import CheckpointIO, FSDPPrecision, MixedPrecision, Precision  # noqa: E402
+from lightning.pytorch.strategies import FSDPStrategy  # noqa: E402
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn  # noqa: E402
 from lightning.pytorch.utilities import CombinedLoader  # noqa: E402
+from torchmetrics.aggregation import BaseAggregator  # noqa: E402
 
 __all__ = [
+    "BaseAggregator",
+    "CheckpointIO",
     "CombinedLoader",
+    "FSDPPrecision",
+    "FSDPStrategy",
     "LightningModule",
+    "MixedPrecision",
     "Precision",
     "RunningStage",
     "Trainer",
     "TrainerFn",
     "_EvaluationLoop",
+    "torchmetrics",
 ]

@@ -43,7 +43,7 @@ class DataCollatorMixin:
             ValueError: for any other `return_tensors`.
         """
         kind = self.return_tensors if return_tensors is None else return_tensors
-        _check_kind(kind)
+        check_kind(kind)
         return self.torch_call(features) if kind == "pt" else self.numpy_call(features)
 
     def torch_call(self, features: list[Any]) -> Any:
@@ -55,7 +55,12 @@ class DataCollatorMixin:
         raise NotImplementedError(f"{type(self).__name__} has no `numpy_call`, so it cannot return arrays ('np').")
 
 
-def _check_kind(kind: str) -> None:
+def check_kind(kind: str) -> None:
+    """Check `return_tensors`.
+
+    Raises:
+        ValueError: it is neither "pt" nor "np".
+    """
     if kind not in ("pt", "np"):
         raise ValueError(f"`return_tensors` is {kind!r}, but only 'pt' (torch) and 'np' (numpy) are known.")
 
@@ -77,7 +82,7 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
         TypeError: when a sample is neither a mapping nor an object with attributes.
         ValueError: when there are no samples, or those of a column do not fit together.
     """
-    _check_kind(return_tensors)
+    check_kind(return_tensors)
     if not len(features):
         raise ValueError("A batch was to be made of no samples at all; is the sampler or the dataset empty?")
     samples = [_as_mapping(feature, index) for index, feature in enumerate(features)]
@@ -220,7 +225,7 @@ class DataCollatorWithPadding:
         Args:
             features: samples with lists of token ids and whatever else the tokenizer pads.
         """
-        batch = _pad_quietly(
+        batch = pad_quietly(
             self.tokenizer,
             features,
             padding=self.padding,
@@ -235,7 +240,7 @@ class DataCollatorWithPadding:
         return batch
 
 
-def _pad_quietly(tokenizer: Any, features: Any, **kwargs: Any) -> Any:
+def pad_quietly(tokenizer: Any, features: Any, **kwargs: Any) -> Any:
     """`tokenizer.pad`, without the advice of fast tokenizers to call them on texts instead."""
     advice = "Asking-to-pad-a-fast-tokenizer"
     given = getattr(tokenizer, "deprecation_warnings", None)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-PADDING = -100
+from .growing import GrowingArray, GrowingTree, growing
 
 
 def find_batch_size(tensors: Any) -> int | None:
@@ -43,99 +43,136 @@ def nested_numpify(tensors: Any) -> Any:
     return map_nested(_to_numpy, tensors)
 
 
-def join_batches(batches: Sequence[Any], padding: float = PADDING) -> Any:
-    """As `nested_concat` over all batches, but each value is copied once.
-
-    Args:
-        batches: one nested structure of arrays a batch, all of the same shape but for the first two dimensions.
-        padding: fills up shorter rows of the second dimension, on the right.
-
-    Returns:
-        The same structure, with arrays over all samples.
-
-    Raises:
-        TypeError: batches differ in structure.
-    """
-    first = batches[0]
-    _require_alike(batches)
-    if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*(join_batches(parts, padding) for parts in zip(*batches, strict=True)))
-    if isinstance(first, (list, tuple)):
-        return type(first)(join_batches(parts, padding) for parts in zip(*batches, strict=True))
-    if isinstance(first, Mapping):
-        joined = {key: join_batches([batch[key] for batch in batches], padding) for key in first}
-        return type(first)(joined)  # type: ignore[call-arg]
-    if not isinstance(first, np.ndarray):
-        raise TypeError(
-            f"Predictions of type {type(first).__name__} cannot be joined: expected tensors, or nested lists, tuples "
-            "or dicts of tensors. Leave them out with `ignore_keys`, or set `eval_do_concat_batches=False`."
-        )
-    return _join_arrays([np.atleast_1d(array) for array in batches], padding)
-
-
 class BatchCollector:
-    """As `transformers.trainer_pt_utils.EvalLoopContainer`, but linear in the number of batches.
+    """As `transformers.trainer_pt_utils.EvalLoopContainer`, but linear in the number of batches, and without a copy.
+
+    What is in the host's memory already is written to its final place at once.
 
     Args:
         concatenate: join the batches into one array each; otherwise `result` is the list of batches.
+        rows: how many samples are expected in all, None if that is unknown.
     """
 
-    def __init__(self, concatenate: bool = True) -> None:
+    def __init__(self, concatenate: bool = True, rows: int | None = None) -> None:
         self.concatenate = concatenate
+        self.rows = rows
         self._on_device: list[Any] = []
-        self._on_host: list[Any] = []
+        self._joined: GrowingArray | GrowingTree | None = None
+        self._apart: list[Any] = []
 
     def add(self, batch: Any) -> None:
         """Keep a batch, on its device."""
         self._on_device.append(batch)
+        if self.concatenate and _is_on_host(batch):
+            self.to_host()
 
     def to_host(self) -> None:
         """Move what was kept so far to the host's memory."""
-        self._on_host += [nested_numpify(batch) for batch in self._on_device]
-        self._on_device = []
+        waiting, self._on_device = self._on_device[::-1], []
+        while waiting:
+            batch = nested_numpify(waiting.pop())
+            if not self.concatenate:
+                self._apart.append(batch)
+            elif self._joined is None:
+                self._joined = growing(batch, self.rows)
+            else:
+                self._joined.add(batch)
 
     def result(self) -> Any:
         """All of it as arrays, or None if nothing was added."""
         self.to_host()
-        batches, self._on_host = self._on_host, []
-        if not batches:
+        joined, self._joined = self._joined, None
+        apart, self._apart = self._apart, []
+        return joined.result() if joined is not None else apart or None
+
+
+class LossCollector:
+    """As `BatchCollector` over `loss.repeat(times)[:rows]` of each batch, but one number a batch is kept.
+
+    Args:
+        concatenate: give one array; otherwise a list with an array for each batch.
+    """
+
+    _WAITING = 512  # numbers that are put together at a time
+
+    def __init__(self, concatenate: bool = True) -> None:
+        self.concatenate = concatenate
+        self._waiting: list[Any] = []
+        """Of one type and device: numbers in the host's memory, tensors elsewhere.
+
+        Small tensors that stay, each beside large ones that go, would cut the host's memory into unusable pieces.
+        """
+        self._kind: tuple[torch.dtype, torch.device] | None = None
+        self._parts: list[torch.Tensor] = []
+        self._runs: list[list[int]] = []
+        """Values, repetitions and rows of batches that are alike, and how many such batches there are in a row."""
+
+    def add(self, loss: torch.Tensor, times: int = 1, rows: int | None = None) -> None:
+        """Keep the loss of a batch, on its device.
+
+        Args:
+            loss: a number, or several ones.
+            times: how often it counts.
+            rows: how many values of them all are left; all by default.
+        """
+        values = loss.numel()
+        alike = [values, times, values * times if rows is None else min(rows, values * times)]
+        if self._runs and self._runs[-1][:3] == alike:
+            self._runs[-1][3] += 1
+        else:
+            self._runs.append([*alike, 1])
+        if (loss.dtype, loss.device) != self._kind:
+            self._join_waiting()
+            self._kind = (loss.dtype, loss.device)
+        if not _is_on_host(loss):
+            self._waiting.append(loss.detach().reshape(-1))
+        elif values == 1:
+            self._waiting.append(loss.item())
+        else:
+            self._waiting += loss.reshape(-1).tolist()
+        if len(self._waiting) >= self._WAITING:
+            self._join_waiting()
+
+    def to_host(self) -> None:
+        """Move what was kept so far to the host's memory."""
+        self._join_waiting()
+        self._parts = [torch.cat([part.cpu() for part in self._parts])] if self._parts else []
+
+    def result(self) -> Any:
+        """All of it, or None if nothing was added."""
+        self.to_host()
+        parts, self._parts, runs, self._runs = self._parts, [], self._runs, []
+        if not parts:
             return None
-        return join_batches(batches) if self.concatenate else batches
+        values = _to_numpy(parts[0])
+        if self.concatenate and all(count == 1 for count, *_ in runs):
+            batches = [batches for *_, batches in runs]
+            return np.repeat(values, np.repeat([rows for _, _, rows, _ in runs], batches))
+        repeated = list(_repeated(values, runs))
+        return np.concatenate(repeated) if self.concatenate else repeated
+
+    def _join_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if waiting and self._kind is not None:
+            numbers = not isinstance(waiting[0], torch.Tensor)
+            self._parts.append(torch.tensor(waiting, dtype=self._kind[0]) if numbers else torch.cat(waiting))
 
 
-def _require_alike(batches: Sequence[Any]) -> None:
-    first = batches[0]
-    shape = _structure(first)
-    for index, batch in enumerate(batches):
-        if type(batch) is not type(first) or _structure(batch) != shape:
-            raise TypeError(
-                f"Predictions of batch {index} cannot be joined with those of batch 0: it has {_described(batch)}, the "
-                f"first one {_described(first)}. Set `eval_do_concat_batches=False` to get them batch by batch."
-            )
-
-
-def _structure(batch: Any) -> Any:
-    if isinstance(batch, Mapping):
-        return set(batch)
-    return len(batch) if isinstance(batch, (list, tuple)) else None
-
-
-def _described(batch: Any) -> str:
-    parts = _structure(batch)
-    return f"a {type(batch).__name__}" + ("" if parts is None else f" of {parts}")
-
-
-def _join_arrays(arrays: list[np.ndarray], padding: float) -> np.ndarray:
-    first = arrays[0]
-    if first.ndim == 1 or all(array.shape[1] == first.shape[1] for array in arrays):
-        return np.concatenate(arrays, axis=0)
-    rows, width = sum(len(array) for array in arrays), max(array.shape[1] for array in arrays)
-    joined = np.full_like(first, padding, shape=(rows, width, *first.shape[2:]))
+def _repeated(values: np.ndarray, runs: list[list[int]]) -> Iterator[np.ndarray]:
+    """The values of each batch."""
     start = 0
-    for array in arrays:
-        joined[start : start + len(array), : array.shape[1]] = array
-        start += len(array)
-    return joined
+    for count, times, rows, batches in runs:
+        for _ in range(batches):
+            yield np.tile(values[start : start + count], times)[:rows]
+            start += count
+
+
+def _is_on_host(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.device.type == "cpu"
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return all(map(_is_on_host, value)) if isinstance(value, (list, tuple)) else True
 
 
 def _to_numpy(leaf: Any) -> Any:

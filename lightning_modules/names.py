@@ -15,11 +15,12 @@ def did_you_mean(value: object, choices: Iterable[object]) -> str:
     """Return " Did you mean 'x'?" for the choice nearest to `value`, or an empty text where none is near.
 
     Args:
-        value: What was written; upper and lower case are taken as equal.
+        value: What was written; upper and lower case are taken as equal. A choice that begins with it is the nearest.
         choices: What could have been written.
     """
-    names = [str(choice) for choice in choices]
-    near = difflib.get_close_matches(str(value).lower(), names, n=1, cutoff=0.5)
+    written, names = str(value).lower(), [str(choice) for choice in choices]
+    begun = [name for name in names if len(written) > 2 and name.startswith(written)]
+    near = begun or difflib.get_close_matches(written, names, n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
@@ -59,7 +60,8 @@ class SchedulerType(ExplicitEnum):
 class OptimizerNames(ExplicitEnum):
     """As `transformers.training_args.OptimizerNames`: every optimizer that can be asked for by name.
 
-    A name in this list is one the API knows, which does not say that it can be built here.
+    Many of them are in libraries that are not among the dependencies: when one is made, and its library is not there,
+    the error says what to install.
     """
 
     ADAMW_TORCH = "adamw_torch"

@@ -1,4 +1,4 @@
-"""The command line: `python -m lightrainer plan` and training arguments show what Lightning is given."""
+"""The command line: `plan` shows what Lightning is given for training arguments, `convert` turns checkpoints around."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -9,6 +9,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 
 from . import __version__
+from .conversion import convert
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,11 +26,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = ArgumentParser(prog="lightrainer", description="The documented Trainer API over PyTorch Lightning.")
     parser.add_argument("--version", action="version", version=f"lightrainer {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     # What follows the command is read by a parser of its own, which is only built for it.
     commands.add_parser("plan", add_help=False, help="show what Lightning is given for some training arguments")
-    flags = parser.parse_known_args(argv)[1]
-    return plan(flags)
+    commands.add_parser("convert", add_help=False, help="turn a checkpoint file of Lightning into a folder, or back")
+    known, flags = parser.parse_known_args(argv)
+    return {"plan": plan, "convert": convert}[known.command](flags)
 
 
 def plan(flags: Sequence[str]) -> int:
@@ -45,7 +47,10 @@ def plan(flags: Sequence[str]) -> int:
     from .facade.plan import translate
 
     parser = HfArgumentParser(
-        TrainingArguments, prog="lightrainer plan", description="Show what Lightning is given; nothing is written."
+        TrainingArguments,
+        prog="lightrainer plan",
+        description="Show what Lightning is given for these training arguments; nothing is written.",
+        epilog="Example: lightrainer plan --use_cpu --bf16 --gradient_accumulation_steps 4 --lr_scheduler_type cosine",
     )
     try:
         (args,) = parser.parse_args_into_dataclasses(flags, look_for_args_file=False)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import fields
 from typing import Any
 
 from torch import nn
 
+from ...lightning_modules.names import did_you_mean
+from ..arguments import TrainingArguments
+from ..arguments.unknown import NamesItsArguments
+from ..liger import liger_patch
+from ..live_metrics import consists_of_metrics, metrics_type_problem, metrics_value_problem
 from ..sizes import has_length
 
 
@@ -16,6 +22,22 @@ class MissingModelError(RuntimeError, ValueError):
 
 class CheckpointNotFoundError(FileNotFoundError, ValueError):
     """There is no checkpoint at the place: a ValueError in the reference, and a missing file for everybody else."""
+
+
+class TrainerParameters(NamesItsArguments):
+    """Answers keywords that the Trainer does not take: those of older versions, and those of the training arguments."""
+
+    @classmethod
+    def _advice(cls, name: str, known: Collection[str]) -> str:
+        instead = {
+            "tokenizer": "It is called processing_class now",
+            "tb_writer": "Pass callbacks=[TensorBoardCallback(writer)]",
+        }
+        if name in instead:
+            return f"{cls.__name__} has no such argument. {instead[name]}."
+        if name in {item.name for item in fields(TrainingArguments)}:
+            return f"This is a training argument. Pass args=TrainingArguments({name}=...)."
+        return super()._advice(name, known)
 
 
 def check_construction(args: Any, given: Mapping[str, Any]) -> None:
@@ -30,6 +52,7 @@ def check_construction(args: Any, given: Mapping[str, Any]) -> None:
         TypeError: something has the wrong type.
         ValueError: values that do not go together.
         RuntimeError: optimizers that do not go together with other parameters.
+        ImportError: the arguments need a package that is not there.
     """
     if not hasattr(args, "output_dir") or isinstance(args, type):
         raise TypeError(
@@ -43,7 +66,9 @@ def check_construction(args: Any, given: Mapping[str, Any]) -> None:
     problems = [problem for problem in _value_problems(args, given) if problem]
     if problems:
         raise ValueError("\n".join(problems))
-    _check_optimizers(given)
+    _check_optimizers(args, given)
+    if args.use_liger_kernel:
+        liger_patch()
 
 
 def check_label_names(label_names: list[str], model: Any) -> None:
@@ -74,7 +99,6 @@ def _type_problems(given: Mapping[str, Any]) -> list[str | None]:
     callables = (
         "model_init",
         "compute_loss_func",
-        "compute_metrics",
         "preprocess_logits_for_metrics",
     )
     problems = [
@@ -84,6 +108,7 @@ def _type_problems(given: Mapping[str, Any]) -> list[str | None]:
     ]
     return [
         *problems,
+        metrics_type_problem(given["compute_metrics"]),
         _collator_problem(given["data_collator"]),
         _optimizer_class_problem(given["optimizer_cls_and_kwargs"]),
         *_container_problems(given),
@@ -142,7 +167,9 @@ def _value_problems(args: Any, given: Mapping[str, Any]) -> list[str | None]:
         _stream_problem(args, given["train_dataset"]),
         _evaluation_problem(args, given["eval_dataset"]),
         _batch_metrics_problem(args, given["compute_metrics"]),
+        metrics_value_problem(args, given["compute_metrics"]),
         _best_metric_problem(args),
+        *_compilation_problems(args),
     ]
 
 
@@ -167,7 +194,7 @@ def _evaluation_problem(args: Any, dataset: Any) -> str | None:
 def _batch_metrics_problem(args: Any, compute_metrics: Any) -> str | None:
     import inspect
 
-    if not args.batch_eval_metrics or compute_metrics is None:
+    if not args.batch_eval_metrics or compute_metrics is None or consists_of_metrics(compute_metrics):
         return None
     if "compute_result" in inspect.signature(compute_metrics).parameters:
         return None
@@ -186,8 +213,30 @@ def _best_metric_problem(args: Any) -> str | None:
     )
 
 
-def _check_optimizers(given: Mapping[str, Any]) -> None:
+def _compilation_problems(args: Any) -> list[str | None]:
+    if not args.torch_compile:
+        return []
+    import torch
+
+    backend, mode = args.torch_compile_backend, args.torch_compile_mode
+    backends = torch.compiler.list_backends(exclude_tags=())
+    modes = list(torch._inductor.list_mode_options()) if backend == "inductor" and mode is not None else [mode]
+    return [_not_among("torch_compile_backend", backend, backends), _not_among("torch_compile_mode", mode, modes)]
+
+
+def _not_among(name: str, value: Any, known: list[Any]) -> str | None:
+    if value in known or callable(value):
+        return None
+    return f"{name}={value!r} is not known to torch.{did_you_mean(value, known)} Choose from: {', '.join(known)}."
+
+
+def _check_optimizers(args: Any, given: Mapping[str, Any]) -> None:
     optimizer, scheduler = given["optimizers"]
+    if args.fsdp and (optimizer is not None or scheduler is not None):
+        raise RuntimeError(
+            "optimizers cannot be passed together with fsdp: it replaces the parameters that they hold. Override "
+            "create_optimizer_and_scheduler, or pass optimizer_cls_and_kwargs."
+        )
     if given["optimizer_cls_and_kwargs"] is not None and optimizer is not None:
         raise RuntimeError("Both optimizers and optimizer_cls_and_kwargs were passed. Pass one of them.")
     if given["model_init"] is not None and (optimizer is not None or scheduler is not None):

@@ -14,7 +14,9 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..evaluation import Evaluation, EvaluationFeed
+from ..memory_advice import evaluating
 from ..metrics import speed_metrics
+from ..missing_metrics import missing_metric, why_no_labels
 from ..results import EvalLoopOutput, PredictionOutput
 from ..sizes import has_length
 from .data import DataSteps
@@ -26,6 +28,10 @@ logger = logging.getLogger(__name__)
 
 class Evaluating(DataSteps, BatchSteps, Reporting):
     """From datasets to metrics and predictions."""
+
+    _evaluated_columns: list[str] | None = None
+    """What a batch of the last evaluation held."""
+    _labels_are_known_to_miss = False
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
@@ -105,7 +111,19 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
         """As `transformers.Trainer.evaluation_loop`; it is Lightning's evaluation loop that runs.
 
         In the middle of a training it runs inside of `fit`; Lightning callbacks see the validation hooks. Otherwise
-        `evaluate` is a `validate`, and `predict` a `test`, of Lightning.
+        `evaluate` is a `validate`, and `predict` a `test`, of Lightning. The hooks after a batch get `loss`,
+        `predictions` and `label_ids` of it; those after the loop find the metrics in `callback_metrics`.
+
+        Args:
+            dataloader: the batches, the Trainer's or another one.
+            description: `Evaluation`, or `Prediction` for predictions that are returned whatever the metrics need.
+            prediction_loss_only: keep nothing but the loss; by default what the argument of that name says.
+            ignore_keys: outputs of the model that are no predictions.
+            metric_key_prefix: the metrics are called `{prefix}_loss`, ...
+
+        Returns:
+            Predictions and labels as arrays over all samples, None where nothing was kept, the metrics, and the number
+            of samples.
         """
         started = time.time()
         from ..lightning_runs import run_evaluation
@@ -124,10 +142,24 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
             description=description,
             prediction_loss_only=only_loss,
             ignore_keys=ignore_keys,
+            prefix=metric_key_prefix,
         )
-        run_evaluation(self, evaluation, started=started, test=description == "Prediction")
-        self.gather_function = self.accelerator.gather_for_metrics
-        return evaluation.output(metric_key_prefix)
+        with evaluating(self.args):
+            run_evaluation(self, evaluation, started=started, test=description == "Prediction")
+            self.gather_function = self.accelerator.gather_for_metrics
+            output = evaluation.result()
+        self._evaluated_columns = evaluation.columns
+        if description == "Evaluation" and self.compute_metrics is not None:
+            self._warn_of_missing_labels(evaluation, only_loss)
+        return output
+
+    def _warn_of_missing_labels(self, evaluation: Evaluation, only_loss: bool) -> None:
+        """Say once that there is a `compute_metrics` that was not called."""
+        called = evaluation.found_labels or evaluation.metrics or only_loss or not evaluation.steps
+        if called or self._labels_are_known_to_miss:
+            return
+        self._labels_are_known_to_miss = True
+        logger.warning("compute_metrics was not called. %s", why_no_labels(self, look=False))
 
     def _reduce_precision(self) -> None:
         """Cast the whole model, outside of a training, as `bf16_full_eval` and `fp16_full_eval` ask for."""
@@ -176,23 +208,12 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
         name = name if name.startswith("eval_") else f"eval_{name}"
         if name in metrics:
             return metrics[name]
-        raise KeyError(
-            f"metric_for_best_model is {self.args.metric_for_best_model!r}, but the evaluation has no {name!r}: it has "
-            f"{', '.join(metrics)}. {self._why_metric_is_missing(name)}"
-        )
-
-    def _why_metric_is_missing(self, name: str) -> str:
-        if not name.endswith("loss"):
-            return "Return it from compute_metrics, or set metric_for_best_model to one of these."
-        return (
-            f"There is a loss only where the batches hold all labels; label_names is {self.label_names}. Set "
-            "label_names to the columns that hold the labels."
-        )
+        raise missing_metric(self, name, metrics)
 
     def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> dict[str, float]:
         metrics = output.metrics if output.metrics is not None else {}
         start_time += self._setup_seconds
         samples = output.num_samples or 0
-        steps = math.ceil(samples / (self.args.eval_batch_size * self.args.world_size))
+        steps = math.ceil(samples / (self._share_of(self.args.eval_batch_size) * self.args.world_size))
         metrics.update(speed_metrics(prefix, start_time, num_samples=samples, num_steps=steps))
         return metrics

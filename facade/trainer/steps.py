@@ -13,12 +13,13 @@ from torch import nn
 from ...lightning_modules.collect import map_nested, nested_detach
 from ...lightning_modules.outputs import read_loss, require_trainable, split_outputs
 from .. import models
-from .base import TrainerBase
+from ..liger import can_skip_logits
+from .optimization import OptimizationSteps
 
 logger = logging.getLogger(__name__)
 
 
-class BatchSteps(TrainerBase):
+class BatchSteps(OptimizationSteps):
     """From a batch to a loss, gradients and predictions."""
 
     def training_step(
@@ -47,7 +48,7 @@ class BatchSteps(TrainerBase):
         parts = self.current_gradient_accumulation_steps
         if parts > 1 and not self._loss_is_scaled(known.get("num_items_in_batch")):
             loss = loss / parts
-        self.accelerator.backward(loss)
+        self.accelerator.backward(loss, **self._backward_arguments())
         return loss.detach()
 
     def compute_loss(
@@ -81,8 +82,13 @@ class BatchSteps(TrainerBase):
         return (loss, outputs) if return_outputs else loss
 
     def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]:
-        """As `transformers.Trainer.compute_loss_context_manager`: empty; Lightning's precision plugin casts."""
-        return contextlib.ExitStack()
+        """As `transformers.Trainer.compute_loss_context_manager`: what `autocast_smart_context_manager` gives.
+
+        Only the model's forward pass is cast in a mixed precision; what else computes the loss stays in float32.
+        """
+        contexts = contextlib.ExitStack()
+        contexts.enter_context(self.autocast_smart_context_manager())
+        return contexts
 
     def autocast_smart_context_manager(
         self, cache_enabled: bool | None = True
@@ -108,6 +114,8 @@ class BatchSteps(TrainerBase):
         with_loss = self._has_loss(inputs)
         inputs = self._prepare_inputs(inputs)
         labels = nested_detach(tuple(inputs.get(name) for name in self.label_names)) if with_loss else None
+        if prediction_loss_only and self.args.use_liger_kernel and self._only_the_model_needs_logits(inputs):
+            inputs = {**inputs, "skip_logits": True}  # as in 5.23; they are most of the memory
         if ignore_keys is None:
             ignore_keys = self._keys_to_ignore()
         with torch.no_grad():
@@ -165,7 +173,8 @@ class BatchSteps(TrainerBase):
         device = self.args.device
         if device.type == "cpu":
             return map_nested(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, data)
-        return map_nested(lambda leaf: _to_device(leaf, device), data)
+        go_on: bool = self.args.accelerator_config.non_blocking  # type: ignore[union-attr]  # made in __post_init__
+        return map_nested(lambda leaf: _to_device(leaf, device, go_on), data)
 
     def _loss_is_scaled(self, num_items_in_batch: Any) -> bool:
         """Whether the loss was divided by the items of the whole window already, where it was computed."""
@@ -193,6 +202,12 @@ class BatchSteps(TrainerBase):
         return_loss = inputs.get("return_loss")
         return bool(self.can_return_loss if return_loss is None else return_loss)
 
+    def _only_the_model_needs_logits(self, inputs: dict[str, Any]) -> bool:
+        """Whether the model computes the loss of its labels itself, and can do so without giving logits."""
+        own = getattr(self.compute_loss, "__func__", None) is BatchSteps.compute_loss
+        elsewhere = not own or self.label_smoother is not None or self.compute_loss_func is not None
+        return not elsewhere and inputs.get("labels") is not None and can_skip_logits(self.model)
+
     def _loss_and_outputs(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
         items = self._get_num_items_in_batch([inputs], self.args.device)
         known = models.accepted_arguments(self.compute_loss, num_items_in_batch=items)
@@ -209,9 +224,9 @@ class BatchSteps(TrainerBase):
         return [] if config is None else list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]))
 
     def _empty_cache_if_due(self) -> None:
-        every = self.args.torch_empty_cache_steps
-        if every is not None and self.state.global_step % every == 0 and self.args.device.type == "cuda":
-            torch.cuda.empty_cache()
+        every, kind = self.args.torch_empty_cache_steps, self.args.device.type
+        if every is not None and self.state.global_step % every == 0 and kind != "cpu":
+            getattr(torch, kind).empty_cache()  # torch.cuda, torch.mps and torch.xpu have it
 
     def _counted_parameters(self) -> int:
         """Parameters outside the embeddings; counting them takes long, and their number stays."""
@@ -231,10 +246,11 @@ def _is_mapping(inputs: Any) -> bool:
     return isinstance(inputs, Mapping)
 
 
-def _to_device(leaf: Any, device: torch.device) -> Any:
+def _to_device(leaf: Any, device: torch.device, go_on: bool) -> Any:
+    """Copy a tensor. From pinned memory the program always goes on meanwhile, for nobody can notice it."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    return leaf.to(device, non_blocking=leaf.device.type == "cpu" and leaf.is_pinned())
+    return leaf.to(device, non_blocking=go_on or (leaf.device.type == "cpu" and leaf.is_pinned()))
 
 
 def _predicts_next_token(model: Any) -> bool:

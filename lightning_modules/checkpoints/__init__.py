@@ -1,8 +1,10 @@
 """As the folder `checkpoint-N` of `transformers.Trainer`, but never half written and never blindly unpickled.
 
 The format on its own, without a trainer: names of the files, weights, tensors, integrity, crash-safe writing, and the
-choice and deletion of folders. Usable from any training loop.
+choice and deletion of folders. Usable from any training loop. `FolderCheckpointIO` is for that of Lightning.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from .folders import (
     get_last_checkpoint,
@@ -12,6 +14,7 @@ from .folders import (
     sort_checkpoints,
 )
 from .forms import LoadReport
+from .manifest import read_manifest, write_manifest
 from .names import (
     ADAPTER_CONFIG_NAME,
     ADAPTER_SAFE_WEIGHTS_NAME,
@@ -29,13 +32,19 @@ from .names import (
     TRAINING_ARGS_NAME,
     WEIGHTS_INDEX_NAME,
     WEIGHTS_NAME,
+    data_state_name,
     rng_state_name,
 )
 from .owners import owner_token
+from .space import DiskFullError, bytes_of, free_space, require_space
 from .staging import abort, begin, commit, discard, remove_leftovers, staged_folder, staging_path
 from .tensors import load_torch, save_torch
 from .verify import problems, require_intact
-from .weights import load_weights, save_weights
+from .weights import load_weights, read_weights, save_weights
+from .writing import BackgroundWriter, WriteLater, WriteNow, warn_if_disk_full
+
+if TYPE_CHECKING:
+    from .folder_io import FolderCheckpointIO
 
 __all__ = [
     "ADAPTER_CONFIG_NAME",
@@ -54,11 +63,19 @@ __all__ = [
     "TRAINING_ARGS_NAME",
     "WEIGHTS_INDEX_NAME",
     "WEIGHTS_NAME",
+    "BackgroundWriter",
+    "DiskFullError",
+    "FolderCheckpointIO",
     "LoadReport",
+    "WriteLater",
+    "WriteNow",
     "abort",
     "begin",
+    "bytes_of",
     "commit",
+    "data_state_name",
     "discard",
+    "free_space",
     "get_last_checkpoint",
     "last_intact_checkpoint",
     "list_checkpoints",
@@ -66,8 +83,11 @@ __all__ = [
     "load_weights",
     "owner_token",
     "problems",
+    "read_manifest",
+    "read_weights",
     "remove_leftovers",
     "require_intact",
+    "require_space",
     "rng_state_name",
     "rotate_checkpoints",
     "save_torch",
@@ -75,4 +95,15 @@ __all__ = [
     "sort_checkpoints",
     "staged_folder",
     "staging_path",
+    "warn_if_disk_full",
+    "write_manifest",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs Lightning only for those who ask for it."""
+    if name == "FolderCheckpointIO":
+        from .folder_io import FolderCheckpointIO
+
+        return FolderCheckpointIO
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

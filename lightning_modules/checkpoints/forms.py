@@ -87,11 +87,21 @@ def read_index(path: Path) -> ShardIndex:
         raise ValueError(f"{path} is not a readable index of shards ({error!r})") from error
     shards: dict[str, list[str]] = {}
     for tensor, file in sorted(weight_map.items(), key=lambda item: str(item[1])):
-        # An index must not be able to make us read files from elsewhere, or of another kind than its own.
-        if not isinstance(file, str) or Path(file).name != file or not file.endswith(path.name.split(".")[1]):
+        if not isinstance(file, str) or not _is_shard(path, file):
             raise ValueError(f"{path} names the file {file!r} for {tensor!r}, which is not a shard in its folder")
         shards.setdefault(file, []).append(tensor)
     return ShardIndex(shards=shards, aliases=only_strings(metadata))
+
+
+def _is_shard(index: Path, file: str) -> bool:
+    """Whether an index may name the file: it must not be able to make us read files from elsewhere, or of other kinds.
+
+    A link may lead to where the index itself is a link to: in the cache of the Hub all files of a model are.
+    """
+    suffix = "." + index.name.split(".")[1]
+    if Path(file).name != file or "\\" in file or not file.endswith(suffix):
+        return False
+    return (index.parent / file).resolve().parent in (index.parent.resolve(), index.resolve().parent)
 
 
 def only_strings(metadata: dict[str, object] | None) -> dict[str, str]:

@@ -40,3 +40,8 @@ def rng_state_name(rank: int | None = None) -> str:
         rank: the global rank in a run of several processes; None in a run of one.
     """
     return "rng_state.pth" if rank is None else f"rng_state_{rank}.pth"
+
+
+def data_state_name(rank: int) -> str:
+    """The file in which process `rank` writes where it stands in the data; the reference has none."""
+    return f"data_state_{rank}.pth"

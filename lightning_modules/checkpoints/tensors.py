@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import re
 from pathlib import Path
@@ -50,6 +51,32 @@ def load_torch(path: StrPath, map_location: str | torch.device | None = "cpu") -
         raise ValueError(_refusal(path, error)) from error
     except (RuntimeError, EOFError, OSError) as error:
         raise ValueError(f"{path} is damaged and cannot be read: {error}") from error
+
+
+def pack(obj: Any) -> torch.Tensor:
+    """As `save_torch`, but into a tensor of bytes: a file that only tensors may be read from can hold it."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(obj, buffer)
+    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+
+
+def unpack(packed: torch.Tensor) -> Any:
+    """As `load_torch`, from what `pack` returned.
+
+    Raises:
+        ValueError: it is damaged, or holds objects other than tensors and plain values.
+    """
+    import torch
+
+    try:
+        with torch.serialization.safe_globals(_numpy_globals()):
+            return torch.load(io.BytesIO(packed.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(_refusal("the packed value", error)) from error
+    except (RuntimeError, EOFError, OSError) as error:
+        raise ValueError(f"the packed value is damaged and cannot be read: {error}") from error
 
 
 def _refusal(path: StrPath, error: pickle.UnpicklingError) -> str:

@@ -15,6 +15,7 @@ from .forms import (
     has_weights,
     read_index,
 )
+from .manifest import manifest_problems
 from .names import (
     ADAPTER_CONFIG_NAME,
     CONFIG_NAME,
@@ -29,8 +30,9 @@ from .names import (
 def problems(folder: StrPath, *, training_state: bool = True) -> list[str]:
     """What is wrong with a checkpoint, one sentence each, naming the file; empty if nothing is.
 
-    Found: a missing folder, no weights, a missing shard, and any file of the format that was cut short. Not found:
-    changed bytes inside a file of the right length (that would take reading everything).
+    Found: a missing folder, no weights, a missing shard, any file of the format that was cut short, and with a manifest
+    every file that is missing or has another size. Not found: changed bytes inside a file of the right length (that
+    would take reading everything). Further files are no problem.
 
     Args:
         folder: the checkpoint.
@@ -43,6 +45,10 @@ def problems(folder: StrPath, *, training_state: bool = True) -> list[str]:
     found = list(_weight_problems(folder))
     if training_state:
         found += _training_problems(folder)
+    for name, problem in manifest_problems(folder):
+        # One sentence a file: what its own contents say is more than that its size is wrong.
+        if (training_state or _is_model(name)) and not any(said.startswith(f"{name} ") for said in found):
+            found.append(f"{name} {problem}")
     return found
 
 
@@ -65,6 +71,12 @@ def require_intact(folder: StrPath, *, training_state: bool = True) -> None:
             f"{folder} cannot be used as a checkpoint: {'; '.join(found)}. Use an earlier checkpoint-<step> folder, "
             "or copy this one again from where it came."
         )
+
+
+def _is_model(name: str) -> bool:
+    """Whether a file of a checkpoint belongs to the model, not to the training that goes on from it."""
+    training = (OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME, TRAINER_STATE_NAME)
+    return name not in training and not name.endswith((".pt", ".pth", ".ckpt"))
 
 
 def _weight_problems(folder: Path) -> Iterator[str]:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_EXPECTED = ", ".join(WEIGHT_FILES + INDEX_FILES)
+
 
 def save_weights(
     model: nn.Module,
@@ -82,13 +84,30 @@ def load_weights(model: nn.Module, folder: StrPath) -> LoadReport:
         content = read_index(index)
         report = _load_parts(model, folder, [folder / name for name in content.shards], content.aliases)
     else:
-        raise ValueError(
-            f"no weights in {folder}: expected one of {', '.join(WEIGHT_FILES + INDEX_FILES)}, or adapters"
-        )
+        raise ValueError(f"no weights in {folder}: expected one of {_EXPECTED}, or adapters")
     if report.missing and report.unexpected and may_rename(model):
         report = load_through_class(model, folder)
     _warn(report, folder)
     return report
+
+
+def read_weights(folder: StrPath) -> dict[str, Tensor]:
+    """All weights in a folder by their names, those of tied ones too, without a model to load them into.
+
+    Raises:
+        ValueError: a file is damaged, or there are no weights, or only those of an adapter.
+    """
+    folder = Path(folder)
+    aliases: dict[str, str] = {}
+    if file := first_present(folder, WEIGHT_FILES):
+        parts, aliases = [file], _file_aliases(file)
+    elif index := first_present(folder, INDEX_FILES):
+        content = read_index(index)
+        parts, aliases = [folder / name for name in content.shards], content.aliases
+    else:
+        raise ValueError(f"{folder} does not hold all weights of a model: expected one of {_EXPECTED}")
+    weights = {name: tensor for part in _read_parts(parts) for name, tensor in part.items()}
+    return weights | {alias: weights[saved] for alias, saved in aliases.items() if saved in weights}
 
 
 def _accepted(function: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:

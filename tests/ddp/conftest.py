@@ -13,13 +13,20 @@ from typing import Any
 import psutil
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # the tests read the tables of cases in the scripts
+
 SCRIPT = Path(__file__).with_name("train_script.py")
-SECONDS = 120  # a run takes about ten; one rank that waits for the other for ever is caught here
+OTHER_SCRIPTS = dict.fromkeys(("seq2seq", "seq2seq_sharded"), SCRIPT.with_name("seq2seq_script.py"))  # by scenario
+OTHER_SCRIPTS["dealing"] = SCRIPT.with_name("dealing_script.py")
+OTHER_SCRIPTS["folders"] = SCRIPT.with_name("folder_script.py")
+PROCESSES = {"evaluation1": 1, "evaluation3": 3, "evaluation4": 4}  # two in all other scenarios
+OTHER_SCRIPTS |= dict.fromkeys(("evaluation2", *PROCESSES), SCRIPT.with_name("evaluation_script.py"))
+SECONDS = 240  # a run takes ten to forty; one rank that waits for the other for ever is caught here
 
 
 @dataclass(frozen=True)
 class TwoRanks:
-    """What the two ranks of one run wrote, and where."""
+    """What the ranks of one run wrote, two nearly always, and where."""
 
     folder: Path
     ranks: list[dict[str, Any]]
@@ -27,8 +34,9 @@ class TwoRanks:
 
 def torchrun(library: str, scenario: str, folder: Path) -> TwoRanks:
     """Start two processes with gloo between them; fail with their output, also when they hang."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=localhost:0", str(SCRIPT), library, scenario, str(folder)]
+    processes = PROCESSES.get(scenario, 2)
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--rdzv-backend=c10d"]
+    command += ["--rdzv-endpoint=localhost:0", str(OTHER_SCRIPTS.get(scenario, SCRIPT)), library, scenario, str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     # A file, not a pipe: a rank that hangs would keep a pipe open, and reading it would hang as well.
     log = folder / f"{scenario}.log"
@@ -38,10 +46,11 @@ def torchrun(library: str, scenario: str, folder: Path) -> TwoRanks:
             process.wait(timeout=SECONDS)
         except subprocess.TimeoutExpired:
             end(process.pid)
-            pytest.fail(f"{library}, {scenario}: two ranks were not done after {SECONDS} s\n{log.read_text()[-4000:]}")
+            late = f"{library}, {scenario}: {processes} ranks were not done after {SECONDS} s"
+            pytest.fail(f"{late}\n{log.read_text()[-4000:]}")
     if process.returncode != 0:
         pytest.fail(f"{library}, {scenario}: exit code {process.returncode}\n{log.read_text()[-6000:]}")
-    ranks = [json.loads((folder / f"{scenario}-rank{rank}.json").read_text()) for rank in (0, 1)]
+    ranks = [json.loads((folder / f"{scenario}-rank{rank}.json").read_text()) for rank in range(processes)]
     return TwoRanks(folder, ranks)
 
 

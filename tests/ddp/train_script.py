@@ -148,6 +148,8 @@ def trainer_of(api: Any, scenario: str, folder: Path) -> Any:
         use_cpu=True,
         dataloader_pin_memory=False,
         ddp_timeout=60,
+        fp16=scenario == "half",
+        optim="adamw_torch" if scenario == "half" else "adamw_torch_fused",
     )
     torch.manual_seed(99 if scenario == "resumed" else 7)
     trainer = api.Trainer(
@@ -161,6 +163,10 @@ def trainer_of(api: Any, scenario: str, folder: Path) -> Any:
     if api.__name__ == "transformers":
         # 5.3.0 divides by the number of micro-batches twice; later versions do not.
         trainer.accelerator.gradient_accumulation_steps = 1
+        if scenario == "half":  # on a CPU it would train in float32
+            trainer.accelerator.native_amp, trainer.accelerator.scaler = True, torch.amp.GradScaler("cpu")
+    if scenario == "half":  # so large that the first steps are left out
+        trainer.accelerator.scaler.load_state_dict({**trainer.accelerator.scaler.state_dict(), "scale": 2.0**20})
     return trainer
 
 
@@ -193,6 +199,7 @@ def main(library: str, scenario: str, folder: Path) -> None:
         "labels": prediction.label_ids.tolist(),
         "weights": fingerprint(trainer.model),
         "sums": {name: float(tensor.double().sum()) for name, tensor in trainer.model.state_dict().items()},
+        "scaler": scaler.state_dict() if (scaler := getattr(trainer.accelerator, "scaler", None)) else None,
         "is_zero": trainer.is_world_process_zero(),
         "written": sorted(set(written)),
     }

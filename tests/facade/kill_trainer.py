@@ -108,7 +108,8 @@ def main() -> None:
     # The control goes on from a checkpoint without the state of the random generators.
     step = f"checkpoint-{STEPS - 2}"
     shutil.copytree(folder / "whole" / "out" / step, folder / "forgetful" / "out" / step)
-    (folder / "forgetful" / "out" / step / "rng_state.pth").unlink()
+    for name in ("rng_state.pth", "_manifest.json"):
+        (folder / "forgetful" / "out" / step / name).unlink()
     forked(lambda: train(folder / "forgetful"))
     ends = {name: torch.load(folder / name / "end.pt") for name in ("whole", "killed", "forgetful")}
     for name in ("killed", "forgetful"):

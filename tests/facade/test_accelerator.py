@@ -13,7 +13,7 @@ MEMBERS = split(
     autocast backward clip_grad_norm_ device distributed_type free_memory gather gather_for_metrics
     gradient_accumulation_steps is_local_main_process is_main_process local_process_index mixed_precision
     num_processes optimizer_step_was_skipped pad_across_processes prepare prepare_model print process_index
-    reduce split_between_processes state sync_gradients unwrap_model wait_for_everyone
+    reduce scaler split_between_processes state sync_gradients unscale_gradients unwrap_model wait_for_everyone
     """
 )
 
@@ -28,7 +28,7 @@ def test_it_has_what_scripts_use(accelerator, name):
     """By the names of the library whose object it stands for."""
     reference = pytest.importorskip("accelerate").Accelerator
     assert hasattr(accelerator, name)
-    assert hasattr(reference, name) or name in ("state", "gradient_accumulation_steps", "sync_gradients")
+    assert hasattr(reference, name) or name in ("state", "gradient_accumulation_steps", "sync_gradients", "scaler")
 
 
 def test_one_process(accelerator):
@@ -40,9 +40,9 @@ def test_one_process(accelerator):
     assert accelerator.state.deepspeed_plugin is accelerator.state.fsdp_plugin is None
 
 
-@pytest.mark.parametrize(("bf16", "expected"), [(False, "no"), (True, "bf16")])
-def test_precision(tmp_path, bf16, expected):
-    assert Accelerator(arguments(tmp_path, bf16=bf16)).mixed_precision == expected
+@pytest.mark.parametrize(("asked", "expected"), [({}, "no"), ({"bf16": True}, "bf16"), ({"fp16": True}, "fp16")])
+def test_precision(tmp_path, asked, expected):
+    assert Accelerator(arguments(tmp_path, **asked)).mixed_precision == expected
 
 
 def test_backward_outside_a_run(accelerator):
@@ -51,20 +51,69 @@ def test_backward_outside_a_run(accelerator):
     assert weight.grad == 4.0
 
 
-def test_backward_and_autocast_belong_to_the_run_that_they_are_bound_to(accelerator):
+def test_backward_belongs_to_the_run_that_it_is_bound_to(accelerator):
     called = []
-    accelerator.bind(
-        lambda loss, **kwargs: called.append((loss, kwargs)), lambda: torch.autocast("cpu", torch.bfloat16)
-    )
+    accelerator.bind(lambda loss, **kwargs: called.append((loss, kwargs)))
     accelerator.backward("loss", retain_graph=True)
     assert called == [("loss", {"retain_graph": True})]
-    with accelerator.autocast():
-        assert torch.is_autocast_enabled("cpu")
     accelerator.bind(None)
-    with accelerator.autocast():
-        assert not torch.is_autocast_enabled("cpu")
     accelerator.backward(torch.tensor(1.0, requires_grad=True))
     assert len(called) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "dtype"), [({}, None), ({"bf16": True}, torch.bfloat16), ({"fp16": True}, torch.float16)]
+)
+def test_autocast_is_that_of_the_precision(tmp_path, asked, dtype):
+    """In a training or not; and once more inside itself."""
+    accelerator = Accelerator(arguments(tmp_path, **asked))
+    with accelerator.autocast(), accelerator.autocast():
+        assert torch.is_autocast_enabled("cpu") == (dtype is not None)
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == (dtype or torch.float32)
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_only_float16_has_a_scaler(tmp_path):
+    """It follows the arguments, as the precision does."""
+    accelerator = Accelerator(arguments(tmp_path, bf16=True))
+    assert accelerator.scaler is None
+    accelerator.args.mixed_precision = "fp16"
+    assert isinstance(accelerator.scaler, torch.amp.GradScaler)
+    assert accelerator.scaler is accelerator.scaler
+    assert not accelerator.optimizer_step_was_skipped
+
+
+def scaled_gradients(accelerator):
+    """A model with a gradient of 3, scaled; and its optimizer."""
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    accelerator.scaler.scale(model(torch.tensor([3.0])).sum()).backward()
+    return model, optimizer
+
+
+@pytest.mark.parametrize("how", ["clipped", "asked for", "asked for an optimizer", "asked for twice", "in a list"])
+def test_the_scale_is_taken_out_of_gradients(tmp_path, how):
+    """Once, however often somebody asks; the control is what was there before."""
+    accelerator = Accelerator(arguments(tmp_path, fp16=True))
+    model, optimizer = scaled_gradients(accelerator)
+    assert model.weight.grad.item() == 3.0 * 65536.0
+    accelerator.bind(None, lambda: optimizer)
+    if how == "clipped":
+        assert accelerator.clip_grad_norm_(model.parameters(), 1.0) == 3.0
+        assert model.weight.grad.item() == pytest.approx(1.0)
+        return
+    given = {"asked for an optimizer": [optimizer], "in a list": [[optimizer]]}.get(how, [])
+    for _ in range(1 + (how == "asked for twice")):
+        accelerator.unscale_gradients(*given)
+    assert model.weight.grad.item() == 3.0
+
+
+def test_there_is_nothing_to_unscale_in_other_precisions(tmp_path):
+    accelerator = Accelerator(arguments(tmp_path, bf16=True))
+    model = nn.Linear(1, 1, bias=False)
+    model.weight.grad = torch.full_like(model.weight, 5.0)
+    accelerator.unscale_gradients(torch.optim.SGD(model.parameters(), lr=1.0))
+    assert model.weight.grad.item() == 5.0
 
 
 @pytest.mark.parametrize("norm_type", [2, 1, float("inf")])

@@ -43,6 +43,7 @@ def test_the_defaults_on_one_cpu(tmp_path):
 
 TRANSLATED = [
     ("bf16", True, lambda found: found.precision, "bf16-mixed"),
+    ("fp16", True, lambda found: found.precision, "16-mixed"),
     ("num_train_epochs", 2.5, lambda found: found.epochs, 2.5),
     ("max_steps", 7, lambda found: found.max_steps, 7),
     ("gradient_accumulation_steps", 3, lambda found: found.micro_batches, 3),

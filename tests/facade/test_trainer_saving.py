@@ -14,6 +14,8 @@ from tiny import At, Tiny, arguments, files, points, same, tiny, told, trainer, 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
 
 FILES = [
+    "_manifest.json",
+    "data_state_0.pth",
     "model.safetensors",
     "optimizer.pt",
     "rng_state.pth",
@@ -102,8 +104,14 @@ def test_a_checkpoint_without_a_file_that_it_needs(two_checkpoints, name):
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
 def test_a_checkpoint_without_a_file_that_it_can_do_without(two_checkpoints, caplog, name):
-    """As after `save_only_model`: training goes on, and it is said that the numbers will be others."""
+    """As after `save_only_model`: training goes on, and it is said that the numbers will be others.
+
+    Only on purpose: where the manifest says that the file was there, it got lost.
+    """
     (two_checkpoints / "checkpoint-2" / name).unlink()
+    with pytest.raises(ValueError, match=rf"{re.escape(name)} is missing, though _manifest\.json names it"):
+        trainer(two_checkpoints).train(resume_from_checkpoint=str(two_checkpoints / "checkpoint-2"))
+    (two_checkpoints / "checkpoint-2" / "_manifest.json").unlink()
     with caplog.at_level(logging.WARNING):
         trainer(two_checkpoints).train(resume_from_checkpoint=str(two_checkpoints / "checkpoint-2"))
     assert any("checkpoint-2" in record.message for record in caplog.records)
@@ -167,14 +175,14 @@ def test_nothing_but_checkpoints_is_left_in_the_folder(two_checkpoints):
 
 
 def test_an_error_while_saving_leaves_no_half_checkpoint(tmp_path):
-    class FullDisk(Trainer):
+    class Refused(Trainer):
         def _save_rng_state(self, output_dir):
             if self.state.global_step == 4:
-                raise OSError(28, "No space left on device")
+                raise PermissionError("not yours")
             super()._save_rng_state(output_dir)
 
-    made = trainer(tmp_path, FullDisk, save_strategy="steps", save_steps=2)
-    with pytest.raises(OSError, match="No space left"):
+    made = trainer(tmp_path, Refused, save_strategy="steps", save_steps=2)
+    with pytest.raises(PermissionError, match="not yours"):
         made.train()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2"]
     assert not made.is_in_train
@@ -182,7 +190,8 @@ def test_an_error_while_saving_leaves_no_half_checkpoint(tmp_path):
 
 def test_only_the_model(tmp_path):
     trainer(tmp_path, save_strategy="epoch", save_only_model=True).train()
-    assert files(tmp_path / "checkpoint-4") == ["model.safetensors", "trainer_state.json", "training_args.bin"]
+    written = ["_manifest.json", "model.safetensors", "trainer_state.json", "training_args.bin"]
+    assert files(tmp_path / "checkpoint-4") == written
 
 
 @pytest.mark.parametrize("place", [None, "elsewhere"])

@@ -1,6 +1,5 @@
 """What an evaluation collects is what the reference joins, but each value is copied once."""
 
-import functools
 from collections import OrderedDict, UserDict, namedtuple
 
 import numpy as np
@@ -12,8 +11,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from lightrainer.lightning_modules import collect
 from lightrainer.lightning_modules.collect import (
     BatchCollector,
+    LossCollector,
     find_batch_size,
-    join_batches,
     map_nested,
     nested_detach,
     nested_numpify,
@@ -74,14 +73,6 @@ def collected(batches, to_host_after=(), concatenate=True):
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-@pytest.mark.parametrize("count", [2, 3, 5])
-def test_join_equals_reference(name, count):
-    arrays = [nested_numpify(batch) for batch in batches_of(name, count)]
-    expected = functools.reduce(reference.nested_concat, arrays)
-    assert same(join_batches(arrays), expected)
-
-
-@pytest.mark.parametrize("name", STRUCTURES)
 @pytest.mark.parametrize("to_host_after", [(), (0,), (1, 2), (0, 1, 2, 3, 4)])
 @pytest.mark.parametrize("concatenate", [True, False])
 def test_collector_equals_reference(name, to_host_after, concatenate):
@@ -98,16 +89,6 @@ def test_precisions_equal_reference(dtype, to_host_after):
     assert same(*collected([numbers(*size, dtype=dtype) for size in SIZES], to_host_after))
 
 
-def test_comparison_can_fail():
-    """Negative control: another padding, precision, order or type is seen."""
-    arrays = [nested_numpify(batch) for batch in batches_of("2-d")]
-    expected = functools.reduce(reference.nested_concat, arrays)
-    assert not same(join_batches(arrays, padding=0), expected)
-    assert not same(join_batches(arrays).astype(np.float64), expected)
-    assert not same(join_batches(arrays[::-1]), expected)
-    assert not same((expected,), [expected])
-
-
 @pytest.mark.parametrize("name", [name for name in STRUCTURES if name != "scalar"])
 def test_one_batch_equals_reference(name):
     assert same(*collected(batches_of(name, 1)))
@@ -117,13 +98,6 @@ def test_scalars_count_as_one_sample_each():
     """One batch too, which the reference leaves without a dimension."""
     for count in (1, 3):
         assert collected([torch.tensor(2.0)] * count)[0].tolist() == [2.0] * count
-
-
-@pytest.mark.parametrize("padding", [-100, 0, 7.5])
-def test_padding_can_be_chosen(padding):
-    arrays = [np.ones((2, 1)), np.ones((1, 3))]
-    expected = [[1, padding, padding], [1, padding, padding], [1, 1, 1]]
-    assert join_batches(arrays, padding).tolist() == expected
 
 
 def test_nothing_collected():
@@ -140,60 +114,6 @@ def test_collector_can_be_used_again():
         collector.to_host()
         collector.add(torch.arange(2))
         assert collector.result().tolist() == [0, 1, 2, 0, 1]
-
-
-@pytest.mark.parametrize(
-    "batches",
-    [
-        [(np.ones(2), np.ones(2)), (np.ones(2),)],
-        [[np.ones(2)], [np.ones(2), np.ones(2)]],
-        [{"a": np.ones(2)}, {"b": np.ones(2)}],
-        [np.ones((2, 2)), (np.ones(2), np.ones(2))],
-        [(np.ones(2),), np.ones((1, 2))],
-        [{"a": np.ones(2)}, (np.ones(2),)],
-    ],
-    ids=["shorter tuple", "longer list", "other key", "array, tuple", "tuple, array", "dict, tuple"],
-)
-def test_batches_of_different_structure_are_an_error(batches):
-    """As the documents say: a TypeError, whatever the difference; nothing is joined by accident."""
-    with pytest.raises(TypeError):
-        join_batches(batches)
-
-
-@pytest.mark.parametrize("leaf", ["text", 3, None])
-def test_what_cannot_be_joined_is_named(leaf):
-    with pytest.raises(TypeError, match=rf"type {type(leaf).__name__} cannot be joined.*ignore_keys"):
-        join_batches([(np.ones(2), leaf)] * 2)
-
-
-class CountingNumpy:
-    """numpy, where what is written by the functions that join arrays is counted."""
-
-    def __init__(self):
-        self.written = 0
-
-    def __getattr__(self, name):
-        value = getattr(np, name)
-        return functools.partial(self._count, value) if name in ("concatenate", "full_like") else value
-
-    def _count(self, function, *args, **kwargs):
-        result = function(*args, **kwargs)
-        self.written += result.nbytes
-        return result
-
-
-@pytest.mark.parametrize("widths", [(4,), (4, 7)], ids=["equal widths", "different widths"])
-@pytest.mark.parametrize("count", [10, 40])
-def test_each_value_is_copied_once(monkeypatch, widths, count):
-    """What is written is as large as the result, however many batches there are; the reference writes far more."""
-    batches = [np.ones((8, widths[index % len(widths)])) for index in range(count)]
-    ours, theirs = CountingNumpy(), CountingNumpy()
-    monkeypatch.setattr(collect, "np", ours)
-    monkeypatch.setattr(reference, "np", theirs)
-    joined = join_batches(batches)
-    assert ours.written == joined.nbytes
-    functools.reduce(reference.nested_concat, batches)
-    assert theirs.written > count / 3 * joined.nbytes, "negative control: the counter sees a quadratic cost"
 
 
 @pytest.mark.parametrize("to_host_after", [(), (0, 2), range(5)])
@@ -240,13 +160,6 @@ def test_nested_values_keep_their_types():
     assert type(doubled["b"]) is OrderedDict
 
 
-def test_named_tuples_are_joined():
-    """Which the reference cannot."""
-    joined = join_batches([Pair(np.ones(1), np.ones((1, 2))), Pair(np.ones(2), np.ones((2, 2)))])
-    assert type(joined) is Pair
-    assert (joined.first.shape, joined.second.shape) == ((3,), (3, 2))
-
-
 def test_detach_and_numpify_equal_reference():
     value = [torch.ones(2, requires_grad=True) * 2, {"a": torch.zeros(1, dtype=torch.bfloat16, requires_grad=True)}]
     detached = nested_detach([*value, "text"])
@@ -254,3 +167,65 @@ def test_detach_and_numpify_equal_reference():
     assert not detached[1]["a"].requires_grad
     assert detached[2] == "text"
     assert same(nested_numpify(value), reference.nested_numpify(reference.nested_detach(value)))
+
+
+def test_what_is_in_memory_is_written_to_its_place_at_once():
+    """The tensor of a model may be used again for its next batch; in the reference too, which copies later."""
+    buffer = torch.zeros(2, 3)
+    collector = BatchCollector(rows=4)
+    for value in (1.0, 2.0):
+        collector.add(buffer.fill_(value))
+    assert collector.result().tolist() == [[1.0] * 3] * 2 + [[2.0] * 3] * 2
+
+
+def test_what_is_on_a_device_stays_there_until_it_is_asked_for(monkeypatch):
+    """As the documents say of `eval_accumulation_steps`."""
+    monkeypatch.setattr(collect, "_is_on_host", lambda batch: False)
+    moved = []
+    monkeypatch.setattr(collect, "nested_numpify", lambda batch: moved.append(batch) or batch.numpy())
+    collector = BatchCollector()
+    for _ in range(3):
+        collector.add(torch.ones(2))
+    assert not moved
+    collector.to_host()
+    assert len(moved) == 3
+    assert collector.result().shape == (6,)
+
+
+LOSSES = {
+    "numbers": lambda index: numbers() + index,
+    "several a batch": lambda index: numbers(3) + index,
+    "more and more": lambda index: numbers(index + 1),
+    "half precision": lambda index: numbers(dtype=torch.bfloat16) + index,
+    "double precision": lambda index: numbers(dtype=torch.float64) + index,
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("concatenate", [True, False])
+@pytest.mark.parametrize("last", [None, 2, 4])
+@pytest.mark.parametrize("to_host_after", [(), (0, 3), range(6)])
+@pytest.mark.parametrize("on_host", [True, False], ids=["", "as on a device"])
+def test_losses_equal_reference(monkeypatch, name, concatenate, last, to_host_after, on_host):
+    """Repeated for the samples of a batch, of which the last one has fewer."""
+    monkeypatch.setattr(collect, "_is_on_host", lambda loss: on_host)
+    ours, theirs = LossCollector(concatenate), reference.EvalLoopContainer(concatenate, padding_index=-100)
+    for index in range(6):
+        loss = LOSSES[name](index)
+        rows = last if index == 5 else None
+        ours.add(loss, 4, rows)
+        theirs.add(loss.repeat(4)[:rows])
+        if index in to_host_after:
+            ours.to_host()
+            theirs.to_cpu_and_numpy()
+    assert same(ours.result(), theirs.get_arrays())
+    assert ours.result() is None, "it can be used again"
+
+
+def test_many_losses_take_the_room_of_numbers():
+    """Tensors of one number each would take a hundred times as much."""
+    collector = LossCollector()
+    for index in range(3000):
+        collector.add(torch.tensor(float(index)), 2)
+    assert len(collector._waiting) + len(collector._parts) < 600
+    assert collector.result().tolist() == [float(index) for index in range(3000) for _ in range(2)]

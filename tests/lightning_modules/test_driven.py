@@ -68,6 +68,9 @@ class Recorder:
     def train_end(self):
         self.events.append("train ends")
 
+    def evaluation_end(self):
+        return {}
+
     def evaluation_step(self, inputs):
         self.events.append(("evaluation", inputs, self.module.training, torch.is_grad_enabled()))
         return {"seen": inputs}

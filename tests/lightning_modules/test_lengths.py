@@ -1,16 +1,24 @@
 """Samples are grouped by length in the reference's order."""
 
+import os
 import time
 
 import datasets
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Dataset
 from transformers import BatchEncoding
 from transformers.trainer_pt_utils import LengthGroupedSampler as ReferenceSampler
 from transformers.trainer_pt_utils import get_length_grouped_indices as reference_indices
 
-from lightrainer.lightning_modules.lengths import LengthGroupedSampler, get_length_grouped_indices, sample_lengths
+from lightrainer.lightning_modules import lengths as module
+from lightrainer.lightning_modules.lengths import (
+    LengthGroupedSampler,
+    column_lengths,
+    get_length_grouped_indices,
+    sample_lengths,
+)
 
 
 def generator(seed=7):
@@ -166,3 +174,72 @@ def test_samples_that_cannot_be_measured(samples, seen):
 def test_neither_dataset_nor_lengths():
     with pytest.raises(ValueError, match="both None"):
         LengthGroupedSampler(2)
+
+
+forking = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+class Located(list):
+    """Samples whose length says which process measured them."""
+
+    def __getitem__(self, index):
+        return {"input_ids": [0] * (os.getpid() if index % 2 else index)}
+
+    def __iter__(self):
+        return (self[index] for index in range(len(self)))
+
+
+@forking
+@pytest.mark.parametrize(("samples", "workers", "processes"), [(600, 2, 2), (600, 0, 1), (100, 2, 1)])
+def test_large_datasets_are_measured_by_several_processes(monkeypatch, samples, workers, processes):
+    """In order, and without a draw from the global generator."""
+    monkeypatch.setattr(module, "WORTH_WORKERS", 500)
+    before = torch.get_rng_state()
+    lengths = sample_lengths(Located([None] * samples), "input_ids", workers=workers)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert lengths[::2] == list(range(0, samples, 2))
+    assert len(set(lengths[1::2])) == processes
+    assert (os.getpid() in lengths) == (processes == 1)
+
+
+class Timed(Dataset):
+    """It does not say where it ends, but by its length."""
+
+    def __len__(self):
+        return 2000
+
+    def __getitem__(self, index):
+        time.sleep(0.0005)
+        return {"input_ids": [0] * (index % 7)}
+
+
+@forking
+def test_several_processes_take_less_time():
+    """Of samples that are waited for, as those on a disk are."""
+    seconds = []
+    for workers in (0, 2):
+        start = time.perf_counter()
+        assert sum(sample_lengths(Timed(), "input_ids", workers=workers)) == sum(index % 7 for index in range(2000))
+        seconds.append(time.perf_counter() - start)
+    assert seconds[1] < 0.85 * seconds[0]
+
+
+@pytest.mark.parametrize("form", ["plain", "torch", "selected", "transformed"])
+def test_a_column_of_lengths_is_read_as_a_column(form):
+    lengths = random_lengths(50)
+    table = datasets.Dataset.from_dict({"input_ids": [[0]] * 50, "n": lengths})
+    table = {
+        "plain": table,
+        "torch": table.with_format("torch", columns=["input_ids"]),
+        "selected": datasets.concatenate_datasets([table, table]).select(range(50, 100)),
+        "transformed": table.with_transform(lambda rows: pytest.fail("a column needs no sample")),
+    }[form]
+    found = column_lengths(table, "n")
+    assert found.tolist() == lengths
+    assert column_lengths(table, "m") is None
+    assert column_lengths([{"n": 3}], "n") is None
+
+
+def test_a_column_with_gaps_holds_no_lengths():
+    with pytest.raises(ValueError, match=r"column 'n' .* 1 of its 3 values are missing"):
+        column_lengths(datasets.Dataset.from_dict({"n": [1, None, 3]}), "n")

@@ -38,6 +38,7 @@ def test_a_value_near_to_none_is_answered_without_a_guess():
 
 def test_did_you_mean():
     assert did_you_mean("tensorbord", ["wandb", "tensorboard"]) == " Did you mean 'tensorboard'?"
+    assert did_you_mean("AdamW", ["lomo", "grokadamw", "adamw_torch"]) == " Did you mean 'adamw_torch'?"
     assert did_you_mean("xyz", ["wandb", "tensorboard"]) == ""
 
 

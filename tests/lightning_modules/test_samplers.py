@@ -8,7 +8,12 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from lightrainer.lightning_modules.samplers import IterableShard, SeedableRandomSampler, ShardedBatchSampler
+from lightrainer.lightning_modules.samplers import (
+    IterableShard,
+    RoundBatchSampler,
+    SeedableRandomSampler,
+    ShardedBatchSampler,
+)
 
 EVERY_SHARDING = list(itertools.product(range(26), range(1, 5), (False, True), (False, True)))
 """Length of the dataset, batch size, drop_last, even_batches."""
@@ -120,7 +125,38 @@ class Stream(IterableDataset):
             yield index
 
 
-def dispatched(count, batch_size, world_size, drop_last):
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_split_batches_equal_reference(world_size):
+    """Of every batch each rank gets its part, filled up from the first batch."""
+    for count, share, drop_last, even_batches in itertools.product(range(26), (1, 2, 3), (False, True), (False, True)):
+        for rank in range(world_size):
+            batches = BatchSampler(SequentialSampler(range(count)), share * world_size, drop_last)
+            expected = reference.BatchSamplerShard(
+                batches, world_size, rank, split_batches=True, even_batches=even_batches
+            )
+            ours = ShardedBatchSampler(
+                SequentialSampler(range(count)),
+                share * world_size,
+                drop_last,
+                rank=rank,
+                world_size=world_size,
+                even_batches=even_batches,
+                split_batches=True,
+            )
+            assert list(ours) == list(expected), (count, share, drop_last, even_batches, rank)
+            assert len(ours) == len(list(ours)), "the reference counts batches that a rank does not get"
+            assert ours.batch_size == expected.batch_size
+
+
+def test_a_batch_that_cannot_be_split_evenly():
+    for make in (ShardedBatchSampler, RoundBatchSampler):
+        with pytest.raises(ValueError, match="a batch of 5 cannot be split evenly over 2"):
+            make(SequentialSampler(range(9)), 5, False, world_size=2, split_batches=True)
+    with pytest.raises(ValueError, match="5"):
+        reference.BatchSamplerShard(BatchSampler(range(9), 5, False), 2, 0, split_batches=True)
+
+
+def dispatched(count, batch_size, world_size, drop_last, split_batches=False, map_style=False):
     """What accelerate's main process hands out: its own code, told that it is process 0 of many.
 
     Returns:
@@ -135,20 +171,21 @@ def dispatched(count, batch_size, world_size, drop_last):
         return [batch[rank * size : (rank + 1) * size].tolist() for rank in range(num_processes)]
 
     kept = []
-    loader = reference.DataLoaderDispatcher(
-        Stream(count), batch_size=batch_size, drop_last=drop_last, _drop_last=drop_last, slice_fn=cut
-    )
+    data = {"dataset": Stream(count), "batch_size": batch_size, "drop_last": drop_last}
+    if map_style:
+        data = {"dataset": range(count), "batch_sampler": BatchSampler(range(count), batch_size, drop_last)}
+    loader = reference.DataLoaderDispatcher(**data, split_batches=split_batches, _drop_last=drop_last, slice_fn=cut)
     loader.state = SimpleNamespace(process_index=0, num_processes=world_size, device=torch.device("cpu"))
     rounds = list(loader)
     return [[batches[rank] for batches in rounds] for rank in range(world_size)], loader.remainder
 
 
-def our_shares(count, batch_size, world_size, drop_last):
+def our_shares(count, batch_size, world_size, drop_last, **options):
     shards = [
-        IterableShard(Stream(count), batch_size, rank=rank, world_size=world_size, drop_last=drop_last)
+        IterableShard(Stream(count), batch_size, rank=rank, world_size=world_size, drop_last=drop_last, **options)
         for rank in range(world_size)
     ]
-    batches = [[batch.tolist() for batch in DataLoader(shard, batch_size=batch_size)] for shard in shards]
+    batches = [[batch.tolist() for batch in DataLoader(shard, batch_size=shard.share)] for shard in shards]
     return batches, {shard.last_round for shard in shards}
 
 
@@ -167,6 +204,66 @@ def test_shares_of_a_stream_equal_reference(world_size, drop_last):
         ours, last_round = our_shares(count, batch_size, world_size, drop_last)
         assert ours == expected, (count, batch_size)
         assert drop_last or last_round == {remainder}, (count, batch_size)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_split_shares_of_a_stream_equal_reference(world_size, drop_last):
+    for count, share in itertools.product(range(1, 20), range(1, 4)):
+        if count < (world_size * share if drop_last else world_size):
+            continue
+        expected, remainder = dispatched(count, share * world_size, world_size, drop_last, split_batches=True)
+        ours, last_round = our_shares(count, share * world_size, world_size, drop_last, split_batches=True)
+        assert ours == expected, (count, share)
+        assert drop_last or last_round == {remainder}, (count, share)
+
+
+@pytest.mark.parametrize("split_batches", [False, True])
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_rounds_that_one_process_reads_for_all_equal_reference(world_size, drop_last, split_batches):
+    """The batches of all ranks in turn; map-style, so that what process 0 reads for the others is known beforehand."""
+    for count, share in itertools.product(range(1, 20), range(1, 4)):
+        if count < (world_size * share if drop_last else world_size):
+            continue
+        size = share * world_size if split_batches else share
+        expected, _ = dispatched(count, size, world_size, drop_last, split_batches, map_style=True)
+        ours = RoundBatchSampler(range(count), size, drop_last, world_size=world_size, split_batches=split_batches)
+        in_turn = list(ours)
+        assert [in_turn[rank::world_size] for rank in range(world_size)] == expected, (count, share)
+        assert len(ours) == len(in_turn)
+        ours.skip = 1
+        assert list(ours) == in_turn[world_size:]
+        assert list(ours) == in_turn
+
+
+@pytest.mark.parametrize("split_batches", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_whole_rounds_of_a_stream_equal_reference(drop_last, split_batches):
+    """Where each process reads for itself the last round is filled up with all that began the stream."""
+    for count, share, world_size in itertools.product(range(1, 20), range(1, 4), (2, 3)):
+        size = share * world_size if split_batches else share
+        shards = [
+            reference.IterableDatasetShard(Stream(count), size, drop_last, world_size, rank, split_batches)
+            for rank in range(world_size)
+        ]
+        expected = [[batch.tolist() for batch in DataLoader(shard, batch_size=share)] for shard in shards]
+        ours, _ = our_shares(count, size, world_size, drop_last, split_batches=split_batches, fill_round=True)
+        assert ours == expected, (count, share, world_size)
+
+
+class SizedStream(Stream):
+    def __len__(self):
+        return self.count
+
+
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"fill_round": True}, {"split_batches": True}], ids=str)
+def test_share_of_a_stream_knows_its_length_where_the_stream_does(options):
+    for count, rank in itertools.product(range(20), range(2)):
+        shard = IterableShard(SizedStream(count), 4, rank=rank, world_size=2, **options)
+        assert len(shard) == len(list(shard)), count
+    with pytest.raises(TypeError, match="len"):
+        len(IterableShard(Stream(3), 4, rank=0, world_size=2))
 
 
 def test_comparison_of_streams_can_fail():

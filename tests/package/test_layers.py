@@ -42,6 +42,7 @@ PRIVATE = set(
     _max_epochs _module_mode _on_before_batch_transfer _apply_batch_transfer_handler _build_kwargs
     _precision_plugin _results _restarting _restarting_state _run_stage _should_accumulate _signal_connector
     _strategy_connector _trainer _training_epoch_loop _val_loop
+    _evaluation_step _has_run _seen_batches_per_dataloader
     """
     )
 )

@@ -61,7 +61,7 @@ def test_the_plan_in_this_process(capsys):
         (["plan", "--learning_rte", "1"], "Did you mean 'learning_rate'"),
         (["plan", "--max_steps", "many"], "argument --max_steps/--max-steps: invalid int value: 'many'"),
         (["plan", "--optim", "adamx"], "invalid choice: 'adamx'"),
-        (["plan", "--fp16"], "fp16=True: pass bf16=True"),
+        (["plan", "--debug", "tpu_metrics_debug"], "debug='tpu_metrics_debug': it prints what torch_xla counts"),
         (["plan", "--fsdp_config", "no.json"], "no.json"),
         (["plan", "--lr_scheduler_kwargs", "{a}"], "is not JSON"),
         (["plan", "stray"], "stray"),

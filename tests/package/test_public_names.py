@@ -24,8 +24,12 @@ CODE = {
 }
 
 NAMES = [
+    "Adafactor",
+    "BatchMetrics",
     "CallbackHandler",
+    "DataCollatorForSeq2Seq",
     "DataCollatorWithPadding",
+    "DebugUnderflowOverflow",
     "DefaultDataCollator",
     "DefaultFlowCallback",
     "EarlyStoppingCallback",
@@ -47,7 +51,11 @@ NAMES = [
     "SaveStrategy",
     "ScheduleConfig",
     "SchedulerType",
+    "Seq2SeqTrainer",
+    "Seq2SeqTrainingArguments",
     "TensorBoardCallback",
+    "TokenLoss",
+    "TokenPerplexity",
     "TrainOutput",
     "Trainer",
     "TrainerCallback",
@@ -56,6 +64,7 @@ NAMES = [
     "TrainingArguments",
     "default_data_collator",
     "enable_full_determinism",
+    "get_adafactor_schedule",
     "get_constant_schedule",
     "get_constant_schedule_with_warmup",
     "get_cosine_schedule_with_warmup",

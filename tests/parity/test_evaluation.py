@@ -1,10 +1,11 @@
-"""Evaluation at every point of a training gives the same metrics and disturbs the training no more."""
+"""Evaluation gives the same metrics and disturbs the training no more; see argument_effects.py for when it is due."""
 
 import numpy as np
 import pytest
 import torch
 from comparison import differences, without_clock
 from datasets_for_parity import (
+    NoisyPoints,
     class_data,
     labelled_sentences,
     point_data,
@@ -15,28 +16,9 @@ from datasets_for_parity import (
 from harness import DEFAULTS, Case, assert_parity, build
 from models import Classifier, TokenModel, bert, gpt2
 
-STRATEGIES = {
-    "every 2 steps": {"eval_strategy": "steps", "eval_steps": 2},
-    "every fifth of the training": {"eval_strategy": "steps", "eval_steps": 0.2},
-    "every epoch": {"eval_strategy": "epoch"},
-    "after a delay in steps": {"eval_strategy": "steps", "eval_steps": 2, "eval_delay": 5},
-    "after a delay in epochs": {"eval_strategy": "epoch", "eval_delay": 2},
-    "on start": {"eval_strategy": "steps", "eval_steps": 5, "eval_on_start": True},
-    "loss only": {"eval_strategy": "epoch", "prediction_loss_only": True},
-}
-
 
 def accuracy(prediction) -> dict[str, float]:
     return {"accuracy": float((np.argmax(prediction.predictions, axis=-1) == prediction.label_ids).mean())}
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.parametrize("accumulation", [1, 3])
-def test_when_to_evaluate(reference, ours, tmp_path, name, accumulation):
-    """Dropout is on: a draw more or less during evaluation would change every later loss."""
-    arguments = {**STRATEGIES[name], "gradient_accumulation_steps": accumulation, "num_train_epochs": 3}
-    _, actual = assert_parity(reference, ours, Case(gpt2, sentence_data, arguments), tmp_path)
-    assert any("eval_loss" in entry for entry in actual.history)
 
 
 def test_metrics_of_a_classifier(reference, ours, tmp_path):
@@ -120,17 +102,25 @@ def test_evaluate_and_predict_without_training(reference, ours, tmp_path, model)
     assert not differences(*results)
 
 
-def test_a_user_may_evaluate_in_the_middle_of_training(reference, ours, tmp_path):
-    """A callback calls `trainer.evaluate()` on its own account; training goes on as if the reference had done it."""
+@pytest.mark.parametrize("event", ["on_step_end", "on_substep_end", "on_epoch_begin", "on_pre_optimizer_step"])
+@pytest.mark.parametrize("data", [points, NoisyPoints], ids=["", "data that draws"])
+def test_a_user_may_evaluate_in_the_middle_of_training(reference, ours, tmp_path, event, data):
+    """A callback evaluates and predicts on its own account; training goes on as if the reference had done it.
+
+    Also between two micro-batches, whose gradients are added up; dropout is on, and the data may draw random numbers.
+    """
+    predicted = []
 
     def extras(api):
         class EvaluateNow(api.TrainerCallback):
             trainer = None
 
-            def on_step_end(self, args, state, control, **kwargs):
-                if state.global_step in (2, 5):
-                    self.trainer.evaluate(points(5, seed=41), metric_key_prefix="middle")
+        def hook(self, args, state, control, **kwargs):
+            if state.global_step in (2, 3):
+                self.trainer.evaluate(data(5, seed=41), metric_key_prefix="middle")
+                predicted.append(self.trainer.predict(data(3, seed=42)).predictions)
 
+        setattr(EvaluateNow, event, hook)
         return {"callbacks": [EvaluateNow()]}
 
     def subclass(base):
@@ -145,13 +135,9 @@ def test_a_user_may_evaluate_in_the_middle_of_training(reference, ours, tmp_path
 
     case = Case(Classifier, point_data, {"gradient_accumulation_steps": 2, "num_train_epochs": 3}, extras, subclass)
     _, actual = assert_parity(reference, ours, case, tmp_path)
-    assert sum("middle_loss" in entry for entry in actual.history) == 2
-
-
-def test_batches_are_kept_apart_when_asked(reference, ours, tmp_path):
-    arguments = {"eval_do_concat_batches": False}
-    case = Case(Classifier, point_data, arguments, test=lambda: points(7, seed=21))
-    assert_parity(reference, ours, case, tmp_path)
+    count = sum("middle_loss" in entry for entry in actual.history)
+    assert count == (1 if event == "on_epoch_begin" else 2)
+    assert not differences(predicted[:count], predicted[count:])
 
 
 def test_the_defaults_do_not_hide_the_evaluation():

@@ -1,0 +1,161 @@
+"""The part of a model card that people read."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+from .data_sources import DataSource
+from .facts import CardFacts
+from .log_history import Evaluation, number, pretty
+
+PICTURE_NAME = "loss_curve.png"
+
+MARKER = "<!-- Drafted by lightrainer."
+_NOTE = f"""{MARKER} It holds what the Trainer knows. Fill in the rest, and take out this
+line: as long as it is there, uploads in the middle of a training bring a newer draft. -->
+"""
+_HUB = "https://huggingface.co"
+_TO_BE_WRITTEN = "*To be written: {}*"
+_ALWAYS = ("lightrainer", "torch", "lightning")
+_IF_LOADED = ("transformers", "peft", "datasets", "tokenizers")
+
+
+def text_of(facts: CardFacts, evaluations: list[Evaluation], result: Evaluation | None, *, picture: bool) -> str:
+    """The text, in Markdown.
+
+    Args:
+        facts: what there is to say.
+        evaluations: all of them.
+        result: that of the model itself.
+        picture: whether `loss_curve.png` lies beside the card.
+    """
+    sections = [
+        _NOTE,
+        f"# {facts.model_name}\n",
+        _what_it_is(facts),
+        *_results(facts, result),
+        "## Uses and limits\n",
+        _TO_BE_WRITTEN.format("what this model is for, and what it should not be used for") + "\n",
+        "## Data\n",
+        *_data(facts),
+        "## Training\n",
+        *(_PICTURE if picture else ()),
+        *_history(evaluations, facts.chosen_step),
+        "### Arguments\n",
+        table(("argument", "value"), facts.settings.items()),
+        "### Versions\n",
+        table(("package", "version"), versions()),
+    ]
+    return "\n".join(["", *sections])
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown, whatever is in its cells."""
+    titles = list(head)
+    lines = [titles, ["---"] * len(titles), *(list(row) for row in rows)]
+    return "".join(f"| {' | '.join(_cell(cell) for cell in line)} |\n" for line in lines)
+
+
+def versions() -> Iterator[tuple[str, str]]:
+    """The packages that had a part in the training; no others, however many are installed."""
+    yield "python", platform.python_version()
+    for name in (*_ALWAYS, *(name for name in _IF_LOADED if name in sys.modules)):
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:  # run from a folder of sources
+            continue
+
+
+_PICTURE = (f"![Training and evaluation loss over the steps]({PICTURE_NAME})\n",)
+
+
+def _what_it_is(facts: CardFacts) -> str:
+    size = f"`{facts.model_class}` with {_many(facts.parameters)} parameters"
+    if facts.trainable != facts.parameters:
+        size += f", {_many(facts.trainable)} of them trained"
+    origin = "trained from scratch"
+    if facts.base_model is not None:
+        origin = f"fine-tuned from [{facts.base_model}]({_HUB}/{facts.base_model})"
+    elif facts.library != "lightrainer":
+        origin = "trained"
+    on = _listed([_linked(source) for source in _different(facts.training_sources)])
+    return f"{size}, {origin}{f' on {on}' if on else ''}, in {facts.steps:,} steps.\n"
+
+
+def _results(facts: CardFacts, result: Evaluation | None) -> Iterator[str]:
+    if result is None:
+        return
+    yield "## Results\n"
+    on = _listed([_linked(source) for source in _different(facts.sources)]) or "the evaluation set"
+    yield f"On {on}, after step {result.step:,}:\n"
+    yield table(("metric", "value"), ((pretty(name), number(value)) for name, value in result.metrics.items()))
+
+
+def _data(facts: CardFacts) -> Iterator[str]:
+    rows = [
+        ("training", _names(facts.training_sources), _count(facts.train_samples)),
+        ("evaluation", _names(facts.sources), _count(facts.eval_samples)),
+    ]
+    yield table(("set", "dataset", "samples"), [row for row in rows if row[1] or row[2]])
+    yield _TO_BE_WRITTEN.format("where the data comes from, and how it was prepared") + "\n"
+
+
+def _history(evaluations: list[Evaluation], chosen_step: int | None) -> Iterator[str]:
+    if not evaluations:
+        return
+    names = list(dict.fromkeys(name for each in evaluations for name in each.metrics))
+    yield "### Evaluations\n"
+    yield table(
+        ("step", "epoch", "training loss", *(pretty(name) for name in names)),
+        (
+            (
+                f"**{each.step}**" if each.step == chosen_step else str(each.step),
+                _value(each.epoch),
+                _value(each.training_loss),
+                *(_value(each.metrics.get(name)) for name in names),
+            )
+            for each in evaluations
+        ),
+    )
+    if chosen_step is not None:
+        yield f"This is the model of step {chosen_step:,}, the best one.\n"
+
+
+def _different(sources: Iterable[DataSource]) -> list[DataSource]:
+    return list({source.tag: source for source in sources}.values())
+
+
+def _names(sources: Iterable[DataSource]) -> str:
+    said = [_linked(source) + (f", {source.split}" if source.split else "") for source in sources]
+    return "; ".join(said)
+
+
+def _linked(source: DataSource) -> str:
+    """A link where the tag can be a name on the Hub."""
+    return f"[{source.name}]({_HUB}/datasets/{source.tag})" if " " not in source.tag else source.name
+
+
+def _listed(items: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))
+
+
+def _many(count: int) -> str:
+    for size, name in ((10**9, "B"), (10**6, "M")):
+        if count >= size:
+            return f"{count / size:.3g}{name}"
+    return f"{count:,}"
+
+
+def _count(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"
+
+
+def _value(value: float | None) -> str:
+    return "" if value is None else number(value)
+
+
+def _cell(text: str) -> str:
+    return " ".join(str(text).split()).replace("|", "\\|")

@@ -1,0 +1,116 @@
+"""What goes wrong between here and the Hub: what passes by itself, what to do about the rest, and no token in it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+PAUSES = (2.0, 8.0)
+"""Seconds before the second and the third attempt; beside what `huggingface_hub` tries again by itself."""
+
+_LONGEST_PAUSE = 60.0
+_PASSING = (408, 429, 500, 502, 503, 504)
+_TRANSPORT = ("httpx", "httpcore", "requests", "urllib3")
+_REMEDIES = {
+    401: "The Hub does not know the token. Pass hub_token=..., or run `hf auth login`.",
+    403: "The token may not write there. Take one with the role `write` that is allowed to write to this owner's "
+    "repositories, and see that hub_model_id names an owner you belong to.",
+    404: "The token sees no such repository or branch. See that hub_model_id and hub_revision are spelled right, and "
+    "that the token may read them.",
+    429: "The Hub takes no more requests for now. Save less often, or wait.",
+}
+_HIDDEN = "<HUB_TOKEN>"
+_LENGTH = 400
+
+
+def retried(call: Callable[[], Result], token: str | None = None) -> Result:
+    """Call, and call again after a pause if the trouble may pass: a broken connection, an overloaded server.
+
+    Args:
+        call: may be repeated without harm.
+        token: not to be seen in any log.
+    """
+    for pause in PAUSES:
+        try:
+            return call()
+        except Exception as error:
+            if not is_passing(error):
+                raise
+            seconds = min(_asked_to_wait(error) or pause, _LONGEST_PAUSE)
+            logger.info("The Hub: %s. Trying again in %g s.", describe(error, token), seconds)
+            time.sleep(seconds)
+    return call()
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same call may go well a little later."""
+    status = status_of(error)
+    if status is not None:
+        return status in _PASSING
+    return any(_is_trouble_on_the_way(one) for one in _chain(error))
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status that an error, or what it came from, is about; None where the server did not answer."""
+    statuses = (getattr(getattr(one, "response", None), "status_code", None) for one in _chain(error))
+    return next((status for status in statuses if status is not None), None)
+
+
+def explained(error: Exception, repository: str, token: str | None = None) -> Exception:
+    """The error itself, saying also what it was about and what to do, and without the token.
+
+    Args:
+        error: of whatever class; it stays what it is, so that `except HfHubHTTPError` goes on working.
+        repository: what it was about.
+        token: what must not be read.
+    """
+    remedy = _REMEDIES.get(status_of(error) or 0)
+    note = f"\nThis was about the repository {repository!r}. {remedy or ''}".rstrip()
+    for one in _chain(error):
+        one.args = tuple(hidden(part, token) if isinstance(part, str) else part for part in one.args)
+    if error.args and isinstance(error.args[0], str) and note not in error.args[0]:
+        error.args = (error.args[0] + note, *error.args[1:])
+    return error
+
+
+def describe(error: BaseException, token: str | None = None) -> str:
+    """An error in one line, for a log."""
+    text = " ".join(str(error).split()) or repr(error)
+    text = text if len(text) <= _LENGTH else f"{text[:_LENGTH]} ..."
+    return hidden(f"{type(error).__name__}: {text}", token)
+
+
+def hidden(text: str, token: str | None) -> str:
+    """The text with something else in the place of the token: a server may send it back."""
+    return text.replace(token, _HIDDEN) if token else text
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that it came from."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_trouble_on_the_way(error: BaseException) -> bool:
+    """Whether the connection failed, or a gateway answered with a page for people."""
+    cls = type(error)
+    return isinstance(error, TimeoutError) or cls.__module__.partition(".")[0] in _TRANSPORT or "JSON" in cls.__name__
+
+
+def _asked_to_wait(error: BaseException) -> float | None:
+    """Seconds that the server asks for."""
+    for one in _chain(error):
+        headers: Any = getattr(getattr(one, "response", None), "headers", None) or {}
+        value = str(headers.get("Retry-After", ""))
+        if value.isdigit():
+            return float(value)
+    return None

@@ -1,0 +1,72 @@
+"""From the history of logs to evaluations: one row each, as a model card shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+_PREFIX = "eval_"
+_ABOUT_SPEED = ("runtime", "samples_per_second", "steps_per_second", "jit_compilation_time", "preparation_time")
+
+
+@dataclass
+class Evaluation:
+    """What was measured at one step; several evaluation sets of one step are one evaluation."""
+
+    step: int
+    epoch: float | None
+    training_loss: float | None
+    """The last one that was logged before."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """By their names without `eval_`; nothing about speed or memory."""
+
+
+def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
+    """As `transformers.modelcard.parse_log_history`, but evaluations without a loss count too.
+
+    Args:
+        log_history: of a `TrainerState`.
+
+    Returns:
+        one entry for each step at which something was evaluated, in their order; of two values the later one.
+    """
+    found: dict[int, Evaluation] = {}
+    loss = None
+    for entry in log_history:
+        loss = entry.get("loss", loss)
+        metrics = _metrics(entry)
+        if metrics:
+            step = entry.get("step", 0)
+            row = found.setdefault(step, Evaluation(step, entry.get("epoch"), loss))
+            row.metrics.update(metrics)
+    return list(found.values())
+
+
+def pretty(name: str) -> str:
+    """`f1_macro` as a heading."""
+    words = name.replace("_", " ").strip()
+    return words[:1].upper() + words[1:]
+
+
+def number(value: Any) -> str:
+    """A number as short as it can be read."""
+    if not isinstance(value, float):
+        return str(value)
+    small = value != 0 and not 1e-3 <= abs(value) < 1e5
+    return f"{value:.4g}" if small else f"{value:.4f}".rstrip("0").rstrip(".")
+
+
+def _metrics(entry: dict[str, Any]) -> dict[str, float]:
+    named = {name.removeprefix(_PREFIX): value for name, value in entry.items() if name.startswith(_PREFIX)}
+    numbers = {name: _plain(value) for name, value in named.items()}
+    return {name: value for name, value in numbers.items() if value is not None and not _is_technical(name)}
+
+
+def _plain(value: Any) -> float | None:
+    """NumPy's numbers as Python's, for YAML knows no others; None for what is no number."""
+    value = value.item() if hasattr(value, "item") and getattr(value, "size", 2) == 1 else value
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _is_technical(name: str) -> bool:
+    return name.endswith(_ABOUT_SPEED) or "mem_" in name or name == "num_input_tokens_seen"

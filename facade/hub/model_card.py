@@ -1,0 +1,165 @@
+"""A model card from what is known about a training: metadata that the Hub understands, and a text for people."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...callbacks import draw_loss_curve
+from .card_text import MARKER, PICTURE_NAME, text_of
+from .facts import CardFacts
+from .log_history import Evaluation, evaluations, pretty
+from .staging import CARD_NAME
+from .tasks import TASK_NAMES
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult, ModelCardData
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["MARKER", "ModelCard"]
+
+_METRICS_OF_THE_HUB = {
+    "accuracy", "bleu", "cer", "chrf", "exact_match", "f1", "mae", "matthews_correlation", "mean_iou", "mse",
+    "pearsonr", "perplexity", "precision", "r_squared", "recall", "rouge", "sacrebleu", "seqeval", "spearmanr",
+    "squad", "ter", "wer",
+}  # fmt: skip
+_ROUGE = re.compile(r"rouge(1|2|l|lsum)")
+_SHOWN_ELSEWHERE = "text2text-generation"
+"""A task that the Hub has results for, but no page."""
+
+
+class ModelCard:
+    """As `transformers.modelcard.TrainingSummary`, with the losses as a picture and all evaluations as a table.
+
+    Args:
+        facts: what there is to say.
+    """
+
+    def __init__(self, facts: CardFacts) -> None:
+        self.facts = facts
+        self.evaluations = evaluations(list(facts.log_history))
+
+    def write(self, folder: Path, find_license: Callable[[str], str | None] | None = None) -> None:
+        """Write `README.md`, and the picture beside it if there is something to draw and matplotlib is there.
+
+        Args:
+            folder: made if it is not there. Tags of a card in it are kept.
+            find_license: asked for the license of the base model, where none is given.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        facts = self.facts
+        if facts.license is None and facts.base_model is not None and find_license is not None:
+            facts = replace(facts, license=find_license(facts.base_model))
+        card = folder / CARD_NAME
+        kept = tuple(tag for tag in _tags_of(card) if tag not in facts.tags)
+        described = ModelCard(replace(facts, tags=(*facts.tags, *kept)))
+        _write(card, described.text(picture=_draw(facts, folder)).encode())
+
+    def text(self, *, picture: bool = False) -> str:
+        """The whole card.
+
+        Args:
+            picture: `loss_curve.png` lies beside it.
+        """
+        metadata = self.metadata().to_yaml()
+        body = text_of(self.facts, self.evaluations, self.result, picture=picture)
+        return f"---\n{metadata}\n---\n{body}"
+
+    def metadata(self) -> ModelCardData:
+        """What the Hub reads; `model-index` only with a task, a dataset and a metric, for it refuses less."""
+        from huggingface_hub import ModelCardData
+
+        facts, results = self.facts, list(self._results())
+        known = sorted({result.metric_type for result in results} | self._metric_types())
+        pages = [task for task in facts.tasks if task in TASK_NAMES and task != _SHOWN_ELSEWHERE]
+        tags = list(dict.fromkeys(source.tag for source in (*facts.training_sources, *facts.sources)))
+        return ModelCardData(
+            library_name=facts.library,
+            language=list(facts.language) or None,
+            license=facts.license,
+            base_model=facts.base_model,
+            tags=list(facts.tags),
+            pipeline_tag=pages[0] if pages else None,
+            datasets=tags or None,
+            metrics=[name for name in known if name in _METRICS_OF_THE_HUB] or None,
+            model_name=facts.model_name if results else None,
+            eval_results=results or None,
+        )
+
+    @property
+    def result(self) -> Evaluation | None:
+        """The evaluation of the model that this is the card of: the last one, or that of the best model."""
+        at_step = [each for each in self.evaluations if each.step == self.facts.chosen_step]
+        found = at_step or self.evaluations
+        return found[-1] if found else None
+
+    def _metric_types(self) -> set[str]:
+        return {_metric_type(name) for name in (self.result.metrics if self.result else {})}
+
+    def _results(self) -> Iterator[EvalResult]:
+        """One for each task, dataset and metric."""
+        from huggingface_hub import EvalResult
+
+        measured = self.result.metrics if self.result else {}
+        for task in self.facts.tasks:
+            for source in self.facts.sources:
+                for name, value in measured.items():
+                    if not name.startswith(source.prefix) or not math.isfinite(value):
+                        continue
+                    own = name.removeprefix(source.prefix)
+                    yield EvalResult(
+                        task_type=task,
+                        task_name=TASK_NAMES.get(task, pretty(task.replace("-", "_"))),
+                        dataset_type=source.tag,
+                        dataset_name=source.name,
+                        dataset_config=source.config,
+                        dataset_split=source.split,
+                        dataset_args=source.args,
+                        metric_type=_metric_type(own),
+                        metric_name=pretty(own),
+                        metric_value=value,
+                    )
+
+
+def _metric_type(name: str) -> str:
+    lowered = name.lower().replace(" ", "_")
+    return "rouge" if _ROUGE.fullmatch(lowered) else lowered
+
+
+def _draw(facts: CardFacts, folder: Path) -> bool:
+    """Draw the losses; whether there is a picture now."""
+    if find_spec("matplotlib") is None:
+        logger.info("The model card has no picture of the losses: `pip install 'lightrainer[plot]'` for one.")
+        return False
+    picture = draw_loss_curve([dict(entry) for entry in facts.log_history])
+    if picture is not None:
+        _write(folder / PICTURE_NAME, picture)
+    return picture is not None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a new file: what stands there may be a checkpoint's, under another name."""
+    neighbour = path.with_name(f"_{path.name}")
+    neighbour.write_bytes(content)
+    os.replace(neighbour, path)
+
+
+def _tags_of(card: Path) -> list[Any]:
+    """The tags of a card that is there already; none if it has none, or cannot be read."""
+    from huggingface_hub import ModelCard as HubCard
+
+    if not card.is_file():
+        return []
+    try:
+        return list(HubCard.load(card, ignore_metadata_errors=True).data.get("tags") or [])
+    except Exception as error:  # somebody's own words, in whatever form
+        logger.warning("The tags of %s are not kept, as its metadata cannot be read (%s).", card, error)
+        return []

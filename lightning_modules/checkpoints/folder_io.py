@@ -1,0 +1,142 @@
+"""The documented folder as what `lightning.Trainer` writes and reads in the place of its own files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from .._lightning import CheckpointIO, LightningModule
+from ..loop_states import place_in_loops
+from . import manifest, staging
+from .lightning_files import read_states, write_states
+from .tensors import load_torch
+from .verify import require_intact
+from .weights import load_weights, save_weights
+
+__all__ = ["FolderCheckpointIO"]
+
+
+class FolderCheckpointIO(CheckpointIO):
+    """As Lightning's `TorchCheckpointIO`, but checkpoints are the folders `checkpoint-N` of the Trainer API.
+
+    They resume with `lightrainer.Trainer.train(resume_from_checkpoint=folder)` and with the reference, and those that
+    either of them wrote resume with `lightning.Trainer.fit(module, ckpt_path=folder)`. They are written beside their
+    name and renamed, and nothing but tensors and plain values is unpickled to read them. Files of Lightning are still
+    read, with the same care.
+
+        checkpoint = ModelCheckpoint(dirpath="out", filename="checkpoint-{step}", auto_insert_metric_name=False)
+        checkpoint.FILE_EXTENSION = ""
+        trainer = lightning.Trainer(plugins=[FolderCheckpointIO(module)], callbacks=[checkpoint])
+        trainer.fit(module, loader, ckpt_path="out/checkpoint-500")
+
+    Wrapped in Lightning's `AsyncCheckpointIO` it writes while the training goes on.
+
+    Args:
+        module: the LightningModule that is trained. A `ResumableModule`, such as `LossModule`, goes on exactly.
+        attribute: where the module has its model. The model's weights go to the documented files, through its
+            `save_pretrained` if it has one, and all other weights to a file beside them.
+        processing_class: what processes the data, saved beside the model if it has `save_pretrained`.
+    """
+
+    def __init__(self, module: LightningModule, *, attribute: str = "model", processing_class: Any = None) -> None:
+        model = getattr(module, attribute, None)
+        if not isinstance(model, nn.Module):
+            raise TypeError(
+                f"{type(module).__name__}.{attribute} is {type(model).__name__}, not the model whose weights are to be "
+                "saved; pass attribute=... with the name under which the module has it"
+            )
+        self.module = module
+        self.attribute = attribute
+        self.processing_class = processing_class
+        self._cleaned: set[Path] = set()
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """Write a folder at `path`, whatever its name, in the place of an older one.
+
+        Raises:
+            TypeError: there are `storage_options`.
+            ValueError: the path is that of a remote place.
+        """
+        if storage_options is not None:
+            raise TypeError(f"storage_options={storage_options!r}: a folder on the disk has none; leave them out")
+        final = _local(path)
+        self._clean(final.parent)
+        model, prefix = self._model()
+        own, others = split_weights(checkpoint["state_dict"], prefix)
+        with staging.staged_folder(final) as folder:
+            save_weights(model, folder, state_dict=own)
+            if hasattr(self.processing_class, "save_pretrained"):
+                self.processing_class.save_pretrained(folder)
+            write_states(checkpoint, folder, others, **self._known())
+            manifest.write_manifest(folder)
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a folder, or a file of Lightning; the model has its weights when this returns.
+
+        Raises:
+            FileNotFoundError: there is nothing of that name.
+            ValueError: it is damaged, or holds other things than tensors and plain values.
+        """
+        folder = _local(path)
+        if folder.is_file():
+            return load_torch(folder)
+        require_intact(folder)
+        model, _ = self._model()
+        load_weights(model, folder)
+        trainer = self.module.trainer
+        checkpoint = read_states(folder, accumulation=trainer.accumulate_grad_batches)
+        return {**checkpoint, "state_dict": {**self.module.state_dict(), **checkpoint["state_dict"]}}
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Delete a folder, so that no half of it is ever seen; or a file."""
+        target = _local(path)
+        if target.is_dir():
+            staging.discard(target)
+        elif target.exists():
+            target.unlink()
+
+    def _model(self) -> tuple[nn.Module, str]:
+        """The model under `torch.compile`, and what its weights' names begin with in the module."""
+        model, prefix = getattr(self.module, self.attribute), f"{self.attribute}."
+        while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model, prefix = inner, f"{prefix}_orig_mod."
+        return model, prefix
+
+    def _known(self) -> dict[str, Any]:
+        trainer = self.module.trainer
+        batches, epochs = trainer.num_training_batches, trainer.max_epochs
+        known: dict[str, Any] = {"max_steps": max(trainer.max_steps, 0), "num_train_epochs": max(epochs or 0, 0)}
+        if batch_size := getattr(trainer.train_dataloader, "batch_size", None):
+            known["train_batch_size"] = batch_size
+        return {**known, "batches_in_epoch": batches if batches != float("inf") else place_in_loops(trainer)[1] + 1}
+
+    def _clean(self, run_dir: Path) -> None:
+        """Remove what a killed run has left half-written, once."""
+        if run_dir not in self._cleaned:
+            self._cleaned.add(run_dir)
+            staging.remove_leftovers(run_dir)
+
+
+def split_weights(state_dict: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The weights whose names begin with the prefix, without it, and all others.
+
+    Raises:
+        ValueError: no name begins with it.
+    """
+    own = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
+    others = {name: value for name, value in state_dict.items() if not name.startswith(prefix)}
+    if others and not own:
+        some = ", ".join(list(others)[:3])
+        raise ValueError(f"no weight's name begins with {prefix!r}: the names are {some}, ...")
+    return own, others
+
+
+def _local(path: str | Path) -> Path:
+    if "://" in str(path):
+        raise ValueError(f"{path} is not on a local disk, but folders are renamed there when they are complete")
+    return Path(path)

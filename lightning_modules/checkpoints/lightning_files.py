@@ -1,0 +1,159 @@
+"""A checkpoint of Lightning, which is one dict, as the files of the documented folder, and back.
+
+What the documented files have no place for (loops, callbacks, further optimizers, weights beside the model's) lies in
+`lightning_state.pt`, which the reference does not look at.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..loop_states import PROCESS_STATES, loops_at, place_from_state
+from ..plain import NotPlainError, from_plain, to_plain
+from .names import (
+    OPTIMIZER_NAME,
+    SCALER_NAME,
+    SCHEDULER_NAME,
+    TRAINER_STATE_NAME,
+    data_state_name,
+    rng_state_name,
+)
+from .tensors import load_torch, pack, save_torch, unpack
+from .trainer_states import trainer_state
+
+_log = logging.getLogger(__name__)
+
+LIGHTNING_STATE_NAME = "lightning_state.pt"
+"""Only in folders that Lightning wrote, or that were converted from a file of Lightning."""
+
+PRECISION = "MixedPrecision"
+"""Under the name of its class, a checkpoint of Lightning holds the state of a precision plugin: here of the scaler."""
+
+
+def write_states(checkpoint: Mapping[str, Any], folder: Path, other_weights: Mapping[str, Any], **known: Any) -> None:
+    """Write all but the model's weights.
+
+    Args:
+        checkpoint: as Lightning makes it; `state_dict` is not looked at.
+        folder: a folder in the making.
+        other_weights: weights that are not the model's.
+        known: entries of `trainer_state.json` that the checkpoint does not tell.
+    """
+    rest = {**checkpoint, "state_dict": dict(other_weights)}
+    optimizers, schedulers = (list(rest.pop(name, [])) for name in ("optimizer_states", "lr_schedulers"))
+    states = {rank: unpack(packed) for rank, packed in rest.pop(PROCESS_STATES, {}).items()}
+    if optimizers:
+        save_torch(optimizers[0], folder / OPTIMIZER_NAME)
+        schedule = schedulers[0] if schedulers else _constant_schedule(optimizers[0], checkpoint["global_step"])
+        save_torch(schedule, folder / SCHEDULER_NAME)
+        rest |= {"optimizer_states": optimizers[1:], "lr_schedulers": schedulers[1:]}
+    if "scale" in rest.get(PRECISION, {}):
+        save_torch(rest.pop(PRECISION), folder / SCALER_NAME)
+    for rank, state in states.items():
+        save_torch(state["rng"], folder / rng_state_name(rank if len(states) > 1 else None))
+        if state["data"] is not None:
+            save_torch(state["data"], folder / data_state_name(rank))
+    save_torch(_plain_only(rest), folder / LIGHTNING_STATE_NAME)
+    text = json.dumps(trainer_state(checkpoint, states, **known), indent=2, sort_keys=True)
+    (folder / TRAINER_STATE_NAME).write_text(f"{text}\n", encoding="utf-8")
+
+
+def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, Any]:
+    """All but the model's weights, as Lightning wants it; `state_dict` holds weights that are not the model's.
+
+    Args:
+        folder: a checkpoint, whoever wrote it.
+        accumulation: batches of a step, for checkpoints that do not tell it.
+
+    Raises:
+        ValueError: a file is damaged, or holds other things than tensors and plain values.
+    """
+    state = json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    processes = _processes(folder)
+    checkpoint = {
+        "pytorch-lightning_version": _version(),
+        "state_dict": {},
+        "optimizer_states": [],
+        "lr_schedulers": [],
+    }
+    if (folder / LIGHTNING_STATE_NAME).is_file():
+        checkpoint |= from_plain(load_torch(folder / LIGHTNING_STATE_NAME))
+    else:
+        checkpoint |= _position(state, processes, accumulation or 1)
+    if (folder / OPTIMIZER_NAME).is_file():
+        checkpoint["optimizer_states"].insert(0, load_torch(folder / OPTIMIZER_NAME))
+        checkpoint["lr_schedulers"].insert(0, load_torch(folder / SCHEDULER_NAME))
+    else:  # so that Lightning says that only the model is there
+        del checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
+    if (folder / SCALER_NAME).is_file():
+        checkpoint[PRECISION] = load_torch(folder / SCALER_NAME)
+    return {**checkpoint, PROCESS_STATES: {rank: pack(state) for rank, state in processes.items()}}
+
+
+def _processes(folder: Path) -> dict[int, dict[str, Any]]:
+    """The states of all processes by rank."""
+    found = {}
+    for path in folder.glob("rng_state*.pth"):
+        match = re.fullmatch(r"rng_state(?:_([0-9]+))?\.pth", path.name)
+        if match is None:
+            continue
+        rank = int(match[1] or 0)
+        data = folder / data_state_name(rank)
+        found[rank] = {"rng": load_torch(path), "data": load_torch(data) if data.is_file() else None}
+    return found
+
+
+def _position(state: Mapping[str, Any], processes: Mapping[int, Any], accumulation: int) -> dict[str, Any]:
+    """Loops that go on where a training of the Trainer API stood."""
+    steps = int(state["global_step"])
+    written = processes.get(0, {}).get("data")
+    if written is None:
+        epoch, done = place_from_state(state, accumulation=accumulation)
+        batches = steps * accumulation
+    else:
+        data: dict[str, Any] = from_plain(written)
+        each = data["layout"]["accumulation"]
+        over = data["done"] >= data["windows"]
+        epoch, done = (data["epoch"] + 1, 0) if over else (data["epoch"], data["done"] * each)
+        batches = epoch * data["windows"] * each + done
+    loops = loops_at(epoch=epoch, done=done, steps=steps, batches=max(batches, done))
+    return {"epoch": epoch, "global_step": steps, "loops": loops}
+
+
+def _plain_only(values: Mapping[str, Any]) -> Any:
+    """Without what could not be read again, which is named in a warning: entries, or of a dict its entries."""
+    kept: dict[str, Any] = {}
+    for name, value in values.items():
+        parts = value if name in ("callbacks", "hyper_parameters") and isinstance(value, Mapping) else None
+        try:
+            kept[name] = to_plain(value)
+        except NotPlainError as error:
+            _log.warning("The checkpoint goes without %r, as it holds what cannot be written safely: %s.", name, error)
+            if parts is not None:
+                kept[name] = _plain_only(parts)
+    return {"kind": "mapping", "class": None, "items": [[name, written] for name, written in kept.items()]}
+
+
+def _constant_schedule(optimizer: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    """The state of a constant schedule, without which the Trainer API would not take up the optimizer either."""
+    groups = optimizer["param_groups"]
+    rates = [group["lr"] for group in groups]
+    return {
+        "base_lrs": [group.get("initial_lr", group["lr"]) for group in groups],
+        "last_epoch": steps,
+        "_step_count": steps + 1,
+        "_get_lr_called_within_step": False,
+        "_last_lr": rates,
+        "lr_lambdas": [None] * len(groups),
+    }
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("lightning")

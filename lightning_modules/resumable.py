@@ -1,0 +1,173 @@
+"""What a LightningModule must keep beside weights and loops, so that a resumed training is the training."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from ._lightning import LightningModule, Trainer, TrainerFn
+from .checkpoints.tensors import pack, unpack
+from .engine import begin_reading_anew
+from .epoch_loader import EpochLoader
+from .loop_states import PROCESS_STATES, leave_out_loaders, place_in_loops
+from .plain import NotPlainError, from_plain, to_plain
+from .seeding import capture_rng_state, restore_rng_state
+
+__all__ = ["ResumableModule"]
+
+_log = logging.getLogger(__name__)
+
+
+class ResumableModule(LightningModule):
+    """A LightningModule whose checkpoints hold the random generators and the position in an `EpochLoader` too.
+
+    So `fit(module, ckpt_path=...)` goes on to the numbers of a training that was never interrupted, in mid-epoch too.
+    Loaders of other kinds go on as Lightning lets them. Who overrides one of the hooks below calls `super()`.
+    """
+
+    _resumed: dict[str, Any] | None = None
+    _generators: dict[str, Any] | None = None
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the state of every process."""
+        super().on_save_checkpoint(checkpoint)
+        if "optimizer_states" not in checkpoint or not self._is_fitted():
+            return
+        state = {"rng": capture_rng_state(self.trainer.world_size > 1), "data": data_state(self.trainer)}
+        checkpoint[PROCESS_STATES] = dict(enumerate(_gathered(pack(state), self.trainer.world_size)))
+        if _epoch_loader(self.trainer) is not None:
+            leave_out_loaders(checkpoint)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Note the state of this process, and give tied weights that were stored once all their names."""
+        super().on_load_checkpoint(checkpoint)
+        _add_tied_names(self, checkpoint["state_dict"])
+        if not self._is_fitted():
+            return
+        states, rank = checkpoint.get(PROCESS_STATES) or {}, self.trainer.global_rank
+        if states and rank not in states:
+            _log.warning("The checkpoint has no state of process %s: its random numbers will be others.", rank)
+        self._resumed = unpack(states[rank]) if rank in states else {}
+
+    def on_train_start(self) -> None:
+        """Go to the position in the data."""
+        super().on_train_start()
+        resumed, self._resumed = self._resumed, None
+        loader = _epoch_loader(self.trainer)
+        if loader is not None:
+            loader.track()
+        if resumed is None:
+            return
+        self._generators = resumed.get("rng")
+        epoch, done = place_in_loops(self.trainer)
+        if loader is not None:
+            _go_to(loader, epoch, done, _loader_state(self.trainer, resumed.get("data")), self._restore_generators)
+        if done == 0:
+            self._restore_generators()
+        if loader is not None or done == 0:  # a loader of torch draws when its iteration begins
+            begin_reading_anew(self.trainer)
+
+    def on_train_epoch_start(self) -> None:
+        """Give the loader its epoch: one that Lightning has cut short does not know that it has ended."""
+        super().on_train_epoch_start()
+        loader = _epoch_loader(self.trainer)
+        if loader is not None and self.trainer.current_epoch != loader.epoch:
+            loader.set_epoch(self.trainer.current_epoch)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        """Restore the generators where a batch had to be read once more to get here."""
+        self._restore_generators()
+        return super().on_train_batch_start(batch, batch_idx)
+
+    def _is_fitted(self) -> bool:
+        try:
+            return self.trainer.state.fn == TrainerFn.FITTING
+        except RuntimeError:  # there is no trainer, as in `load_from_checkpoint`
+            return False
+
+    def _restore_generators(self) -> None:
+        state, self._generators = self._generators, None
+        if state is not None:
+            restore_rng_state(state, self.trainer.world_size > 1)
+
+
+def data_state(trainer: Trainer) -> dict[str, Any] | None:
+    """As the facade's `data_state_*.pth`: where a training stands in an `EpochLoader`; None for loaders of other kinds.
+
+    Of a stream only the position is told, not the loader's state: Lightning has read one batch more than it used.
+    """
+    loader = _epoch_loader(trainer)
+    if loader is None:
+        return None
+    epoch, done = place_in_loops(trainer)
+    batches, accumulation = trainer.num_training_batches, trainer.accumulate_grad_batches
+    sized = batches != float("inf")
+    windows = math.ceil(batches / accumulation) if sized else done // accumulation + 1
+    state: dict[str, Any] = {
+        "epoch": epoch,
+        "done": windows if done >= batches else done // accumulation,
+        "loader": loader.state_dict() if sized and done % accumulation == 0 else None,
+        "windows": windows,
+        "layout": _layout(trainer, loader),
+        "evaluated": [],
+    }
+    try:
+        return to_plain(state)
+    except NotPlainError as error:
+        _log.warning("The state of the data loader is not saved, as it holds what a checkpoint cannot: %s.", error)
+        return to_plain({**state, "loader": None})
+
+
+def _layout(trainer: Trainer, loader: EpochLoader) -> dict[str, int]:
+    return {
+        "world_size": trainer.world_size,
+        "batch_size": loader.samples_per_round // trainer.world_size,
+        "accumulation": trainer.accumulate_grad_batches,
+    }
+
+
+def _epoch_loader(trainer: Trainer) -> EpochLoader | None:
+    loader = trainer.train_dataloader
+    return loader if isinstance(loader, EpochLoader) else None
+
+
+def _loader_state(trainer: Trainer, written: Any) -> dict[str, Any] | None:
+    """The state of the loader, if it is of a training that dealt out its data in the same way, at the same place."""
+    loader = _epoch_loader(trainer)
+    if written is None or loader is None or trainer.num_training_batches == float("inf"):
+        return None
+    stored: dict[str, Any] = from_plain(written)
+    place = (stored["epoch"], stored["done"] * stored["layout"]["accumulation"])
+    same = stored["layout"] == _layout(trainer, loader) and place == place_in_loops(trainer)
+    return stored["loader"] if same else None
+
+
+def _go_to(
+    loader: EpochLoader, epoch: int, done: int, state: dict[str, Any] | None, on_ready: Callable[[], None]
+) -> None:
+    loader.set_epoch(epoch)
+    if done and state is not None:
+        loader.load_state_dict(state, on_ready)
+    elif done:
+        loader.skip(done)
+
+
+def _gathered(value: Any, world_size: int) -> list[Any]:
+    if world_size == 1:
+        return [value]
+    values: list[Any] = [None] * world_size
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _add_tied_names(module: LightningModule, stored: dict[str, Any]) -> None:
+    """A file of safetensors holds each tensor under one name; Lightning asks for all of them."""
+    own = module.state_dict(keep_vars=True)
+    by_tensor = {id(value): name for name, value in own.items() if name in stored}
+    for name, value in own.items():
+        if name not in stored and id(value) in by_tensor:
+            stored[name] = stored[by_tensor[id(value)]]

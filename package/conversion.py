@@ -1,0 +1,68 @@
+"""The command `convert`: a checkpoint file of Lightning becomes a folder `checkpoint-N`, or the other way round."""
+
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
+from __future__ import annotations
+
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+
+_EXAMPLES = """examples:
+  lightrainer convert lightning_logs/version_0/checkpoints/last.ckpt out
+  lightrainer convert out/checkpoint-500 again.ckpt
+"""
+
+
+def convert(flags: Sequence[str]) -> int:
+    """Convert one checkpoint, and print where the result lies.
+
+    Args:
+        flags: Two paths and the options, see `--help`.
+
+    Returns:
+        0, the exit status; what cannot be ends the program with 2.
+    """
+    parser = _parser()
+    given = parser.parse_args(flags)
+    from .lightning_modules.checkpoints.conversion import convert as converted
+
+    try:
+        written = converted(
+            given.source,
+            given.target,
+            prefix=given.prefix,
+            force=given.force,
+            accumulation=given.accumulation,
+            batches_in_epoch=given.batches_in_epoch,
+            batch_size=given.batch_size,
+        )
+    except (ValueError, TypeError, OSError) as error:
+        parser.error(str(error))
+    print(written)
+    return 0
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="lightrainer convert",
+        description="Turn a checkpoint file of lightning.Trainer into a folder checkpoint-N of the Trainer API, or "
+        "such a folder into a file. Only tensors and plain values are read.",
+        epilog=_EXAMPLES,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", metavar="IN", help="a file of Lightning, or a folder checkpoint-N")
+    parser.add_argument(
+        "target", metavar="OUT", help="the folder checkpoint-N, or the folder to write it into; or the file"
+    )
+    parser.add_argument("--force", action="store_true", help="replace what is there already")
+    parser.add_argument("--prefix", default="model.", help="what the names of the model's weights begin with in a file")
+    parser.add_argument(
+        "--accumulation", type=int, default=1, help="batches of a step, for folders of the reference; 1 by default"
+    )
+    parser.add_argument(
+        "--batches-in-epoch", type=int, help="for files from the middle of an epoch that do not tell how long one is"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, help="samples of a batch, for files that do not tell; the reference wants to know"
+    )
+    return parser

@@ -1,0 +1,158 @@
+"""Evaluations of data of every length, for `torchrun`: the library is its argument.
+
+    torchrun --nproc_per_node=N evaluation_script.py LIBRARY SCENARIO OUTPUT_FOLDER
+
+Every rank writes what it saw to `OUTPUT_FOLDER/SCENARIO-rank<rank>.json`.
+"""
+
+import gc
+import importlib
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import IterableDataset
+
+LENGTHS = [*range(1, 10), 17]
+BY_WORKERS = [1, 3, 5, 17]
+BATCH = 2
+CLASSES = 3
+WIDEST = 6
+
+
+class Tokens(nn.Module):
+    """Logits for each token from a table, and which sample it is."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.table = nn.Embedding(11, CLASSES)
+
+    def forward(self, input_ids, labels=None, index=None):
+        logits = self.table(input_ids)
+        loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+        return {"loss": loss, "logits": logits, "index": index}
+
+
+def samples(count: int) -> list[dict[str, torch.Tensor]]:
+    """Tokens of different lengths, of which some have no label; the third sample has none at all."""
+    generator = torch.Generator().manual_seed(3)
+    made = []
+    for index in range(count):
+        ids = torch.randint(11, (1 + (7 * index) % WIDEST,), generator=generator)
+        labels = ids % CLASSES
+        labels[torch.rand(len(ids), generator=generator) < 0.4] = -100
+        labels[0] = -100 if index == 2 else ids[0] % CLASSES
+        made.append({"input_ids": ids, "labels": labels, "index": torch.tensor(index)})
+    return made
+
+
+def pad(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    longest = max(len(item["labels"]) for item in items)
+    batch = {
+        "input_ids": torch.zeros(len(items), longest, dtype=torch.long),
+        "labels": torch.full((len(items), longest), -100),
+        "index": torch.stack([item["index"] for item in items]),
+    }
+    for row, item in enumerate(items):
+        for name in ("input_ids", "labels"):
+            batch[name][row, : len(item[name])] = item[name]
+    return batch
+
+
+class Stream(IterableDataset):
+    """The samples, without their number."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
+
+
+def metrics_of(api: Any, seen: list[Any]) -> dict[str, Any]:
+    """The ways of computing metrics that are compared: a function, and torchmetrics objects of several kinds."""
+
+    def function(prediction):
+        seen.append([prediction.predictions[1].tolist(), prediction.label_ids.tolist()])
+        return {}
+
+    if api.__name__ == "transformers":
+        return {"function": function}
+    from torchmetrics import MetricCollection, SumMetric
+    from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
+
+    torch_metrics = {
+        "token_loss": api.TokenLoss(),
+        "perplexity": api.TokenPerplexity(),
+        "several": MetricCollection([MulticlassAccuracy(CLASSES, average="micro"), MulticlassAUROC(CLASSES)]),
+    }
+    # The sum of powers of 2, one for each sample, says which were counted and how often.
+    counted = api.BatchMetrics({"counted": SumMetric()}, lambda predictions, labels: (2.0 ** predictions[1].double(),))
+    return {"function": function, "torchmetrics": torch_metrics, "counted": counted}
+
+
+def outcome(trainer: Any, dataset: Any, metrics: dict[str, Any], seen: list[Any]) -> dict[str, Any]:
+    """All that comes out of evaluating and predicting one dataset."""
+    seen.clear()
+    trainer.compute_metrics = None
+    prediction = trainer.predict(dataset)
+    found = {
+        "logits": prediction.predictions[0].tolist(),
+        "index": prediction.predictions[1].tolist(),
+        "labels": prediction.label_ids.tolist(),
+        "test_loss": prediction.metrics["test_loss"],
+    }
+    for name, given in metrics.items():
+        trainer.compute_metrics = given
+        values = trainer.evaluate(dataset)
+        found[name] = {key: value for key, value in values.items() if not key.endswith(("_runtime", "_per_second"))}
+    found["seen"] = list(seen)
+    if "counted" in metrics:
+        found["counted in predict"] = trainer.predict(dataset).metrics["test_counted"]
+    return found
+
+
+def main(library: str, scenario: str, folder: Path) -> None:
+    warnings.filterwarnings("ignore")
+    api = importlib.import_module(library)
+    arguments = api.TrainingArguments(
+        output_dir=str(folder / scenario),
+        per_device_eval_batch_size=BATCH,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+        ddp_timeout=60,
+    )
+    trainer = api.Trainer(model=Tokens(), args=arguments, data_collator=pad)
+    seen: list[Any] = []
+    metrics = metrics_of(api, seen)
+    results = {
+        f"{kind} of {count}": outcome(trainer, make(samples(count)), metrics, seen)
+        for kind, make in (("list", list), ("stream", Stream))
+        for count in LENGTHS
+        if kind == "list" or library == "lightrainer"
+    }
+    if library == "lightrainer":
+        trainer.args.dataloader_num_workers = 1
+        for count in BY_WORKERS:
+            results[f"stream by a worker of {count}"] = outcome(trainer, Stream(samples(count)), metrics, seen)
+    rank = int(os.environ["RANK"])
+    (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(results))
+    if library == "transformers":
+        del trainer
+        gc.collect()
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,119 @@
+"""Every sample is evaluated once and in order, for data of any length and one to four processes."""
+
+import math
+
+import pytest
+import torch
+from evaluation_script import BATCH, BY_WORKERS, CLASSES, LENGTHS, Tokens, samples
+from torch.nn import functional
+from torchmetrics.classification import MulticlassAUROC
+
+OURS, REFERENCE = "lightrainer", "transformers"
+KINDS = ["list", "stream", "stream by a worker"]
+
+
+def lengths(kind):
+    return BY_WORKERS if "worker" in kind else LENGTHS
+
+
+def expected(count):
+    """The logits and labels of all tokens, sample by sample."""
+    model = Tokens()
+    with torch.no_grad():
+        return [(model.table(item["input_ids"]), item["labels"]) for item in samples(count)]
+
+
+def padded(rows, filler):
+    """Rows of different lengths, filled up to the longest."""
+    longest = max(len(row) for row in rows)
+    return [[*row, *[filler] * (longest - len(row))] for row in rows]
+
+
+def counted_tokens(count):
+    logits, labels = (torch.cat(parts) for parts in zip(*expected(count), strict=True))
+    return logits[labels != -100], labels[labels != -100]
+
+
+@pytest.fixture(params=[1, 2, 3, 4], ids=lambda number: f"{number} ranks")
+def ranks(request, two_ranks):
+    return two_ranks(OURS, f"evaluation{request.param}").ranks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_predictions_are_all_there_once_and_in_order(ranks, kind):
+    """Of each sample its number, labels and logits, filled up with -100 where others are longer."""
+    for count in lengths(kind):
+        truth = expected(count)
+        labels = padded([row.tolist() for _, row in truth], -100)
+        for rank in ranks:
+            found = rank[f"{kind} of {count}"]
+            assert found["index"] == list(range(count))
+            assert found["labels"] == labels
+            for logits, row in zip(found["logits"], truth, strict=True):
+                assert logits[: len(row[0])] == row[0].tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_function_is_given_all_of_them(ranks, kind):
+    for count in lengths(kind):
+        for rank in ranks:
+            found = rank[f"{kind} of {count}"]
+            assert found["seen"] == [[list(range(count)), found["labels"]]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_torchmetrics_count_each_sample_once(ranks, kind):
+    """What fills up the last round is left out, also in `predict`; every process says the same."""
+    for count in lengths(kind):
+        for rank in ranks:
+            found = rank[f"{kind} of {count}"]
+            assert found["counted"]["eval_counted"] == 2**count - 1
+            assert found["counted in predict"] == 2**count - 1
+
+
+@pytest.mark.filterwarnings("ignore:No (positive|negative) samples")
+@pytest.mark.parametrize("kind", KINDS)
+def test_torchmetrics_are_exact(ranks, kind):
+    """Sums, and lists of all samples, of which some processes have none; the third sample has no label at all."""
+    for count in lengths(kind):
+        logits, labels = counted_tokens(count)
+        loss = functional.cross_entropy(logits.double(), labels).item()
+        accuracy = (logits.argmax(-1) == labels).float().mean().item()
+        auroc = MulticlassAUROC(CLASSES)(logits.softmax(-1), labels).item()
+        for rank in ranks:
+            found = rank[f"{kind} of {count}"]["torchmetrics"]
+            assert found["eval_token_loss"] == pytest.approx(loss, abs=1e-6)
+            assert found["eval_perplexity"] == pytest.approx(math.exp(loss), abs=1e-5)
+            assert found["eval_several_MulticlassAccuracy"] == pytest.approx(accuracy)
+            assert found["eval_several_MulticlassAUROC"] == pytest.approx(auroc)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_is_the_same_everywhere(ranks, kind):
+    for count in lengths(kind):
+        losses = {
+            found[way]["eval_loss"]
+            for rank in ranks
+            for found in [rank[f"{kind} of {count}"]]
+            for way in ("function", "torchmetrics", "counted")
+        }
+        assert len(losses) == 1
+
+
+def test_the_loss_and_the_arrays_are_those_of_the_reference(two_ranks):
+    """Its own two processes, bit for bit."""
+    pytest.importorskip("transformers")
+    reference, ours = two_ranks(REFERENCE, "evaluation2").ranks, two_ranks(OURS, "evaluation2").ranks
+    for count in LENGTHS:
+        for one, other in zip(reference, ours, strict=True):
+            left, right = one[f"list of {count}"], other[f"list of {count}"]
+            assert right["function"]["eval_loss"] == left["function"]["eval_loss"]
+            for name in ("logits", "labels", "index", "test_loss", "seen"):
+                assert right[name] == left[name]
+
+
+def test_the_lengths_are_uneven(two_ranks):
+    """Negative control: most of them do not divide, and losses of batches are not the loss of tokens."""
+    assert sum(count % (2 * BATCH) > 0 for count in LENGTHS) > 5
+    found = two_ranks(OURS, "evaluation2").ranks[0]["list of 9"]["torchmetrics"]
+    assert abs(found["eval_loss"] - found["eval_token_loss"]) > 1e-3

@@ -1,0 +1,386 @@
+"""A small stand-in for the Hub: its HTTP API as far as `huggingface_hub` uses it for models, on a loopback port.
+
+It holds repositories in memory, branches and commits and all, stores large files beside them as the real one does, and
+can be told to be slow, to refuse, to break a connection, or to make somebody wait.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from card_rules import problems_of_card
+
+TOKEN = "hf_thisIsATokenOfTheTestsOnly"
+READ_ONLY = "hf_thisOneMayOnlyRead"
+USER = "me"
+LARGE = (".safetensors", ".bin", ".pt", ".pth", ".png", ".ckpt")
+
+
+@dataclass(frozen=True)
+class Commit:
+    oid: str
+    message: str
+    files: dict[str, bytes]
+
+
+@dataclass
+class Repo:
+    private: bool
+    branches: dict[str, list[Commit]] = field(default_factory=dict)
+    tags: list[str] = field(default_factory=list)
+
+    def at(self, revision: str) -> Commit | None:
+        """The commit that a branch, or the name of a commit, stands for."""
+        if revision in self.branches:
+            return self.branches[revision][-1]
+        every = [commit for commits in self.branches.values() for commit in commits]
+        return next((commit for commit in every if commit.oid == revision), None)
+
+    def files(self, revision: str = "main") -> dict[str, bytes]:
+        commit = self.at(revision)
+        assert commit is not None, f"no {revision}"
+        return commit.files
+
+    def messages(self, revision: str = "main") -> list[str]:
+        return [commit.message for commit in self.branches[revision]]
+
+
+@dataclass
+class Trouble:
+    """What happens to requests whose `METHOD /path` matches: `times` of them, None for all."""
+
+    pattern: str
+    act: Callable[["Handler"], bool]
+    times: int | None = None
+
+    def takes(self, request: str) -> bool:
+        if self.times == 0 or not re.search(self.pattern, request):
+            return False
+        self.times = None if self.times is None else self.times - 1
+        return True
+
+
+class HubServer:
+    """Started by `with HubServer() as hub:`; `hub.url` goes into HF_ENDPOINT."""
+
+    def __init__(self) -> None:
+        self.repos: dict[str, Repo] = {}
+        self.stored: dict[str, bytes] = {}
+        self.requests: list[tuple[str, str | None]] = []
+        self.troubles: list[Trouble] = []
+        self.all_regular = False
+        self.lock = threading.RLock()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.server.hub = self  # type: ignore[attr-defined]
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self) -> "HubServer":
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+    def make(self, name: str, private: bool = False, **files: bytes) -> Repo:
+        """A repository that is there already."""
+        repo = self.repos[name] = Repo(private)
+        repo.branches["main"] = [_commit("initial commit", {".gitattributes": b"* lfs\n", **files})]
+        return repo
+
+    def asked(self, pattern: str) -> list[str]:
+        """The requests so far that match."""
+        return [request for request, _ in self.requests if re.search(pattern, request)]
+
+    # Troubles.
+
+    def refuse(self, pattern: str, status: int, times: int | None = None, text: str = "no", **headers: str) -> None:
+        def act(handler: "Handler") -> bool:
+            handler.answer({"error": text}, status, **headers)
+            return True
+
+        self.troubles.append(Trouble(pattern, act, times))
+
+    def break_off(self, pattern: str, times: int | None = None) -> None:
+        """Close the connection without an answer."""
+
+        def act(handler: "Handler") -> bool:
+            handler.close_connection = True
+            handler.connection.close()
+            return True
+
+        self.troubles.append(Trouble(pattern, act, times))
+
+    def slow(self, pattern: str, seconds: float, times: int | None = None) -> None:
+        def act(handler: "Handler") -> bool:
+            time.sleep(seconds)
+            return False
+
+        self.troubles.append(Trouble(pattern, act, times))
+
+    @contextmanager
+    def held(self, pattern: str) -> Iterator[threading.Event]:
+        """Requests wait until the event is set, at the latest at the end of the `with` block."""
+        go = threading.Event()
+
+        def act(handler: "Handler") -> bool:
+            assert go.wait(60)
+            return False
+
+        self.troubles.append(Trouble(pattern, act))
+        try:
+            yield go
+        finally:
+            go.set()
+
+
+def _commit(message: str, files: dict[str, bytes], before: str = "") -> Commit:
+    digest = hashlib.sha1(f"{before}{message}{sorted(files)}{time.monotonic_ns()}".encode())
+    return Commit(digest.hexdigest(), message, files)
+
+
+def git_oid(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Finds the method for a path in ROUTES."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing on the screen."""
+
+    def do_GET(self) -> None:  # noqa: N802
+        self.handle_request()
+
+    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815
+
+    @property
+    def hub(self) -> HubServer:
+        return self.server.hub  # type: ignore[attr-defined]
+
+    def handle_request(self) -> None:
+        path, _, query = self.path.partition("?")
+        self.query = urllib.parse.parse_qs(query)
+        request = f"{self.command} {path}"
+        self.body = self.read_body()
+        with self.hub.lock:
+            self.hub.requests.append((request, self.headers.get("Authorization")))
+            trouble = next((one for one in self.hub.troubles if one.takes(request)), None)
+        if trouble is not None and trouble.act(self):
+            return
+        for pattern, method, needs in ROUTES:
+            if found := re.fullmatch(pattern, request):
+                if needs and not self.may(needs):
+                    return
+                with self.hub.lock:
+                    getattr(self, method)(*(urllib.parse.unquote(part) for part in found.groups()))
+                return
+        self.answer({"error": f"the stand-in does not know {request}"}, 501)
+
+    def read_body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "") == "chunked":
+            parts = []
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(parts)
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def may(self, needs: str) -> bool:
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        if token == TOKEN or (token == READ_ONLY and needs == "read"):
+            return True
+        if token == READ_ONLY:
+            self.answer({"error": "You don't have the rights"}, 403, X_Error_Message="You don't have the rights")
+        else:
+            # The real one does not repeat the token; this one does, so that a test can see that nobody passes it on.
+            said = f"Invalid user token {token}"
+            self.answer({"error": said}, 401, X_Error_Message="Invalid credentials in Authorization header")
+        return False
+
+    def answer(self, content: Any, status: int = 200, **headers: str) -> None:
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def repo(self, name: str) -> Repo | None:
+        found = self.hub.repos.get(name)
+        if found is None:
+            self.answer({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
+        return found
+
+    def commit_at(self, name: str, revision: str) -> Commit | None:
+        repo = self.repo(name)
+        if repo is None:
+            return None
+        commit = repo.at(revision)
+        if commit is None:
+            said = f"Invalid rev id: {revision}"
+            self.answer({"error": said}, 404, X_Error_Code="RevisionNotFound", X_Error_Message=said)
+        return commit
+
+    # Routes.
+
+    def create(self) -> None:
+        asked = json.loads(self.body)
+        owner = asked.get("organization") or USER
+        name = f"{owner}/{asked['name']}"
+        if owner not in (USER, "team"):
+            self.answer({"error": "no rights"}, 403, X_Error_Message=f"You cannot create a model under {owner}")
+            return
+        url = {"url": f"{self.hub.url}/{name}", "name": name}
+        if name in self.hub.repos:
+            self.answer({**url, "error": "You already created this model repo"}, 409)
+            return
+        self.hub.make(name, private=asked.get("visibility") == "private" or bool(asked.get("private")))
+        self.answer(url)
+
+    def refs(self, name: str) -> None:
+        if (repo := self.repo(name)) is None:
+            return
+        branches = [
+            {"name": branch, "ref": f"refs/heads/{branch}", "targetCommit": commits[-1].oid}
+            for branch, commits in repo.branches.items()
+        ]
+        tags = [{"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": repo.at("main").oid} for tag in repo.tags]  # type: ignore[union-attr]
+        self.answer({"branches": branches, "converts": [], "tags": tags})
+
+    def branch(self, name: str, branch: str) -> None:
+        if (repo := self.repo(name)) is None:
+            return
+        if branch in repo.branches:
+            self.answer({"error": "Reference already exists"}, 409)
+            return
+        repo.branches[branch] = list(repo.branches["main"])
+        self.answer({})
+
+    def info(self, name: str, revision: str = "main") -> None:
+        if (commit := self.commit_at(name, revision)) is None:
+            return
+        licenses = re.findall(rb"^license: (\S+)", commit.files.get("README.md", b""), re.MULTILINE)
+        tags = [f"license:{found.decode()}" for found in licenses]
+        siblings = [{"rfilename": path} for path in commit.files]
+        private = self.hub.repos[name].private
+        self.answer({"id": name, "sha": commit.oid, "tags": tags, "siblings": siblings, "private": private})
+
+    def tree(self, name: str, revision: str) -> None:
+        if (commit := self.commit_at(name, revision)) is None:
+            return
+        entries = []
+        for path, content in commit.files.items():
+            entry = {"type": "file", "path": path, "size": len(content), "oid": git_oid(content)}
+            if path.endswith(LARGE):
+                entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+            entries.append(entry)
+        self.answer(entries)
+
+    def preupload(self, name: str, revision: str) -> None:
+        if (commit := self.commit_at(name, revision)) is None:
+            return
+        files = []
+        for asked in json.loads(self.body)["files"]:
+            path = asked["path"]
+            large = path.endswith(LARGE) and not self.hub.all_regular
+            there = commit.files.get(path)
+            oid = None if there is None else hashlib.sha256(there).hexdigest() if large else git_oid(there)
+            mode = "lfs" if large else "regular"
+            files.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
+        self.answer({"files": files})
+
+    def batch(self, name: str) -> None:
+        objects = []
+        for asked in json.loads(self.body)["objects"]:
+            entry: dict[str, Any] = {"oid": asked["oid"], "size": asked["size"]}
+            if asked["oid"] not in self.hub.stored:
+                upload = {"href": f"{self.hub.url}/storage/{asked['oid']}", "header": {}}
+                verify = {"href": f"{self.hub.url}/{name}.git/info/lfs/verify", "header": {}}
+                entry["actions"] = {"upload": upload, "verify": verify}
+            objects.append(entry)
+        self.answer({"transfer": "basic", "objects": objects})
+
+    def store(self, oid: str) -> None:
+        if hashlib.sha256(self.body).hexdigest() != oid:
+            self.answer({"error": "the content has another hash"}, 400)
+            return
+        self.hub.stored[oid] = self.body
+        self.answer({})
+
+    def verify(self, name: str) -> None:
+        asked = json.loads(self.body)
+        size = len(self.hub.stored.get(asked["oid"], b""))
+        self.answer({}, 200 if size == asked["size"] else 404)
+
+    def commit(self, name: str, branch: str) -> None:
+        repo = self.repo(name)
+        if repo is None or self.commit_at(name, branch) is None:
+            return
+        if branch not in repo.branches:
+            self.answer({"error": f"{branch} is not a branch"}, 400)
+            return
+        lines = [json.loads(line) for line in self.body.splitlines()]
+        (header,) = [line["value"] for line in lines if line["key"] == "header"]
+        files = dict(repo.files(branch))
+        for line in lines:
+            what = line["value"]
+            if line["key"] == "file":
+                files[what["path"]] = base64.b64decode(what["content"])
+            elif line["key"] == "lfsFile":
+                if what["oid"] not in self.hub.stored:
+                    self.answer({"error": f"{what['path']} was not uploaded"}, 400)
+                    return
+                files[what["path"]] = self.hub.stored[what["oid"]]
+            elif line["key"] == "deletedFile":
+                del files[what["path"]]
+        made = _commit(header["summary"], files, repo.branches[branch][-1].oid)
+        repo.branches[branch].append(made)
+        self.answer({"commitUrl": f"{self.hub.url}/{name}/commit/{made.oid}", "commitOid": made.oid})
+
+    def resolve(self, name: str, revision: str, path: str) -> None:
+        if (commit := self.commit_at(name, revision)) is None:
+            return
+        content = commit.files.get(path)
+        if content is None:
+            self.answer({"error": "Entry not found"}, 404, X_Error_Code="EntryNotFound")
+            return
+        etag = hashlib.sha256(content).hexdigest() if path.endswith(LARGE) else git_oid(content)
+        self.answer(content, X_Repo_Commit=commit.oid, ETag=f'"{etag}"')
+
+    def validate(self) -> None:
+        errors = problems_of_card(json.loads(self.body)["content"])
+        self.answer({"errors": [{"message": each} for each in errors], "warnings": []}, 400 if errors else 200)
+
+
+NAME = r"([^/]+/[^/]+?)"
+ROUTES = [
+    (r"POST /api/repos/create", "create", "write"),
+    (r"POST /api/validate-yaml", "validate", ""),
+    (rf"GET /api/models/{NAME}", "info", "read"),
+    (rf"GET /api/models/{NAME}/revision/([^/]+)", "info", "read"),
+    (rf"GET /api/models/{NAME}/refs", "refs", "read"),
+    (rf"GET /api/models/{NAME}/tree/([^/]+)", "tree", "read"),
+    (rf"POST /api/models/{NAME}/branch/([^/]+)", "branch", "write"),
+    (rf"POST /api/models/{NAME}/preupload/([^/]+)", "preupload", "write"),
+    (rf"POST /api/models/{NAME}/commit/([^/]+)", "commit", "write"),
+    (rf"POST /{NAME}\.git/info/lfs/objects/batch", "batch", "write"),
+    (rf"POST /{NAME}\.git/info/lfs/verify", "verify", "write"),
+    (r"PUT /storage/([0-9a-f]+)", "store", ""),
+    (rf"(?:GET|HEAD) /{NAME}/resolve/([^/]+)/(.+)", "resolve", "read"),
+]

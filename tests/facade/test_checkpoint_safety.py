@@ -1,0 +1,206 @@
+"""Files of a checkpoint that would run a program if they were unpickled do not, and no token is in any of them."""
+
+import json
+import os
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import files, points, tiny, trainer
+from torch import nn
+
+from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader, engine
+from lightrainer.lightning_modules._lightning import Trainer as LightningTrainer
+from lightrainer.lightning_modules.checkpoints import load_weights, problems, save_torch, save_weights
+from lightrainer.lightning_modules.checkpoints.conversion import convert
+
+TOKEN = "hf_DoNotShowThisToAnybody456"
+
+# What happens where a file cannot be trusted: an error that names it, or it is not looked at at all.
+READ_BY_TRAINER = {
+    "optimizer.pt": True,
+    "scheduler.pt": True,
+    "scaler.pt": True,
+    "rng_state.pth": True,
+    "data_state_0.pth": True,
+    "pytorch_model.bin": True,
+    "training_args.bin": False,
+    "lightning_state.pt": False,
+}
+READ_BY_LIGHTNING = {**READ_BY_TRAINER, "lightning_state.pt": True}
+
+pytestmark = [
+    # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    # It says so where a module could validate and is not asked to.
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+    # Lightning advises more workers on machines with many cores.
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+]
+
+
+class Evil:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, place: Path):
+        self.place = str(place)
+
+    def __reduce__(self):
+        return os.mkdir, (self.place,)
+
+
+@pytest.fixture
+def evil(tmp_path):
+    return Evil(tmp_path / "evil")
+
+
+@pytest.fixture
+def checkpoint(tmp_path) -> Path:
+    """After step 2 of 4, under fp16, so that there is a scaler."""
+    trainer(tmp_path / "out", save_strategy="steps", save_steps=2, fp16=True).train()
+    return tmp_path / "out" / "checkpoint-2"
+
+
+def poison(folder: Path, name: str, payload: Evil, form: str) -> None:
+    """Put the payload into one file, beside what belongs there, or as a bare pickle; there is no manifest to tell."""
+    (folder / "_manifest.json").unlink()
+    content: dict = {"payload": payload}
+    if name == "pytorch_model.bin":
+        content |= tiny().state_dict()
+        (folder / "model.safetensors").unlink()
+    elif (folder / name).exists() and name != "training_args.bin":
+        content |= torch.load(folder / name, weights_only=False)
+    if form == "pickle":
+        (folder / name).write_bytes(pickle.dumps(content, protocol=2))
+    else:
+        torch.save(content, folder / name, _use_new_zipfile_serialization=form == "zip")
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy", "pickle"])
+@pytest.mark.parametrize("name", READ_BY_TRAINER)
+def test_resuming_runs_no_program(checkpoint, tmp_path, evil, name, form):
+    poison(checkpoint, name, evil, form)
+    made = trainer(tmp_path / "new", fp16=True)
+    if READ_BY_TRAINER[name]:
+        with pytest.raises(ValueError, match=re.escape(name)):
+            made.train(resume_from_checkpoint=str(checkpoint))
+    else:
+        assert made.train(resume_from_checkpoint=str(checkpoint)).global_step == 4
+    assert not Path(evil.place).exists()
+
+
+@pytest.mark.parametrize("name", READ_BY_LIGHTNING)
+def test_lightning_runs_no_program(checkpoint, evil, name):
+    poison(checkpoint, name, evil, "zip")
+    module = LossModule(tiny())
+    with engine.quiet():
+        made = LightningTrainer(
+            accelerator="cpu", plugins=[FolderCheckpointIO(module)], max_epochs=1, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        loader = build_loader(points(), batch_size=4)
+        if READ_BY_LIGHTNING[name]:
+            with pytest.raises(ValueError, match=re.escape(name)):
+                made.fit(module, loader, ckpt_path=checkpoint)
+        else:
+            made.fit(module, loader, ckpt_path=checkpoint)
+    assert not Path(evil.place).exists()
+
+
+@pytest.mark.parametrize("name", READ_BY_LIGHTNING)
+def test_converting_runs_no_program(checkpoint, tmp_path, evil, name):
+    poison(checkpoint, name, evil, "zip")
+    if READ_BY_LIGHTNING[name]:
+        with pytest.raises(ValueError, match=re.escape(name)):
+            convert(checkpoint, tmp_path / "out.ckpt")
+        assert not (tmp_path / "out.ckpt").exists()
+    else:
+        convert(checkpoint, tmp_path / "out.ckpt")
+    assert not Path(evil.place).exists()
+
+
+def test_converting_a_file_runs_no_program(tmp_path, evil):
+    torch.save({"state_dict": {}, "global_step": 1, "loops": {}, "callbacks": evil}, tmp_path / "evil.ckpt")
+    with pytest.raises(ValueError, match=r"evil\.ckpt refers to \w+\.mkdir, but only tensors"):
+        convert(tmp_path / "evil.ckpt", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["evil.ckpt"]
+
+
+def test_an_adapter_runs_no_program_of_ours(tmp_path, evil):
+    """Whether it is intact is asked without unpickling; loading is the library's."""
+    torch.save({"payload": evil}, tmp_path / "adapter_model.bin")
+    assert problems(tmp_path, training_state=False) == []
+    assert not Path(evil.place).exists()
+
+
+def test_the_program_would_run(checkpoint, evil):
+    """Negative control: unpickled without care, each of these files makes the folder."""
+    torch.save({"payload": evil}, checkpoint / "optimizer.pt")
+    torch.load(checkpoint / "optimizer.pt", weights_only=False)
+    assert Path(evil.place).is_dir()
+
+
+# --- shards
+
+
+@pytest.fixture
+def shards(tmp_path) -> Path:
+    folder = tmp_path / "model"
+    save_weights(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), folder, max_shard_size=300)
+    return folder
+
+
+def name_in_index(folder: Path, file: str) -> None:
+    index = folder / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"]["0.weight"] = file
+    index.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["../other.safetensors", "/etc/other.safetensors", "a/../../other.safetensors", "sub/other.safetensors",
+     "..\\other.safetensors", "..", ".", "", "optimizer.pt", "link.safetensors"],
+)  # fmt: skip
+def test_an_index_cannot_lead_out_of_its_folder(shards, tmp_path, file):
+    save_weights(nn.Linear(8, 8), tmp_path / "secret")
+    (tmp_path / "secret" / "model.safetensors").rename(tmp_path / "other.safetensors")
+    (shards / "link.safetensors").symlink_to(tmp_path / "other.safetensors")
+    name_in_index(shards, file)
+    assert "is not a shard in its folder" in problems(shards, training_state=False)[0]
+    with pytest.raises(ValueError, match="is not a shard in its folder"):
+        load_weights(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), shards)
+
+
+def test_a_folder_of_links_as_in_the_cache_of_the_hub_is_read(shards, tmp_path):
+    """There all files lie in another folder, the index too; links inside the folder are no matter either."""
+    cache = tmp_path / "cache" / "snapshots" / "1"
+    cache.mkdir(parents=True)
+    for path in shards.iterdir():
+        (cache / path.name).symlink_to(path)
+    for folder in (cache, shards):
+        assert problems(folder, training_state=False) == []
+        assert load_weights(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), folder).missing == ()
+    first = sorted(shards.glob("*.safetensors"))[0]
+    (shards / "renamed.safetensors").write_bytes(first.read_bytes())
+    first.unlink()
+    first.symlink_to("renamed.safetensors")
+    assert problems(shards, training_state=False) == []
+
+
+# --- tokens
+
+
+def test_no_file_of_a_checkpoint_holds_the_token(tmp_path):
+    """The manifest, the states and the converted file are looked through too."""
+    made = trainer(tmp_path / "out", hub_token=TOKEN, save_strategy="steps", save_steps=2, push_to_hub=False)
+    made.train()
+    made.save_state()
+    convert(tmp_path / "out" / "checkpoint-2", tmp_path / "out" / "converted.ckpt")
+    names = files(tmp_path)
+    assert {"out/trainer_state.json", "out/converted.ckpt", "out/checkpoint-2/_manifest.json"} <= set(names)
+    assert [name for name in names if TOKEN.encode() in (tmp_path / name).read_bytes()] == []
+    save_torch({"control": TOKEN}, tmp_path / "control.pt")
+    assert TOKEN.encode() in (tmp_path / "control.pt").read_bytes()

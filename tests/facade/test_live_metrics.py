@@ -1,0 +1,323 @@
+"""`compute_metrics` made of torchmetrics objects: exact, logged by name, in memory that does not grow with the data."""
+
+import gc
+import json
+import weakref
+
+import numpy as np
+import pytest
+import torch
+import torchmetrics
+from tiny import At, points, told, trainer
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import IterableDataset
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix, MulticlassF1Score
+
+from lightrainer import BatchMetrics, TokenLoss, TokenPerplexity
+
+
+def accuracy():
+    return MulticlassAccuracy(3, average="micro")
+
+
+def by_hand(prediction):
+    return {"accuracy": float((np.argmax(prediction.predictions, axis=-1) == prediction.label_ids).mean())}
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(points(7, seed=2))
+
+
+class Counting(Metric):
+    """Notes what it is given."""
+
+    full_state_update = False
+
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+        self.add_state("rows", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, preds, target):
+        self.rows += len(target)
+        self.log.append("update")
+
+    def compute(self):
+        self.log.append("compute")
+        return self.rows
+
+    def reset(self):
+        super().reset()
+        getattr(self, "log", []).append("reset")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "name"),
+    [
+        (accuracy, "eval_MulticlassAccuracy"),
+        (lambda: MetricCollection([accuracy()], prefix="my_"), "eval_my_MulticlassAccuracy"),
+        (lambda: {"accuracy": accuracy()}, "eval_accuracy"),
+        (lambda: BatchMetrics({"accuracy": accuracy()}), "eval_accuracy"),
+        (lambda: {"all": MetricCollection([accuracy(), MulticlassF1Score(3)])}, "eval_all_MulticlassAccuracy"),
+    ],
+    ids=["a metric", "a collection", "a dict", "our own class", "a dict of collections"],
+)
+@pytest.mark.parametrize("dataset", [lambda: points(6, seed=2), Stream], ids=["6 samples", "a stream of 7"])
+def test_the_value_is_that_of_a_function(tmp_path, metrics, name, dataset):
+    """The last batch is shorter; in `evaluate`, in the logs, and in `predict`, which also has the arrays."""
+    function = trainer(tmp_path, compute_metrics=by_hand, eval_dataset=dataset())
+    made = trainer(tmp_path, compute_metrics=metrics(), eval_dataset=dataset())
+    expected = function.evaluate()
+    found = made.evaluate()
+    assert found[name] == pytest.approx(expected["eval_accuracy"])
+    assert found["eval_loss"] == expected["eval_loss"]
+    assert made.state.log_history[-1][name] == found[name]
+    prediction, arrays = made.predict(dataset()), function.predict(dataset())
+    assert prediction.metrics[name.replace("eval", "test")] == found[name]
+    assert np.array_equal(prediction.predictions, arrays.predictions)
+    assert np.array_equal(prediction.label_ids, arrays.label_ids)
+
+
+def test_the_best_model_is_chosen_by_them(tmp_path):
+    made = trainer(
+        tmp_path,
+        compute_metrics={"accuracy": accuracy()},
+        num_train_epochs=3,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        load_best_model_at_end=True,
+        metric_for_best_model="accuracy",
+        greater_is_better=True,
+    )
+    made.train()
+    values = [entry["eval_accuracy"] for entry in made.state.log_history if "eval_accuracy" in entry]
+    assert len(values) == 3
+    assert made.state.best_metric == max(values)
+    assert made.state.best_global_step == 4 * (1 + values.index(max(values)))
+
+
+def test_each_dataset_by_itself(tmp_path):
+    """Begun and left empty, so that neither the dataset before nor the epoch before counts."""
+    log = []
+    sets = {"a": points(6, seed=2), "b": points(5, seed=3)}
+    made = trainer(tmp_path, compute_metrics=Counting(log), eval_dataset=sets)
+    for _ in range(2):
+        found = made.evaluate()
+        assert (found["eval_a_Counting"], found["eval_b_Counting"]) == (6, 5)
+    assert made.evaluate("b")["eval_Counting"] == 5
+    assert log.count("compute") == 5
+    assert log[-1] == "reset"
+    assert made.compute_metrics.rows == 0
+
+
+def test_an_evaluation_that_fails_leaves_nothing(tmp_path):
+    broken = [*points(6, seed=2), {"x": torch.zeros(9), "labels": torch.tensor(0)}]
+    made = trainer(tmp_path, compute_metrics=Counting([]), per_device_eval_batch_size=1)
+    with pytest.raises(RuntimeError):
+        made.evaluate(broken)
+    assert made.evaluate()["eval_Counting"] == 6
+
+
+def test_the_metrics_can_be_changed_later(tmp_path):
+    """As libraries do: what `trainer.compute_metrics` is when the evaluation begins."""
+    made = trainer(tmp_path, compute_metrics=by_hand)
+    assert "eval_MulticlassAccuracy" not in made.evaluate()
+    made.compute_metrics = accuracy()
+    assert "eval_MulticlassAccuracy" in made.evaluate()
+
+
+class Watched(nn.Module):
+    """Remembers its logits, as long as somebody else does."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+        self.logits = []
+
+    def forward(self, x, labels=None):
+        logits = self.layer(x)
+        self.logits.append(weakref.ref(logits))
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+@pytest.mark.parametrize(("metrics", "kept"), [(accuracy, 0), (lambda: by_hand, 4)], ids=["metrics", "a function"])
+def test_predictions_are_not_kept(tmp_path, metrics, kept):
+    """No tensor, and no array: the collectors are empty at the last batch. With a function they are not."""
+    seen = []
+
+    class Looking(At):
+        def __init__(self):
+            super().__init__("on_prediction_step", self.look)
+
+        def look(self, of, state, control):
+            gc.collect()
+            seen.append(sum(ref() is not None for ref in of.model.logits[:-1]))
+
+    made = told(trainer(tmp_path, model=Watched(), compute_metrics=metrics(), callbacks=[Looking()]))
+    output = made.evaluation_loop(made.get_eval_dataloader(points(20)), "Evaluation")
+    assert seen == [0] * 5  # a function's are copied
+    assert (output.predictions is None) == (kept == 0)
+    assert (output.label_ids is None) == (kept == 0)
+
+
+def test_training_with_them_is_training_without(tmp_path):
+    """Updates draw no random number and leave the model and its gradients alone."""
+    made = []
+    for metrics in (by_hand, {"accuracy": accuracy(), "loss_by_token": TokenLoss()}):
+        one = trainer(tmp_path, compute_metrics=metrics, eval_strategy="steps", eval_steps=2, num_train_epochs=2)
+        one.train()
+        made.append(one)
+    for name in ("loss", "grad_norm", "eval_loss"):
+        left, right = ([e[name] for e in one.state.log_history if name in e] for one in made)
+        assert left == right
+
+
+def test_what_is_no_number_is_logged_as_lists(tmp_path):
+    made = trainer(tmp_path, compute_metrics=MulticlassConfusionMatrix(3), eval_strategy="epoch", save_strategy="epoch")
+    made.train()
+    matrix = made.state.log_history[-2]["eval_MulticlassConfusionMatrix"]
+    assert np.array(matrix).shape == (3, 3)
+    assert np.sum(matrix) == 6
+    saved = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())
+    assert saved["log_history"][-1]["eval_MulticlassConfusionMatrix"] == matrix
+
+
+def test_logits_can_be_prepared_first(tmp_path):
+    def classes(logits, labels):
+        return logits.argmax(-1)
+
+    plain = trainer(tmp_path, compute_metrics=accuracy()).evaluate()
+    made = trainer(tmp_path, compute_metrics=accuracy(), preprocess_logits_for_metrics=classes)
+    assert made.evaluate()["eval_MulticlassAccuracy"] == plain["eval_MulticlassAccuracy"]
+    assert made.predict(points(6)).predictions.shape == (6,)
+
+
+def test_a_function_prepares_the_batch(tmp_path):
+    """It may also have the batch, on the device, and its loss; labels are None where there are none."""
+    seen = []
+
+    def prepare(predictions, labels, inputs, loss):
+        seen.append((predictions.shape, None if labels is None else labels.shape, sorted(inputs), loss is None))
+        return (predictions[:, 0],)
+
+    metrics = BatchMetrics({"mean": torchmetrics.MeanMetric()}, prepare)
+    made = trainer(tmp_path, compute_metrics=metrics)
+    prediction = made.predict(points(6))
+    assert prediction.metrics["test_mean"] == pytest.approx(prediction.predictions[:, 0].mean())
+    made.predict([{"x": item["x"]} for item in points(3)])
+    assert seen[-1] == ((3, 3), None, ["x"], True)
+    assert seen[0] == ((4, 3), (4,), ["labels", "x"], False)
+
+
+def test_without_labels_there_are_no_metrics(tmp_path):
+    made = trainer(tmp_path, compute_metrics=accuracy())
+    prediction = made.predict([{"x": item["x"]} for item in points(5)])
+    assert prediction.predictions.shape == (5, 3)
+    assert not [name for name in prediction.metrics if "Accuracy" in name]
+
+
+def test_batch_eval_metrics_changes_nothing(tmp_path):
+    """They are computed batch by batch anyway; so is `prediction_loss_only` what it says."""
+    plain = trainer(tmp_path, compute_metrics=accuracy()).evaluate()
+    made = trainer(tmp_path, compute_metrics=accuracy(), batch_eval_metrics=True, eval_accumulation_steps=1)
+    assert made.evaluate()["eval_MulticlassAccuracy"] == plain["eval_MulticlassAccuracy"]
+    loop = made.evaluation_loop(made.get_eval_dataloader(), "Evaluation", prediction_loss_only=True)
+    assert [name for name in loop.metrics if "time" not in name] == ["eval_loss"]
+
+
+class Tokens(nn.Module):
+    """A causal language model by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Embedding(11, 11)
+
+    def forward(self, input_ids, labels=None):
+        logits = self.head(input_ids)
+        loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+        return {"loss": loss, "logits": logits}
+
+
+class TokensForCausalLM(Tokens):
+    pass
+
+
+def sentences():
+    """Of different lengths, so that `eval_loss`, a mean over batches, is not the mean over tokens."""
+    generator = torch.Generator().manual_seed(5)
+    made = [torch.randint(11, (length,), generator=generator) for length in (9, 9, 2, 3, 5)]
+    return [{"input_ids": ids, "labels": ids.clone()} for ids in made]
+
+
+def pad(items):
+    longest = max(len(item["labels"]) for item in items)
+    batch = {"input_ids": torch.zeros(len(items), longest, dtype=torch.long)}
+    batch["labels"] = torch.full((len(items), longest), -100)
+    for row, item in enumerate(items):
+        batch["input_ids"][row, : len(item["labels"])] = item["input_ids"]
+        batch["labels"][row, : len(item["labels"])] = item["labels"]
+    return batch
+
+
+def test_the_loss_for_each_token_of_a_language_model(tmp_path):
+    """Labels are shifted for causal models, which is seen by their name."""
+    torch.manual_seed(0)
+    model = TokensForCausalLM()
+    made = trainer(
+        tmp_path,
+        model=model,
+        compute_metrics={"token_loss": TokenLoss(), "perplexity": TokenPerplexity()},
+        eval_dataset=sentences(),
+        data_collator=pad,
+        per_device_eval_batch_size=2,
+    )
+    found = made.evaluate()
+    with torch.no_grad():
+        logits = torch.cat([model.head(item["input_ids"])[:-1] for item in sentences()])
+    labels = torch.cat([item["labels"][1:] for item in sentences()])
+    expected = functional.cross_entropy(logits.double(), labels).item()
+    assert found["eval_token_loss"] == pytest.approx(expected, abs=1e-6)
+    assert found["eval_perplexity"] == pytest.approx(np.exp(expected), abs=1e-5)
+    assert abs(found["eval_loss"] - expected) > 1e-3, "negative control: batches of few tokens count as much as others"
+    other = trainer(tmp_path, model=model, compute_metrics=BatchMetrics(TokenLoss(), shift=False), data_collator=pad)
+    assert abs(other.evaluate(sentences())["eval_TokenLoss"] - expected) > 1e-3
+
+
+def test_nested_evaluations_count_for_themselves(tmp_path):
+    """A callback that evaluates other data between two evaluations of the training."""
+    log = []
+    nested = []
+
+    def act(of, state, control):
+        nested.append(of.evaluate(points(3, seed=9), metric_key_prefix="inner")["inner_Counting"])
+
+    made = told(
+        trainer(
+            tmp_path,
+            compute_metrics=Counting(log),
+            callbacks=[At("on_substep_end", act)],
+            gradient_accumulation_steps=2,
+            eval_strategy="steps",
+            eval_steps=1,
+        )
+    )
+    made.train()
+    assert nested == [3, 3]
+    assert [e["eval_Counting"] for e in made.state.log_history if "eval_Counting" in e] == [6, 6]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "arguments", "error", "message"),
+    [
+        ([], {}, TypeError, "must be callable, or a torchmetrics Metric.*but is list"),
+        ({"a": 1}, {}, TypeError, "there is 'a': int"),
+        (torchmetrics.MeanMetric(), {}, ValueError, "MeanMetric takes no logits and labels.*prepare"),
+        (MulticlassAccuracy(3), {"include_for_metrics": ["loss"]}, ValueError, "include_for_metrics.*prepare"),
+    ],
+)
+def test_what_cannot_be_is_said_at_once(tmp_path, metrics, arguments, error, message):
+    with pytest.raises(error, match=message):
+        trainer(tmp_path, compute_metrics=metrics, **arguments)

@@ -1,0 +1,167 @@
+"""An evaluation without the loss or the metric that it is judged by says what was looked for, and what to set."""
+
+import logging
+
+import datasets
+import pytest
+import torch
+from tiny import Tiny, points, trainer
+from torchmetrics.classification import MulticlassAccuracy
+
+BEST = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
+
+
+def renamed(count=8):
+    return [{"x": item["x"], "target": item["labels"], "note": torch.tensor(0)} for item in points(count)]
+
+
+def hub(count=8):
+    return datasets.Dataset.from_list([{key: value.tolist() for key, value in item.items()} for item in renamed(count)])
+
+
+class OtherName(Tiny):
+    """Calls its labels by a name that does not tell."""
+
+    def forward(self, x, target=None, **kwargs):
+        return super().forward(x, target)
+
+
+def message(made):
+    with pytest.raises(KeyError) as error:
+        made._determine_best_metric(made.evaluate(), trial=None)
+    return str(error.value)
+
+
+def assert_says(text, *parts):
+    assert [part for part in parts if part not in text] == [], text
+
+
+@pytest.mark.parametrize("dataset", [renamed, hub], ids=["a list", "a datasets.Dataset"])
+def test_labels_by_another_name(tmp_path, dataset):
+    """What the model takes, what the data has, what was assumed, what is left of a batch, and what to set."""
+    made = trainer(tmp_path, **BEST, eval_dataset=dataset())
+    text = message(made)
+    assert_says(
+        text,
+        "metric_for_best_model is 'loss', but the evaluation has no 'eval_loss': it has eval_",
+        "The model (Tiny) takes: x, labels.",
+        "The data has: x, target, note. A batch has: x.",
+        "label_names is ['labels'], as the names of its arguments suggest.",
+        "TrainingArguments(label_names=[...])",
+        "remove_unused_columns=True",
+    )
+    assert not text.startswith(("'", '"')), "as a sentence, not as a KeyError shows its key"
+
+
+def test_labels_that_do_not_look_like_labels(tmp_path):
+    """And with the names that the message asks for all is well."""
+    given = {"model": OtherName(), "eval_dataset": renamed(), "train_dataset": renamed(), **BEST}
+    text = message(trainer(tmp_path, **given))
+    assert_says(
+        text,
+        "The model (OtherName) takes: x, target.",
+        "A batch has: x, target.",
+        "label_names is [], for none of its arguments is called a label.",
+    )
+    made = trainer(tmp_path, **given, label_names=["target"])
+    made.train()
+    assert made.state.best_metric > 0
+
+
+def test_names_that_were_given(tmp_path):
+    text = message(trainer(tmp_path, **BEST, label_names=["answer"], eval_dataset={"a": points(4), "b": points(5)}))
+    assert_says(
+        text, "label_names is ['answer'], as the argument says", "The data has: x, labels. A batch has: x, labels."
+    )
+
+
+def test_it_ends_a_training_with_the_same_words(tmp_path):
+    made = trainer(tmp_path, **BEST, eval_dataset=renamed())
+    with pytest.raises(KeyError, match=r"label_names is \['labels'\]"):
+        made.train()
+
+
+METRICS = {
+    "none": (None, {}, ["Pass a compute_metrics that gives 'f1'"]),
+    "a function": (lambda p: {"accuracy": 1.0}, {}, ["eval_accuracy", "Let compute_metrics give 'f1'"]),
+    "torchmetrics": ({"f1_score": MulticlassAccuracy(3)}, {}, ["Did you mean 'eval_f1_score'?"]),
+    "only the loss": (lambda p: {"f1": 1.0}, {"prediction_loss_only": True}, ["prediction_loss_only=True", "False"]),
+    "several datasets": (
+        lambda p: {"f1": 1.0},
+        {"eval_dataset": {"a": points(4)}},
+        ["eval_<dataset>_<metric>", "eval_a_f1"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_that_is_not_computed(tmp_path, name):
+    metrics, changes, parts = METRICS[name]
+    made = trainer(tmp_path, **BEST, metric_for_best_model="f1", compute_metrics=metrics, **changes)
+    if name == "only the loss":
+        loop = made.evaluation_loop(made.get_eval_dataloader(), "Evaluation", prediction_loss_only=True)
+        made.evaluate = lambda: loop.metrics
+    assert_says(message(made), "'f1'", "no 'eval_f1': it has eval_", *parts)
+
+
+def test_the_schedule_that_watches_a_metric(tmp_path):
+    made = trainer(
+        tmp_path,
+        lr_scheduler_type="reduce_lr_on_plateau",
+        eval_strategy="epoch",
+        metric_for_best_model="f1",
+        save_strategy="no",
+    )
+    with pytest.raises(KeyError, match="Pass a compute_metrics that gives 'f1'"):
+        made.train()
+
+
+class Reading:
+    """A dataset that says when it is read."""
+
+    def __init__(self, broken=False):
+        self.items, self.read, self.broken = renamed(), [], broken
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        if self.broken and self.read.count(0) > 1:
+            raise RuntimeError("broken")
+        return self.items[index]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_dataset_that_cannot_be_looked_at(tmp_path, broken):
+    """The error about the metric is the one that is raised."""
+    text = message(trainer(tmp_path, **BEST, eval_dataset=Reading(broken)))
+    assert ("The data has: x, target, note." in text) is not broken
+    assert "A batch has: x." in text
+
+
+def test_metrics_that_were_not_computed_are_told_once(tmp_path, caplog):
+    """The reference says nothing; a sample more is not read for it, for that may draw random numbers."""
+    data = Reading()
+    made = trainer(tmp_path, compute_metrics=lambda prediction: {}, eval_dataset=data)
+    with caplog.at_level(logging.WARNING, logger="lightrainer"):
+        made.evaluate()
+        made.evaluate()
+    (record,) = [record for record in caplog.records if "compute_metrics was not called" in record.getMessage()]
+    assert_says(record.getMessage(), "takes: x, labels", "A batch has: x.", "label_names is ['labels']")
+    assert data.read.count(0) == 2
+
+
+@pytest.mark.parametrize("quiet", ["with labels", "no metrics", "predict", "only the loss"])
+def test_nothing_is_said_where_nothing_is_wrong(tmp_path, caplog, quiet):
+    metrics = None if quiet == "no metrics" else lambda prediction: {}
+    dataset = points(4) if quiet == "with labels" else renamed()
+    made = trainer(tmp_path, compute_metrics=metrics, eval_dataset=dataset)
+    with caplog.at_level(logging.WARNING, logger="lightrainer"):
+        if quiet == "predict":
+            made.predict(dataset)
+        elif quiet == "only the loss":
+            made.evaluation_loop(made.get_eval_dataloader(), "Evaluation", prediction_loss_only=True)
+        else:
+            made.evaluate()
+    assert "compute_metrics was not called" not in caplog.text

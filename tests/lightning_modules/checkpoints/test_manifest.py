@@ -1,0 +1,108 @@
+"""Every file that gets lost or loses its end is found by the manifest; files that are added are nobody's business."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lightrainer.lightning_modules.checkpoints import (
+    problems,
+    read_manifest,
+    require_intact,
+    save_torch,
+    save_weights,
+    write_manifest,
+)
+
+NAMES = ["model.safetensors", "optimizer.pt", "trainer_state.json", "vocab.txt", "first/adapter_config.json"]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkpoint-3"
+    save_weights(nn.Linear(4, 4), folder)
+    save_torch({"x": torch.ones(50)}, folder / "optimizer.pt")
+    (folder / "trainer_state.json").write_text('{"global_step": 3}')
+    (folder / "vocab.txt").write_text("a b c d e f")
+    (folder / "first").mkdir()
+    (folder / "first" / "adapter_config.json").write_text("{}")
+    write_manifest(folder)
+    return folder
+
+
+def test_names_and_sizes(checkpoint: Path):
+    """Of all files, in subfolders too, but of itself."""
+    sizes = read_manifest(checkpoint)
+    assert sizes == {name: (checkpoint / name).stat().st_size for name in sorted(NAMES)}
+    assert problems(checkpoint) == []
+
+
+def test_a_folder_without_one_is_checked_as_before(checkpoint: Path):
+    (checkpoint / "_manifest.json").unlink()
+    (checkpoint / "vocab.txt").unlink()
+    assert read_manifest(checkpoint) is None
+    assert problems(checkpoint) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_file_is_named(checkpoint: Path, name: str):
+    (checkpoint / name).unlink()
+    said = [one for one in problems(checkpoint) if one.startswith(f"{name} is missing")]
+    assert len(said) == 1
+    with pytest.raises(ValueError, match=re.escape(f"{name} is missing")):
+        require_intact(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "vocab.txt"])
+def test_a_file_that_was_cut_short_is_named_once(checkpoint: Path, name: str):
+    content = (checkpoint / name).read_bytes()
+    (checkpoint / name).write_bytes(content[:-1])
+    found = problems(checkpoint)
+    assert len(found) == 1
+    assert found[0].startswith(f"{name} is {'cut short: it has 10 bytes of 11' if name == 'vocab.txt' else 'damaged'}")
+
+
+def test_a_state_of_the_right_form_and_the_wrong_size(checkpoint: Path):
+    """A whole file, but another one: only the manifest can tell."""
+    save_torch({"x": torch.ones(500)}, checkpoint / "optimizer.pt")
+    (found,) = problems(checkpoint)
+    assert re.fullmatch(r"optimizer\.pt has \d+ bytes, but was written with \d+", found)
+
+
+def test_files_that_are_added_or_edited_by_hand_are_no_problem(checkpoint: Path):
+    (checkpoint / "notes.md").write_text("good one")
+    (checkpoint / "trainer_state.json").write_text('{"global_step": 3, "save_steps": 7, "eval_steps": 9}')
+    (checkpoint / "vocab.txt").write_text("a b c d e f g")
+    assert problems(checkpoint) == []
+
+
+def test_what_only_training_needs_is_not_asked_of_weights(checkpoint: Path):
+    (checkpoint / "optimizer.pt").unlink()
+    (checkpoint / "trainer_state.json").unlink()
+    assert problems(checkpoint, training_state=False) == []
+    (checkpoint / "vocab.txt").unlink()
+    assert len(problems(checkpoint, training_state=False)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"version": 1}', '{"version": 2, "files": {}}', '{"version": 1, "files": {"a": "b"}}',
+     '{"version": 1, "files": {"../a": 1}}', '{"version": 1, "files": {"/etc/passwd": 1}}',
+     '{"version": 1, "files": {"a/../../b": 1}}', '{"version": 1, "files": {"": 1}}'],
+)  # fmt: skip
+def test_a_manifest_that_cannot_be(checkpoint: Path, text: str):
+    """Damaged, of another version, or leading out of the folder."""
+    (checkpoint / "_manifest.json").write_text(text)
+    (found,) = problems(checkpoint)
+    assert found.startswith("_manifest.json ")
+    with pytest.raises(ValueError, match=r"_manifest\.json"):
+        read_manifest(checkpoint)
+
+
+def test_it_is_json_that_others_can_read(checkpoint: Path):
+    content = json.loads((checkpoint / "_manifest.json").read_text())
+    assert content["version"] == 1
+    assert set(content["files"]) == set(NAMES)

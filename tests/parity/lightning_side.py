@@ -1,0 +1,116 @@
+"""The trainings of the parity tests as a Lightning user runs them: LossModule, plain `lightning.Trainer`, folders."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets_for_parity import points
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from models import Classifier
+from torch.utils.data import RandomSampler, default_collate
+
+from lightrainer.lightning_modules import (
+    FolderCheckpointIO,
+    LossModule,
+    OptimizerConfig,
+    ScheduleConfig,
+    build_loader,
+    engine,
+    set_seed,
+)
+
+STEPS = 12
+"""Of two epochs of 22 samples, four at a time."""
+
+
+class Notes(Callback):
+    """Loss, epoch and step of each batch."""
+
+    def __init__(self):
+        self.seen: list[tuple[int, int, float]] = []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.seen.append((trainer.current_epoch, trainer.global_step, outputs["loss"].item()))
+
+
+def as_it_is(folder_io: Any) -> Any:
+    """Not wrapped in another plugin."""
+    return folder_io
+
+
+@dataclass
+class Plain:
+    """One training; what it left behind is in `notes`, `weights` and `random`."""
+
+    folder: Path
+    epochs: int = 2
+    max_steps: int = -1
+    accumulation: int = 1
+    validate: bool = False
+    schedule: str | None = "linear"
+    seed: int = 7
+    save: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    total: int = STEPS
+    clip: float | None = None
+    wrap: Any = as_it_is
+    loader: Any = None
+    extension: str = ""
+
+    def but_files(self) -> "Plain":
+        """The same, but checkpoints are Lightning's files."""
+        self.extension = ".ckpt"
+        return self
+
+    def module(self) -> LossModule:
+        torch.manual_seed(self.seed)
+        model = Classifier()
+        schedule = None if self.schedule is None else ScheduleConfig(name=self.schedule, total_steps=self.total)
+        return LossModule(model, optimizer=OptimizerConfig(learning_rate=1e-2), schedule=schedule)
+
+    def train_loader(self) -> Any:
+        data = points(22)
+        return build_loader(data, batch_size=4, collate_fn=default_collate, sampler=RandomSampler(data), seed=42)
+
+    def trainer(self, module: LossModule) -> Trainer:
+        callbacks: list[Any] = [self.notes]
+        if self.save:
+            saving = ModelCheckpoint(
+                dirpath=self.folder, filename="checkpoint-{step}", auto_insert_metric_name=False, **self.save
+            )
+            saving.FILE_EXTENSION = self.extension
+            callbacks.append(saving)
+        folder_io = self.wrap(FolderCheckpointIO(module))
+        with engine.quiet():
+            return Trainer(
+                accelerator="cpu",
+                max_epochs=self.epochs,
+                max_steps=self.max_steps,
+                accumulate_grad_batches=self.accumulation,
+                gradient_clip_val=self.clip,
+                plugins=[] if folder_io is None else [folder_io],
+                callbacks=callbacks,
+                logger=False,
+                enable_checkpointing=bool(self.save),
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                num_sanity_val_steps=0,
+                **self.options,
+            )
+
+    def run(self, resume: str | Path | None = None) -> "Plain":
+        self.notes = Notes()
+        module = self.module()
+        self.lightning = self.trainer(module)
+        set_seed(42)
+        loader = self.train_loader() if self.loader is None else self.loader()
+        if resume is not None:
+            torch.rand(13)
+        held_out = build_loader(points(10, seed=11), batch_size=4) if self.validate else None
+        with engine.quiet():
+            self.lightning.fit(module, loader, held_out, ckpt_path=resume)
+        self.weights = {name: value.detach().clone() for name, value in module.model.state_dict().items()}
+        self.random = torch.get_rng_state()
+        return self

@@ -1,0 +1,269 @@
+"""Schedules, optimizers, shards, adapters, encoder-decoders: written by one library, read by the other."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from comparison import differences, without_clock
+from datasets_for_parity import point_data, sentence_data
+from harness import Case, assert_same, run
+from models import Classifier, gpt2, t5
+from safetensors.torch import load_file, save_file
+from test_checkpoints import folders, interrupted, interruption
+from test_seq2seq import build as build_seq2seq
+from torch import nn
+
+DIRECTIONS = ["theirs resumed by ours", "ours resumed by theirs", "ours resumed by ours"]
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
+
+SCHEDULES = {
+    "linear": {},
+    "cosine": {},
+    "cosine_with_restarts": {"lr_scheduler_kwargs": {"num_cycles": 2}},
+    "polynomial": {"lr_scheduler_kwargs": {"power": 2.0}},
+    "constant": {},
+    "constant_with_warmup": {},
+    "inverse_sqrt": {},
+    "reduce_lr_on_plateau": {**EVALUATED, "lr_scheduler_kwargs": {"patience": 0, "factor": 0.5, "threshold": 0.5}},
+    "cosine_with_min_lr": {"lr_scheduler_kwargs": {"min_lr": 1e-3}},
+    "cosine_warmup_with_min_lr": {"lr_scheduler_kwargs": {"min_lr": 1e-3}},
+    "warmup_stable_decay": {"lr_scheduler_kwargs": {"num_decay_steps": 4}},
+}
+OPTIMIZERS = {
+    "adamw_torch": {"adam_beta1": 0.8, "weight_decay": 0.1},
+    "adafactor": {},
+    "sgd": {"optim_args": "momentum=0.9"},
+    "adagrad": {},
+    "rmsprop": {"optim_args": "momentum=0.9"},
+}
+CASES = {
+    **{f"schedule {name}": {"lr_scheduler_type": name, "warmup_steps": 2, **more} for name, more in SCHEDULES.items()},
+    **{f"optimizer {name}": {"optim": name, **more} for name, more in OPTIMIZERS.items()},
+}
+
+
+def test_every_schedule_is_tried(reference):
+    left_out = {"greedy"}  # not in 5.3.0
+    assert set(SCHEDULES) == {member.value for member in reference.SchedulerType} - left_out
+
+
+def exchanged(reference, ours, case, folder: Path, direction: str, step: int = 3):
+    """The run that goes on from the other's checkpoint, after comparing it with the reference's straight one."""
+    straight = run(reference, case, folder / "straight")
+    first = reference if direction.startswith("theirs") else ours
+    second = reference if direction.endswith("theirs") else ours
+    interrupted(first, case, step, folder / "stopped")
+    checkpoint = folder / "stopped" / f"checkpoint-{step}"
+    resumed = run(second, case.but(model_seed=99), folder / "resumed", resume=str(checkpoint))
+    for one in (straight, resumed):
+        one.history[-1].pop("train_loss")
+    assert_same(straight, resumed, ignoring=("output", "trainer"))
+    return checkpoint
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("name", CASES)
+def test_schedules_and_optimizers(reference, ours, tmp_path, name, direction):
+    exchanged(reference, ours, Case(Classifier, point_data, CASES[name]), tmp_path, direction)
+
+
+# --- shards
+
+
+def in_shards(base):
+    """A Trainer whose models are saved in several files: neither library has an argument for it."""
+
+    class InShards(base):
+        def _save(self, output_dir=None, state_dict=None):
+            super()._save(output_dir, state_dict)
+            (Path(output_dir) / "model.safetensors").unlink()
+            self.model.save_pretrained(output_dir, max_shard_size="5KB")
+
+    return InShards
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_shards(reference, ours, tmp_path, direction):
+    case = Case(gpt2, sentence_data, subclass=in_shards)
+    checkpoint = exchanged(reference, ours, case, tmp_path, direction)
+    assert len(list(checkpoint.glob("model-*.safetensors"))) > 2
+    assert not (checkpoint / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_the_best_of_sharded_models(reference, ours, tmp_path, limit):
+    best = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 2, "save_steps": 2}
+    worst_is_best = {"load_best_model_at_end": True, "greater_is_better": True, "save_total_limit": limit}
+    case = Case(gpt2, sentence_data, {**best, **worst_is_best}, subclass=in_shards)
+    runs = [run(api, case, tmp_path / name) for api, name in ((reference, "theirs"), (ours, "ours"))]
+    assert_same(*runs)
+    assert folders(runs[0]) == folders(runs[1])
+
+
+def test_the_default_size_of_a_shard_is_the_references():
+    import inspect
+
+    from transformers import PreTrainedModel
+
+    from lightrainer.lightning_modules.checkpoints import save_weights
+
+    theirs = inspect.signature(PreTrainedModel.save_pretrained).parameters["max_shard_size"].default
+    assert inspect.signature(save_weights).parameters["max_shard_size"].default == theirs
+
+
+# --- adapters
+
+
+class Adapted(nn.Module):
+    """As a model of PEFT: its base stays as it is, `save_pretrained` writes only what is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = Classifier()
+        self.base.requires_grad_(False)
+        self.adapter = nn.Linear(8, 8)
+        self.active_adapters = ["default"]
+
+    def forward(self, x, labels=None):
+        return self.base(x + torch.tanh(self.adapter(x)), labels)
+
+    def save_pretrained(self, folder, state_dict=None):
+        state_dict = self.state_dict() if state_dict is None else state_dict
+        own = {name: value.clone() for name, value in state_dict.items() if name.startswith("adapter.")}
+        save_file(own, Path(folder) / "adapter_model.safetensors")
+        (Path(folder) / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+
+    def load_adapter(self, folder, name, is_trainable=False):
+        assert name in self.active_adapters
+        self.load_state_dict(load_file(Path(folder) / "adapter_model.safetensors"), strict=False)
+        self.adapter.requires_grad_(is_trainable or self.adapter.weight.requires_grad)
+
+    def set_adapter(self, name):
+        self.active_adapters = [name]
+
+    def get_base_model(self):
+        return self  # it is asked for the arguments of its `forward`
+
+
+@pytest.fixture
+def adapters_known(reference, monkeypatch):
+    """The reference asks for classes of the library, which is not there."""
+    from transformers import trainer
+
+    monkeypatch.setattr(trainer, "_is_peft_model", lambda model: hasattr(model, "load_adapter"))
+
+
+def adapted(seed=3):
+    """The base comes from elsewhere and is always the same; what is drawn for the adapter differs from run to run."""
+    made = Adapted()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        made.base = Classifier().requires_grad_(False)
+    return made
+
+
+@pytest.mark.usefixtures("adapters_known")
+@pytest.mark.parametrize("reader", ["ours", "reference"])
+def test_adapters(request, ours, tmp_path, reader):
+    """Only the adapter is in the folder; both libraries go on from it."""
+    case = Case(adapted, point_data)
+    straight = run(ours, case, tmp_path / "straight")
+    interrupted(ours, case, 3, tmp_path / "stopped")
+    checkpoint = tmp_path / "stopped" / "checkpoint-3"
+    assert {"adapter_model.safetensors", "adapter_config.json"} <= {path.name for path in checkpoint.iterdir()}
+    assert not (checkpoint / "model.safetensors").exists()
+    resumed = run(request.getfixturevalue(reader), case.but(model_seed=99), tmp_path / "new", resume=str(checkpoint))
+    assert not differences(straight.weights, resumed.weights)
+    control = run(ours, case.but(model_seed=99), tmp_path / "control")
+    assert differences(straight.weights, control.weights)
+
+
+def test_the_best_adapter_is_back_at_the_end(ours, tmp_path):
+    goodness = iter([0.5, 0.9, 0.1])
+    best = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4, "save_steps": 4}
+    case = Case(
+        adapted,
+        point_data,
+        {**best, "load_best_model_at_end": True, "metric_for_best_model": "good"},
+        extras=lambda api: {"compute_metrics": lambda prediction: {"good": next(goodness)}},
+    )
+    made = run(ours, case, tmp_path)
+    stored = load_file(tmp_path / made.state["best_model_checkpoint"] / "adapter_model.safetensors")
+    assert made.state["best_global_step"] == 8
+    assert not differences(stored, {name: value for name, value in made.weights.items() if name in stored})
+
+
+# --- encoder-decoders
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_encoder_decoders(reference, ours, tmp_path, direction):
+    """A Seq2SeqTrainer that generates in its evaluations, stopped in mid-epoch."""
+    arguments = {"eval_strategy": "steps", "eval_steps": 2, "learning_rate": 1e-3, "generation_max_length": 8}
+    first = reference if direction.startswith("theirs") else ours
+    second = reference if direction.endswith("theirs") else ours
+    straight = build_seq2seq(reference, t5, tmp_path / "straight", **arguments)
+    straight.train()
+    stopped = build_seq2seq(first, t5, tmp_path / "stopped", trainer=interruption(3)(first), **arguments)
+    stopped.processing_class.save_pretrained = lambda folder: ()
+    stopped.train()
+    resumed = build_seq2seq(second, t5, tmp_path / "resumed", **arguments)
+    torch.nn.init.zeros_(resumed.model.lm_head.weight)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "stopped" / "checkpoint-3"))
+    assert not differences(dict(straight.model.state_dict()), dict(resumed.model.state_dict()))
+    histories = [[without_clock(entry) for entry in made.state.log_history[:-1]] for made in (straight, resumed)]
+    assert not differences(*histories)
+
+
+# --- what lies beside the weights
+
+
+class Words:
+    """The least of a tokenizer."""
+
+    def save_pretrained(self, folder):
+        (Path(folder) / "words.json").write_text('["a", "b"]')
+        return (str(Path(folder) / "words.json"),)
+
+
+@pytest.mark.parametrize("model", [gpt2, t5])
+@pytest.mark.parametrize("only_model", [False, True])
+def test_the_same_files(reference, ours, tmp_path, model, only_model):
+    """Config, generation config and tokenizer beside the model; ours has its manifest and data position besides."""
+    case = Case(
+        model,
+        sentence_data,
+        {"save_strategy": "epoch", "num_train_epochs": 1, "save_only_model": only_model},
+        extras=lambda api: {"processing_class": Words()},
+    )
+    names, texts = [], []
+    for api, name in ((reference, "theirs"), (ours, "ours")):
+        made = run(api, case, tmp_path / name)
+        made.trainer.save_model()
+        made.trainer.save_state()
+        (checkpoint,) = (tmp_path / name).glob("checkpoint-*")
+        names.append({str(path.relative_to(checkpoint.parent)) for path in checkpoint.parent.rglob("*")})
+        beside = ("config.json", "generation_config.json", "words.json")
+        texts.append([(checkpoint / file).read_text() for file in beside])
+    extra = ["_manifest.json"] if only_model else ["_manifest.json", "data_state_0.pth"]
+    assert names[1] - names[0] == {f"{checkpoint.name}/{file}" for file in extra}
+    assert names[0] <= names[1]
+    assert texts[0] == texts[1]
+    assert {"config.json", "generation_config.json", "words.json", "trainer_state.json"} <= names[1]
+
+
+@pytest.mark.parametrize(
+    ("each_node", "local", "rank", "saves"),
+    [(False, 0, 0, True), (False, 0, 2, False), (True, 0, 2, True), (True, 1, 3, False), (False, 1, 1, False)],
+)
+def test_who_saves(reference, ours, tmp_path, monkeypatch, each_node, local, rank, saves):
+    """`save_on_each_node`: the first process of every machine, otherwise the first of all."""
+    found = []
+    for api in (reference, ours):
+        args = api.TrainingArguments(str(tmp_path), save_on_each_node=each_node, use_cpu=True, report_to="none")
+        kind = type(args)
+        for name, value in (("local_process_index", local), ("process_index", rank)):
+            monkeypatch.setattr(kind, name, property(lambda _, value=value: value))
+        found.append(args.should_save)
+    assert found == [saves, saves]

@@ -1,0 +1,112 @@
+"""A file of Lightning becomes a folder and a folder a file, and both go on to the same bits."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from comparison import differences
+from datasets_for_parity import points
+from harness import run
+from lightning_side import Plain
+from models import Classifier
+from test_checkpoints import interrupted
+from test_lightning_folders import CASE, EVERY_STEP
+from torch.utils.data import DataLoader
+
+from lightrainer.lightning_modules import LossModule
+from lightrainer.lightning_modules.checkpoints import problems
+from lightrainer.lightning_modules.checkpoints.conversion import convert
+
+pytestmark = [
+    # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    # It says so where a module could validate and is not asked to.
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+    # The run that goes on saves nothing itself.
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks used"),
+    # Lightning advises more workers on machines with many cores.
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+]
+
+
+def in_files(folder, **options):
+    """A training of a Lightning user without any plugin of ours, which leaves a file a step."""
+    return Plain(folder, save=EVERY_STEP, wrap=lambda _: None, **options).but_files().run()
+
+
+def from_file(folder, **options):
+    return Plain(folder, seed=99, wrap=lambda _: None, **options)
+
+
+@pytest.fixture
+def straight(ours, tmp_path):
+    return run(ours, CASE, tmp_path / "straight").weights
+
+
+@pytest.mark.parametrize("step", [3, 6])
+def test_a_file_becomes_a_folder(ours, reference, straight, tmp_path, step):
+    in_files(tmp_path / "files")
+    folder = convert(tmp_path / "files" / f"checkpoint-{step}.ckpt", tmp_path / "out")
+    assert folder == tmp_path / "out" / f"checkpoint-{step}"
+    assert problems(folder) == []
+    for api, name in ((ours, "ours"), (reference, "reference")):
+        resumed = run(api, CASE.but(model_seed=99), tmp_path / name, resume=str(folder))
+        assert not differences(straight, resumed.weights)
+    assert not differences(straight, Plain(tmp_path / "plain", seed=99).run(folder).weights)
+
+
+@pytest.mark.parametrize("step", [3, 6])
+@pytest.mark.parametrize("writer", ["ours", "reference"])
+def test_a_folder_becomes_a_file(request, straight, tmp_path, writer, step):
+    """Also one that holds numbers of NumPy; Lightning reads it with its own safe loader."""
+    interrupted(request.getfixturevalue(writer), CASE, step, tmp_path / "stopped")
+    file = convert(tmp_path / "stopped" / f"checkpoint-{step}", tmp_path / "new" / "last.ckpt")
+    torch.load(file, weights_only=True)
+    assert [path.name for path in file.parent.iterdir()] == ["last.ckpt"]
+    assert not differences(straight, from_file(tmp_path / "plain").run(file).weights)
+    loaded = LossModule.load_from_checkpoint(file, model=Classifier())
+    saved = torch.load(file, weights_only=True)["state_dict"]
+    assert not differences(dict(loaded.state_dict()), saved)
+
+
+def test_there_and_back(straight, tmp_path):
+    """Through folder and file again nothing is lost: loops and callbacks of Lightning come through."""
+    in_files(tmp_path / "files")
+    folder = convert(tmp_path / "files" / "checkpoint-8.ckpt", tmp_path)
+    file = convert(folder, tmp_path / "back.ckpt")
+    before, after = (torch.load(path, weights_only=True) for path in (tmp_path / "files" / "checkpoint-8.ckpt", file))
+    packed = [checkpoint.pop("lightrainer_processes") for checkpoint in (before, after)]
+    assert list(packed[0]) == list(packed[1]) == [0]
+    assert not differences(before, after)
+    assert not differences(straight, from_file(tmp_path / "plain").run(file).weights)
+
+
+def test_a_file_from_inside_an_epoch_of_a_loader_of_torch(ours, tmp_path):
+    """It does not tell how many batches an epoch has; the one who converts it does."""
+    in_files(tmp_path / "files", loader=lambda: DataLoader(points(22), batch_size=4))
+    middle, end = (tmp_path / "files" / f"checkpoint-{step}.ckpt" for step in (3, 6))
+    with pytest.raises(ValueError, match=r"3 batches inside of epoch 0.*how many an epoch has"):
+        convert(middle, tmp_path / "out")
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+    for file, epoch in ((convert(middle, tmp_path / "out", batches_in_epoch=6), 0.5), (convert(end, tmp_path), 1.0)):
+        resumed = run(ours, CASE, tmp_path / "resumed", resume=str(file))
+        assert resumed.history[0]["epoch"] == pytest.approx(epoch + 1 / 6)
+
+
+def test_the_command(tmp_path):
+    in_files(tmp_path / "files")
+
+    def command(*words):
+        words = [sys.executable, "-m", "lightrainer", "convert", *map(str, words)]
+        return subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+
+    done = command("files/checkpoint-3.ckpt", "out")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "out/checkpoint-3\n", "")
+    again = command("files/checkpoint-3.ckpt", "out")
+    assert again.returncode == 2
+    assert "out/checkpoint-3 is there already; pass --force" in again.stderr
+    assert "Traceback" not in again.stderr
+    assert command("files/checkpoint-3.ckpt", "out", "--force").returncode == 0
+    back = command("out/checkpoint-3", "back.ckpt")
+    assert (back.returncode, back.stdout) == (0, "back.ckpt\n")

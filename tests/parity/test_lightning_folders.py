@@ -1,0 +1,226 @@
+"""One folder, three libraries: what Lightning writes resumes under the Trainer API, and the other way round."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from comparison import differences
+from datasets_for_parity import Stream, point_data, points
+from harness import Case, run
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
+from lightning_side import STEPS, Plain
+from models import Classifier
+from test_checkpoints import interrupted
+from torch.utils.data import DataLoader
+
+from lightrainer.lightning_modules import build_loader
+from lightrainer.lightning_modules.checkpoints import problems
+
+pytestmark = [
+    # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    # It says so where a module could validate and is not asked to.
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+    # Several checkpoints go into one folder.
+    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
+    # Lightning advises more workers on machines with many cores.
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    # The run that goes on saves nothing itself.
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks used"),
+]
+
+# Lightning sums the norms of the gradients in the order of the parameter groups: the last bit would be another.
+CASE = Case(Classifier, point_data, {"max_grad_norm": 0.0})
+# An epoch has 6 steps: in its middle, at its end, in the middle of the second.
+POINTS = (1, 3, 6, 8)
+EVERY_STEP = {"every_n_train_steps": 1, "save_top_k": -1}
+LIMITS = {"epochs": {}, "steps": {"epochs": -1, "max_steps": STEPS}}
+
+
+def assert_equal(left, right, name="weights"):
+    found = differences(left, right, name)
+    assert not found, "\n".join(found)
+
+
+@pytest.fixture
+def straight(ours, tmp_path):
+    """The weights of the uninterrupted run of the facade, which are those of the reference."""
+    return run(ours, CASE, tmp_path / "straight").weights
+
+
+@pytest.fixture
+def written(tmp_path):
+    """The folders of a plain Lightning user, one a step, whose training went on to its end."""
+    return Plain(tmp_path / "written", save=EVERY_STEP).run()
+
+
+def test_the_plain_training_is_that_of_the_facade(straight, tmp_path):
+    """Dropout on, linear schedule, two epochs: what follows compares like with like."""
+    assert_equal(straight, Plain(tmp_path).run().weights)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("step", POINTS)
+@pytest.mark.parametrize("writer", ["ours", "reference"])
+def test_a_folder_of_the_trainer_api_resumes_under_lightning(request, straight, ours, tmp_path, writer, step, limit):
+    """To the bits of the facade's own resumption, of which one test says that they are those of the straight run."""
+    api = request.getfixturevalue(writer)
+    interrupted(api, CASE, step, tmp_path / "stopped")
+    resumed = Plain(tmp_path / "plain", seed=99, **LIMITS[limit]).run(tmp_path / "stopped" / f"checkpoint-{step}")
+    assert_equal(straight, resumed.weights)
+    assert [place[:2] for place in resumed.notes.seen] == [(at // 6, at + 1) for at in range(step, STEPS)]
+    assert resumed.lightning.current_epoch == 2
+
+
+@pytest.mark.parametrize("step", POINTS)
+@pytest.mark.parametrize("reader", ["ours", "reference", "lightning"])
+def test_a_folder_of_lightning_resumes_everywhere(request, straight, written, tmp_path, reader, step):
+    folder = tmp_path / "written" / f"checkpoint-{step}"
+    assert problems(folder) == []
+    if reader == "lightning":
+        resumed = Plain(tmp_path / "plain", seed=99).run(folder)
+        assert_equal(written.random, resumed.random, "random")
+    else:
+        case = CASE.but(model_seed=99, arguments={"save_strategy": "steps", "save_steps": 2})
+        resumed = run(request.getfixturevalue(reader), case, tmp_path / "resumed", resume=str(folder))
+        assert resumed.state["global_step"] == STEPS
+        assert (tmp_path / "resumed" / f"checkpoint-{STEPS}").is_dir()
+    assert_equal(straight, resumed.weights)
+
+
+def test_the_intervals_of_the_arguments_count_for_a_folder_that_names_none(ours, written, tmp_path, caplog):
+    resumed = run(
+        ours, CASE.but(arguments={"save_strategy": "steps", "save_steps": 5}), tmp_path / "resumed",
+        resume=str(tmp_path / "written" / "checkpoint-3"),
+    )  # fmt: skip
+    assert (resumed.state["save_steps"], resumed.state["logging_steps"]) == (5, 1)
+    assert sorted(path.name for path in (tmp_path / "resumed").iterdir()) == [f"checkpoint-{n}" for n in (10, 12, 5)]
+    assert "other arguments" not in caplog.text
+
+
+@pytest.mark.parametrize("step", [3, 6])
+def test_resuming_is_not_starting_over(straight, written, tmp_path, step):
+    """Negative control: without the state of the generators other weights come out."""
+    folder = tmp_path / "written" / f"checkpoint-{step}"
+    for name in ("rng_state.pth", "_manifest.json"):
+        (folder / name).unlink()
+    resumed = Plain(tmp_path / "plain", seed=99).run(folder)
+    assert differences(straight, resumed.weights)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_accumulation_and_validation(tmp_path, step, limit):
+    """Windows of 4 with a remainder, validated after each epoch: Lightning's own numbers, epochs and steps go on."""
+    options = {"accumulation": 4, "validate": True, "total": 4, **LIMITS[limit]}
+    if limit == "steps":
+        options["max_steps"] = 4
+    # At the end of an epoch Lightning validates between a save by steps and the next epoch, and not after resuming.
+    saving = {"every_n_epochs": 1, "save_top_k": -1} if step == 2 else EVERY_STEP
+    whole = Plain(tmp_path / "whole", save=saving, **options).run()
+    resumed = Plain(tmp_path / "plain", seed=99, **options).run(tmp_path / "whole" / f"checkpoint-{step}")
+    assert_equal(whole.weights, resumed.weights)
+    assert whole.notes.seen[-len(resumed.notes.seen) or 99 :] == resumed.notes.seen
+    assert len(resumed.notes.seen) == {2: 6, 3: 2, 4: 0}[step]
+
+
+def test_a_folder_of_the_facade_with_accumulation(ours, tmp_path):
+    """Lightning weighs the last, shorter window of an epoch less, so only the place is the same."""
+    case = CASE.but(arguments={"gradient_accumulation_steps": 4})
+    for step, place in {1: (0, 2), 2: (1, 3), 3: (1, 4)}.items():
+        interrupted(ours, case, step, tmp_path / f"{step}")
+        resumed = Plain(tmp_path / "plain", accumulation=4, total=4).run(tmp_path / f"{step}" / f"checkpoint-{step}")
+        assert len(resumed.notes.seen) == {1: 2 + 6, 2: 6, 3: 2}[step]
+        assert resumed.notes.seen[-1][:2] == (1, 4)
+        assert next(seen[:2] for seen in resumed.notes.seen if seen[1] > step) == place
+
+
+def test_a_stream_goes_on_where_it_was(ours, tmp_path):
+    """Read again up to there, as it cannot be asked to skip."""
+    case = CASE.but(data=lambda: {**point_data(), "train_dataset": Stream(points(60))}, arguments={"max_steps": 10})
+    straight = run(ours, case, tmp_path / "straight").weights
+    interrupted(ours, case, 4, tmp_path / "stopped")
+    loader = lambda: build_loader(Stream(points(60)), batch_size=4)  # noqa: E731
+    plain = {"loader": loader, "total": 10, "epochs": -1, "max_steps": 10}
+    resumed = Plain(tmp_path / "plain", seed=99, **plain).run(tmp_path / "stopped" / "checkpoint-4")
+    assert_equal(straight, resumed.weights)
+    Plain(tmp_path / "plain", save=EVERY_STEP, **plain).run()
+    for step in (4, 9):
+        again = Plain(tmp_path / "again", seed=99, **plain).run(tmp_path / "plain" / f"checkpoint-{step}")
+        assert_equal(straight, again.weights)
+
+
+def test_a_loader_of_torch_goes_on_at_the_end_of_an_epoch(tmp_path):
+    """In mid-epoch Lightning says that it cannot."""
+    loader = lambda: DataLoader(points(22), batch_size=4)  # noqa: E731
+    whole = Plain(tmp_path / "whole", save=EVERY_STEP, loader=loader).run()
+    assert not (tmp_path / "whole" / "checkpoint-6" / "data_state_0.pth").exists()
+    resumed = Plain(tmp_path / "plain", seed=99, loader=loader).run(tmp_path / "whole" / "checkpoint-6")
+    assert_equal(whole.weights, resumed.weights)
+    with pytest.warns(UserWarning, match="dataloader is not resumable"):
+        Plain(tmp_path / "plain", loader=loader).run(tmp_path / "whole" / "checkpoint-3")
+
+
+@pytest.mark.parametrize("schedule", [None, "cosine"])
+def test_a_constant_rate_is_a_schedule_too(ours, tmp_path, schedule):
+    """Without one the Trainer API would begin with a new optimizer."""
+    case = CASE.but(arguments={"lr_scheduler_type": schedule or "constant"})
+    straight = run(ours, case, tmp_path / "straight").weights
+    Plain(tmp_path / "written", save=EVERY_STEP, schedule=schedule).run()
+    resumed = run(ours, case.but(model_seed=99), tmp_path / "r", resume=str(tmp_path / "written" / "checkpoint-3"))
+    assert_equal(straight, resumed.weights)
+
+
+def test_written_in_the_background(straight, tmp_path):
+    """Through Lightning's own asynchronous plugin: what was when it was due."""
+    Plain(tmp_path / "written", save=EVERY_STEP, wrap=AsyncCheckpointIO).run()
+    resumed = Plain(tmp_path / "plain", seed=99, wrap=AsyncCheckpointIO).run(tmp_path / "written" / "checkpoint-3")
+    assert_equal(straight, resumed.weights)
+
+
+def test_only_the_best_are_kept_and_found_again(tmp_path):
+    """`ModelCheckpoint` names, ranks and removes folders as it does with files."""
+    save = {"monitor": "val_loss", "save_top_k": 1, "save_last": True}
+    made = Plain(tmp_path / "out", validate=True, epochs=3, save=save).run()
+    saving = made.lightning.checkpoint_callback
+    kept = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert kept == sorted({Path(saving.best_model_path).name, "last"})
+    module = made.module()
+    data = build_loader(points(10, seed=11), batch_size=4)
+    result = made.trainer(module).validate(module, data, ckpt_path=saving.best_model_path, verbose=False)
+    again = made.lightning.validate(dataloaders=data, ckpt_path="best", verbose=False)
+    assert result[0]["val_loss"] == float(saving.best_model_score)
+    assert result[0]["val_loss"] == again[0]["val_loss"]
+    best = int(Path(saving.best_model_path).name.removeprefix("checkpoint-"))
+    resumed = Plain(tmp_path / "out", validate=True, epochs=3, save=save, seed=99).run(tmp_path / "out" / "last")
+    assert resumed.notes.seen == made.notes.seen[best:]
+
+
+def test_a_file_of_lightning_goes_on_as_exactly(straight, tmp_path):
+    """`ckpt_path` of a plain file, in mid-epoch: the module keeps what a folder would; nothing but tensors is in it."""
+    saved = Plain(tmp_path, save=EVERY_STEP, wrap=lambda _: None).but_files().run()
+    file = tmp_path / "checkpoint-3.ckpt"
+    torch.load(file, weights_only=True)
+    assert_equal(straight, saved.weights)
+    for wrap in (lambda _: None, lambda folder_io: folder_io):
+        resumed = Plain(tmp_path / "plain", seed=99, wrap=wrap).run(file)
+        assert_equal(straight, resumed.weights)
+
+
+def test_what_the_folder_holds(written, tmp_path):
+    folder = tmp_path / "written" / f"checkpoint-{STEPS}"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "_manifest.json",
+        "data_state_0.pth",
+        "lightning_state.pt",
+        "model.safetensors",
+        "optimizer.pt",
+        "rng_state.pth",
+        "scheduler.pt",
+        "trainer_state.json",
+    ]
+    state = json.loads((folder / "trainer_state.json").read_text())
+    assert (state["global_step"], state["epoch"], state["num_train_epochs"]) == (STEPS, 2.0, 2)
+    middle = json.loads((tmp_path / "written" / "checkpoint-3" / "trainer_state.json").read_text())
+    assert (middle["global_step"], middle["epoch"]) == (3, 0.5)
