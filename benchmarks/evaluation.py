@@ -28,12 +28,7 @@ ROUNDS = 2  # the larger one takes the reference half a minute
 MEGABYTES = (64, 128)
 TINY_BATCHES = 400
 TINY_ROUNDS = 10
-KINDS = {
-    "function": "evaluate",
-    "predict": "predict",
-    "lengths": "predict, different lengths",
-    "metric": "torchmetrics",
-}
+ARRAYS = {"function": "evaluate", "predict": "predict", "lengths": "predict, different lengths"}
 
 
 class Wide(nn.Module):
@@ -171,6 +166,20 @@ def overhead() -> tuple[list[tuple[str, str]], dict[str, Any]]:
     return rows, results
 
 
+def memory_growth() -> tuple[list[tuple[str, str]], dict[str, Any]]:
+    """How far memory grows; for the reference once and with less data, for it takes long."""
+    (small, large), rows, results = MEGABYTES, [], {}
+    cases = [("transformers", "predict", small), *(("lightrainer", kind, large) for kind in ARRAYS)]
+    for name, kind, size in cases:
+        found = results[f"{name}, {kind}"] = memory(name, size, kind)
+        times = f"{found['growth'] / found['logits']:.2f} times the arrays"
+        rows.append((f"{name}, growth of memory at {size} MB, {ARRAYS[kind]}", times))
+    for size in MEGABYTES:
+        found = results[f"lightrainer, metric, {size} MB"] = memory("lightrainer", size, "metric")
+        rows.append((f"lightrainer, growth of memory at {size} MB, torchmetrics", f"{found['growth']:.1f} MB"))
+    return rows, results
+
+
 def main() -> None:
     torch.set_num_threads(1)
     keys = {f"{name}, {size} MB": (name, size) for size in MEGABYTES for name in LIBRARIES}
@@ -182,18 +191,10 @@ def main() -> None:
     rows = [(f"{key} of logits", f"{value:6.3f} s") for key, value in seconds.items()]
     rows += [(f"{name}, twice the data", f"{value:.1f} times the time") for name, value in growth.items()]
     rows.append((f"lightrainer / transformers at {large} MB", f"{ratio:.3f}"))
-    of_memory: dict[str, dict[str, float]] = {}
-    for name in LIBRARIES:
-        for kind in [kind for kind in KINDS if kind != "metric"]:
-            found = of_memory[f"{name}, {kind}"] = memory(name, large, kind)
-            times = f"{found['growth'] / found['logits']:.2f} times the arrays"
-            rows.append((f"{name}, growth of memory at {large} MB, {KINDS[kind]}", times))
-    for size in MEGABYTES:
-        found = of_memory[f"lightrainer, metric, {size} MB"] = memory("lightrainer", size, "metric")
-        rows.append((f"lightrainer, growth of memory at {size} MB, {KINDS['metric']}", f"{found['growth']:.1f} MB"))
+    memory_rows, of_memory = memory_growth()
     tiny_rows, tiny = overhead()
     results = {"seconds": seconds, "growth": growth, "ratio": ratio, "memory": of_memory, "tiny": tiny}
-    report("evaluation", rows + tiny_rows, results)
+    report("evaluation", rows + memory_rows + tiny_rows, results)
 
 
 if __name__ == "__main__":

@@ -58,8 +58,14 @@ with _deferring("transformers"):
 
 from lightning.pytorch import LightningModule, Trainer  # noqa: E402
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop  # noqa: E402
-from lightning.pytorch.plugins import CheckpointIO, FSDPPrecision, MixedPrecision, Precision  # noqa: E402
-from lightning.pytorch.strategies import FSDPStrategy  # noqa: E402
+from lightning.pytorch.plugins import (  # noqa: E402
+    CheckpointIO,
+    FSDPPrecision,
+    MixedPrecision,
+    Precision,
+    TorchCheckpointIO,
+)
+from lightning.pytorch.strategies import FSDPStrategy, Strategy  # noqa: E402
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn  # noqa: E402
 from lightning.pytorch.utilities import CombinedLoader  # noqa: E402
 from torchmetrics.aggregation import BaseAggregator  # noqa: E402
@@ -74,6 +80,8 @@ __all__ = [
     "MixedPrecision",
     "Precision",
     "RunningStage",
+    "Strategy",
+    "TorchCheckpointIO",
     "Trainer",
     "TrainerFn",
     "_EvaluationLoop",

@@ -107,10 +107,10 @@ class EpochLoader(DataLoader):
             on_ready: called when nothing more has to be drawn or read to get there.
 
         Returns:
-            whether `on_ready` will be called; it is not where a batch has to be read again.
+            whether `on_ready` will be called; it is not where it is unknown what comes next.
         """
         self._resumption = Resumption(state, on_ready)
-        return self._resumption.knows_next
+        return self._resumption.is_exact
 
     @property
     def has_workers(self) -> bool:

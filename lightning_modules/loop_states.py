@@ -89,7 +89,10 @@ def loops_at(*, epoch: int, done: int, steps: int, batches: int) -> dict[str, An
                 "optimizer": {"step": _both(taken), "zero_grad": _both(cleared)}
             },
             "epoch_loop.manual_optimization.optim_step_progress": _both(taken),
-        }
+        },
+        "validate_loop": {},
+        "test_loop": {},
+        "predict_loop": {},
     }
 
 

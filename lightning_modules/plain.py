@@ -38,6 +38,15 @@ def to_plain(value: Any) -> Any:
     raise NotPlainError(f"a {kind.__module__}.{kind.__qualname__} is neither a tensor nor a plain value")
 
 
+def is_plain(value: Any) -> bool:
+    """Whether `to_plain` can write it down."""
+    try:
+        to_plain(value)
+    except NotPlainError:
+        return False
+    return True
+
+
 def from_plain(written: Any) -> Any:
     """Make again what `to_plain` wrote down.
 

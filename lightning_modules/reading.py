@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch.utils.data import IterableDataset
 
 from .collect import find_batch_size
-from .plain import NotPlainError, from_plain, to_plain
+from .plain import NotPlainError, from_plain, is_plain, to_plain
 from .seeding import capture_host_rng, restore_host_rng
 from .streams import is_resumable
 from .worker_states import ENDED, Fetched, ResumedWorkers, WorkerStates, next_worker
@@ -53,6 +53,7 @@ class Reading:
     Attributes:
         handed_out: batches that the training has got.
         ahead: the batch that was read after them, `NOTHING` if there is none.
+        before_ahead: the generators before that, if such batches cannot be in a checkpoint and have to be read again.
         start: the generators when the iteration began: they give its order, and the seeds of its workers, once more.
         renewed: whether the workers began with it, and their seed was drawn; persistent ones began with the first.
     """
@@ -60,8 +61,10 @@ class Reading:
     def __init__(self) -> None:
         self.handed_out = 0
         self.ahead: Any = NOTHING
+        self.before_ahead: dict[str, Any] | None = None
         self.start: dict[str, Any] | None = None
         self.renewed = True
+        self._plain: bool | None = None
         self._workers, self._workers_before, self._workers_at_start = WorkerStates(), WorkerStates(), WorkerStates()
 
     def next_epoch(self, *, tracked: bool, persistent: bool) -> Reading:
@@ -82,17 +85,19 @@ class Reading:
     def take_up(self, state: dict[str, Any]) -> None:
         """Know of the workers what a `state_dict` knew of them."""
         for name, key in (("_workers", "workers"), ("_workers_at_start", "workers_at_start")):
-            known, stored = WorkerStates(), state.get(key)
-            if stored is not None:
-                known.states, known.last = dict(stored["states"]), stored["last"]
-                setattr(self, name, known)
+            if state.get(key) is not None:
+                setattr(self, name, WorkerStates.known(state[key]))
 
     def fetch(self, batches: Iterator[Any]) -> Any:
         """The next batch, or `NOTHING`."""
+        if self.start is not None and not self._plain:
+            self.before_ahead = capture_host_rng()
         item = next(batches, NOTHING)
         if isinstance(item, Fetched):
             self._workers_before = self._workers.copy()
             item = self._workers.take(item)
+        if self._plain is None and item is not NOTHING:
+            self._plain = is_plain(item)
         self.ahead = item
         return item
 
@@ -105,6 +110,7 @@ class Reading:
             state["ahead"] = None if self.ahead is NOTHING else [to_plain(self.ahead)]
         except NotPlainError:
             workers = self._workers_before
+            state["before_ahead"] = self.before_ahead
         if loader.num_workers > 0:
             now, first = workers, self._workers_at_start
             return {
@@ -136,6 +142,11 @@ class Resumption:
         """Whether the state holds the batch that had been read ahead, so that it need not be read again."""
         return bool(self.state.get("ahead"))
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is known where the generators stood around that batch."""
+        return self.knows_next or self.state.get("before_ahead") is not None
+
     def start(self, loader: ReadLoader, reading: Reading) -> tuple[Iterator[Any], Any]:
         """Begin the iteration; returns its iterator, and the first batch to hand out."""
         reading.handed_out = self.state["handed_out"]
@@ -146,10 +157,13 @@ class Resumption:
         reading.take_up(self.state)
         loader.order_seed = self.state["seed"]
         batches = self._at_position(loader)
-        if not self.knows_next:
-            return batches, reading.fetch(batches)
-        reading.ahead = from_plain(self.state["ahead"][0])
-        if self.on_ready is not None:
+        if self.knows_next:
+            reading.ahead = from_plain(self.state["ahead"][0])
+        else:
+            if self.is_exact:
+                restore_host_rng(self.state["before_ahead"])
+            reading.fetch(batches)
+        if self.on_ready is not None and self.is_exact:
             self.on_ready()
         return batches, reading.ahead
 

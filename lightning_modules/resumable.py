@@ -9,7 +9,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ._lightning import LightningModule, Trainer, TrainerFn
+from ._lightning import LightningModule, Strategy, TorchCheckpointIO, Trainer, TrainerFn
+from .checkpoints.folder_io import FolderReader
 from .checkpoints.tensors import pack, unpack
 from .engine import begin_reading_anew
 from .epoch_loader import EpochLoader
@@ -31,6 +32,14 @@ class ResumableModule(LightningModule):
 
     _resumed: dict[str, Any] | None = None
     _generators: dict[str, Any] | None = None
+
+    def setup(self, stage: str) -> None:
+        """Let `ckpt_path` be a folder too, where Lightning would read and write its own files."""
+        super().setup(stage)
+        strategy = self.trainer.strategy
+        reads_files = type(strategy).load_checkpoint is Strategy.load_checkpoint
+        if reads_files and type(strategy.checkpoint_io) is TorchCheckpointIO:
+            strategy.checkpoint_io = FolderReader(self.trainer)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the state of every process."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,9 +23,9 @@ class Fetched(NamedTuple):
 
     batch: Any
     worker: int
-    state: Any
-    """What `to_plain` gives of a dict: `rng` if the generators moved since the last batch, `dataset` if it has a
-    state. None if there is nothing to tell."""
+    news: dict[str, bytes]
+    """`rng` if the generators moved since the last batch, `dataset` if it has a state: packed, as hardly any of them
+    is ever looked at."""
 
 
 class ReportingCollate:
@@ -45,35 +47,45 @@ class ReportingCollate:
         if info is None:
             return self.collate(samples)
         if isinstance(samples, list) and not samples:
-            return Fetched(None, info.id, None)
+            return Fetched(None, info.id, {})
         return Fetched(self.collate(samples), info.id, self._news(info.dataset, samples))
 
-    def _news(self, dataset: Any, samples: Any) -> Any:
+    def _news(self, dataset: Any, samples: Any) -> dict[str, bytes]:
         news = {}
         rng = capture_host_rng()
         if self._rng is None or not same_rng(rng, self._rng):
-            news["rng"] = self._rng = rng
+            self._rng = rng
+            # As an array: a tensor would travel in shared memory of its own.
+            news["rng"] = _packed({**rng, "cpu": rng["cpu"].numpy()})
         if isinstance(dataset, IterableDataset) and is_resumable(dataset):
             ended = isinstance(samples, list) and len(samples) != self.batch_size
-            news["dataset"] = ENDED if ended else dataset.state_dict()  # type: ignore[attr-defined]
-        try:
-            return to_plain(news) if news else None
-        except NotPlainError:
-            return None
+            try:
+                news["dataset"] = _packed(ENDED if ended else dataset.state_dict())  # type: ignore[attr-defined]
+            except NotPlainError:  # it is to be read from its start again
+                news["dataset"] = _packed(ENDED)
+        return news
 
 
 class WorkerStates:
     """How each worker was left by the last batch that came from it, in the order of the batches."""
 
     def __init__(self) -> None:
-        self.states: dict[int, Any] = {}
+        self.states: dict[int, dict[str, bytes]] = {}
         self.last: int | None = None
+
+    @classmethod
+    def known(cls, state: dict[str, Any]) -> WorkerStates:
+        """What a `state_dict` knew."""
+        made = cls()
+        made.states = {worker: {name: _packed(value) for name, value in of.items()} for worker, of in state["states"]}
+        made.last = state["last"]
+        return made
 
     def take(self, fetched: Fetched) -> Any:
         """Note what came with a batch; returns the batch."""
         self.last = fetched.worker
-        if fetched.state is not None:
-            self.states[fetched.worker] = {**self.states.get(fetched.worker, {}), **from_plain(fetched.state)}
+        if fetched.news:
+            self.states[fetched.worker] = {**self.states.get(fetched.worker, {}), **fetched.news}
         return fetched.batch
 
     def between_epochs(self) -> WorkerStates:
@@ -90,7 +102,8 @@ class WorkerStates:
 
     def state_dict(self, workers: int) -> dict[str, Any]:
         """What `ResumedWorkers` needs."""
-        return {"workers": workers, "last": self.last, "states": [list(item) for item in self.states.items()]}
+        states = [[worker, {name: _unpacked(value) for name, value in of.items()}] for worker, of in self.states.items()]
+        return {"workers": workers, "last": self.last, "states": states}
 
 
 def next_worker(state: dict[str, Any]) -> int:
@@ -118,11 +131,13 @@ class ResumedWorkers:
         worker = (self.first + worker_id) % info.num_workers
         if self.first:
             self._take_place(info, worker)
+        if hasattr(info.dataset, "__getitems__"):
+            _let_pass_blanks(info.dataset)
         if self.then is not None:
             self.then(worker)
         state = self.states.get(worker, {})
         if "rng" in state:
-            restore_host_rng(state["rng"])
+            restore_host_rng({**state["rng"], "cpu": torch.as_tensor(state["rng"]["cpu"])})
         if state.get("dataset", ENDED) != ENDED:
             info.dataset.load_state_dict(state["dataset"])
 
@@ -132,3 +147,24 @@ class ResumedWorkers:
         object.__setattr__(info, "id", worker)
         object.__setattr__(info, "seed", seed)
         torch.manual_seed(seed)
+
+
+def _let_pass_blanks(dataset: Any) -> None:
+    """Ask no dataset that loads whole batches for one of no samples: some fail. Only this worker has this object."""
+    load = dataset.__getitems__
+    with contextlib.suppress(AttributeError):  # one that takes no attributes has to do
+        dataset.__getitems__ = lambda indices: load(indices) if len(indices) else []
+
+
+def _packed(value: Any) -> bytes:
+    """The value in one piece.
+
+    Raises:
+        NotPlainError: a checkpoint could not hold it.
+    """
+    return pickle.dumps(to_plain(value))
+
+
+def _unpacked(value: bytes) -> Any:
+    """What `_packed`, in a process of this program, was given."""
+    return from_plain(pickle.loads(value))

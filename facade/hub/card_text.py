@@ -45,9 +45,9 @@ def text_of(facts: CardFacts, evaluations: list[Evaluation], result: Evaluation 
         *(_PICTURE if picture else ()),
         *_history(evaluations, facts.chosen_step),
         "### Arguments\n",
-        table(("argument", "value"), facts.settings.items()),
+        table(("Argument", "Value"), facts.settings.items()),
         "### Versions\n",
-        table(("package", "version"), versions()),
+        table(("Package", "Version"), versions()),
     ]
     return "\n".join(["", *sections])
 
@@ -61,7 +61,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def versions() -> Iterator[tuple[str, str]]:
     """The packages that had a part in the training; no others, however many are installed."""
-    yield "python", platform.python_version()
+    yield "Python", platform.python_version()
     for name in (*_ALWAYS, *(name for name in _IF_LOADED if name in sys.modules)):
         try:
             yield name, version(name)
@@ -91,15 +91,15 @@ def _results(facts: CardFacts, result: Evaluation | None) -> Iterator[str]:
     yield "## Results\n"
     on = _listed([_linked(source) for source in _different(facts.sources)]) or "the evaluation set"
     yield f"On {on}, after step {result.step:,}:\n"
-    yield table(("metric", "value"), ((pretty(name), number(value)) for name, value in result.metrics.items()))
+    yield table(("Metric", "Value"), ((pretty(name), number(value)) for name, value in result.metrics.items()))
 
 
 def _data(facts: CardFacts) -> Iterator[str]:
     rows = [
-        ("training", _names(facts.training_sources), _count(facts.train_samples)),
-        ("evaluation", _names(facts.sources), _count(facts.eval_samples)),
+        ("Training", _names(facts.training_sources), _count(facts.train_samples)),
+        ("Evaluation", _names(facts.sources), _count(facts.eval_samples)),
     ]
-    yield table(("set", "dataset", "samples"), [row for row in rows if row[1] or row[2]])
+    yield table(("Set", "Dataset", "Samples"), [row for row in rows if row[1] or row[2]])
     yield _TO_BE_WRITTEN.format("where the data comes from, and how it was prepared") + "\n"
 
 
@@ -109,7 +109,7 @@ def _history(evaluations: list[Evaluation], chosen_step: int | None) -> Iterator
     names = list(dict.fromkeys(name for each in evaluations for name in each.metrics))
     yield "### Evaluations\n"
     yield table(
-        ("step", "epoch", "training loss", *(pretty(name) for name in names)),
+        ("Step", "Epoch", "Training loss", *("Evaluation loss" if name == "loss" else pretty(name) for name in names)),
         (
             (
                 f"**{each.step}**" if each.step == chosen_step else str(each.step),

@@ -65,6 +65,8 @@ def status_of(error: BaseException) -> int | None:
 def explained(error: Exception, repository: str, token: str | None = None) -> Exception:
     """The error itself, saying also what it was about and what to do, and without the token.
 
+    The way through the client goes too: tools that show local variables would show the token in its headers.
+
     Args:
         error: of whatever class; it stays what it is, so that `except HfHubHTTPError` goes on working.
         repository: what it was about.
@@ -74,6 +76,7 @@ def explained(error: Exception, repository: str, token: str | None = None) -> Ex
     note = f"\nThis was about the repository {repository!r}. {remedy or ''}".rstrip()
     for one in _chain(error):
         one.args = tuple(hidden(part, token) if isinstance(part, str) else part for part in one.args)
+        one.__traceback__ = None
     if error.args and isinstance(error.args[0], str) and note not in error.args[0]:
         error.args = (error.args[0] + note, *error.args[1:])
     return error
@@ -81,9 +84,9 @@ def explained(error: Exception, repository: str, token: str | None = None) -> Ex
 
 def describe(error: BaseException, token: str | None = None) -> str:
     """An error in one line, for a log."""
-    text = " ".join(str(error).split()) or repr(error)
-    text = text if len(text) <= _LENGTH else f"{text[:_LENGTH]} ..."
-    return hidden(f"{type(error).__name__}: {text}", token)
+    said = [f"{type(one).__name__}: {' '.join(str(one).split())}" for one in (error, error.__cause__) if one]
+    texts = [text if len(text) <= _LENGTH else f"{text[:_LENGTH]} ..." for text in said]
+    return hidden(" From ".join(texts), token)
 
 
 def hidden(text: str, token: str | None) -> str:

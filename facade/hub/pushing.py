@@ -82,24 +82,24 @@ class Pusher:
         self.newest_failed = False
         self._executor: futures.ThreadPoolExecutor | None = None
 
-    def submit(self, job: Callable[[], Any], *, step: int, what: str, token: str | None = None) -> futures.Future[Any]:
+    def submit(self, job: Callable[[], Any], *, step: int, what: str, to: Repository) -> futures.Future[Any]:
         """Let the thread do a job when those before it are done.
 
         Args:
             job: the upload.
             step: of the model that it uploads.
             what: is uploaded, for messages.
-            token: not to be seen in messages.
+            to: where to.
         """
         if self._executor is None:
             self._executor = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub-push")
-        return self._executor.submit(self._work, job, step, what, token)
+        return self._executor.submit(self._work, job, step, what, to)
 
-    def failed(self, error: BaseException, what: str, token: str | None = None) -> None:
+    def failed(self, error: BaseException, what: str, to: Repository) -> None:
         """Note, and say at once, that something could not be uploaded."""
         self.failures += 1
         self.newest_failed = True
-        logger.warning("%s was not uploaded to the Hub: %s", what, describe(error, token))
+        logger.warning("%s was not uploaded to the Hub: %s", what, describe(error, to.token))
 
     def succeeded(self, step: int) -> None:
         """Note that the Hub has the model of this step."""
@@ -120,11 +120,11 @@ class Pusher:
             self._executor.shutdown(wait=False)
             self._executor = None
 
-    def _work(self, job: Callable[[], Any], step: int, what: str, token: str | None) -> Any:
+    def _work(self, job: Callable[[], Any], step: int, what: str, to: Repository) -> Any:
         try:
             result = job()
         except BaseException as error:
-            self.failed(error, what, token)
+            self.failed(error, what, to)
             raise
         self.succeeded(step)
         return result

@@ -54,8 +54,18 @@ class Repository:
         require_online(f"create the repository {self.name!r}")
         url = self._call(lambda api: api.create_repo(self.name, private=private, exist_ok=True))
         made = replace(self, name=url.repo_id)
-        made._require_branch()
+        made.require_branch()
         return made
+
+    def require_branch(self) -> None:
+        """Make the branch, so that no upload fails for the want of it after hours of training."""
+        branch = self.revision
+        if branch in (None, "main") or _FIXED.fullmatch(branch):
+            return
+        refs = self._call(lambda api: api.list_repo_refs(self.name))
+        if branch not in {ref.name for ref in (*refs.branches, *refs.tags)}:
+            logger.info("Making the branch %s of %s", branch, self.name)
+            self._call(lambda api: api.create_branch(self.name, branch=branch, exist_ok=True))
 
     def upload(
         self, folder: Path, message: str, *, to: str | None = None, ignore: Sequence[str] = (), whole: bool = False
@@ -111,21 +121,12 @@ class Repository:
             return None
         return next((tag.removeprefix(_LICENSE) for tag in tags if tag.startswith(_LICENSE)), None)
 
-    def _require_branch(self) -> None:
-        """Make the branch, so that no upload fails for the want of it after hours of training."""
-        branch = self.revision
-        if branch in (None, "main") or _FIXED.fullmatch(branch):
-            return
-        refs = self._call(lambda api: api.list_repo_refs(self.name))
-        if branch not in {ref.name for ref in (*refs.branches, *refs.tags)}:
-            logger.info("Making the branch %s of %s", branch, self.name)
-            self._call(lambda api: api.create_branch(self.name, branch=branch, exist_ok=True))
-
     def _call(self, ask: Callable[[HfApi], Result]) -> Result:
         try:
             return retried(lambda: ask(self._api()), self.token)
         except Exception as error:
-            raise explained(error, self.name, self.token) from error.__cause__
+            failed = explained(error, self.name, self.token)
+        raise failed from failed.__cause__
 
     def _api(self) -> HfApi:
         from huggingface_hub import HfApi

@@ -155,6 +155,7 @@ class TrainerBase(TrainerParameters):
         self.push_in_progress: PushInProgress | None = None
         self._pusher = Pusher()
         self._checkpoint_to_push: str | None = None
+        self._skipped_checkpoint: str | None = None
         self.hp_name: Callable[[Any], str] | None = None
         self.hp_search_backend: Any = None
         self.current_flos = 0.0

@@ -51,8 +51,7 @@ class HubSide(Saving):
         if not self.is_world_process_zero():
             return
         logger.info("Uploads go to %r, named by %s", name, "hub_model_id" if named else "the folder output_dir")
-        self.hub_model_id = self._repository(name, token).created(private=self.args.hub_private_repo).name
-        self.push_in_progress = None
+        self.hub_model_id = self._repository(name, token=token).created(private=self.args.hub_private_repo).name
 
     def create_model_card(
         self,
@@ -97,7 +96,7 @@ class HubSide(Saving):
             dataset_args=dataset_args,
         )
         folder = Path(str(self.args.output_dir))
-        ModelCard(facts).write(folder, self._repository("").license_of)
+        ModelCard(facts).write(folder, self._repository().license_of)
         adapter = models.unwrap_model(self.model)
         if facts.library == "peft" and hasattr(adapter, "create_or_update_model_card"):
             adapter.create_or_update_model_card(str(folder))
@@ -136,12 +135,13 @@ class HubSide(Saving):
         if not self.is_world_process_zero():
             return None  # type: ignore[return-value]
         self.create_model_card(**self._card_arguments(kwargs))
-        repository = self._repository(str(self.hub_model_id), token, revision)
+        repository = self._repository(token=token, revision=revision)
+        repository.require_branch()
         folder = Path(str(self.args.output_dir))
         message = commit_message or "Upload of a model"
         upload = partial(repository.upload, folder, message, ignore=NOT_UPLOADED)
         if not blocking:
-            return self._submit(upload, self.state.global_step, "The model")
+            return self._submit(upload, self.state.global_step, "The model", repository)
         done = upload()
         self._pusher.succeeded(self.state.global_step)
         return done
@@ -153,15 +153,17 @@ class HubSide(Saving):
         busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
         if busy and not self.args.hub_always_push:
             logger.info("%s is not uploaded: the upload before is still on its way.", checkpoint_folder)
+            self._skipped_checkpoint = checkpoint_folder
             return
+        self._skipped_checkpoint = None
         self.control = self.callback_handler.on_push_begin(self.args, self.state, self.control)
         step = _step_of(checkpoint_folder, self.state.global_step)
         try:
             push = self._prepared_push(Path(checkpoint_folder), step)
         except Exception as error:  # the training matters more
-            self._pusher.failed(error, checkpoint_folder, self.args.hub_token)
+            self._pusher.failed(error, checkpoint_folder, self._repository())
             return
-        future = self._submit(push, step, checkpoint_folder)
+        future = self._submit(push, step, checkpoint_folder, push.repository)
         future.add_done_callback(lambda done: push.stage.remove() if done.cancelled() else None)
 
     def _prepared_push(self, checkpoint: Path, step: int) -> CheckpointPush:
@@ -171,7 +173,7 @@ class HubSide(Saving):
         folders = {HubStrategy.CHECKPOINT: LAST_CHECKPOINT, HubStrategy.ALL_CHECKPOINTS: checkpoint.name}
         write_card = self._draft(output_dir)
         return CheckpointPush(
-            repository=self._repository(str(self.hub_model_id)),
+            repository=self._repository(),
             stage=Stage(checkpoint, output_dir),
             message=f"Training in progress: step {step}",
             subfolder=folders.get(HubStrategy(strategy)),
@@ -187,7 +189,7 @@ class HubSide(Saving):
         if not draft_is_wanted(output_dir, MARKER):
             return None
         card = ModelCard(facts_of(self, **self._card_arguments({})))
-        return partial(card.write, find_license=self._repository("").license_of)
+        return partial(card.write, find_license=self._repository().license_of)
 
     def _card_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
         """What is asked for, and what follows from the arguments and the model."""
@@ -199,8 +201,8 @@ class HubSide(Saving):
             arguments["tags"] = list(dict.fromkeys([*as_list(given.get("tags")), *own]))
         return arguments
 
-    def _submit(self, job: Any, step: int, what: str) -> Future[Any]:
-        future = self._pusher.submit(job, step=step, what=what, token=self.args.hub_token)
+    def _submit(self, job: Any, step: int, what: str, to: Repository) -> Future[Any]:
+        future = self._pusher.submit(job, step=step, what=what, to=to)
         if self.push_in_progress is None or self.push_in_progress.is_done():
             self.push_in_progress = PushInProgress()
         self.push_in_progress.jobs.append(future)
@@ -218,7 +220,8 @@ class HubSide(Saving):
 
     def _take_up_hub(self) -> None:
         """See that there is a repository, also where `push_to_hub` was turned on later."""
-        self._checkpoint_to_push = None
+        self._checkpoint_to_push = self._skipped_checkpoint = None
+        self._pusher.newest_step = None  # of another training
         if self.args.push_to_hub and self.hub_model_id is None:
             self.init_hf_repo()
 
@@ -263,11 +266,14 @@ class HubSide(Saving):
         if not self.args.push_to_hub:
             return
         self._finish_current_push()
+        if self._skipped_checkpoint is not None and os.path.isdir(self._skipped_checkpoint):
+            self._push_from_checkpoint(self._skipped_checkpoint)
+            self._finish_current_push()
         if last_push and self.args.hub_strategy != HubStrategy.END and self._hub_is_behind():
             try:
                 self.push_to_hub()
             except Exception as error:  # a training that is done is not lost for want of a network
-                self._pusher.failed(error, "The final model", self.args.hub_token)
+                self._pusher.failed(error, "The final model", self._repository())
         self._pusher.report()
 
     def _hub_is_behind(self) -> bool:
@@ -298,8 +304,8 @@ class HubSide(Saving):
         cloned = os.path.join(str(self.args.output_dir), name)
         if os.path.isdir(cloned):
             return cloned
-        repository = str(self.hub_model_id or self.args.hub_model_id)
-        return f"{repository}\n{self._repository(repository).newest_commit()}"
+        repository = self._repository()
+        return f"{repository.name}\n{repository.newest_commit()}"
 
     def _downloaded(self, name: str, repository: str, commit: str) -> str:
         logger.info("Downloading %s of the repository %s, commit %s", name, repository, commit)
@@ -316,7 +322,11 @@ class HubSide(Saving):
     def _output_name(self) -> str:
         return os.path.basename(os.path.abspath(str(self.args.output_dir)))
 
-    def _repository(self, name: str, token: str | None = None, revision: str | None = None) -> Repository:
+    def _repository(
+        self, name: str | None = None, *, token: str | None = None, revision: str | None = None
+    ) -> Repository:
+        """That of the arguments, but for what is given."""
+        name = name or self.hub_model_id or self.args.hub_model_id or self._output_name
         return Repository(name, token or self.args.hub_token, revision or self.args.hub_revision)
 
 

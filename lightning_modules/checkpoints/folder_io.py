@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from .._lightning import CheckpointIO, LightningModule
+from .._lightning import CheckpointIO, LightningModule, TorchCheckpointIO, Trainer
 from ..loop_states import place_in_loops
 from . import manifest, staging
 from .lightning_files import read_states, write_states
@@ -16,7 +16,7 @@ from .tensors import load_torch
 from .verify import require_intact
 from .weights import load_weights, save_weights
 
-__all__ = ["FolderCheckpointIO"]
+__all__ = ["FolderCheckpointIO", "FolderReader", "split_weights"]
 
 
 class FolderCheckpointIO(CheckpointIO):
@@ -120,6 +120,25 @@ class FolderCheckpointIO(CheckpointIO):
         if run_dir not in self._cleaned:
             self._cleaned.add(run_dir)
             staging.remove_leftovers(run_dir)
+
+
+class FolderReader(TorchCheckpointIO):
+    """As Lightning's `TorchCheckpointIO`, which writes files, but a folder as `ckpt_path` is read too.
+
+    Args:
+        trainer: its module's model gets the weights; it is the attribute `model`.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+    def load_checkpoint(  # type: ignore[override]
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a folder as `FolderCheckpointIO` does, a file as Lightning does."""
+        if Path(path).is_dir():
+            return FolderCheckpointIO(self.trainer.lightning_module).load_checkpoint(path)
+        return super().load_checkpoint(path, map_location, weights_only)
 
 
 def split_weights(state_dict: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:

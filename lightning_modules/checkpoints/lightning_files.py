@@ -126,16 +126,16 @@ def _position(state: Mapping[str, Any], processes: Mapping[int, Any], accumulati
 
 
 def _plain_only(values: Mapping[str, Any]) -> Any:
-    """Without what could not be read again, which is named in a warning: entries, or of a dict its entries."""
+    """Without what could not be read again, which is named in a warning; the user's own entries one by one."""
     kept: dict[str, Any] = {}
     for name, value in values.items():
-        parts = value if name in ("callbacks", "hyper_parameters") and isinstance(value, Mapping) else None
+        if name in ("callbacks", "hyper_parameters") and isinstance(value, Mapping):
+            kept[name] = _plain_only(value)
+            continue
         try:
             kept[name] = to_plain(value)
         except NotPlainError as error:
             _log.warning("The checkpoint goes without %r, as it holds what cannot be written safely: %s.", name, error)
-            if parts is not None:
-                kept[name] = _plain_only(parts)
     return {"kind": "mapping", "class": None, "items": [[name, written] for name, written in kept.items()]}
 
 

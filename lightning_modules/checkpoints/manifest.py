@@ -20,8 +20,8 @@ _VERSION = 1
 # People edit these by hand, and a cut-short one cannot be read; so only whether they are there is compared.
 _EDITABLE = (".json",)
 
-# Files of these kinds are of no use with any other size than they had; other files may have grown.
-_BINARY = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+# Files of these kinds tell by themselves whether they are whole, and somebody may have put others in their place.
+_KNOWS_ITSELF = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
 
 def write_manifest(folder: StrPath) -> None:
@@ -80,13 +80,11 @@ def manifest_problems(folder: StrPath) -> Iterator[tuple[str, str]]:
 
 def _problem(path: Path, size: int) -> str | None:
     if not path.is_file():
-        return f"is missing, though {MANIFEST_NAME} names it (delete that file too if this is on purpose)"
+        return f"is missing, though {MANIFEST_NAME} names it"
     found = path.stat().st_size
-    if found == size or path.suffix in _EDITABLE:
+    if found >= size or path.suffix in (*_EDITABLE, *_KNOWS_ITSELF):
         return None
-    if found < size:
-        return f"is cut short: it has {found} bytes of {size}"
-    return f"has {found} bytes, but was written with {size}" if path.suffix in _BINARY else None
+    return f"is cut short: it has {found} bytes of {size}"
 
 
 def _stays_inside(name: str) -> bool:

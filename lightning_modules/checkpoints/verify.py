@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,18 +27,21 @@ from .names import (
     StrPath,
 )
 
+_log = logging.getLogger(__name__)
 
-def problems(folder: StrPath, *, training_state: bool = True) -> list[str]:
+
+def problems(folder: StrPath, *, training_state: bool = True, lost: bool = True) -> list[str]:
     """What is wrong with a checkpoint, one sentence each, naming the file; empty if nothing is.
 
     Found: a missing folder, no weights, a missing shard, any file of the format that was cut short, and with a manifest
-    every file that is missing or has another size. Not found: changed bytes inside a file of the right length (that
-    would take reading everything). Further files are no problem.
+    every file that is missing, and other files that were cut short. Not found: changed bytes inside a file of the right
+    length (that would take reading everything). Further files, and weights in another form, are no problem.
 
     Args:
         folder: the checkpoint.
         training_state: also ask for `trainer_state.json` and check the files that training continues from. False for
             a folder of which only the weights are used.
+        lost: also name the files that only the manifest knows of.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -46,14 +50,17 @@ def problems(folder: StrPath, *, training_state: bool = True) -> list[str]:
     if training_state:
         found += _training_problems(folder)
     for name, problem in manifest_problems(folder):
+        wanted = (training_state or _is_model(name)) and not _are_weights(name)
         # One sentence a file: what its own contents say is more than that its size is wrong.
-        if (training_state or _is_model(name)) and not any(said.startswith(f"{name} ") for said in found):
+        if wanted and (lost or (folder / name).is_file()) and not any(said.startswith(f"{name} ") for said in found):
             found.append(f"{name} {problem}")
     return found
 
 
 def require_intact(folder: StrPath, *, training_state: bool = True) -> None:
     """As the check at the start of `Trainer._load_from_checkpoint`, but damaged files are found too.
+
+    Files that only the manifest knows of are named in a warning: somebody may have taken them away on purpose.
 
     Args:
         folder: the checkpoint.
@@ -66,17 +73,24 @@ def require_intact(folder: StrPath, *, training_state: bool = True) -> None:
     folder = Path(folder)
     if not folder.exists():
         raise FileNotFoundError(f"there is no checkpoint {folder}; pass a folder checkpoint-<step> that exists")
-    if found := problems(folder, training_state=training_state):
+    if found := problems(folder, training_state=training_state, lost=False):
         raise ValueError(
             f"{folder} cannot be used as a checkpoint: {'; '.join(found)}. Use an earlier checkpoint-<step> folder, "
             "or copy this one again from where it came."
         )
+    if found := problems(folder, training_state=training_state):
+        _log.warning("%s is used without some of its files: %s.", folder, "; ".join(found))
 
 
 def _is_model(name: str) -> bool:
     """Whether a file of a checkpoint belongs to the model, not to the training that goes on from it."""
     training = (OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME, TRAINER_STATE_NAME)
     return name not in training and not name.endswith((".pt", ".pth", ".ckpt"))
+
+
+def _are_weights(name: str) -> bool:
+    """Whether it is a file of weights or their index; which of them are needed, they say among themselves."""
+    return name.endswith((".safetensors", *INDEX_FILES)) or (name.endswith(".bin") and name != TRAINING_ARGS_NAME)
 
 
 def _weight_problems(folder: Path) -> Iterator[str]:

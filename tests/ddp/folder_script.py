@@ -1,6 +1,6 @@
 """Folders that `lightning.Trainer` writes in two processes, and goes on from; for `torchrun`.
 
-    torchrun --nproc_per_node=2 folder_script.py LIBRARY SCENARIO OUTPUT_FOLDER
+torchrun --nproc_per_node=2 folder_script.py LIBRARY SCENARIO OUTPUT_FOLDER
 """
 
 import hashlib
@@ -59,7 +59,11 @@ def by_lightning(folder: Path, seed: int = 7, resume: Path | None = None) -> str
     optimizer, schedule = OptimizerConfig(learning_rate=0.01), ScheduleConfig(name="linear", total_steps=6)
     module = LossModule(Model(seed), optimizer=optimizer, schedule=schedule)
     saving = ModelCheckpoint(
-        dirpath=folder, filename="checkpoint-{step}", auto_insert_metric_name=False, every_n_train_steps=1, save_top_k=-1
+        dirpath=folder,
+        filename="checkpoint-{step}",
+        auto_insert_metric_name=False,
+        every_n_train_steps=1,
+        save_top_k=-1,
     )
     saving.FILE_EXTENSION = ""
     with engine.quiet():
@@ -81,7 +85,7 @@ def by_lightning(folder: Path, seed: int = 7, resume: Path | None = None) -> str
 def by_the_facade(folder: Path, seed: int = 7, resume: Path | None = None) -> str:
     arguments = lightrainer.TrainingArguments(
         str(folder), per_device_train_batch_size=4, num_train_epochs=2, learning_rate=0.01, max_grad_norm=0.0,
-        report_to="none", disable_tqdm=True, use_cpu=True, save_strategy="steps", save_steps=1, logging_steps=1,
+        report_to="none", disable_tqdm=True, use_cpu=True, save_strategy="steps", save_steps=1, data_seed=42,
         dataloader_pin_memory=False,
     )  # fmt: skip
     trainer = lightrainer.Trainer(Model(seed), arguments, train_dataset=data())

@@ -78,10 +78,10 @@ def test_every_sample_is_evaluated_once_and_in_order(two_ranks, scenario):
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_one_checkpoint_is_saved_by_rank_0_alone(two_ranks, scenario):
-    """The other rank writes nothing but its own random state; one folder is left, and it is whole."""
+    """The other rank writes nothing but its own states; one folder is left, and it is whole."""
     run = two_ranks(OURS, scenario)
     first, second = run.ranks
-    assert set(second["written"]) <= {"rng_state_1.pth"}
+    assert set(second["written"]) <= {"rng_state_1.pth", "data_state_1.pth"}
     assert any("trainer_state.json" in name for name in first["written"])  # perhaps under a passing name
     left = [path for path in (run.folder / scenario).iterdir() if path.is_dir()]
     assert [path.name for path in left] == [f"checkpoint-{first['global_step']}"]

@@ -104,17 +104,12 @@ def test_a_checkpoint_without_a_file_that_it_needs(two_checkpoints, name):
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
 def test_a_checkpoint_without_a_file_that_it_can_do_without(two_checkpoints, caplog, name):
-    """As after `save_only_model`: training goes on, and it is said that the numbers will be others.
-
-    Only on purpose: where the manifest says that the file was there, it got lost.
-    """
+    """As after `save_only_model`: training goes on, and it is said that the numbers will be others."""
     (two_checkpoints / "checkpoint-2" / name).unlink()
-    with pytest.raises(ValueError, match=rf"{re.escape(name)} is missing, though _manifest\.json names it"):
-        trainer(two_checkpoints).train(resume_from_checkpoint=str(two_checkpoints / "checkpoint-2"))
-    (two_checkpoints / "checkpoint-2" / "_manifest.json").unlink()
     with caplog.at_level(logging.WARNING):
         trainer(two_checkpoints).train(resume_from_checkpoint=str(two_checkpoints / "checkpoint-2"))
     assert any("checkpoint-2" in record.message for record in caplog.records)
+    assert f"{name} is missing, though _manifest.json names it" in caplog.text
 
 
 def test_only_damaged_checkpoints(two_checkpoints):

@@ -138,14 +138,15 @@ def test_position_is_reached_after_the_first_window_in_mid_epoch():
     assert len(moments) == 1
 
 
-def test_position_after_the_last_window_is_reached_with_the_next_epoch():
+def test_position_after_the_last_window_is_reached_before_the_events_at_the_end_of_the_epoch():
     loader, moments = Recorded(6), []
     windows = make(loader)
     windows.start_at(0, 2, on_positioned=lambda: moments.append(windows.epoch))
     assert list(windows) == []
+    assert moments == [0]
     windows.end_epoch()
     assert list(windows) == [[10, 11, 12], [13, 14, 15]]
-    assert moments == [1]
+    assert moments == [0]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_state_goes_on_with_the_next_window(kind, taken):
     windows.start_at(1, 0)
     seen = list(itertools.islice(windows, taken))
     state = windows.state_dict()
-    assert state == {"epoch": 1, "done": taken}
+    assert state == {"epoch": 1, "done": taken, "loader": None}
     fresh = make(kind(10))
     fresh.load_state_dict(state)
     assert fresh.state_dict() == state

@@ -11,6 +11,7 @@ from harness import Case, run
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning_side import STEPS, Plain
 from models import Classifier
+from safetensors.torch import load_file
 from test_checkpoints import interrupted
 from torch.utils.data import DataLoader
 
@@ -67,10 +68,25 @@ def test_a_folder_of_the_trainer_api_resumes_under_lightning(request, straight, 
     """To the bits of the facade's own resumption, of which one test says that they are those of the straight run."""
     api = request.getfixturevalue(writer)
     interrupted(api, CASE, step, tmp_path / "stopped")
-    resumed = Plain(tmp_path / "plain", seed=99, **LIMITS[limit]).run(tmp_path / "stopped" / f"checkpoint-{step}")
+    plain = Plain(tmp_path / "plain", seed=99, **LIMITS[limit])
+    resumed = plain.run(tmp_path / "stopped" / f"checkpoint-{step}")
     assert_equal(straight, resumed.weights)
     assert [place[:2] for place in resumed.notes.seen] == [(at // 6, at + 1) for at in range(step, STEPS)]
     assert resumed.lightning.current_epoch == 2
+
+
+@pytest.mark.parametrize("writer", ["ours", "reference"])
+def test_a_folder_is_read_without_a_plugin_too(request, straight, tmp_path, writer):
+    """`fit(LossModule(...), ckpt_path=folder)` of a Trainer that writes files: it goes on, and still writes files."""
+    interrupted(request.getfixturevalue(writer), CASE, 3, tmp_path / "stopped")
+    plain = Plain(tmp_path / "plain", seed=99, wrap=lambda _: None, save=EVERY_STEP).but_files()
+    assert_equal(straight, plain.run(tmp_path / "stopped" / "checkpoint-3").weights)
+    assert (tmp_path / "plain" / "checkpoint-4.ckpt").is_file()
+    module = plain.module()
+    data = build_loader(points(10, seed=11), batch_size=4)
+    folder = tmp_path / "stopped" / "checkpoint-3"
+    plain.trainer(module).validate(module, data, ckpt_path=folder, verbose=False)
+    assert_equal(load_file(folder / "model.safetensors"), dict(module.model.state_dict()))
 
 
 @pytest.mark.parametrize("step", POINTS)

@@ -3,12 +3,21 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from hub_server import TOKEN, HubServer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """2026-01: the client sends large files in a way that httpx does not like any more; it is none of our business."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload:DeprecationWarning"))
 
 
 @pytest.fixture
@@ -39,4 +48,4 @@ def point_at(server: HubServer, monkeypatch: pytest.MonkeyPatch, cache: Path) ->
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # the stand-in speaks the older protocol
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     monkeypatch.setattr(errors, "PAUSES", (0.0, 0.01))
-    monkeypatch.setattr(_http.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=lambda seconds: None))  # between its attempts

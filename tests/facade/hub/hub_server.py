@@ -157,11 +157,13 @@ class Handler(BaseHTTPRequestHandler):
     """Finds the method for a path in ROUTES."""
 
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet: with two, each answer takes 40 ms
+    disable_nagle_algorithm = True
 
     def log_message(self, *_: Any) -> None:
         """Nothing on the screen."""
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         self.handle_request()
 
     do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815

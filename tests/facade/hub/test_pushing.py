@@ -1,9 +1,482 @@
-from tiny import trainer
+"""What is uploaded, and when; that no step waits for it; and what is said when it fails."""
 
-def test_first(hub, tmp_path):
-    made = trainer(tmp_path/"out", push_to_hub=True, hub_model_id="me/model", save_strategy="steps", save_steps=2, eval_strategy="steps", eval_steps=2, hub_strategy="checkpoint")
+import json
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from hub_server import TOKEN
+from huggingface_hub import CommitInfo, PyTorchModelHubMixin
+from huggingface_hub.errors import HfHubHTTPError
+from safetensors.torch import load
+from tiny import At, Tiny, files, same, tiny, told, trainer, weights
+
+from lightrainer import Trainer, TrainerCallback
+from lightrainer.facade.enums import HubStrategy
+from lightrainer.facade.hub import PushInProgress, model_card
+
+NAME = "me/model"
+EACH_STEP = {"save_strategy": "steps", "save_steps": 1}
+MODEL = ["README.md", "loss_curve.png", "model.safetensors", "training_args.bin"]
+STATE = ["data_state_0.pth", "optimizer.pt", "rng_state.pth", "scheduler.pt", "trainer_state.json"]
+
+
+@pytest.fixture(autouse=True)
+def _quick_picture(monkeypatch):
+    """A real one takes half a second; `test_model_card.py` has them."""
+    monkeypatch.setattr(model_card, "draw_loss_curve", lambda log_history: b"a picture")
+
+
+def pushing(folder, **changes):
+    return told(trainer(folder / "out", push_to_hub=True, **{"hub_model_id": NAME, **changes}))
+
+
+def progress(step):
+    return f"Training in progress: step {step}"
+
+
+def uploaded(hub, revision="main"):
+    """All that is in the repository, but for what the Hub puts there itself."""
+    return sorted(name for name in hub.repos[NAME].files(revision) if name != ".gitattributes")
+
+
+def messages(hub, revision="main"):
+    return hub.repos[NAME].messages(revision)[1:]
+
+
+def weights_of(hub, commit=-1, name="model.safetensors"):
+    return load(hub.repos[NAME].branches["main"][commit].files[name])
+
+
+class Steps(TrainerCallback):
+    """Notes which steps are taken, and when uploads begin."""
+
+    def __init__(self):
+        self.taken: list[int] = []
+        self.pushes: list[int] = []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.taken.append(state.global_step)
+
+    def on_push_begin(self, args, state, control, **kwargs):
+        self.pushes.append(state.global_step)
+
+
+# The repository.
+
+
+def test_the_repository_is_made_with_the_trainer(hub, tmp_path):
+    made = pushing(tmp_path, hub_model_id="model", hub_private_repo=True, hub_revision="draft")
+    assert made.hub_model_id == NAME
+    assert hub.repos[NAME].private
+    assert list(hub.repos[NAME].branches) == ["main", "draft"]
+
+
+def test_without_a_name_it_has_that_of_the_folder(hub, tmp_path):
+    assert pushing(tmp_path, hub_model_id=None).hub_model_id == "me/out"
+
+
+def test_without_the_argument_nobody_asks_the_hub(hub, tmp_path):
+    made = trainer(tmp_path / "out", hub_model_id=NAME, hub_token=TOKEN, **EACH_STEP)
     made.train()
-    print(hub.repos["me/model"].messages())
-    print(sorted(hub.repos["me/model"].files()))
-    print(hub.repos["me/model"].files()["README.md"].decode())
-    assert 0
+    made.save_model()
+    assert hub.requests == []
+    assert made.hub_model_id is None
+
+
+def test_a_refusal_comes_before_the_training(hub, tmp_path):
+    with pytest.raises(HfHubHTTPError, match="hub_model_id names an owner you belong to"):
+        pushing(tmp_path, hub_model_id="others/model")
+    assert not (tmp_path / "out").exists()
+
+
+def test_turned_on_later(hub, tmp_path):
+    made = trainer(tmp_path / "out", **EACH_STEP)
+    made.args.set_push_to_hub(NAME, strategy="all_checkpoints", token=TOKEN, always_push=True)
+    made.train()
+    assert made.hub_model_id == NAME
+    assert "checkpoint-1/model.safetensors" in uploaded(hub)
+
+
+def test_what_set_push_to_hub_sets_is_what_happens(hub, tmp_path):
+    made = trainer(tmp_path / "out", save_strategy="epoch")
+    made.args.set_push_to_hub(NAME, strategy="end", token=TOKEN, private_repo=True, revision="draft")
+    made.train()
+    made.push_to_hub()
+    assert hub.repos[NAME].private
+    assert messages(hub, "draft") == ["End of training"]
+    assert messages(hub, "main") == []
+    assert {token for asked, token in hub.requests if "/storage/" not in asked} == {f"Bearer {TOKEN}"}
+
+
+def test_all_goes_to_the_branch(hub, tmp_path):
+    made = pushing(tmp_path, hub_revision="draft", hub_strategy="checkpoint", save_strategy="epoch")
+    made.train()
+    made.save_model()
+    assert messages(hub, "main") == []
+    assert messages(hub, "draft")[:2] == [progress(4), f"{progress(4)}, checkpoint"]
+    assert "last-checkpoint/optimizer.pt" in uploaded(hub, "draft")
+
+
+# Strategies.
+
+
+def test_at_the_end_only_when_it_is_asked_for(hub, tmp_path):
+    made = pushing(tmp_path, hub_strategy="end", **EACH_STEP)
+    made.train()
+    assert messages(hub) == []
+    made.save_model()
+    assert messages(hub) == ["Model saved"]
+    assert uploaded(hub) == MODEL
+    assert same(weights_of(hub), weights(made.model))
+
+
+def test_at_every_save(hub, tmp_path):
+    made = pushing(tmp_path, hub_always_push=True, **EACH_STEP)
+    made.train()
+    assert messages(hub) == [progress(step) for step in (1, 2, 3, 4)]
+    assert uploaded(hub) == MODEL
+    for step in (1, 2, 3, 4):
+        folder = tmp_path / "out" / f"checkpoint-{step}"
+        assert same(weights_of(hub, step), load((folder / "model.safetensors").read_bytes()))
+
+
+def test_the_newest_checkpoint_too(hub, tmp_path):
+    pushing(tmp_path, hub_strategy="checkpoint", hub_always_push=True, **EACH_STEP).train()
+    both = [(progress(step), f"{progress(step)}, checkpoint") for step in (1, 2, 3, 4)]
+    assert messages(hub) == [message for pair in both for message in pair]
+    inside = ["_manifest.json", "model.safetensors", *STATE, "training_args.bin"]
+    assert uploaded(hub) == sorted([*MODEL, *(f"last-checkpoint/{name}" for name in inside)])
+    state = json.loads(hub.repos[NAME].files()["last-checkpoint/trainer_state.json"])
+    assert state["global_step"] == 4
+
+
+def test_all_checkpoints_too(hub, tmp_path):
+    pushing(tmp_path, hub_strategy="all_checkpoints", hub_always_push=True, **EACH_STEP).train()
+    folders = {name.partition("/")[0] for name in uploaded(hub) if "/" in name}
+    assert folders == {f"checkpoint-{step}" for step in (1, 2, 3, 4)}
+
+
+def test_every_strategy_is_tried():
+    assert list(HubStrategy) == ["end", "every_save", "checkpoint", "all_checkpoints"]
+
+
+def test_without_checkpoints_the_final_model_is_uploaded(hub, tmp_path):
+    made = pushing(tmp_path)
+    made.train()
+    assert messages(hub) == ["End of training"]
+    assert same(weights_of(hub), weights(made.model))
+
+
+def test_the_best_model_is_what_is_there_in_the_end(hub, tmp_path):
+    values = iter([0.9, 0.1, 0.1, 0.1])
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "good", "eval_strategy": "steps", "eval_steps": 1}
+    compute = {"compute_metrics": lambda prediction: {"good": next(values)}}
+    made = pushing(tmp_path, hub_always_push=True, **best, **compute, **EACH_STEP)
+    made.train()
+    assert messages(hub) == [*(progress(step) for step in (1, 2, 3, 4)), "End of training"]
+    assert same(weights_of(hub), weights_of(hub, 1))
+    assert not same(weights_of(hub), weights_of(hub, 4))
+
+
+def test_a_second_training_is_uploaded_again(hub, tmp_path):
+    made = pushing(tmp_path)
+    made.train()
+    made.train()
+    assert messages(hub) == ["End of training"] * 2
+    assert same(weights_of(hub), weights(made.model))
+
+
+# In the background.
+
+
+def test_no_step_waits_and_uploads_are_left_out_meanwhile(hub, tmp_path):
+    """The server lets nobody through until all steps are taken."""
+    steps = Steps()
+    with hub.held("preupload") as go:
+        let_go = At("on_train_end", lambda *_: go.set())
+        pushing(tmp_path, callbacks=[steps, let_go], **EACH_STEP).train()
+    assert steps.taken == [1, 2, 3, 4]
+    assert steps.pushes == [1, 4]
+    assert messages(hub) == [progress(1), progress(4)]
+
+
+def test_all_are_made_up_for_where_it_is_asked_for(hub, tmp_path):
+    steps = Steps()
+    with hub.held("preupload") as go:
+        let_go = At("on_train_end", lambda *_: go.set())
+        pushing(tmp_path, callbacks=[steps, let_go], hub_always_push=True, save_total_limit=1, **EACH_STEP).train()
+    assert steps.pushes == [1, 2, 3, 4]
+    assert messages(hub) == [progress(step) for step in (1, 2, 3, 4)]
+    folders = [path.name for path in (tmp_path / "out").iterdir() if path.is_dir()]
+    assert folders == ["checkpoint-4"], "the others were deleted before their upload began, and a stage is left"
+    assert len({str(weights_of(hub, step)) for step in (1, 2, 3, 4)}) == 4
+
+
+def test_the_end_waits_for_a_slow_connection(hub, tmp_path):
+    hub.slow("commit/main", 0.5)
+    made = pushing(tmp_path, save_strategy="epoch")
+    made.train()
+    assert messages(hub) == [progress(4)]
+    assert made.push_in_progress.is_done()
+
+
+def test_the_thread_is_gone_in_the_end(hub, tmp_path):
+    before = threading.active_count()
+    servers = [thread for thread in threading.enumerate() if "process_request" in thread.name]
+    pushing(tmp_path, save_strategy="epoch").train()
+    deadline = time.monotonic() + 5
+    while any("hub-push" in thread.name for thread in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any("hub-push" in thread.name for thread in threading.enumerate()), (before, servers)
+
+
+def test_a_checkpoint_that_is_written_in_the_background_is_complete_when_it_is_uploaded(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(Trainer, "background_checkpoints", 0)
+    made = pushing(tmp_path, hub_strategy="all_checkpoints", hub_always_push=True, save_total_limit=1, **EACH_STEP)
+    busy = []
+    push = made._push_from_checkpoint
+    made._push_from_checkpoint = lambda folder: (busy.append(made._background.is_busy), push(folder))
+    made.train()
+    assert busy == [False] * 4
+    for step in (1, 2, 3, 4):
+        inside = [name for name in uploaded(hub) if name.startswith(f"checkpoint-{step}/")]
+        assert len(inside) == 8
+        state = json.loads(hub.repos[NAME].files()[f"checkpoint-{step}/trainer_state.json"])
+        assert state["global_step"] == step
+    assert [message for message in messages(hub) if "checkpoint" not in message] == [progress(n) for n in (1, 2, 3, 4)]
+
+
+def test_a_checkpoint_that_could_not_be_written_is_not_uploaded(hub, tmp_path, monkeypatch):
+    from lightrainer.lightning_modules.checkpoints import writing
+
+    monkeypatch.setattr(Trainer, "background_checkpoints", 0)
+    monkeypatch.setattr(writing, "save_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
+    with pytest.raises(PermissionError, match="not yours"):
+        pushing(tmp_path, save_strategy="epoch").train()
+    assert messages(hub) == []
+
+
+# What goes along.
+
+
+def test_what_else_is_in_the_folder_goes_along(hub, tmp_path):
+    out = tmp_path / "out"
+    (out / "runs").mkdir(parents=True)
+    (out / "runs" / "events").write_bytes(b"1")
+    (out / "_mine").write_bytes(b"2")
+    (out / "checkpoint-7").mkdir()
+    (out / "checkpoint-7" / "model.safetensors").write_bytes(b"3")
+    (out / "model-00001-of-00002.safetensors").write_bytes(b"a shard of another model")
+    pushing(tmp_path, save_strategy="epoch").train()
+    assert uploaded(hub) == sorted([*MODEL, "runs/events"])
+
+
+def test_somebodys_own_card_is_left_alone_until_another_is_asked_for(hub, tmp_path):
+    (tmp_path / "out").mkdir()
+    card = tmp_path / "out" / "README.md"
+    card.write_text("---\nlicense: mit\n---\nMine.\n")
+    made = pushing(tmp_path, save_strategy="epoch")
+    made.train()
+    assert hub.repos[NAME].files()["README.md"].endswith(b"Mine.\n")
+    made.push_to_hub()
+    assert b"# model" in hub.repos[NAME].files()["README.md"]
+
+
+def test_a_draft_is_renewed(hub, tmp_path):
+    made = pushing(
+        tmp_path, save_strategy="steps", save_steps=2, eval_strategy="steps", eval_steps=2, hub_always_push=True
+    )
+    made.create_model_card()
+    made.train()
+    assert b"after step 4" in hub.repos[NAME].files()["README.md"]
+
+
+def test_what_processes_the_data_and_a_model_that_saves_itself(hub, tmp_path):
+    class Words:
+        def save_pretrained(self, folder):
+            (Path(folder) / "words.txt").write_text("a b")
+
+    class OfTheHub(Tiny, PyTorchModelHubMixin):
+        def __init__(self, width: int = 8):
+            super().__init__()
+
+    made = pushing(tmp_path, model=OfTheHub(width=8), processing_class=Words(), save_strategy="epoch")
+    made.train()
+    assert {"words.txt", "config.json", "model.safetensors"} <= set(uploaded(hub))
+    assert json.loads(hub.repos[NAME].files()["config.json"]) == {"width": 8}
+    made.push_to_hub()
+    assert b"model_hub_mixin" in hub.repos[NAME].files()["README.md"], "the tags of its own card"
+    assert same(weights(OfTheHub.from_pretrained(NAME)), weights(made.model))
+
+
+def test_an_override_of_the_card_is_asked(hub, tmp_path):
+    class Own(Trainer):
+        def create_model_card(self, model_name=None, tags=None):
+            Path(self.args.output_dir, "README.md").write_text(f"---\nlicense: mit\n---\n{model_name} of mine")
+
+    made = pushing(tmp_path, cls=Own, save_strategy="epoch")
+    made.train()
+    assert hub.repos[NAME].files()["README.md"].endswith(b"model of mine")
+
+
+def test_an_override_of_the_push_is_asked(hub, tmp_path):
+    seen = []
+
+    class Own(Trainer):
+        def _push_from_checkpoint(self, checkpoint_folder):
+            seen.append((Path(checkpoint_folder).name, self.push_in_progress, files(Path(checkpoint_folder)) != []))
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    pushing(tmp_path, cls=Own, save_strategy="epoch").train()
+    assert seen == [("checkpoint-4", None, True)]
+    assert messages(hub) == [progress(4)]
+
+
+# By hand.
+
+
+def test_by_hand(hub, tmp_path):
+    made = trainer(tmp_path / "out", hub_model_id=NAME)
+    steps = Steps()
+    made.add_callback(steps)
+    made.train()
+    done = made.push_to_hub("By hand", tags=["one", "two"], language="en", license="mit")
+    assert isinstance(done, CommitInfo)
+    assert messages(hub) == ["By hand"]
+    card = hub.repos[NAME].files()["README.md"].decode()
+    assert all(f"- {tag}\n" in card for tag in ("one", "two", "generated_from_trainer", "en"))
+    assert steps.pushes == [4]
+    assert "README.md" in files(tmp_path / "out")
+
+
+def test_by_hand_in_the_background(hub, tmp_path):
+    made = trainer(tmp_path / "out", hub_model_id=NAME)
+    with hub.held("commit/main") as go:
+        future = made.push_to_hub(blocking=False)
+        assert isinstance(future, Future)
+        assert not future.done()
+        assert not made.push_in_progress.is_done()
+        go.set()
+        assert future.result(timeout=30).oid == hub.repos[NAME].branches["main"][-1].oid
+
+
+def test_by_hand_with_another_token_and_branch(hub, tmp_path):
+    made = trainer(tmp_path / "out", hub_model_id=NAME, hub_token="hf_wrong")
+    made.push_to_hub(token=TOKEN, revision="mine")
+    assert messages(hub, "mine") == ["End of training"]
+    assert messages(hub) == []
+
+
+def test_tags_of_the_model(hub, tmp_path):
+    model = tiny()
+    model.model_tags = ["its-own"]
+    made = trainer(tmp_path / "out", model=model, hub_model_id=NAME)
+    made.push_to_hub(tags="mine")
+    card = hub.repos[NAME].files()["README.md"].decode()
+    assert "- mine\n- its-own\n- generated_from_trainer\n" in card
+
+
+def test_a_model_saved_somewhere_else_is_uploaded_as_well(hub, tmp_path):
+    made = pushing(tmp_path, hub_strategy="end")
+    made.save_model(str(tmp_path / "elsewhere"))
+    assert "model.safetensors" in files(tmp_path / "elsewhere")
+    assert messages(hub) == ["Model saved"]
+
+
+# When it fails.
+
+
+def test_a_failing_upload_is_a_warning_and_the_end_makes_up_for_it(hub, tmp_path, caplog):
+    hub.refuse("commit/main", 403, times=1)
+    made = pushing(tmp_path, save_strategy="epoch")
+    with caplog.at_level(logging.WARNING, "lightrainer"):
+        made.train()
+    assert made.state.global_step == 4
+    said = [record.message for record in caplog.records]
+    assert "checkpoint-4 was not uploaded to the Hub: HfHubHTTPError" in said[0]
+    assert "the role `write`" in said[0]
+    assert said[1] == "1 of the uploads to the Hub failed. A later one went well, so the Hub has the newest model."
+    assert messages(hub) == ["End of training"]
+
+
+@pytest.mark.parametrize("trouble", ["refused", "broken"])
+def test_uploads_that_all_fail_do_not_end_the_training(hub, tmp_path, caplog, trouble):
+    made = pushing(tmp_path, **EACH_STEP)
+    hub.refuse("preupload", 401) if trouble == "refused" else hub.break_off("preupload")
+    with caplog.at_level(logging.WARNING, "lightrainer"):
+        output = made.train()
+    assert output.global_step == 4
+    assert "What the Hub has now is older than the model here: call push_to_hub()" in caplog.records[-1].message
+    assert messages(hub) == []
+    assert [path.name for path in sorted((tmp_path / "out").glob("checkpoint-*"))] == [
+        f"checkpoint-{step}" for step in (1, 2, 3, 4)
+    ]
+    hub.troubles.clear()
+    made.push_to_hub()
+    assert same(weights_of(hub), weights(made.model))
+
+
+def test_by_hand_it_raises_and_the_model_is_saved(hub, tmp_path, caplog):
+    made = pushing(tmp_path, hub_strategy="end")
+    hub.refuse("commit/main", 403)
+    with pytest.raises(HfHubHTTPError, match="the role `write`"):
+        made.save_model()
+    assert "The model is saved; only its upload" in caplog.text
+    assert "model.safetensors" in files(tmp_path / "out")
+
+
+def test_what_was_uploaded_half_is_not_left_here(hub, tmp_path):
+    made = pushing(tmp_path, **EACH_STEP)
+    hub.refuse("preupload", 401)
+    made.train()
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_killed_upload_is_cleaned_up_by_the_next_run(hub, tmp_path):
+    left = tmp_path / "out" / ".hub-upload-1.partial-host-1-1"
+    (left / "root").mkdir(parents=True)
+    import socket
+
+    gone = left.rename(left.with_name(f".hub-upload-1.partial-{socket.gethostname().replace('-', '_')}-999999-1"))
+    pushing(tmp_path).train()
+    assert not gone.exists()
+
+
+def test_the_uploads_that_wait_can_be_given_up():
+    waiting, done = Future(), Future()
+    done.set_result(1)
+    running = Future()
+    running.set_running_or_notify_cancel()
+    pushes = PushInProgress([waiting, done, running])
+    assert not pushes.is_done()
+    pushes.cancel()
+    assert pushes.jobs == [running]
+    running.set_result(1)
+    assert pushes.is_done()
+    pushes.wait_until_done()
+
+
+def test_a_long_wait_is_said(monkeypatch, caplog):
+    from lightrainer.facade.hub import pushing as module
+
+    monkeypatch.setattr(module, "_NOTICE", 0.02)
+    job = Future()
+    threading.Timer(0.1, job.set_result, [1]).start()
+    with caplog.at_level(logging.INFO, "lightrainer"):
+        PushInProgress([job]).wait_until_done()
+    assert "Still uploading to the Hub, 0.02 s" in caplog.text
+
+
+# The numbers.
+
+
+def test_uploads_change_no_number(hub, tmp_path):
+    made = pushing(tmp_path, hub_always_push=True, eval_strategy="steps", eval_steps=1, **EACH_STEP)
+    made.train()
+    usual = trainer(tmp_path / "usual", eval_strategy="steps", eval_steps=1, **EACH_STEP)
+    usual.train()
+    assert same(weights(made.model), weights(usual.model))

@@ -1,0 +1,241 @@
+"""A repository on the Hub, through the real client: what is asked of the server, and what is said when it refuses."""
+
+import logging
+import traceback
+
+import httpx
+import pytest
+from hub_server import READ_ONLY, TOKEN, USER
+from huggingface_hub import constants
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+from lightrainer.facade.hub import Repository, errors
+from lightrainer.facade.hub.repository import is_repository_name, quiet
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "folder"
+    (made / "inner").mkdir(parents=True)
+    (made / "config.json").write_text("{}")
+    (made / "model.safetensors").write_bytes(b"weights")
+    (made / "inner" / "words.txt").write_text("a b")
+    return made
+
+
+def test_a_name_gets_its_owner(hub):
+    assert Repository("model").created().name == f"{USER}/model"
+    assert Repository("team/model").created().name == "team/model"
+    assert sorted(hub.repos) == [f"{USER}/model", "team/model"]
+
+
+@pytest.mark.parametrize("private", [True, False, None])
+def test_a_new_one_is_as_private_as_was_asked(hub, private):
+    Repository("me/model").created(private=private)
+    assert hub.repos["me/model"].private is bool(private)
+
+
+def test_one_that_is_there_is_taken_as_it_is(hub):
+    hub.make("me/model", private=True, **{"README.md": b"mine"})
+    assert Repository("me/model").created(private=False).name == "me/model"
+    assert hub.repos["me/model"].private
+    assert hub.repos["me/model"].files()["README.md"] == b"mine"
+
+
+def test_a_missing_branch_is_made(hub):
+    Repository("me/model", revision="draft").created()
+    assert list(hub.repos["me/model"].branches) == ["main", "draft"]
+    Repository("me/model", revision="draft").created()
+    assert len(hub.asked("POST .*/branch/")) == 1
+
+
+@pytest.mark.parametrize("revision", [None, "main", "0" * 40, "refs/pr/1", "v1"])
+def test_no_branch_is_made_of_what_is_none_or_is_there(hub, revision):
+    hub.make("me/model").tags.append("v1")
+    Repository("me/model", revision=revision).created()
+    assert hub.asked("POST .*/branch/") == []
+
+
+def test_a_folder_becomes_one_commit(hub, folder):
+    made = Repository("me/model").created()
+    done = made.upload(folder, "first", ignore=["inner/*"])
+    repo = hub.repos["me/model"]
+    assert repo.messages() == ["initial commit", "first"]
+    assert done.oid == repo.branches["main"][-1].oid
+    assert sorted(repo.files()) == [".gitattributes", "config.json", "model.safetensors"]
+    assert repo.files()["model.safetensors"] == b"weights"
+    assert len(hub.asked("PUT /storage/")) == 1
+
+
+def test_what_has_not_changed_is_not_sent_again(hub, folder):
+    made = Repository("me/model").created()
+    made.upload(folder, "first")
+    (folder / "config.json").write_text('{"changed": 1}')
+    made.upload(folder, "second")
+    assert len(hub.asked("PUT /storage/")) == 1
+    made.upload(folder, "nothing")
+    assert hub.repos["me/model"].messages()[1:] == ["first", "second"]
+
+
+def test_a_whole_folder_takes_the_place_of_the_older_one(hub, folder):
+    old = {"kept.txt": b"1", "last/shard.bin": b"2", "last/config.json": b"3"}
+    hub.make("me/model", **old)
+    Repository("me/model").upload(folder, "newer", to="last", whole=True)
+    names = [".gitattributes", "kept.txt", "last/config.json", "last/inner/words.txt", "last/model.safetensors"]
+    assert sorted(hub.repos["me/model"].files()) == names
+
+
+def test_a_folder_comes_back(hub, folder):
+    made = Repository("me/model").created()
+    made.upload(folder, "first", to="last")
+    commit = made.newest_commit()
+    (folder / "config.json").write_text('{"changed": 1}')
+    made.upload(folder, "second", to="last")
+    found = made.download("last", commit)
+    assert (found / "config.json").read_text() == "{}"
+    assert (found / "inner" / "words.txt").read_text() == "a b"
+    assert not made.download("other", commit).exists()
+
+
+def test_the_client_without_large_file_storage_does_the_same(hub, folder, monkeypatch):
+    """With hf_xet newer clients commit in another way; as long as no file is large it is the same API."""
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    hub.all_regular = True
+    Repository("me/model").created().upload(folder, "first")
+    assert sorted(hub.repos["me/model"].files())[1:] == ["config.json", "inner/words.txt", "model.safetensors"]
+
+
+REMEDIES = {401: "hf auth login", 403: "the role `write`", 404: "spelled right", 429: "takes no more requests"}
+
+
+@pytest.mark.parametrize("status", list(REMEDIES))
+def test_a_refusal_says_what_to_do(hub, status):
+    hub.refuse("repos/create", status)
+    hub.refuse("GET /api/models", 404)
+    with pytest.raises(HfHubHTTPError) as error:
+        Repository("me/model", token=TOKEN).created()
+    assert error.value.response.status_code in (status, 404)
+    assert "'me/model'" in str(error.value)
+    assert REMEDIES[error.value.response.status_code] in str(error.value)
+
+
+def test_a_token_that_is_not_known(hub):
+    with pytest.raises(HfHubHTTPError, match="hf auth login"):
+        Repository("me/model", token="hf_nobody").created()
+
+
+def test_a_token_that_may_only_read(hub, folder):
+    hub.make("me/model")
+    with pytest.raises(HfHubHTTPError, match="the role `write`"):
+        Repository("me/model", token=READ_ONLY).upload(folder, "first")
+
+
+def test_a_branch_that_is_not_there(hub, folder):
+    hub.make("me/model")
+    with pytest.raises(HfHubHTTPError, match="hub_revision are spelled right"):
+        Repository("me/model", revision="nowhere").upload(folder, "first")
+
+
+def test_a_name_that_cannot_be():
+    with pytest.raises(HFValidationError, match="about the repository 'a/b/c'"):
+        Repository("a/b/c").created()
+    names = {"gpt2": True, "me/model": True, "a/b/c": False, "./model": False, "": False, "with blank": False}
+    assert {name: is_repository_name(name) for name in names} == names
+
+
+STEPS = ["repos/create", "validate-yaml", "preupload", "objects/batch", "PUT /storage", "lfs/verify", "commit/main"]
+
+
+def created_and_uploaded(folder):
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n")
+    Repository("me/model").created().upload(folder, "first")
+
+
+@pytest.mark.parametrize("trouble", [429, 500, 503, "broken"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_trouble_that_passes_is_not_noticed(hub, folder, step, trouble):
+    if trouble == "broken":
+        hub.break_off(step, times=1)
+    else:
+        hub.refuse(step, trouble, times=1)
+    created_and_uploaded(folder)
+    assert hub.repos["me/model"].files()["model.safetensors"] == b"weights"
+    assert len(hub.asked(step)) >= 2
+
+
+def test_a_trouble_that_stays_is_raised_in_the_end(hub, folder):
+    hub.refuse("commit/main", 503)
+    with pytest.raises(HfHubHTTPError, match="503"):
+        created_and_uploaded(folder)
+    assert len(hub.asked("commit/main")) == 1 + len(errors.PAUSES)
+
+
+def test_what_will_not_pass_is_not_tried_again(hub, folder):
+    hub.refuse("commit/main", 403)
+    with pytest.raises(HfHubHTTPError, match="403"):
+        created_and_uploaded(folder)
+    assert len(hub.asked("commit/main")) == 1
+
+
+def test_the_server_says_how_long_to_wait(hub, monkeypatch):
+    pauses = []
+    monkeypatch.setattr(errors, "time", type("Clock", (), {"sleep": staticmethod(pauses.append)}))
+    hub.refuse("repos/create", 429, times=1, Retry_After="7")
+    hub.refuse("repos/create", 429, times=1, Retry_After="100000")
+    Repository("me/model").created()
+    assert pauses == [7.0, 60.0]
+
+
+def test_nobody_is_there(hub, monkeypatch):
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # the port `discard`, where nobody listens
+    with pytest.raises(httpx.ConnectError, match="refused") as error:
+        Repository("me/model").created()
+    assert errors.is_passing(error.value)
+
+
+def test_offline_is_said_before_anything_else(hub, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(OfflineModeIsEnabled, match=r"HF_HUB_OFFLINE=1.*create_model_card\(\) works offline"):
+        Repository("me/model").created()
+    assert issubclass(OfflineModeIsEnabled, ConnectionError)
+    assert Repository("me/model").license_of("gpt2") is None
+    assert hub.requests == []
+
+
+def test_the_license_of_another_model(hub):
+    hub.make("them/base", **{"README.md": b"---\nlicense: apache-2.0\n---\n"})
+    hub.make("them/other")
+    made = Repository("me/model")
+    assert [made.license_of(name) for name in ("them/base", "them/other", "them/none")] == ["apache-2.0", None, None]
+    hub.break_off("GET /api/models/them/base")
+    assert made.license_of("them/base") is None
+
+
+def test_the_token_is_shown_nowhere(hub, folder, caplog):
+    """Not even where the server sends it back, as this one does with a token that it does not know."""
+    secret = "hf_notToBeSeenByAnybody"
+    made = Repository("me/model", token=secret)
+    caplog.set_level(logging.DEBUG)
+    hub.make("me/model")
+    with pytest.raises(HfHubHTTPError, match="<HUB_TOKEN>") as error:
+        made.upload(folder, "first")
+    assert any(auth == f"Bearer {secret}" for _, auth in hub.requests), "it was not used"
+    texts = [repr(made), str(error.value), "".join(traceback.format_exception(error.value)), caplog.text]
+    assert [text for text in texts if secret in text] == []
+
+
+def test_progress_bars_are_off_for_a_while():
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    before = are_progress_bars_disabled()
+    try:
+        enable_progress_bars()
+        with quiet():
+            assert are_progress_bars_disabled()
+        assert not are_progress_bars_disabled()
+        disable_progress_bars()
+        with quiet():
+            assert are_progress_bars_disabled()
+        assert are_progress_bars_disabled(), "somebody else had turned them off"
+    finally:
+        disable_progress_bars() if before else enable_progress_bars()

@@ -1,0 +1,110 @@
+"""A training goes on from a checkpoint that another one has uploaded, to the bits of one that was never stopped."""
+
+import shutil
+
+import pytest
+from huggingface_hub.errors import HfHubHTTPError
+from tiny import At, losses, same, told, trainer, weights
+
+from lightrainer.facade.hub import model_card
+
+NAME = "me/model"
+
+
+@pytest.fixture(autouse=True)
+def _quick_picture(monkeypatch):
+    monkeypatch.setattr(model_card, "draw_loss_curve", lambda log_history: None)
+
+
+def pushing(folder, **changes):
+    given = {"hub_model_id": NAME, "save_strategy": "steps", "save_steps": 1, "num_train_epochs": 2, **changes}
+    return told(trainer(folder, push_to_hub=True, **given))
+
+
+def stop(host, state, control):
+    control.should_training_stop = True
+
+
+@pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])
+def test_on_another_machine_it_goes_on_as_if_nothing_had_happened(hub, tmp_path, strategy):
+    whole = trainer(tmp_path / "whole", num_train_epochs=2)
+    whole.train()
+    first = pushing(tmp_path / "first", hub_strategy=strategy, callbacks=[At("on_step_end", stop, step=3)])
+    first.train()
+    assert first.state.global_step == 3
+    second = pushing(tmp_path / "second", hub_strategy=strategy)
+    second.train(resume_from_checkpoint="last-checkpoint" if strategy == "checkpoint" else "checkpoint-3")
+    assert second.state.global_step == 8
+    assert losses(second) == losses(whole)
+    assert same(weights(second.model), weights(whole.model))
+
+
+def test_without_uploading_itself(hub, tmp_path):
+    pushing(tmp_path / "first", hub_strategy="checkpoint").train()
+    second = trainer(tmp_path / "second", hub_model_id=NAME, num_train_epochs=3)
+    second.train(resume_from_checkpoint="last-checkpoint")
+    assert [entry["step"] for entry in second.state.log_history if "loss" in entry][-4:] == [9, 10, 11, 12]
+    assert hub.repos[NAME].messages()[-1] != "End of training"
+
+
+def test_of_another_branch(hub, tmp_path):
+    first = pushing(tmp_path / "first", hub_strategy="checkpoint", hub_revision="draft")
+    first.train()
+    second = trainer(tmp_path / "second", hub_model_id=NAME, hub_revision="draft", num_train_epochs=2)
+    second.train(resume_from_checkpoint="last-checkpoint")
+    assert second.state.global_step == 8
+    third = trainer(tmp_path / "third", hub_model_id=NAME)
+    with pytest.raises(FileNotFoundError, match="nor in the repository 'me/model'"):
+        third.train(resume_from_checkpoint="last-checkpoint")
+
+
+def test_a_folder_of_that_name_goes_first(hub, tmp_path, monkeypatch):
+    """As in the reference, where it is a path like any other; and then the one of a clone in `output_dir`."""
+    pushing(tmp_path / "first", hub_strategy="end").train()
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tmp_path / "first" / "checkpoint-2", tmp_path / "second" / "last-checkpoint")
+    made = pushing(tmp_path / "second", num_train_epochs=1, save_strategy="no")
+    made.train(resume_from_checkpoint="last-checkpoint")
+    assert [entry["step"] for entry in made.state.log_history if "loss" in entry] == [1, 2, 3, 4]
+    assert not hub.asked("GET .*/resolve/")
+    shutil.copytree(tmp_path / "first" / "checkpoint-4", tmp_path / "last-checkpoint")
+    nothing_left = pushing(tmp_path / "second", num_train_epochs=1, save_strategy="no")
+    nothing_left.train(resume_from_checkpoint="last-checkpoint")
+    assert nothing_left.state.global_step == 4
+    assert "last-checkpoint/model.safetensors" not in hub.repos[NAME].files(), "a clone's is not uploaded again"
+
+
+def test_other_names_are_paths_as_ever(hub, tmp_path):
+    made = pushing(tmp_path / "out")
+    asked = len(hub.requests)
+    for name in ("last-checkpoints", "me/model", "checkpoint-x"):
+        with pytest.raises(FileNotFoundError, match="Pass a folder checkpoint-N"):
+            made.train(resume_from_checkpoint=name)
+    assert len(hub.requests) == asked
+
+
+def test_without_a_repository_it_is_a_path(hub, tmp_path):
+    with pytest.raises(FileNotFoundError, match="Pass a folder checkpoint-N"):
+        trainer(tmp_path / "out").train(resume_from_checkpoint="last-checkpoint")
+    assert hub.requests == []
+
+
+def test_a_repository_without_it_says_so(hub, tmp_path):
+    made = pushing(tmp_path / "out")
+    with pytest.raises(FileNotFoundError, match="hub_strategy='checkpoint' uploads the newest checkpoint"):
+        made.train(resume_from_checkpoint="last-checkpoint")
+
+
+def test_a_repository_that_is_not_there(hub, tmp_path):
+    made = trainer(tmp_path / "out", hub_model_id="me/other")
+    with pytest.raises(HfHubHTTPError, match=r"'me/other'.*spelled right"):
+        made.train(resume_from_checkpoint="last-checkpoint")
+
+
+def test_a_damaged_one_is_refused(hub, tmp_path):
+    pushing(tmp_path / "first", hub_strategy="checkpoint").train()
+    newest = hub.repos[NAME].branches["main"][-1]
+    newest.files["last-checkpoint/optimizer.pt"] = newest.files["last-checkpoint/optimizer.pt"][:-200]
+    made = trainer(tmp_path / "second", hub_model_id=NAME)
+    with pytest.raises(ValueError, match=r"optimizer\.pt"):
+        made.train(resume_from_checkpoint="last-checkpoint")

@@ -1,0 +1,95 @@
+"""The token goes to the Hub and nowhere else: every file, log, text and error is looked through."""
+
+import logging
+import traceback
+
+import pytest
+import torch
+from hub_server import READ_ONLY, TOKEN
+from tiny import tiny, trainer
+
+SECRET = "hf_aTokenThatNobodyMayRead"
+
+
+def contents(folder):
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def everything(caplog, capsys):
+    """All that was logged and printed, by anybody."""
+    caplog.set_level(logging.DEBUG)
+
+    def get():
+        shown = capsys.readouterr()
+        return [caplog.text, shown.out, shown.err, *(repr(vars(record)) for record in caplog.records)]
+
+    return get
+
+
+def test_it_is_in_no_file_no_log_and_no_text(hub, tmp_path, monkeypatch, everything):
+    monkeypatch.chdir(tmp_path)
+    saving = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    made = trainer(
+        tmp_path / "out",
+        push_to_hub=True,
+        hub_model_id="me/model",
+        hub_strategy="checkpoint",
+        hub_always_push=True,
+        hub_token=TOKEN,
+        log_level="debug",
+        report_to="tensorboard",
+        **saving,
+    )
+    made.train()
+    made.save_model()
+    made.push_to_hub(token=TOKEN)
+    made.create_model_card()
+    assert any(token == f"Bearer {TOKEN}" for _, token in hub.requests)
+    written = contents(tmp_path)
+    assert any(name.endswith("README.md") for name in written)
+    assert [name for name, content in written.items() if TOKEN.encode() in content] == []
+    for repo in hub.repos.values():
+        for commit in repo.branches["main"]:
+            assert [name for name, content in commit.files.items() if TOKEN.encode() in content] == []
+    texts = [*everything(), repr(made.args), str(made.plan), repr(made.state), repr(made), repr(made.push_in_progress)]
+    texts += [repr(value) for value in vars(made).values()]
+    assert [text for text in texts if TOKEN in text] == []
+
+
+@pytest.mark.parametrize("at", ["repos/create", "GET /api/models", "preupload", "PUT /storage", "commit/main"])
+@pytest.mark.parametrize("trouble", ["unknown", "broken"])
+def test_it_is_in_no_error(hub, tmp_path, everything, at, trouble):
+    """Nor among the local variables that some tools show with it. The server sends back a token it does not know."""
+    hub.make("me/model")
+    made = trainer(tmp_path / "out", hub_model_id="me/model")
+    made.args.hub_token = SECRET if trouble == "unknown" else TOKEN
+    if trouble == "broken":
+        hub.break_off(at)
+    if trouble == "broken" and at == "GET /api/models":
+        hub.refuse("repos/create", 403)  # only then it is asked whether the repository is there
+    with pytest.raises(Exception, match="about the repository 'me/model'") as error:
+        made.push_to_hub()
+    assert any(token == f"Bearer {made.args.hub_token}" for _, token in hub.requests)
+    with_locals = traceback.TracebackException.from_exception(error.value, capture_locals=True)
+    texts = [*with_locals.format(), str(error.value), repr(error.value), *everything()]
+    assert "push_to_hub" in "".join(texts)
+    assert [text for text in texts if made.args.hub_token in text] == []
+
+
+def test_it_is_in_no_warning_of_the_background(hub, tmp_path, everything):
+    made = trainer(tmp_path / "out", push_to_hub=True, hub_model_id="me/model", hub_token=TOKEN, save_strategy="epoch")
+    made.args.hub_token = SECRET
+    made.train()
+    texts = everything()
+    assert "<HUB_TOKEN>" in texts[0], "the server has not sent it back"
+    assert [text for text in texts if SECRET in text] == []
+
+
+def test_the_search_would_find_it(tmp_path, caplog):
+    """Negative control: pickled as they are the arguments show it, and so does a log of what the server sent back."""
+    torch.save({"token": SECRET, "model": tiny().state_dict()}, tmp_path / "as_it_is.bin")
+    assert any(SECRET.encode() in content for content in contents(tmp_path).values())
+    logging.getLogger("lightrainer").warning("sent back: %s", SECRET)
+    assert SECRET in caplog.text
+    assert READ_ONLY != TOKEN

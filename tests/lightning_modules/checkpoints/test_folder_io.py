@@ -1,0 +1,281 @@
+"""Folders as the checkpoints of `lightning.Trainer`: what goes where, and what cannot be."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins import MixedPrecision
+from torch import nn
+
+from lightrainer.lightning_modules import (
+    FolderCheckpointIO,
+    LossModule,
+    OptimizerConfig,
+    build_loader,
+    engine,
+)
+from lightrainer.lightning_modules.checkpoints import load_torch, problems, read_weights
+
+pytestmark = [
+    # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    # It says so where a module could validate and is not asked to.
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+    # Lightning advises more workers on machines with many cores.
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+]
+
+
+class Net(nn.Module):
+    """With tied weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x, labels=None):
+        return {"loss": nn.functional.cross_entropy(self.second(torch.tanh(self.first(x))), labels)}
+
+
+class WithMore(LossModule):
+    """Has weights beside the model's, a second optimizer, and hyperparameters."""
+
+    def __init__(self, model):
+        super().__init__(model, optimizer=OptimizerConfig(learning_rate=0.1))
+        self.extra = nn.Linear(2, 2)
+        self.automatic_optimization = False
+        self.save_hyperparameters({"rate": 0.1, "place": Path("here")})
+
+    def configure_optimizers(self):
+        return [self.optimizer_config.build(self.model), torch.optim.SGD(self.extra.parameters(), momentum=0.9, lr=0.1)]
+
+    def training_step(self, batch, batch_idx):
+        for optimizer in self.optimizers():
+            optimizer.zero_grad()
+        loss = self._loss(batch) + self.extra(torch.ones(2)).sum()
+        self.manual_backward(loss)
+        for optimizer in self.optimizers():
+            optimizer.step()
+        return loss
+
+
+class Keeps(Callback):
+    """Keeps one thing that can be written safely and one that cannot."""
+
+    def __init__(self, thing):
+        self.thing = thing
+
+    def state_dict(self):
+        return {"thing": self.thing}
+
+    def load_state_dict(self, state):
+        self.thing = state["thing"]
+
+
+def samples(count=8):
+    features = torch.randn(count, 4, generator=torch.Generator().manual_seed(1))
+    return [{"x": x, "labels": x.argmax()} for x in features]
+
+
+def fit(module, *, resume=None, folder_io=None, plugins=(), epochs=1, **options):
+    folder_io = FolderCheckpointIO(module) if folder_io is None else folder_io
+    with engine.quiet():
+        trainer = Trainer(
+            accelerator="cpu", max_epochs=epochs, plugins=[folder_io, *plugins], logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, **options,
+        )  # fmt: skip
+        trainer.fit(module, build_loader(samples(), batch_size=4), ckpt_path=resume)
+    return trainer
+
+
+def same(left, right):
+    left, right = left.state_dict(), right.state_dict()
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_everything_of_a_module_comes_back(tmp_path, caplog):
+    """Weights beside the model's, further optimizers, hyperparameters; what cannot be written safely is named."""
+    module = WithMore(Net())
+    with caplog.at_level(logging.WARNING):
+        fit(module).save_checkpoint(tmp_path / "checkpoint-4")
+    assert caplog.text.count("cannot be written safely") == 1
+    assert "'place', as it holds what cannot be written safely" in caplog.text
+    folder = tmp_path / "checkpoint-4"
+    assert set(read_weights(folder)) == set(module.model.state_dict())
+    fresh = WithMore(Net())
+    trainer = fit(fresh, resume=folder)
+    assert same(module, fresh)
+    assert trainer.optimizers[1].state_dict()["state"][0]["momentum_buffer"] is not None
+    assert trainer.global_step == 4
+
+
+def test_callbacks_come_back_or_are_named(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        trainer = fit(LossModule(Net()), callbacks=[Keeps({"a": torch.ones(2)}), Keeps2(object())])
+        trainer.save_checkpoint(tmp_path / "checkpoint-2")
+    assert "'Keeps2', as it holds what cannot be written safely: a builtins.object" in caplog.text
+    again, other = Keeps(None), Keeps2("untouched")
+    fit(LossModule(Net()), resume=tmp_path / "checkpoint-2", callbacks=[again, other])
+    assert torch.equal(again.thing["a"], torch.ones(2))
+    assert other.thing == "untouched"
+
+
+class Keeps2(Keeps):
+    pass
+
+
+def test_the_scaler_has_a_file_of_its_own(tmp_path):
+    """And is set again from it."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    trainer = fit(LossModule(Net()), plugins=[MixedPrecision("16-mixed", "cpu", scaler)])
+    trainer.save_checkpoint(tmp_path / "checkpoint-2")
+    assert load_torch(tmp_path / "checkpoint-2" / "scaler.pt")["scale"] == 64.0
+    fresh = torch.amp.GradScaler("cpu", init_scale=2.0)
+    fit(LossModule(Net()), resume=tmp_path / "checkpoint-2", plugins=[MixedPrecision("16-mixed", "cpu", fresh)])
+    assert fresh.get_scale() == 64.0
+
+
+def test_a_model_that_saves_itself_and_what_processes_its_data(tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    class Words:
+        def save_pretrained(self, folder):
+            (Path(folder) / "words.txt").write_text("a b")
+
+    model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=16, n_positions=8))
+    module = LossModule(model)
+    folder_io = FolderCheckpointIO(module, processing_class=Words())
+    with engine.quiet():
+        trainer = Trainer(accelerator="cpu", plugins=[folder_io], logger=False, enable_checkpointing=False)
+        data = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 4
+        trainer.fit_loop.max_epochs = 1
+        trainer.fit(module, build_loader(data, batch_size=2))
+    trainer.save_checkpoint(tmp_path / "checkpoint-2")
+    names = {path.name for path in (tmp_path / "checkpoint-2").iterdir()}
+    assert {"config.json", "generation_config.json", "model.safetensors", "words.txt"} <= names
+    assert same(GPT2LMHeadModel.from_pretrained(tmp_path / "checkpoint-2"), model)
+    fresh = LossModule(GPT2LMHeadModel(model.config))
+    fit_again = FolderCheckpointIO(fresh)
+    with engine.quiet():
+        again = Trainer(accelerator="cpu", plugins=[fit_again], logger=False, enable_checkpointing=False)
+        again.validate(fresh, build_loader(data, batch_size=2), ckpt_path=tmp_path / "checkpoint-2", verbose=False)
+    assert same(fresh, module)
+
+
+def test_a_compiled_model_is_saved_without_its_wrapping(tmp_path):
+    """Under `torch.compile` names begin with another word, which nobody else knows."""
+    module = LossModule(Net())
+    module.model = torch.compile(module.model, backend="eager")
+    fit(module).save_checkpoint(tmp_path / "checkpoint-2")
+    assert set(read_weights(tmp_path / "checkpoint-2")) == set(Net().state_dict())
+    fresh = LossModule(Net())
+    fit(fresh, resume=tmp_path / "checkpoint-2")
+    assert same(fresh.model, module.model._orig_mod)
+
+
+def test_only_the_weights(tmp_path):
+    """As `save_only_model`; Lightning says that training cannot go on from it, and evaluates."""
+    module = LossModule(Net())
+    trainer = fit(module)
+    trainer.save_checkpoint(tmp_path / "checkpoint-2", weights_only=True)
+    names = sorted(path.name for path in (tmp_path / "checkpoint-2").iterdir())
+    assert names == ["_manifest.json", "lightning_state.pt", "model.safetensors", "trainer_state.json"]
+    fresh = LossModule(Net())
+    with pytest.raises(KeyError, match="checkpoint contains only the model"):
+        fit(fresh, resume=tmp_path / "checkpoint-2")
+    assert same(fresh, module)
+
+
+def test_a_folder_is_replaced_and_removed_whole(tmp_path):
+    module = LossModule(Net())
+    trainer = fit(module)
+    folder = tmp_path / "checkpoint-2"
+    for _ in range(2):
+        trainer.save_checkpoint(folder)
+        assert problems(folder) == []
+        (folder / "older.txt").touch()
+    trainer.save_checkpoint(folder)
+    assert not (folder / "older.txt").exists()
+    trainer.strategy.remove_checkpoint(folder)
+    trainer.strategy.remove_checkpoint(folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_leaves_nothing_half_written(tmp_path, monkeypatch):
+    module = LossModule(Net())
+    trainer = fit(module)
+    monkeypatch.setattr(torch, "save", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError("not yours")))
+    with pytest.raises(PermissionError, match="not yours"):
+        FolderCheckpointIO(module).save_checkpoint(
+            {"state_dict": module.state_dict(), "optimizer_states": [trainer.optimizers[0].state_dict()],
+             "global_step": 2}, tmp_path / "checkpoint-2",
+        )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_folder_is_an_error_before_anything_is_loaded(tmp_path):
+    module = LossModule(Net())
+    fit(module).save_checkpoint(tmp_path / "checkpoint-2")
+    (tmp_path / "checkpoint-2" / "optimizer.pt").unlink()
+    fresh = LossModule(Net())
+    before = {name: value.clone() for name, value in fresh.state_dict().items()}
+    with pytest.raises(ValueError, match=r"checkpoint-2 cannot be used.*optimizer\.pt is missing"):
+        fit(fresh, resume=tmp_path / "checkpoint-2")
+    assert all(torch.equal(before[name], value) for name, value in fresh.state_dict().items())
+
+
+def test_states_of_fewer_processes_are_said(tmp_path, caplog, monkeypatch):
+    module = LossModule(Net())
+    trainer = fit(module)
+    trainer.save_checkpoint(tmp_path / "checkpoint-2")
+    (tmp_path / "checkpoint-2" / "_manifest.json").unlink()
+    for name in ("rng_state.pth", "data_state_0.pth"):
+        (tmp_path / "checkpoint-2" / name).rename(
+            tmp_path / "checkpoint-2" / name.replace("state.", "state_1.").replace("_0.", "_1.")
+        )
+    with caplog.at_level(logging.WARNING):
+        fit(LossModule(Net()), resume=tmp_path / "checkpoint-2")
+    assert "no state of process 0: its random numbers will be others" in caplog.text
+
+
+def test_what_cannot_be(tmp_path):
+    module = LossModule(Net())
+    with pytest.raises(TypeError, match=r"LossModule\.net is NoneType, not the model.*attribute=\.\.\."):
+        FolderCheckpointIO(module, attribute="net")
+    folder_io = FolderCheckpointIO(module)
+    with pytest.raises(TypeError, match="storage_options=1"):
+        folder_io.save_checkpoint({}, tmp_path / "checkpoint-1", storage_options=1)
+    for act in (folder_io.load_checkpoint, folder_io.remove_checkpoint):
+        with pytest.raises(ValueError, match="s3://bucket/checkpoint-1 is not on a local disk"):
+            act("s3://bucket/checkpoint-1")
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
+        folder_io.load_checkpoint(tmp_path / "checkpoint-1")
+
+
+def test_a_module_of_the_users_own(tmp_path):
+    """Any LightningModule; without the hooks of a `ResumableModule` weights, optimizer and loops go on."""
+
+    class Own(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = Net()
+
+        def training_step(self, batch, batch_idx):
+            return self.net(**batch)["loss"]
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), lr=0.1)
+
+    module = Own()
+    fit(module, folder_io=FolderCheckpointIO(module, attribute="net")).save_checkpoint(tmp_path / "checkpoint-2")
+    assert "rng_state.pth" not in {path.name for path in (tmp_path / "checkpoint-2").iterdir()}
+    assert json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())["global_step"] == 2
+    fresh = Own()
+    trainer = fit(
+        fresh, resume=tmp_path / "checkpoint-2", folder_io=FolderCheckpointIO(fresh, attribute="net"), epochs=2
+    )
+    assert trainer.global_step == 4
