@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .engine import LeanModule
+from .resumable import add_process_states
 from .windows import Window
 
 
@@ -140,6 +141,10 @@ class DrivenModule(LeanModule):
     def on_train_end(self) -> None:
         """End the run."""
         self.driver.train_end()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """For a `ModelCheckpoint` of the user: let its files tell what a folder would."""
+        add_process_states(checkpoint, self.trainer)
 
     def cpu(self) -> DrivenModule:
         """Stay on the device: Lightning empties it after each run, but the model is used afterwards."""

@@ -9,10 +9,13 @@ from typing import Any
 from ._lightning import Trainer
 from .engine import LOGGED_STEPS
 
-__all__ = ["PROCESS_STATES", "leave_out_loaders", "loops_at", "place_from_state", "place_in_loops"]
+__all__ = ["IN_WINDOWS", "PROCESS_STATES", "leave_out_loaders", "loops_at", "place_from_state", "place_in_loops"]
 
 PROCESS_STATES = "lightrainer_processes"
 """Under this name a checkpoint holds, by rank, what `pack` makes of {"rng": generators, "data": position or None}."""
+
+IN_WINDOWS = "lightrainer_windows"
+"""Under this name it holds whether its loops count windows of micro-batches, as those of the facade do."""
 
 
 def place_in_loops(trainer: Trainer) -> tuple[int, int]:

@@ -14,11 +14,12 @@ from .checkpoints.folder_io import FolderReader
 from .checkpoints.tensors import pack, unpack
 from .engine import begin_reading_anew
 from .epoch_loader import EpochLoader
-from .loop_states import PROCESS_STATES, leave_out_loaders, place_in_loops
+from .loop_states import IN_WINDOWS, PROCESS_STATES, leave_out_loaders, place_in_loops
 from .plain import NotPlainError, from_plain, to_plain
 from .seeding import capture_rng_state, restore_rng_state
+from .windows import WindowLoader
 
-__all__ = ["ResumableModule"]
+__all__ = ["ResumableModule", "add_process_states"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,12 +45,8 @@ class ResumableModule(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the state of every process."""
         super().on_save_checkpoint(checkpoint)
-        if "optimizer_states" not in checkpoint or not self._is_fitted():
-            return
-        state = {"rng": capture_rng_state(self.trainer.world_size > 1), "data": data_state(self.trainer)}
-        checkpoint[PROCESS_STATES] = dict(enumerate(_gathered(pack(state), self.trainer.world_size)))
-        if _epoch_loader(self.trainer) is not None:
-            leave_out_loaders(checkpoint)
+        if self._is_fitted():
+            add_process_states(checkpoint, self.trainer)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Note the state of this process, and give tied weights that were stored once all their names."""
@@ -104,25 +101,38 @@ class ResumableModule(LightningModule):
             restore_rng_state(state, self.trainer.world_size > 1)
 
 
+def add_process_states(checkpoint: dict[str, Any], trainer: Trainer) -> None:
+    """Put what `PROCESS_STATES` stands for into what Lightning is about to write, unless that is weights only."""
+    if "optimizer_states" not in checkpoint:
+        return
+    state = {"rng": capture_rng_state(trainer.world_size > 1), "data": data_state(trainer)}
+    checkpoint[PROCESS_STATES] = dict(enumerate(_gathered(pack(state), trainer.world_size)))
+    if isinstance(trainer.train_dataloader, WindowLoader):
+        checkpoint[IN_WINDOWS] = True
+    if state["data"] is not None:
+        leave_out_loaders(checkpoint)
+
+
 def data_state(trainer: Trainer) -> dict[str, Any] | None:
     """As the facade's `data_state_*.pth`: where a training stands in an `EpochLoader`; None for loaders of other kinds.
 
     Of a stream only the position is told, not the loader's state: Lightning has read one batch more than it used.
     """
-    loader = _epoch_loader(trainer)
-    if loader is None:
+    loader = trainer.train_dataloader
+    windowed = isinstance(loader, WindowLoader)
+    inner = loader.loader if windowed else loader
+    if not isinstance(inner, EpochLoader):
         return None
     epoch, done = place_in_loops(trainer)
-    batches, accumulation = trainer.num_training_batches, trainer.accumulate_grad_batches
-    sized = batches != float("inf")
+    batches, accumulation = trainer.num_training_batches, 1 if windowed else trainer.accumulate_grad_batches
+    sized = windowed or batches != float("inf")
     windows = math.ceil(batches / accumulation) if sized else done // accumulation + 1
     state: dict[str, Any] = {
         "epoch": epoch,
         "done": windows if done >= batches else done // accumulation,
-        "loader": loader.state_dict() if sized and done % accumulation == 0 else None,
+        "loader": inner.state_dict() if sized and done % accumulation == 0 else None,
         "windows": windows,
-        "layout": _layout(trainer, loader),
-        "evaluated": [],
+        "layout": _layout(trainer, inner, loader.accumulation if windowed else accumulation),
     }
     try:
         return to_plain(state)
@@ -131,12 +141,9 @@ def data_state(trainer: Trainer) -> dict[str, Any] | None:
         return to_plain({**state, "loader": None})
 
 
-def _layout(trainer: Trainer, loader: EpochLoader) -> dict[str, int]:
-    return {
-        "world_size": trainer.world_size,
-        "batch_size": loader.samples_per_round // trainer.world_size,
-        "accumulation": trainer.accumulate_grad_batches,
-    }
+def _layout(trainer: Trainer, loader: EpochLoader, accumulation: int) -> dict[str, int]:
+    batch_size = loader.samples_per_round // trainer.world_size
+    return {"world_size": trainer.world_size, "batch_size": batch_size, "accumulation": accumulation}
 
 
 def _epoch_loader(trainer: Trainer) -> EpochLoader | None:
@@ -151,7 +158,8 @@ def _loader_state(trainer: Trainer, written: Any) -> dict[str, Any] | None:
         return None
     stored: dict[str, Any] = from_plain(written)
     place = (stored["epoch"], stored["done"] * stored["layout"]["accumulation"])
-    same = stored["layout"] == _layout(trainer, loader) and place == place_in_loops(trainer)
+    layout = _layout(trainer, loader, trainer.accumulate_grad_batches)
+    same = stored["layout"] == layout and place == place_in_loops(trainer)
     return stored["loader"] if same else None
 
 

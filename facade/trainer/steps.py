@@ -224,8 +224,11 @@ class BatchSteps(OptimizationSteps):
         return [] if config is None else list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]))
 
     def _empty_cache_if_due(self) -> None:
-        every, kind = self.args.torch_empty_cache_steps, self.args.device.type
-        if every is not None and self.state.global_step % every == 0 and kind != "cpu":
+        every = self.args.torch_empty_cache_steps
+        if every is None or self.state.global_step % every:
+            return
+        kind = self.args.device.type
+        if kind != "cpu":
             getattr(torch, kind).empty_cache()  # torch.cuda, torch.mps and torch.xpu have it
 
     def _counted_parameters(self) -> int:

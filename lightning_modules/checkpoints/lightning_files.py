@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..loop_states import PROCESS_STATES, loops_at, place_from_state
+from ..loop_states import IN_WINDOWS, PROCESS_STATES, loops_at, place_from_state
 from ..plain import NotPlainError, from_plain, to_plain
 from .names import (
     OPTIMIZER_NAME,
@@ -47,6 +47,8 @@ def write_states(checkpoint: Mapping[str, Any], folder: Path, other_weights: Map
     rest = {**checkpoint, "state_dict": dict(other_weights)}
     optimizers, schedulers = (list(rest.pop(name, [])) for name in ("optimizer_states", "lr_schedulers"))
     states = {rank: unpack(packed) for rank, packed in rest.pop(PROCESS_STATES, {}).items()}
+    if rest.pop(IN_WINDOWS, False):  # the batches of another module are not windows; the place is told by the files
+        del rest["loops"]
     if optimizers:
         save_torch(optimizers[0], folder / OPTIMIZER_NAME)
         schedule = schedulers[0] if schedulers else _constant_schedule(optimizers[0], checkpoint["global_step"])
@@ -83,7 +85,7 @@ def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, A
     }
     if (folder / LIGHTNING_STATE_NAME).is_file():
         checkpoint |= from_plain(load_torch(folder / LIGHTNING_STATE_NAME))
-    else:
+    if "loops" not in checkpoint:
         checkpoint |= _position(state, processes, accumulation or 1)
     if (folder / OPTIMIZER_NAME).is_file():
         checkpoint["optimizer_states"].insert(0, load_torch(folder / OPTIMIZER_NAME))

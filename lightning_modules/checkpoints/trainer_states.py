@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..loop_states import IN_WINDOWS
 from ..plain import from_plain
 
 _SWITCHES = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
@@ -49,7 +50,7 @@ def _epochs(checkpoint: Mapping[str, Any], data: Mapping[str, Any] | None, batch
     if batches["is_last_batch"]:
         return epoch + 1.0
     if batches_in_epoch is None and data is not None:
-        batches_in_epoch = data["windows"] * data["layout"]["accumulation"]
+        batches_in_epoch = data["windows"] * (1 if checkpoint.get(IN_WINDOWS) else data["layout"]["accumulation"])
     if batches_in_epoch is None:
         raise ValueError(
             f"the checkpoint lies {done} batches inside of epoch {epoch}, but does not say how many an epoch has: "

@@ -142,6 +142,19 @@ def test_the_program_would_run(checkpoint, evil):
     assert Path(evil.place).is_dir()
 
 
+@pytest.mark.parametrize("kind", ["mapping", "list", "tuple"])
+def test_a_class_that_is_named_in_a_file_is_not_made(checkpoint, tmp_path, evil, kind):
+    """Kinds of dict, list and tuple are written down by their names; nothing else is called by its name."""
+    (checkpoint / "_manifest.json").unlink()
+    items = [["args", ["mkdir", evil.place]]] if kind == "mapping" else ["mkdir", evil.place]
+    written = {"kind": kind, "class": ["subprocess", "Popen"], "items": items}
+    state = {"kind": "mapping", "class": None, "items": [["callbacks", written], ["state_dict", {}]]}
+    state["items"][1][1] = {"kind": "mapping", "class": None, "items": []}
+    save_torch(state, checkpoint / "lightning_state.pt")
+    convert(checkpoint, tmp_path / "out.ckpt")
+    assert not Path(evil.place).exists()
+
+
 # --- shards
 
 

@@ -8,6 +8,7 @@ import torch
 from comparison import differences
 from datasets_for_parity import points
 from harness import run
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_side import Plain
 from models import Classifier
 from test_checkpoints import interrupted
@@ -92,6 +93,26 @@ def test_a_file_from_inside_an_epoch_of_a_loader_of_torch(ours, tmp_path):
     for file, epoch in ((convert(middle, tmp_path / "out", batches_in_epoch=6), 0.5), (convert(end, tmp_path), 1.0)):
         resumed = run(ours, CASE, tmp_path / "resumed", resume=str(file))
         assert resumed.history[0]["epoch"] == pytest.approx(epoch + 1 / 6)
+
+
+@pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization:UserWarning")  # see the claim
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_a_file_of_a_callback_of_the_facade(ours, reference, tmp_path, accumulation):
+    """A `ModelCheckpoint` among the callbacks of our Trainer: Lightning can read its files, and they convert."""
+    saving = {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{step}"}
+    made = ModelCheckpoint(dirpath=tmp_path / "files", **saving)
+    case = CASE.but(arguments={"gradient_accumulation_steps": accumulation})
+    noted = run(ours, case.but(extras=lambda api: {"callbacks": [made]}), tmp_path / "noted")
+    steps = len(list((tmp_path / "files").iterdir()))
+    assert steps == {1: 12, 4: 4}[accumulation]
+    for step in (1, steps // 2, steps // 2 + 1):
+        torch.load(tmp_path / "files" / f"step={step}.ckpt", weights_only=True)
+        folder = convert(tmp_path / "files" / f"step={step}.ckpt", tmp_path / "out")
+        for api in (ours, reference):
+            resumed = run(api, case.but(model_seed=99), tmp_path / "new", resume=str(folder))
+            assert not differences(noted.weights, resumed.weights)
+    if accumulation == 1:
+        assert not differences(noted.weights, Plain(tmp_path / "plain", seed=99).run(folder).weights)
 
 
 def test_the_command(tmp_path):
