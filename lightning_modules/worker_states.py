@@ -102,7 +102,8 @@ class WorkerStates:
 
     def state_dict(self, workers: int) -> dict[str, Any]:
         """What `ResumedWorkers` needs."""
-        states = [[worker, {name: _unpacked(value) for name, value in of.items()}] for worker, of in self.states.items()]
+        unpacked = {of: {name: _unpacked(value) for name, value in state.items()} for of, state in self.states.items()}
+        states = [[worker, state] for worker, state in unpacked.items()]
         return {"workers": workers, "last": self.last, "states": states}
 
 

@@ -294,8 +294,8 @@ class Saving(Reporting):
         best, step = self.state.best_model_checkpoint, self.state.best_global_step
         if step and Path(best or "").name != f"{PREFIX_CHECKPOINT_DIR}-{step}":
             logger.warning(
-                "The best evaluation was at step %s, of which there is no checkpoint: %s. To have the best one, evaluate "
-                "and save at the same steps, or set save_strategy='best'.",
+                "The best evaluation was at step %s, of which there is no checkpoint: %s. To have the best one, "
+                "evaluate and save at the same steps, or set save_strategy='best'.",
                 step,
                 "the last model is kept" if best is None else f"{best}, the best of those before it, is loaded",
             )
