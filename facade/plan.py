@@ -76,11 +76,11 @@ class RunPlan:
         more = "".join(f", {name}={value}" for name, value in self.schedule.options.items())
         schedule = f"{self.schedule.name}, warm-up {self.schedule.warmup:g}{more}"
         return [
-            ("use_cpu, local_rank", "Trainer(accelerator=)", self.accelerator),
+            ("use_cpu", "Trainer(accelerator=)", self.accelerator),
             ("launcher", "Trainer(devices=, num_nodes=)", f"{self.devices}, {self.num_nodes}"),
             *self.strategy.rows(),
             ("bf16, fp16", "Trainer(precision=)", self.precision),
-            ("num_train_epochs, max_steps", "Trainer(max_epochs=, max_steps=)", f"{self.epochs:g}, {self.max_steps}"),
+            ("num_train_epochs, max_steps", "Trainer(max_epochs=), the last step", f"{self.epochs:g}, {self.max_steps}"),
             ("gradient_accumulation_steps", "micro-batches in a batch", str(self.micro_batches)),
             ("max_grad_norm", "clipping before the step", f"{self.max_grad_norm:g}" if self.max_grad_norm else "none"),
             ("optim, adam_*, weight_decay", "configure_optimizers()", _described(self.optimizer)),
