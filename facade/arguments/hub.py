@@ -11,7 +11,10 @@ class HubArguments:
 
     push_to_hub: bool = field(
         default=False,
-        metadata={"help": "Upload the model to the Hub whenever it is saved.", "becomes": "an upload after each save"},
+        metadata={
+            "help": "Upload the model to the Hub whenever it is saved.",
+            "becomes": "uploads beside the training, and after `save_model`",
+        },
     )
     # Not in repr: the one that dataclasses write for a subclass would show it.
     hub_token: str | None = field(
@@ -47,13 +50,13 @@ class HubArguments:
         default=False,
         metadata={
             "help": "Upload again although the upload before is still under way.",
-            "becomes": "no waiting for the upload before",
+            "becomes": "no upload is left out, they wait for each other",
         },
     )
     hub_revision: str | None = field(
         default=None,
         metadata={
-            "help": "Branch, tag or commit of the repository to upload to.",
-            "becomes": "the branch that is uploaded to",
+            "help": "Branch of the repository to upload to; made if it is not there.",
+            "becomes": "the branch that is uploaded to, and downloaded from",
         },
     )

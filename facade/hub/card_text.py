@@ -36,7 +36,7 @@ def text_of(facts: CardFacts, evaluations: list[Evaluation], result: Evaluation 
         _NOTE,
         f"# {facts.model_name}\n",
         _what_it_is(facts),
-        *_results(facts, result),
+        *_result(facts, result),
         "## Uses and limits\n",
         _TO_BE_WRITTEN.format("what this model is for, and what it should not be used for") + "\n",
         "## Data\n",
@@ -85,7 +85,7 @@ def _what_it_is(facts: CardFacts) -> str:
     return f"{size}, {origin}{f' on {on}' if on else ''}, in {facts.steps:,} steps.\n"
 
 
-def _results(facts: CardFacts, result: Evaluation | None) -> Iterator[str]:
+def _result(facts: CardFacts, result: Evaluation | None) -> Iterator[str]:
     if result is None:
         return
     yield "## Results\n"

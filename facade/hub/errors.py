@@ -77,8 +77,9 @@ def explained(error: Exception, repository: str, token: str | None = None) -> Ex
     for one in _chain(error):
         one.args = tuple(hidden(part, token) if isinstance(part, str) else part for part in one.args)
         one.__traceback__ = None
-    if error.args and isinstance(error.args[0], str) and note not in error.args[0]:
-        error.args = (error.args[0] + note, *error.args[1:])
+    first, *rest = error.args or ("",)
+    if not isinstance(first, int) and note not in str(first):  # a number would be that of an OSError
+        error.args = (hidden(str(first), token) + note, *rest)
     return error
 
 

@@ -47,11 +47,12 @@ class CardFacts:
     """Optimizer steps that were taken."""
 
 
-def facts_of(trainer: Any, **given: Any) -> CardFacts:
+def facts_of(trainer: Any, size: tuple[int, int], **given: Any) -> CardFacts:
     """Collect what the Trainer knows; quick, and without a word to the Hub.
 
     Args:
         trainer: the Trainer, in the middle of a training or after it.
+        size: parameters, and those of them that are trained; a model that is spread over processes hides them.
         given: what the parameters of `Trainer.create_model_card` say; it goes before what can be found out.
     """
     model, args, state = models.unwrap_model(trainer.model), trainer.args, trainer.state
@@ -63,10 +64,10 @@ def facts_of(trainer: Any, **given: Any) -> CardFacts:
     task = task_of(base)
     return CardFacts(
         model_name=given.get("model_name") or os.path.basename(os.path.abspath(str(args.output_dir))),
-        model_class=type(base).__name__,
+        model_class=_class_name(base),
         library="peft" if base is not model else "transformers" if models.is_pretrained(model) else "lightrainer",
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        trainable=trainer.get_num_trainable_parameters(),
+        parameters=size[0],
+        trainable=size[1],
         base_model=given.get("finetuned_from") or _origin(base),
         language=tuple(as_list(given.get("language"))),
         license=given.get("license"),
@@ -88,6 +89,17 @@ def as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return [value] if isinstance(value, str) else list(value)
+
+
+def size_of(model: Any) -> tuple[int, int]:
+    """How many parameters a model has, and how many of them are trained."""
+    counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    return sum(count for count, _ in counts), sum(count for count, trained in counts if trained)
+
+
+def _class_name(model: Any) -> str:
+    """The user's class, which torch's FSDP derives another one from."""
+    return next(cls.__name__ for cls in type(model).__mro__ if not cls.__name__.startswith("FSDP"))
 
 
 def _origin(model: Any) -> str | None:

@@ -77,7 +77,7 @@ class ModelCard:
         """What the Hub reads; `model-index` only with a task, a dataset and a metric, for it refuses less."""
         from huggingface_hub import ModelCardData
 
-        facts, results = self.facts, list(self._results())
+        facts, results = self.facts, list(self._eval_results())
         known = sorted({result.metric_type for result in results} | self._metric_types())
         pages = [task for task in facts.tasks if task in TASK_NAMES and task != _SHOWN_ELSEWHERE]
         tags = list(dict.fromkeys(source.tag for source in (*facts.training_sources, *facts.sources)))
@@ -104,7 +104,7 @@ class ModelCard:
     def _metric_types(self) -> set[str]:
         return {_metric_type(name) for name in (self.result.metrics if self.result else {})}
 
-    def _results(self) -> Iterator[EvalResult]:
+    def _eval_results(self) -> Iterator[EvalResult]:
         """One for each task, dataset and metric."""
         from huggingface_hub import EvalResult
 

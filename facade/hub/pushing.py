@@ -34,11 +34,11 @@ class PushInProgress:
         return all(job.done() for job in self.jobs)
 
     def wait_until_done(self) -> None:
-        """Wait for all of them, however they end; a word a minute says that it goes on."""
+        """Wait for all of them, however they end; a warning a minute says that it goes on."""
         waited = 0.0
         while futures.wait(self.jobs, timeout=_NOTICE).not_done:
             waited += _NOTICE
-            logger.info("Still uploading to the Hub, %g s by now.", waited)
+            logger.warning("Still uploading to the Hub, %g s by now; Ctrl-C gives it up.", waited)
 
     def cancel(self) -> None:
         """Give up those that have not begun, and forget those that are done."""

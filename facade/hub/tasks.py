@@ -26,6 +26,7 @@ TASK_NAMES = {
 _ENDINGS = {
     "ForCausalLM": "text-generation",
     "LMHeadModel": "text-generation",
+    "WithLMHead": "text-generation",
     "ForMaskedLM": "fill-mask",
     "WithLMHeadModel": "fill-mask",
     "ForSequenceClassification": "text-classification",
@@ -33,37 +34,48 @@ _ENDINGS = {
     "ForQuestionAnswering": "question-answering",
     "ForQuestionAnsweringSimple": "question-answering",
     "ForMultipleChoice": "multiple-choice",
+    "ForConditionalGeneration": "text2text-generation",
+    "MTModel": "text2text-generation",
+    "ForTextToText": "text2text-generation",
+    "EncoderDecoderModel": "text2text-generation",
     "ForImageClassification": "image-classification",
+    "ForImageClassificationWithTeacher": "image-classification",
     "ForImageSegmentation": "image-segmentation",
+    "ForSegmentation": "image-segmentation",
     "ForSemanticSegmentation": "image-segmentation",
     "ForUniversalSegmentation": "image-segmentation",
     "ForObjectDetection": "object-detection",
     "ForAudioClassification": "audio-classification",
-    "ForSpeechSeq2Seq": "automatic-speech-recognition",
     "ForCTC": "automatic-speech-recognition",
+    "ForSpeechSeq2Seq": "automatic-speech-recognition",
+    "ForSpeechToText": "automatic-speech-recognition",
+    "SpeechEncoderDecoderModel": "automatic-speech-recognition",
+    "VisionEncoderDecoderModel": "image-text-to-text",
 }
-_BY_INPUT = {
-    "input_ids": "text2text-generation",
-    "input_features": "automatic-speech-recognition",
-    "input_values": "automatic-speech-recognition",
-    "pixel_values": "image-text-to-text",
+_OF_IMAGES: dict[str, str] = dict.fromkeys(("text-generation", "text2text-generation"), "image-text-to-text")
+_OF_SOUND: dict[str, str] = {
+    "text-classification": "audio-classification",
+    "text2text-generation": "automatic-speech-recognition",
 }
-"""What `...ForConditionalGeneration` does, by the main thing that it is given."""
-
-_OF_TABLES = "Tapas"
+_SOUND_INPUTS = ("input_values", "input_features")
 
 
 def task_of(model: Any) -> str | None:
     """The task of a model, from the last words of its class's name; None if they do not tell.
 
+    What the words leave open is told by what the model is given: text, sound, or images.
+
     Args:
         model: the user's model, without wrappers.
     """
-    name = type(model).__name__
-    if name.startswith(_OF_TABLES) and name.endswith("ForQuestionAnswering"):
-        return "table-question-answering"
-    if name.endswith("ForConditionalGeneration"):
-        return _BY_INPUT.get(getattr(model, "main_input_name", "input_ids"))
-    # The longest ending, as one may be the end of another.
+    name, config = type(model).__name__, getattr(model, "config", None)
     endings = sorted((ending for ending in _ENDINGS if name.endswith(ending)), key=len)
-    return _ENDINGS[endings[-1]] if endings else None
+    if not endings:
+        return None
+    task = _ENDINGS[endings[-1]]  # the longest, as one may be the end of another
+    given = getattr(model, "main_input_name", "")
+    if given == "pixel_values" or hasattr(config, "vision_config"):
+        return _OF_IMAGES.get(task, task)
+    if given in _SOUND_INPUTS or hasattr(config, "audio_config"):
+        return _OF_SOUND.get(task, task)
+    return "table-question-answering" if name == "TapasForQuestionAnswering" else task

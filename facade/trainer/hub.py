@@ -1,11 +1,10 @@
-"""Models and checkpoints, to the Hugging Face Hub and back."""
+"""Models and checkpoints, to the Hugging Face Hub."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-import re
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -16,23 +15,20 @@ from .. import models
 from ..enums import HubStrategy
 from ..hub import ModelCard, PushInProgress, Repository
 from ..hub.card_text import MARKER
-from ..hub.facts import as_list, facts_of
+from ..hub.facts import as_list, facts_of, size_of
 from ..hub.pushing import CheckpointPush, draft_is_wanted
 from ..hub.repository import quiet, require_online
 from ..hub.staging import LAST_CHECKPOINT, NOT_UPLOADED, Stage
-from .checks import CheckpointNotFoundError
-from .saving import Saving
+from .downloading import Downloading
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
 
 logger = logging.getLogger(__name__)
 
-_CHECKPOINT = re.compile(rf"{LAST_CHECKPOINT}|checkpoint-\d+")
 
-
-class HubSide(Saving):
-    """From folders to the Hub, and back; only the first process of all uploads."""
+class HubSide(Downloading):
+    """From folders to the Hub; only the first process of all uploads."""
 
     def init_hf_repo(self, token: str | None = None) -> None:
         """As `transformers.Trainer.init_hf_repo`: make the repository, and its branch, if they are not there.
@@ -85,6 +81,7 @@ class HubSide(Saving):
             return
         facts = facts_of(
             self,
+            self._model_size(),
             language=language,
             license=license,
             tags=tags,
@@ -188,7 +185,7 @@ class HubSide(Saving):
             return None
         if not draft_is_wanted(output_dir, MARKER):
             return None
-        card = ModelCard(facts_of(self, **self._card_arguments({})))
+        card = ModelCard(facts_of(self, self._model_size(), **self._card_arguments({})))
         return partial(card.write, find_license=self._repository().license_of)
 
     def _card_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -222,6 +219,7 @@ class HubSide(Saving):
         """See that there is a repository, also where `push_to_hub` was turned on later."""
         self._checkpoint_to_push = self._skipped_checkpoint = None
         self._pusher.newest_step = None  # of another training
+        self._counted = (self.model, size_of(self.model))  # before it is spread over processes
         if self.args.push_to_hub and self.hub_model_id is None:
             self.init_hf_repo()
 
@@ -283,51 +281,11 @@ class HubSide(Saving):
         step = _step_of(str(state.best_model_checkpoint), -1) if loaded else state.global_step
         return self._from_main_process("yes" if self._pusher.newest_step != step else "") == "yes"
 
-    def _checkpoint_elsewhere(self, name: str) -> str | None:
-        """A checkpoint that is no folder here by that name: in `output_dir`, or in the repository."""
-        if not _CHECKPOINT.fullmatch(name) or not (self.args.hub_model_id or self.args.push_to_hub):
-            return None
-        found, problem = "", None
-        if self.is_world_process_zero():  # all take the same commit, whatever is uploaded meanwhile
-            try:
-                found = self._place_of(name)
-            except Exception as error:
-                problem = error
-        found = self._from_main_process(found)
-        if problem is not None:
-            raise problem
-        repository, _, commit = found.rpartition("\n")
-        return self._downloaded(name, repository, commit) if repository else found or None
+    _counted: tuple[Any, tuple[int, int]] = (None, (0, 0))
 
-    def _place_of(self, name: str) -> str:
-        """A folder of `output_dir`, as in a clone of the repository, or else repository and commit, in two lines."""
-        cloned = os.path.join(str(self.args.output_dir), name)
-        if os.path.isdir(cloned):
-            return cloned
-        repository = self._repository()
-        return f"{repository.name}\n{repository.newest_commit()}"
-
-    def _downloaded(self, name: str, repository: str, commit: str) -> str:
-        logger.info("Downloading %s of the repository %s, commit %s", name, repository, commit)
-        folder = self._repository(repository).download(name, commit)
-        if not folder.is_dir():
-            raise CheckpointNotFoundError(
-                f"Can't find a valid checkpoint {name!r}: there is no such folder, neither here nor in output_dir, nor "
-                f"in the repository {repository!r} on the Hub. hub_strategy='checkpoint' uploads the newest "
-                f"checkpoint as {LAST_CHECKPOINT!r}, 'all_checkpoints' all of them."
-            )
-        return str(folder)
-
-    @property
-    def _output_name(self) -> str:
-        return os.path.basename(os.path.abspath(str(self.args.output_dir)))
-
-    def _repository(
-        self, name: str | None = None, *, token: str | None = None, revision: str | None = None
-    ) -> Repository:
-        """That of the arguments, but for what is given."""
-        name = name or self.hub_model_id or self.args.hub_model_id or self._output_name
-        return Repository(name, token or self.args.hub_token, revision or self.args.hub_revision)
+    def _model_size(self) -> tuple[int, int]:
+        model, size = self._counted
+        return size if model is self.model else size_of(self.model)
 
 
 def _step_of(checkpoint: str, otherwise: int) -> int:

@@ -183,8 +183,10 @@ def test_a_setter_that_fails_changes_nothing():
     before = copy.deepcopy(args)
     with pytest.raises(ValueError, match="learning_rate=-1"):
         args.set_optimizer(name="sgd", learning_rate=-1)
-    with pytest.raises(NotImplementedError, match="hub_model_id='me/model'"):
-        args.set_push_to_hub("me/model")
+    with pytest.raises(NotImplementedError, match=r"report_to=\['wandb'\]"):
+        args.set_logging(report_to="wandb")
+    with pytest.raises(ValueError, match="sometimes"):
+        args.set_push_to_hub("me/model", strategy="sometimes")
     with pytest.raises(ValueError, match="Did you mean 'epoch'"):
         args.set_save(strategy="epochs")
     assert args == before

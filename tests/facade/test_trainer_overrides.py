@@ -31,10 +31,7 @@ DOCUMENTED = split(
 # Documented, and not there yet: to be taken off this list when they are.
 LATER = {
     "create_accelerator_and_postprocess",
-    "create_model_card",
     "hyperparameter_search",
-    "init_hf_repo",
-    "push_to_hub",
 }
 
 # Not documented, and overridden all the same by libraries that build on the Trainer.
@@ -81,8 +78,8 @@ REPORTING = ["metrics_format", "is_world_process_zero"]
 # Called by people, or by nothing in the reference either.
 FOR_PEOPLE = split(
     """
-    autocast_smart_context_manager get_learning_rates get_optimizer_group log_metrics pop_callback predict
-    remove_callback save_metrics save_state train
+    autocast_smart_context_manager create_model_card get_learning_rates get_optimizer_group init_hf_repo log_metrics
+    pop_callback predict push_to_hub remove_callback save_metrics save_state train
     """
 )
 

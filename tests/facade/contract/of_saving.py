@@ -1,4 +1,4 @@
-"""Checkpoints: when they are written, what is in them, how they are used again; and the Hub."""
+"""Checkpoints: when they are written, what is in them, how they are used again."""
 
 import signal
 from pathlib import Path
@@ -105,11 +105,6 @@ def _after_a_signal(given: dict[str, Any], place: Place) -> tuple[int, list[str]
     return trainer.state.global_step, checkpoints(trainer)
 
 
-def hub(value: Any) -> Refusal:
-    """Uploading is not there yet."""
-    return Refusal(value, NotImplementedError, "nothing is uploaded to the Hub")
-
-
 saved = trained(checkpoints)
 best = trained(lambda trainer: trainer.state.best_metric, compute_metrics=worse_and_worse)
 
@@ -134,12 +129,4 @@ ENTRIES: dict[str, Effect | Refusal | Beside] = {
     "greater_is_better": Effect(False, best, becomes(0.9, 0.6), {**EVALUATED, "metric_for_best_model": "score"}),
     "ignore_data_skip": Effect(True, _samples_after_resuming, becomes("second half", "first half")),
     "restore_callback_states_from_checkpoint": Effect(True, _count_after_resuming, becomes(2, 4)),
-    # The Hub.
-    "push_to_hub": hub(True),
-    "hub_private_repo": hub(True),
-    "hub_model_id": hub("me/model"),
-    "hub_strategy": hub("end"),
-    "hub_always_push": hub(True),
-    "hub_revision": hub("v1"),
-    "hub_token": Beside("hf_secret", {"push_to_hub": True}, NotImplementedError, "push_to_hub=True"),
 }

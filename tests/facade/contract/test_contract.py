@@ -6,6 +6,7 @@ import dataclasses
 import of_evaluation
 import of_execution
 import of_generation
+import of_hub
 import of_reporting
 import of_run
 import of_saving
@@ -52,7 +53,7 @@ LATER = split(
     """
 )
 
-PARTS = (of_run, of_execution, of_reporting, of_evaluation, of_generation, of_saving, of_surroundings)
+PARTS = (of_run, of_execution, of_reporting, of_evaluation, of_generation, of_saving, of_hub, of_surroundings)
 TABLE: dict[str, Effect | Refusal | Beside] = {name: entry for part in PARTS for name, entry in part.ENTRIES.items()}
 
 

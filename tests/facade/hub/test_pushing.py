@@ -2,6 +2,8 @@
 
 import json
 import logging
+import signal
+import socket
 import threading
 import time
 from concurrent.futures import Future
@@ -225,13 +227,17 @@ def test_the_end_waits_for_a_slow_connection(hub, tmp_path):
 
 
 def test_the_thread_is_gone_in_the_end(hub, tmp_path):
-    before = threading.active_count()
-    servers = [thread for thread in threading.enumerate() if "process_request" in thread.name]
-    pushing(tmp_path, save_strategy="epoch").train()
+    def is_there():
+        return any("hub-push" in thread.name for thread in threading.enumerate())
+
+    during = []
+    made = pushing(tmp_path, save_strategy="epoch", callbacks=[At("on_save", lambda *_: during.append(is_there()))])
+    made.train()
     deadline = time.monotonic() + 5
-    while any("hub-push" in thread.name for thread in threading.enumerate()) and time.monotonic() < deadline:
+    while is_there() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not any("hub-push" in thread.name for thread in threading.enumerate()), (before, servers)
+    assert during == [True]
+    assert not is_there()
 
 
 def test_a_checkpoint_that_is_written_in_the_background_is_complete_when_it_is_uploaded(hub, tmp_path, monkeypatch):
@@ -258,6 +264,16 @@ def test_a_checkpoint_that_could_not_be_written_is_not_uploaded(hub, tmp_path, m
     with pytest.raises(PermissionError, match="not yours"):
         pushing(tmp_path, save_strategy="epoch").train()
     assert messages(hub) == []
+
+
+def test_a_training_that_a_signal_ends_leaves_its_checkpoint_there_and_no_final_model(hub, tmp_path):
+    ask = At("on_step_end", lambda *_: signal.raise_signal(signal.SIGTERM), step=2)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        pushing(tmp_path, callbacks=[ask], enable_jit_checkpoint=True, hub_strategy="checkpoint").train()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert messages(hub) == [progress(2), f"{progress(2)}, checkpoint"]
 
 
 # What goes along.
@@ -439,8 +455,6 @@ def test_what_was_uploaded_half_is_not_left_here(hub, tmp_path):
 def test_a_killed_upload_is_cleaned_up_by_the_next_run(hub, tmp_path):
     left = tmp_path / "out" / ".hub-upload-1.partial-host-1-1"
     (left / "root").mkdir(parents=True)
-    import socket
-
     gone = left.rename(left.with_name(f".hub-upload-1.partial-{socket.gethostname().replace('-', '_')}-999999-1"))
     pushing(tmp_path).train()
     assert not gone.exists()

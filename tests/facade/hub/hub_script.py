@@ -1,0 +1,36 @@
+"""A training that uploads; one process or several. Its surroundings say where to, as they do for anybody."""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tiny import At, trainer
+
+from lightrainer.lightning_modules.checkpoints import list_checkpoints
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    arguments = json.loads(sys.argv[2])
+    resume = arguments.pop("resume", None)
+    made = trainer(out, **arguments)
+    taken: list[int] = []
+    made.add_callback(At("on_step_end", lambda host, state, control: taken.append(state.global_step)))
+    made.train(resume_from_checkpoint=resume)
+    if not arguments.get("push_to_hub"):
+        made.create_model_card()
+    result = {
+        "rank": made.args.process_index,
+        "hub_model_id": made.hub_model_id,
+        "steps": made.state.global_step,
+        "taken": taken,
+        "pushed": made.push_in_progress is not None,
+        "checkpoints": [path.name for path in list_checkpoints(out)],
+    }
+    (out / f"result-{made.args.process_index}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Evaluations, from the history of logs."""
+
+import numpy as np
+import pytest
+from transformers.modelcard import parse_log_history
+
+from lightrainer.facade.hub.log_history import evaluations, number, pretty
+
+HISTORY = [
+    {"loss": 2.0, "step": 1, "epoch": 0.5},
+    {"eval_loss": 1.5, "eval_f1_macro": 0.25, "eval_runtime": 1.0, "step": 1, "epoch": 0.5},
+    {"loss": 1.0, "step": 2, "epoch": 1.0},
+    {"eval_loss": 1.25, "eval_f1_macro": 0.5, "eval_samples_per_second": 2.0, "step": 2, "epoch": 1.0},
+    {"train_runtime": 3.0, "train_loss": 1.5, "step": 2, "epoch": 1.0},
+]
+
+
+def test_each_is_a_row():
+    first, second = evaluations(HISTORY)
+    assert (first.step, first.epoch, first.training_loss) == (1, 0.5, 2.0)
+    assert first.metrics == {"loss": 1.5, "f1_macro": 0.25}
+    assert (second.step, second.training_loss, second.metrics["f1_macro"]) == (2, 1.0, 0.5)
+
+
+def test_the_numbers_are_those_of_the_reference():
+    _, lines, results = parse_log_history(HISTORY)
+    for row, line in zip(evaluations(HISTORY), lines, strict=True):
+        assert (row.step, row.epoch, row.training_loss) == (line["Step"], line["Epoch"], line["Training Loss"])
+        assert [row.metrics["loss"], row.metrics["f1_macro"]] == [line["Validation Loss"], line["F1 Macro"]]
+    assert list(evaluations(HISTORY)[-1].metrics.values()) == list(results.values())
+
+
+def test_several_sets_are_one_evaluation():
+    history = [{"eval_a_loss": 1.0, "step": 3}, {"eval_b_loss": 2.0, "step": 3}, {"eval_a_loss": 0.5, "step": 3}]
+    (row,) = evaluations(history)
+    assert row.metrics == {"a_loss": 0.5, "b_loss": 2.0}
+
+
+def test_an_evaluation_without_a_loss_and_without_a_training():
+    (row,) = evaluations([{"eval_accuracy": 0.5, "step": 0}])
+    assert (row.step, row.training_loss, row.metrics) == (0, None, {"accuracy": 0.5})
+
+
+@pytest.mark.parametrize("history", [[], [{"loss": 1.0, "step": 1}], [{"eval_runtime": 1.0, "step": 1}]])
+def test_where_there_is_none(history):
+    assert evaluations(history) == []
+
+
+def test_numbers_become_pythons():
+    values = {"eval_a": np.float32(0.5), "eval_b": np.array(2), "eval_c": "text", "eval_d": [1], "eval_e": True}
+    (row,) = evaluations([{**values, "step": 1}])
+    assert row.metrics == {"a": 0.5, "b": 2}
+    assert [type(value) for value in row.metrics.values()] == [float, int]
+
+
+def test_what_is_about_speed_and_memory_is_left_out():
+    history = [{"eval_loss": 1.0, "eval_mem_cpu_alloc_delta": 5, "eval_model_preparation_time": 0.1, "step": 1}]
+    assert evaluations(history)[0].metrics == {"loss": 1.0}
+
+
+def test_presentation():
+    assert [pretty(name) for name in ("loss", "f1_macro", "rougeL")] == ["Loss", "F1 macro", "RougeL"]
+    values = (0.5, 1.0, 1.23456, 1e-7, 123456.7, 12, float("nan"), 0.0)
+    assert [number(value) for value in values] == ["0.5", "1", "1.2346", "1e-07", "1.235e+05", "12", "nan", "0"]

@@ -1,0 +1,396 @@
+"""The model card: what it says, that the Hub's rules and the client's validators accept it, also offline."""
+
+import importlib.util
+import logging
+import math
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from card_rules import problems_of_card
+from huggingface_hub import ModelCard, constants, metadata_eval_result
+from huggingface_hub.repocard import metadata_load
+from huggingface_hub.utils import get_session
+from tiny import arguments, tiny, told, trainer
+from transformers import GPT2Config, GPT2ForSequenceClassification
+
+from lightrainer import Trainer
+from lightrainer.facade.hub import model_card
+from lightrainer.facade.hub.card_text import MARKER, table
+
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
+
+
+def accuracy(prediction):
+    return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
+
+
+def data(count, split, repo="stanfordnlp/imdb"):
+    """A dataset as if it had come from the Hub."""
+    generator = torch.Generator().manual_seed(1)
+    rows = {
+        "input_ids": torch.randint(0, 20, (count, 5), generator=generator).tolist(),
+        "labels": torch.randint(0, 2, (count,), generator=generator).tolist(),
+    }
+    made = datasets.Dataset.from_dict(rows, split=split)
+    made.info.download_checksums = {f"hf://datasets/{repo}@abc/plain_text/x.parquet": {"num_bytes": 1}}
+    made.info.config_name = "plain_text"
+    return made
+
+
+def classifier(name="openai-community/gpt2"):
+    torch.manual_seed(1)
+    model = GPT2ForSequenceClassification(
+        GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2, pad_token_id=0)
+    )
+    model.config._name_or_path = name
+    return model
+
+
+def fine_tuning(folder, **changes):
+    given = {"train_dataset": data(16, "train"), "eval_dataset": data(6, "test"), "compute_metrics": accuracy}
+    return told(trainer(folder, model=classifier(), **{**given, **EVALUATED, **changes}))
+
+
+def card(folder):
+    return (Path(folder) / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def quick_picture(monkeypatch):
+    monkeypatch.setattr(model_card, "draw_loss_curve", lambda log_history: b"a picture")
+
+
+def test_it_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch):
+    """All of it, from a training with a model of `transformers` and data of the Hub; nobody is asked."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    made = fine_tuning(tmp_path / "my-model", gradient_accumulation_steps=2, weight_decay=0.1)
+    made.train()
+    made.create_model_card(language="en", license="mit", tags="mine")
+    text = card(tmp_path / "my-model")
+    assert "# my-model\n" in text
+    parameters = sum(parameter.numel() for parameter in made.model.parameters())
+    assert f"`GPT2ForSequenceClassification` with {parameters:,} parameters, fine-tuned from" in text
+    assert "[openai-community/gpt2](https://huggingface.co/openai-community/gpt2)" in text
+    assert "on [stanfordnlp/imdb](https://huggingface.co/datasets/stanfordnlp/imdb), in 2 steps" in text
+    assert "| Training | [stanfordnlp/imdb](https://huggingface.co/datasets/stanfordnlp/imdb), train | 16 |" in text
+    assert "| Evaluation | [stanfordnlp/imdb](https://huggingface.co/datasets/stanfordnlp/imdb), test | 6 |" in text
+    for name, value in (("learning_rate", "0.01"), ("total batch size", "8"), ("weight_decay", "0.1"), ("seed", "42")):
+        assert f"| {name} | {value} |" in text
+    for package in ("Python", "lightrainer", "torch", "lightning", "transformers", "datasets"):
+        assert f"| {package} | " in text
+    assert "![Training and evaluation loss over the steps](loss_curve.png)" in text
+    assert (tmp_path / "my-model" / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert problems_of_card(text) == []
+
+
+def test_every_evaluation_is_a_row(tmp_path, quick_picture):
+    made = fine_tuning(tmp_path)
+    made.train()
+    made.create_model_card()
+    logs = [entry for entry in made.state.log_history if "eval_loss" in entry]
+    losses = {entry["step"]: entry["loss"] for entry in made.state.log_history if "loss" in entry}
+    lines = card(tmp_path).splitlines()
+    at = lines.index("| Step | Epoch | Training loss | Evaluation loss | Accuracy |")
+    rows = [[float(cell) for cell in line.strip("| ").split(" | ")] for line in lines[at + 2 : at + 4]]
+    expected = [[e["step"], e["epoch"], losses[e["step"]], e["eval_loss"], e["eval_accuracy"]] for e in logs]
+    assert [row[0] for row in rows] == [2, 4]
+    for row, values in zip(rows, expected, strict=True):
+        assert row == pytest.approx(values, abs=5e-5)
+    assert f"| Accuracy | {rows[-1][-1]:g} |" in card(tmp_path)
+
+
+def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path, quick_picture):
+    """`model-index`, against `huggingface_hub.metadata_eval_result`, and through its own classes and back."""
+    made = fine_tuning(tmp_path / "my-model")
+    made.train()
+    made.create_model_card()
+    last = [entry for entry in made.state.log_history if "eval_loss" in entry][-1]
+    stored = metadata_load(tmp_path / "my-model" / "README.md")
+    assert stored is not None
+    for name, value in (("loss", last["eval_loss"]), ("accuracy", last["eval_accuracy"])):
+        ((result,),) = [
+            [each for each in entry["results"][0]["metrics"] if each["type"] == name] for entry in stored["model-index"]
+        ]
+        expected = metadata_eval_result(
+            model_pretty_name="my-model",
+            task_pretty_name="Text Classification",
+            task_id="text-classification",
+            metrics_pretty_name=name.capitalize(),
+            metrics_id=name,
+            metrics_value=value,
+            dataset_pretty_name="stanfordnlp/imdb",
+            dataset_id="stanfordnlp/imdb",
+            dataset_config="plain_text",
+            dataset_split="test",
+        )["model-index"][0]
+        theirs = expected["results"][0]
+        theirs["metrics"][0].pop("verified")
+        assert stored["model-index"][0]["name"] == expected["name"]
+        ours = stored["model-index"][0]["results"][0]
+        assert (ours["task"], ours["dataset"], result) == (theirs["task"], theirs["dataset"], theirs["metrics"][0])
+    loaded = ModelCard.load(tmp_path / "my-model" / "README.md")
+    assert [result.metric_type for result in loaded.data.eval_results] == ["loss", "accuracy"]  # pyright: ignore
+    again = ModelCard(str(loaded))
+    assert again.data.to_dict() == loaded.data.to_dict() == stored
+    assert {name: stored[name] for name in ("library_name", "base_model", "datasets", "metrics", "pipeline_tag")} == {
+        "library_name": "transformers",
+        "base_model": "openai-community/gpt2",
+        "datasets": ["stanfordnlp/imdb"],
+        "metrics": ["accuracy"],
+        "pipeline_tag": "text-classification",
+    }
+
+
+def test_the_clients_validator_accepts_it(hub, tmp_path, quick_picture, monkeypatch):
+    """`ModelCard.validate` asks the real Hub, which is sent to the stand-in here."""
+    made = fine_tuning(tmp_path)
+    made.train()
+    made.create_model_card(language=["en", "de"], license="apache-2.0")
+    session = get_session()
+    post = session.post
+    redirected = lambda url, **kwargs: post(url.replace("https://huggingface.co", hub.url), **kwargs)  # noqa: E731
+    monkeypatch.setattr(session, "post", redirected)
+    ModelCard.load(tmp_path / "README.md").validate()
+    assert hub.asked("POST /api/validate-yaml")
+    with pytest.raises(ValueError, match="language"):  # negative control: what is wrong would be refused
+        ModelCard("---\nlanguage: English of the North\n---\n").validate()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "problem"),
+    [
+        ("tags: one", "tags"),
+        ("license:", "license"),
+        ("tags:\n- 1", "tags"),
+        ("model-index:\n- name: a\n  results: []", "results"),
+        (
+            "model-index:\n- name: a\n  results:\n  - task: {type: a}\n    metrics: [{type: b, value: 1}]",
+            "dataset.type",
+        ),
+    ],
+)
+def test_the_rules_would_find_it(metadata, problem):
+    """Negative control."""
+    assert any(problem in each for each in problems_of_card(f"---\n{metadata}\n---\n"))
+    assert problems_of_card("no metadata")
+
+
+def test_what_is_given_goes_before_what_is_found(tmp_path, quick_picture):
+    made = fine_tuning(tmp_path)
+    made.train()
+    made.create_model_card(
+        language="de",
+        license="cc0-1.0",
+        tags=["one", "two"],
+        model_name="Another name",
+        finetuned_from="them/base",
+        tasks=["text-classification", "zero-shot-classification"],
+        dataset_tags=["imdb", "squad"],
+        dataset=["IMDB", "SQuAD"],
+        dataset_args=["plain"],
+    )
+    stored = metadata_load(tmp_path / "README.md")
+    assert stored is not None
+    assert (stored["language"], stored["license"], stored["base_model"]) == (["de"], "cc0-1.0", "them/base")
+    assert stored["tags"] == ["one", "two", "generated_from_trainer", "lightrainer"]
+    assert stored["datasets"] == ["imdb", "squad"]
+    index = stored["model-index"][0]
+    assert index["name"] == "Another name"
+    pairs = [(each["task"]["type"], each["dataset"]["name"]) for each in index["results"]]
+    assert pairs == [
+        (task, name) for task in ("text-classification", "zero-shot-classification") for name in ("IMDB", "SQuAD")
+    ]
+    assert index["results"][0]["dataset"]["args"] == "plain"
+    assert problems_of_card(card(tmp_path)) == []
+
+
+def test_a_name_of_the_data_is_enough_for_results(tmp_path, quick_picture):
+    made = trainer(tmp_path, compute_metrics=accuracy, **EVALUATED)
+    made.train()
+    made.create_model_card(tasks="tabular-classification", dataset="Points in a plane")
+    stored = metadata_load(tmp_path / "README.md")
+    assert stored is not None
+    assert stored["model-index"][0]["results"][0]["dataset"] == {
+        "name": "Points in a plane",
+        "type": "Points in a plane",
+    }
+    assert problems_of_card(card(tmp_path)) == []
+
+
+def test_without_data_of_the_hub_there_is_no_index(tmp_path, quick_picture):
+    made = trainer(tmp_path / "plain", **EVALUATED)
+    made.train()
+    made.create_model_card()
+    stored = metadata_load(tmp_path / "plain" / "README.md")
+    assert stored == {"library_name": "lightrainer", "tags": ["generated_from_trainer", "lightrainer"]}
+    text = card(tmp_path / "plain")
+    assert "`Tiny` with 87 parameters, trained from scratch, in 4 steps." in text
+    assert "| Training |  | 16 |" in text
+    assert "transformers |" not in text.partition("### Versions")[0]
+
+
+def test_before_any_training(tmp_path):
+    made = trainer(tmp_path)
+    made.create_model_card()
+    text = card(tmp_path)
+    assert "in 0 steps" in text
+    assert "## Results" not in text
+    assert "loss_curve" not in text
+    assert not (tmp_path / "loss_curve.png").exists()
+
+
+def test_numbers_that_are_none_are_not_in_the_index(tmp_path, quick_picture):
+    values = {"good": 0.5, "bad": math.nan, "worse": math.inf}
+    made = trainer(tmp_path, compute_metrics=lambda prediction: values, **EVALUATED)
+    made.train()
+    made.create_model_card(tasks="text-classification", dataset="mine")
+    stored = metadata_load(tmp_path / "README.md")
+    assert stored is not None
+    assert [each["type"] for each in stored["model-index"][0]["results"][0]["metrics"]] == ["loss", "good"]
+    assert "| Bad | nan |" in card(tmp_path)
+
+
+def test_it_is_about_the_best_model_where_that_is_loaded(tmp_path, quick_picture):
+    values = iter([0.9, 0.1])
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "good", "save_strategy": "steps", "save_steps": 2}
+    made = trainer(tmp_path, compute_metrics=lambda prediction: {"good": next(values)}, **best, **EVALUATED)
+    made.train()
+    made.create_model_card()
+    text = card(tmp_path)
+    assert "On the evaluation set, after step 2:" in text
+    assert "| Good | 0.9 |" in text
+    assert "| **2** | " in text
+    assert "This is the model of step 2, the best one." in text
+
+
+def test_several_evaluation_sets(tmp_path, quick_picture):
+    sets = {"one": data(6, "test"), "two": data(4, "test", repo="them/reviews")}
+    made = fine_tuning(tmp_path, eval_dataset=sets)
+    made.train()
+    made.create_model_card()
+    assert "| Step | Epoch | Training loss | One loss | One accuracy | Two loss | Two accuracy |" in card(tmp_path)
+    stored = metadata_load(tmp_path / "README.md")
+    assert stored is not None
+    results = {each["dataset"]["type"]: each["metrics"] for each in stored["model-index"][0]["results"]}
+    last = {key: value for entry in made.state.log_history for key, value in entry.items()}
+    assert {name: metrics[1]["value"] for name, metrics in results.items()} == {
+        "stanfordnlp/imdb": last["eval_one_accuracy"],
+        "them/reviews": last["eval_two_accuracy"],
+    }
+
+
+@pytest.mark.parametrize("name", ["", "a/b/c", "../model", "./model"])
+def test_a_model_from_nowhere_has_no_base(tmp_path, quick_picture, name):
+    made = fine_tuning(tmp_path)
+    made.model.config._name_or_path = name
+    made.create_model_card()
+    assert "base_model" not in card(tmp_path)
+
+
+def test_a_model_from_a_folder_has_no_base(tmp_path, quick_picture, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "local").mkdir()
+    made = fine_tuning(tmp_path / "out")
+    made.model.config._name_or_path = "local"
+    made.create_model_card()
+    assert "base_model" not in card(tmp_path / "out")
+
+
+def test_the_license_is_that_of_the_base_model(hub, tmp_path, quick_picture):
+    hub.make("openai-community/gpt2", **{"README.md": b"---\nlicense: bsd\n---\n"})
+    made = fine_tuning(tmp_path)
+    made.create_model_card()
+    assert "license: bsd\n" in card(tmp_path)
+    made.create_model_card(license="mit")
+    assert "license: mit\n" in card(tmp_path)
+
+
+def test_a_hub_that_is_not_there_keeps_nobody_from_writing(hub, tmp_path, quick_picture):
+    hub.break_off("GET")
+    fine_tuning(tmp_path).create_model_card()
+    assert "license" not in card(tmp_path)
+
+
+def test_tags_of_an_older_card_are_kept(tmp_path, quick_picture):
+    (tmp_path / "README.md").write_text("---\ntags:\n- theirs\n- lightrainer\n---\nOld.\n")
+    made = trainer(tmp_path)
+    made.create_model_card(tags="mine")
+    stored = metadata_load(tmp_path / "README.md")
+    assert stored is not None
+    assert stored["tags"] == ["mine", "generated_from_trainer", "lightrainer", "theirs"]
+    assert "Old." not in card(tmp_path)
+
+
+def test_an_older_card_that_cannot_be_read_is_replaced(tmp_path, quick_picture, caplog):
+    (tmp_path / "README.md").write_text("---\ntags: [\n---\n")
+    with caplog.at_level(logging.WARNING, "lightrainer"):
+        trainer(tmp_path).create_model_card()
+    assert "are not kept" in caplog.text
+    assert MARKER in card(tmp_path)
+
+
+def test_without_matplotlib_there_is_no_picture(tmp_path, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(model_card, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+    made = trainer(tmp_path)
+    made.train()
+    made.create_model_card()
+    assert "loss_curve" not in card(tmp_path)
+
+
+def test_only_the_first_process_writes(tmp_path):
+    class Second(Trainer):
+        def is_world_process_zero(self):
+            return False
+
+    trainer(tmp_path, cls=Second).create_model_card()
+    assert not (tmp_path / "README.md").exists()
+
+
+def test_an_adapter_writes_its_part(tmp_path, quick_picture, monkeypatch):
+    """A stand-in for PEFT, which is not there: what counts is that the adapter's own method has the last word."""
+    import sys
+    from types import SimpleNamespace
+
+    class Adapter(torch.nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base = base
+
+        def forward(self, x, labels=None):
+            return self.base(x, labels)
+
+        def get_base_model(self):
+            return self.base
+
+        def create_or_update_model_card(self, folder):
+            path = Path(folder) / "README.md"
+            path.write_text(path.read_text() + "\nOf the adapter.\n")
+
+    peft = SimpleNamespace(PeftModel=Adapter, PeftMixedModel=Adapter)
+    made = trainer(tmp_path, model=Adapter(tiny()))
+    monkeypatch.setitem(sys.modules, "peft", peft)
+    made.create_model_card()
+    assert "library_name: peft" in card(tmp_path)
+    assert "`Tiny` with" in card(tmp_path)
+    assert card(tmp_path).endswith("Of the adapter.\n")
+
+
+def test_a_table_holds_anything():
+    assert table(("a", "b"), [("x|y", "two\nlines")]) == "| a | b |\n| --- | --- |\n| x\\|y | two lines |\n"
+
+
+def test_arguments_away_from_the_usual_are_said(tmp_path, quick_picture):
+    args = arguments(tmp_path, optim="adafactor", label_smoothing_factor=0.1, max_steps=3, bf16=True)
+    trainer(tmp_path, args=args).create_model_card()
+    text = card(tmp_path)
+    rows = (
+        "| optim | adafactor |",
+        "| label_smoothing_factor | 0.1 |",
+        "| max_steps | 3 |",
+        "| precision | mixed, bfloat16 |",
+    )
+    assert all(row in text for row in rows)
+    assert "neftune" not in text

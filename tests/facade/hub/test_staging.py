@@ -1,0 +1,132 @@
+"""What one upload consists of: fixed when it begins, whatever happens to the files it was made of."""
+
+import os
+import shutil
+
+import pytest
+from huggingface_hub.utils import filter_repo_objects
+from tiny import files
+
+from lightrainer.facade.hub import staging
+from lightrainer.facade.hub.staging import NOT_UPLOADED, Stage
+
+CHECKPOINT = {
+    "model.safetensors": b"weights",
+    "config.json": b"{}",
+    "1_Pooling/config.json": b"{1}",
+    "optimizer.pt": b"moments",
+    "rng_state_1.pth": b"dice",
+    "trainer_state.json": b"{}",
+    "_manifest.json": b"{}",
+}
+OUTPUT = {
+    "model.safetensors": b"older weights",
+    "model-00001-of-00002.safetensors": b"a shard",
+    "notes.txt": b"notes",
+    "runs/x.tfevents.1": b"events",
+    ".gitattributes": b"lfs",
+    ".git/HEAD": b"ref",
+    "_private.txt": b"no",
+    "checkpoint-1/model.safetensors": b"no",
+    "run-0/checkpoint-1/model.safetensors": b"no",
+    ".checkpoint-9.partial-a-1-1/model.safetensors": b"no",
+    "last-checkpoint/model.safetensors": b"no",
+}
+UPLOADED = [
+    ".gitattributes",
+    "1_Pooling/config.json",
+    "config.json",
+    "model.safetensors",
+    "notes.txt",
+    "runs/x.tfevents.1",
+]
+
+
+def write(folder, contents):
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+@pytest.fixture
+def out(tmp_path):
+    write(tmp_path / "out", OUTPUT)
+    write(tmp_path / "out" / "checkpoint-2", CHECKPOINT)
+    return tmp_path / "out"
+
+
+def test_the_model_of_the_checkpoint_and_the_rest_of_the_folder(out):
+    stage = Stage(out / "checkpoint-2", out)
+    root = stage.fill()
+    assert files(root) == UPLOADED
+    assert (root / "model.safetensors").read_bytes() == b"weights"
+    assert files(stage.checkpoint) == sorted(CHECKPOINT)
+    stage.remove()
+    assert [path for path in out.iterdir() if "hub-upload" in path.name] == []
+
+
+def test_a_checkpoint_that_is_deleted_meanwhile(out):
+    stage = Stage(out / "checkpoint-2", out)
+    shutil.rmtree(out / "checkpoint-2")
+    assert files(stage.fill()) == UPLOADED
+
+
+def test_nothing_of_the_checkpoint_is_copied_and_nothing_that_grows_is_linked(out, monkeypatch):
+    monkeypatch.setattr(staging, "_BYTES_TO_LINK", 0)
+    stage = Stage(out / "checkpoint-2", out)
+    root = stage.fill()
+
+    def same_file(name, other):
+        return os.path.samefile(root / name, other / name)
+
+    assert same_file("model.safetensors", out / "checkpoint-2")
+    assert same_file("notes.txt", out)
+    assert not same_file("runs/x.tfevents.1", out)
+    monkeypatch.undo()
+    stage = Stage(out / "checkpoint-2", out)
+    assert not os.path.samefile(stage.fill() / "notes.txt", out / "notes.txt")
+
+
+def test_a_disk_without_links_gets_copies(out, monkeypatch):
+    def no_link(source, target):
+        raise OSError("not on this file system")
+
+    monkeypatch.setattr(os, "link", no_link)
+    stage = Stage(out / "checkpoint-2", out)
+    assert files(stage.fill()) == UPLOADED
+    assert not os.path.samefile(stage.root / "model.safetensors", out / "checkpoint-2" / "model.safetensors")
+
+
+def test_a_new_card_does_not_change_that_of_the_checkpoint(out):
+    """Both are the same file at first."""
+    from lightrainer.facade.hub.model_card import _write
+
+    write(out / "checkpoint-2", {"README.md": b"of the checkpoint"})
+    stage = Stage(out / "checkpoint-2", out)
+    _write(stage.fill() / "README.md", b"new")
+    assert (stage.root / "README.md").read_bytes() == b"new"
+    assert (out / "checkpoint-2" / "README.md").read_bytes() == b"of the checkpoint"
+
+
+def test_a_file_that_vanishes_is_left_out(out, monkeypatch):
+    stage = Stage(out / "checkpoint-2", out)
+    found = staging._files(out)
+    names = list(found)
+    (out / "notes.txt").unlink()
+    monkeypatch.setattr(staging, "_files", lambda folder: iter(names) if folder == out else iter(()))
+    assert "notes.txt" not in files(stage.fill())
+
+
+def test_one_that_cannot_be_made_leaves_nothing(out, monkeypatch):
+    monkeypatch.setattr(staging, "_link", lambda *_: (_ for _ in ()).throw(PermissionError("no")))
+    with pytest.raises(PermissionError):
+        Stage(out / "checkpoint-2", out)
+    assert [path for path in out.iterdir() if "hub-upload" in path.name] == []
+
+
+def test_the_whole_folder_is_uploaded_by_the_same_rules(out):
+    """As `huggingface_hub` reads the patterns; weights are those that were just saved, and go along."""
+    Stage(out / "checkpoint-2", out)
+    kept = filter_repo_objects(files(out), ignore_patterns=[*NOT_UPLOADED, ".git/*"])
+    own = [".gitattributes", "model-00001-of-00002.safetensors", "model.safetensors", "notes.txt", "runs/x.tfevents.1"]
+    assert list(kept) == own

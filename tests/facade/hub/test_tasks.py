@@ -1,0 +1,80 @@
+"""The task of a model, told by its name and by what it is given."""
+
+import pytest
+import transformers
+from tiny import Tiny
+from torch import nn
+from transformers import modelcard
+
+from lightrainer.facade.hub.tasks import TASK_NAMES, task_of
+
+
+def named(name, **attributes):
+    return type(name, (), attributes)()
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    {
+        "GPT2LMHeadModel": "text-generation",
+        "LlamaForCausalLM": "text-generation",
+        "BertForMaskedLM": "fill-mask",
+        "XLMWithLMHeadModel": "fill-mask",
+        "MyForSequenceClassification": "text-classification",
+        "T5ForConditionalGeneration": "text2text-generation",
+        "ViTForImageClassification": "image-classification",
+        "Wav2Vec2ForCTC": "automatic-speech-recognition",
+        "TapasForQuestionAnswering": "table-question-answering",
+        "Anything": None,
+    }.items(),
+)
+def test_a_name_tells(name, task):
+    assert task_of(named(name)) == task
+
+
+@pytest.mark.parametrize(
+    ("cls", "config", "task"),
+    [
+        ("Wav2Vec2ForSequenceClassification", {"hidden_size": 16, "num_hidden_layers": 1}, "audio-classification"),
+        ("WhisperForConditionalGeneration", {"d_model": 16}, "automatic-speech-recognition"),
+        ("T5ForConditionalGeneration", {"d_model": 16, "num_layers": 1}, "text2text-generation"),
+    ],
+)
+def test_what_a_model_is_given_tells_the_rest(cls, config, task):
+    """Without its weights: only the class and its configuration are asked."""
+    kind = getattr(transformers, cls)
+    model = kind.__new__(kind)
+    nn.Module.__init__(model)
+    model.config = kind.config_class(**config)
+    assert task_of(model) == task
+
+
+def test_images_and_sound_beside_text():
+    images = type("Config", (), {"vision_config": {}})()
+    assert task_of(named("LlavaForConditionalGeneration", config=images)) == "image-text-to-text"
+    assert task_of(named("GitForCausalLM", config=images)) == "image-text-to-text"
+    assert task_of(named("CLIPForImageClassification", config=images)) == "image-classification"
+    sound = type("Config", (), {"audio_config": {}})()
+    assert task_of(named("VoxtralForConditionalGeneration", config=sound)) == "automatic-speech-recognition"
+
+
+def test_a_plain_model_has_none():
+    assert task_of(Tiny()) is None
+
+
+def test_most_names_of_the_reference_are_told_as_there():
+    """Its tables of classes, by name alone; what is left are models of images and sound, and what has no ending."""
+    tables = {task: set(modelcard._get_mapping_values(table)) for task, table in modelcard.TASK_MAPPING.items()}
+    last = {name: task for task, names in tables.items() for name in names}
+    wrong = {name: task for name, task in last.items() if task_of(named(name)) != task}
+    assert len(last) > 500
+    assert len(wrong) / len(last) < 0.16
+    text = {"text-generation", "fill-mask", "text-classification", "token-classification", "question-answering"}
+    assert [name for name, task in wrong.items() if task in text] == ["BertGenerationDecoder"]
+
+
+def test_every_task_has_a_name():
+    from lightrainer.facade.hub.tasks import _ENDINGS, _OF_IMAGES, _OF_SOUND
+
+    told = {*_ENDINGS.values(), *_OF_IMAGES.values(), *_OF_SOUND.values()}
+    assert told <= set(TASK_NAMES)
