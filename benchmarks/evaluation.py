@@ -45,12 +45,12 @@ class Wide(nn.Module):
 
 
 class Ragged(Wide):
-    """Its logits are up to an eighth shorter, another length for each batch."""
+    """Its logits are up to an eighth shorter, another length for each batch; the first ones are the shortest."""
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         """Logits of shape (batch, up to classes)."""
         outputs = super().forward(x, labels)
-        shorter = int(x[0]) // BATCH * 7919 % (CLASSES // 8)
+        shorter = CLASSES // 8 - int(x[0]) // BATCH * 7919 % (CLASSES // 8)
         return {"loss": outputs["loss"], "logits": outputs["logits"][:, : CLASSES - shorter].clone()}
 
 

@@ -76,9 +76,10 @@ class Evaluation:
         self.live = LiveMetrics(trainer) if consists_of_metrics(trainer.compute_metrics) else None
         self.batchwise = args.batch_eval_metrics and self.live is None
         self.keep = description == "Prediction" or not (self.batchwise or self.live is not None)
-        rows = _expected_samples(feed.loader)
+        self.expected = _expected_samples(feed.loader)
         self.losses = LossCollector(args.eval_do_concat_batches)
-        kind = ObjectCollector if args.eval_use_gather_object else functools.partial(BatchCollector, rows=rows)
+        joining = functools.partial(BatchCollector, rows=self.expected)
+        kind = ObjectCollector if args.eval_use_gather_object else joining
         self.predictions, self.labels, self.inputs = (kind(args.eval_do_concat_batches) for _ in range(3))
         self.alone = trainer.accelerator.num_processes == 1
         self.batch_size = args.eval_batch_size
@@ -100,13 +101,13 @@ class Evaluation:
     def _step(self, batch: Any) -> dict[str, Any]:
         trainer, args = self.trainer, self.trainer.args
         self._tell_accelerator_where_it_ends()
-        self.seen += find_batch_size(batch) or 0
-        model = to_call(trainer.model, trainer.model_wrapped)
+        if self.steps == 0:
+            self._begin(batch)
+        if not self.expected:
+            self.seen += find_batch_size(batch) or 0
         loss, logits, labels = trainer.prediction_step(
-            model, batch, self.prediction_loss_only, ignore_keys=self.ignore_keys
+            self.model, batch, self.prediction_loss_only, ignore_keys=self.ignore_keys
         )
-        if self.steps == 0 and isinstance(batch, Mapping):
-            self.columns = list(batch)
         self.found_labels = self.found_labels or loss is not None or labels is not None
         outputs = {"loss": loss, "predictions": logits, "label_ids": labels}
         inputs = None
@@ -127,6 +128,11 @@ class Evaluation:
         elif args.eval_accumulation_steps is not None and self.steps % args.eval_accumulation_steps == 0:
             self._to_host()
         return outputs
+
+    def _begin(self, batch: Any) -> None:
+        """What is asked once: the strategy has set up the model by now."""
+        self.model = to_call(self.trainer.model, self.trainer.model_wrapped)
+        self.columns = list(batch) if isinstance(batch, Mapping) else None
 
     def result(self) -> EvalLoopOutput:
         """Arrays and metrics over all samples, made at the first call."""
@@ -159,8 +165,8 @@ class Evaluation:
 
     def _tell_accelerator_where_it_ends(self) -> None:
         accelerator, loader = self.trainer.accelerator, self.feed.loader
-        accelerator.end_of_dataloader = self.feed.is_last.popleft() if self.feed.is_last else False
-        accelerator.remainder = getattr(loader, "remainder", -1)
+        ends = accelerator.end_of_dataloader = self.feed.is_last.popleft() if self.feed.is_last else False
+        accelerator.remainder = getattr(loader, "remainder", -1) if ends else -1
 
     def _main_input(self, batch: Any) -> Any:
         name = getattr(self.trainer.model, "main_input_name", "input_ids")

@@ -80,7 +80,11 @@ class RunPlan:
             ("launcher", "Trainer(devices=, num_nodes=)", f"{self.devices}, {self.num_nodes}"),
             *self.strategy.rows(),
             ("bf16, fp16", "Trainer(precision=)", self.precision),
-            ("num_train_epochs, max_steps", "Trainer(max_epochs=), the last step", f"{self.epochs:g}, {self.max_steps}"),
+            (
+                "num_train_epochs, max_steps",
+                "Trainer(max_epochs=), the last step",
+                f"{self.epochs:g}, {self.max_steps}",
+            ),
             ("gradient_accumulation_steps", "micro-batches in a batch", str(self.micro_batches)),
             ("max_grad_norm", "clipping before the step", f"{self.max_grad_norm:g}" if self.max_grad_norm else "none"),
             ("optim, adam_*, weight_decay", "configure_optimizers()", _described(self.optimizer)),

@@ -13,11 +13,11 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..lightning_modules import engine
-from ..lightning_modules.losses import LossMeter
 from ..lightning_modules.out_of_memory import MemoryPact, explained
 from ..lightning_modules.sharding import is_sharded, unsynchronised
 from .memory_advice import advice_for_training
 from .models import accepted_arguments, to_call
+from .running_loss import RunningLoss
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer as LightningTrainer
@@ -63,11 +63,10 @@ class TrainingRun:
         self.trial = trial
         self.ignore_keys = ignore_keys
         self.start_time = time.time()
-        self.losses = LossMeter(trainer.args.logging_nan_inf_filter)
-        self.total_loss = 0.0
-        self.first_step = self.last_logged = trainer.state.global_step
+        self.losses = RunningLoss(trainer)
         self.grad_norm: torch.Tensor | float | None = None
         self.learning_rate: float | None = None
+        self.of_last_step: tuple[float | None, float | None] = (None, None)
         self.seen_in_epoch = 0
         self.epoch_ended = False
         self.stepped = False
@@ -98,6 +97,28 @@ class TrainingRun:
         if self.windows.on_positioned is not None:
             self.windows.on_positioned()
         self.train_end()
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether nothing is left to do in this epoch but to save: what was due at its end is done."""
+        return self.epoch_ended and self.evaluation is None
+
+    @property
+    def next_position(self) -> tuple[int, int]:
+        """Epoch, and windows of it that are done, where a training goes on that is saved now."""
+        windows = self.windows
+        cut_short = windows.is_cut_short and not self.trainer.control.should_epoch_stop
+        return (windows.epoch, windows.done) if cut_short or not self.epoch_is_over else (windows.epoch + 1, 0)
+
+    def progress(self) -> dict[str, Any]:
+        """What the next logs are made of, for `take_up_progress`."""
+        norm = self.grad_norm.item() if isinstance(self.grad_norm, torch.Tensor) else self.grad_norm
+        return {"losses": self.losses.state_dict(), "grad_norm": norm, "learning_rate": self.learning_rate}
+
+    def take_up_progress(self, progress: dict[str, Any]) -> None:
+        """Let the logs go on where those of an interrupted training ended."""
+        self.losses.load_state_dict(progress["losses"])
+        self.of_last_step = progress["grad_norm"], progress["learning_rate"]
 
     @property
     def stopping(self) -> bool:
@@ -133,9 +154,11 @@ class TrainingRun:
         self.model = to_call(trainer.model, trainer.model_wrapped)
         self.sharded = is_sharded(self.model)
         self._take_optimizer_step = engine.stepper(self.lightning_trainer, self.module.optimizers())
-        self.grad_norm = self.learning_rate = None
+        self.grad_norm, self.learning_rate = self.of_last_step if self.windows.is_at_end else (None, None)
         wrapper: Any = self.lightning_trainer.strategy.model
         self._ddp = wrapper if hasattr(wrapper, "require_forward_param_sync") else None
+        if trainer.state.global_step >= self.length.max_steps:  # only the end of the epoch is left
+            trainer.control.should_training_stop = True
         trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
 
     def step_begin(self, window: Window) -> None:
@@ -224,27 +247,12 @@ class TrainingRun:
             self.evaluation = outer
         self.evaluated_last = True
 
-    def take_loss(self) -> float:
-        """The training loss since the last call, summed, the mean over all processes."""
-        loss = self.losses.take()
-        if self.losses.not_finite:
-            logger.warning(
-                "%s losses since step %s were NaN or infinite%s.",
-                self.losses.not_finite,
-                self.last_logged,
-                "; logging_nan_inf_filter leaves them out of the logs" if self.losses.skip_not_finite else "",
-            )
-        if self.trainer.args.world_size > 1:
-            loss = self.trainer.accelerator.gather(torch.tensor(loss, device=self.trainer.args.device)).mean().item()
-        self.total_loss += loss
-        return loss
-
     def _micro_step(self, inputs: Any, items: Any) -> torch.Tensor:
         trainer = self.trainer
         known = accepted_arguments(trainer.training_step, num_items_in_batch=items)
         with explained(lambda: advice_for_training(trainer.args, inputs)):
             loss = trainer.training_step(self.model, inputs, **known)
-        self.losses.add(loss, trainer.state.global_step - self.last_logged)
+        self.losses.add(loss)
         trainer.current_flos += float(trainer.floating_point_ops(inputs))
         trainer._track_num_input_tokens(inputs)
         return loss

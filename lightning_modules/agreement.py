@@ -38,6 +38,12 @@ class AgreedSampler(Sampler[int]):
     def seed(self, state: torch.Tensor) -> None:
         self.sampler.generator.set_state(state)
 
+    @property
+    def next_seed(self) -> torch.Tensor | None:
+        """The `seed` of an iteration that would begin now."""
+        own = self.sampler.generator
+        return None if own is None else own.get_state()
+
     def __len__(self) -> int:
         return len(self.sampler)
 

@@ -33,6 +33,8 @@ class DispatchLoader(EpochLoader):
         kwargs: see `EpochLoader`; batches come in turn, one for each process.
     """
 
+    reports_workers = False
+
     def __init__(self, dataset: Any, *, rank: int, world_size: int, **kwargs: Any) -> None:
         self._draws_once = kwargs.get("persistent_workers", False)
         if rank > 0:
@@ -54,9 +56,6 @@ class DispatchLoader(EpochLoader):
         if self.drops_last or self.total is not None:
             return super().remainder
         return self._count if self.end_of_loader else -1
-
-    def track(self) -> None:
-        """What is read ahead has gone to other processes: on a resumption it is read again."""
 
     def _batches(self) -> Iterator[Any]:
         if self.rank == 0:

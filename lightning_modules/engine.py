@@ -218,20 +218,35 @@ class LeanEvaluationLoop(_EvaluationLoop):
     With a Lightning callback, another precision or several processes it is Lightning's in every respect.
     """
 
+    module_step: Callable[[Any, int], Any] | None = None
+
     def _evaluation_step(
         self, batch: Any, batch_idx: int, dataloader_idx: int, dataloader_iter: Iterator[Any] | None
     ) -> None:
-        trainer, module, progress = self.trainer, self.trainer.lightning_module, self.batch_progress
-        if not (nobody_listens(trainer) and isinstance(module, LeanModule)):
+        if batch_idx == 0:
+            self.look_who_is_there()
+        if self.module_step is None:
             super()._evaluation_step(batch, batch_idx, dataloader_idx, dataloader_iter)
             return
+        progress = self.batch_progress
         progress.increment_ready()
         progress.increment_started()
-        (module.test_step if trainer.testing else module.validation_step)(batch, batch_idx)
+        self.module_step(batch, batch_idx)
         progress.increment_processed()
         progress.increment_completed()
         self._has_run = True
         self._seen_batches_per_dataloader[dataloader_idx] += 1
+
+    def look_who_is_there(self) -> None:
+        """Find out, once a run, whether the step of the module is all that there is to do."""
+        trainer, module = self.trainer, self.trainer.lightning_module
+        alone = nobody_listens(trainer) and isinstance(module, LeanModule)
+        self.module_step = (module.test_step if trainer.testing else module.validation_step) if alone else None
+
+    def teardown(self) -> None:
+        """End a run."""
+        super().teardown()
+        self.module_step = None
 
 
 class LeanPrecision(Precision):

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from .collect import find_batch_size
 from .reading import NOTHING, Reading, Resumption
 from .samplers import IterableShard, SkippingBatchSampler
-from .worker_states import ReportingCollate
+from .streams import is_resumable
+from .worker_states import ENDED, ReportingCollate
 
 
 class EpochLoader(DataLoader):
@@ -29,6 +30,9 @@ class EpochLoader(DataLoader):
         kwargs: as for `torch.utils.data.DataLoader`.
     """
 
+    reports_workers = True
+    """Whether the batches of a tracked loader may tell how they left their workers, or the stream they are from."""
+
     def __init__(
         self, dataset: Any, *, total: int | None, samples_per_round: int, drops_last: bool = False, **kwargs: Any
     ) -> None:
@@ -43,6 +47,7 @@ class EpochLoader(DataLoader):
         self.tracked = False
         self._reading = Reading()
         self._resumption: Resumption | None = None
+        self._reporting: ReportingCollate | None = None
 
     @property
     def whole_dataset(self) -> Any:
@@ -82,14 +87,19 @@ class EpochLoader(DataLoader):
             self.skip_batches = batches
 
     @property
-    def order_seed(self) -> int | None:
-        """The seed of the order, where it depends on that and the epoch alone."""
+    def order_seed(self) -> Any:
+        """What gives the order of this iteration, where that is not the global generator."""
         return getattr(getattr(self.batch_sampler, "sampler", None), "seed", None)
 
     @order_seed.setter
-    def order_seed(self, seed: int | None) -> None:
+    def order_seed(self, seed: Any) -> None:
         if seed is not None and self.order_seed is not None:
             self.batch_sampler.sampler.seed = seed  # type: ignore[union-attr]
+
+    @property
+    def next_order_seed(self) -> Any:
+        """What gives the order of the next one."""
+        return getattr(getattr(self.batch_sampler, "sampler", None), "next_seed", self.order_seed)
 
     def track(self) -> None:
         """Keep what `state_dict` needs, from the next iteration on."""
@@ -117,20 +127,38 @@ class EpochLoader(DataLoader):
         """Whether there are persistent workers already, whose seed need not be drawn any more."""
         return self.persistent_workers and self._iterator is not None
 
-    def had_workers(self) -> None:
-        """Draw no seed for the persistent workers, as before this process there were some already."""
-        if self.persistent_workers:
+    def end_workers(self) -> None:
+        """End persistent workers now. Left to the garbage collector, each of them takes torch five seconds."""
+        self._iterator = None
+
+    @property
+    def stream_state(self) -> Any:
+        """Where a stream that can tell is, `ENDED` at its end; None where it cannot, or is read by others."""
+        if self._reporting is None or self.num_workers > 0 or not is_resumable(self.dataset):
+            return None
+        dataset: Any = self.dataset
+        return ENDED if self._reporting.was_short else dataset.state_dict()
+
+    @property
+    def worker_states(self) -> dict[str, Any] | None:
+        """How the persistent workers were left, for `had_workers`; None if there are none, and no seed was drawn."""
+        return self._reading.worker_states(self) if self.has_workers else None
+
+    def had_workers(self, states: dict[str, Any] | None) -> None:
+        """Begin as if there had been persistent workers before: draw no seed for them, and let them go on so.
+
+        Args:
+            states: `worker_states`.
+        """
+        if self.persistent_workers and states is not None:
+            states = {**states, "last": None}
             begun = {"epoch": self.epoch, "handed_out": 0, "start": None, "renewed": False, "seed": None}
-            self._resumption = Resumption(begun, None)
+            self._resumption = Resumption({**begun, "workers": states, "workers_at_start": states}, None)
 
     def begin_epoch_after(self, state: dict[str, Any]) -> None:
         """Begin the next epoch as after one that ended in this `state_dict`: persistent workers go on as they were."""
-        self.order_seed = state["seed"]
-        workers = state.get("workers")
-        if self.persistent_workers and workers is not None:
-            workers = {**workers, "last": None}
-            begun = {"epoch": self.epoch, "handed_out": 0, "start": None, "renewed": False, "seed": None}
-            self._resumption = Resumption({**begun, "workers": workers, "workers_at_start": workers}, None)
+        self.order_seed = state["next_seed"]
+        self.had_workers(state.get("workers"))
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator is all that a loop needs
         resumption, self._resumption = self._resumption, None
@@ -158,8 +186,13 @@ class EpochLoader(DataLoader):
     def _batches(self) -> Iterator[Any]:
         """The batches of this process, one after the other; in a tracked loader, workers tell how they were left."""
         given = self.collate_fn
-        if self.tracked and self.num_workers > 0:
-            self.collate_fn = ReportingCollate(given, self.batch_size if self._auto_collation else None)
+        if (
+            self.tracked
+            and self.reports_workers
+            and (self.num_workers > 0 or isinstance(self.dataset, IterableDataset))
+        ):
+            self._reporting = ReportingCollate(given, self.batch_size if self._auto_collation else None)
+            self.collate_fn = self._reporting
         try:
             return super().__iter__()
         finally:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 PADDING = -100
 GROWTH = 1.125  # what a growing array may be too large by; the memory is moved by the system, not copied
+CHUNK = 2**20  # bytes that are moved at a time
 APART = "Set `eval_do_concat_batches=False` to get them batch by batch."
 
 
 class GrowingArray:
-    """As `nested_concat` over arrays, but each value is written once, to where it stays.
+    """As `nested_concat` over arrays, but in one piece of memory, which is never there twice.
 
-    A wider batch begins a new array, in which room for the rows before it is left; they move there at the end. Memory
-    that has not been written to is none, so the most that is ever used is what the result takes.
+    Rows lie one after the other, as long as the longest batch so far. Where a longer one comes, the rows before it stay
+    as they are, and are spread out at the end, the last ones first. So each value is written twice at most, and memory
+    is no larger than the result, but for what it may be too large by while it grows.
 
     Args:
         rows: how many rows are expected; None if that is unknown. More and fewer are fine.
@@ -26,10 +29,16 @@ class GrowingArray:
     def __init__(self, rows: int | None = None, padding: float = PADDING) -> None:
         self.expected = rows or 0
         self.padding = padding
+        self._begin()
+
+    def _begin(self) -> None:
+        self._flat: np.ndarray | None = None
+        self._shape: tuple[int, ...] = ()
+        """Of one row; its first dimension is that of the longest one."""
         self._rows = 0
-        self._array: np.ndarray | None = None
-        self._narrower: list[tuple[int, np.ndarray]] = []
-        """First row, and an array whose rows from there on are not yet in `_array`."""
+        self._used = 0
+        self._pieces: list[_Piece] = []
+        """Rows of one length each; the last one has the length of `_shape`."""
 
     def add(self, batch: Any) -> None:
         """Write a batch: shape (samples,) or (samples, length, ...); the length may differ from batch to batch.
@@ -41,52 +50,70 @@ class GrowingArray:
         if not isinstance(batch, np.ndarray):
             raise TypeError(_not_an_array(batch))
         batch = np.atleast_1d(batch)
-        array = self._room_for(batch)
-        rows = slice(self._rows, self._rows + len(batch))
-        self._write(array[rows], batch)
-        self._rows = rows.stop
+        self._make_ready_for(batch)
+        assert self._flat is not None
+        used = self._used + len(batch) * math.prod(self._shape)
+        if used > len(self._flat):
+            self._flat = _resized(self._flat, max(used, int(GROWTH * len(self._flat))))
+        self._write(self._flat[self._used : used].reshape(len(batch), *self._shape), batch)
+        self._rows, self._used = self._rows + len(batch), used
 
     def result(self) -> np.ndarray:
         """All rows, handed over: the next batch begins a new array."""
-        array, rows = self._array, self._rows
-        assert array is not None, "a growing array begins with a batch"
-        while self._narrower:
-            first, narrower = self._narrower.pop()
-            self._write(array[first : len(narrower)], narrower[first:])
-            del narrower  # before the next one is copied
-        self._array, self._rows = None, 0
-        return _resized(array, rows)
+        assert self._flat is not None, "a growing array begins with a batch"
+        shape = (self._rows, *self._shape)
+        flat = _resized(self._flat, max(self._used, math.prod(shape)))
+        if len(self._pieces) > 1:
+            self._spread_out(flat)
+        flat = _resized(flat, math.prod(shape))
+        self._begin()
+        return flat.reshape(shape)
 
-    def _room_for(self, batch: np.ndarray) -> np.ndarray:
-        array, needed = self._array, self._rows + len(batch)
-        if array is None:
-            self._array = _new(max(self.expected, needed), needed, batch.shape[1:], batch.dtype)
-            return self._array
-        _require_joinable(array.shape, batch.shape)
-        rest, dtype = array.shape[1:], array.dtype
-        if batch.shape[1:] == rest:
-            dtype = np.promote_types(dtype, batch.dtype)
-        elif batch.shape[1] > array.shape[1]:
-            rest = batch.shape[1:]
-        if (rest, dtype) != (array.shape[1:], array.dtype):
-            self._put_aside(array)
-            array = _new(max(len(array), needed), needed, rest, dtype)
-        elif needed > len(array):
-            array = _resized(array, max(needed, int(GROWTH * len(array))))
-        self._array = array
-        return array
+    def _make_ready_for(self, batch: np.ndarray) -> None:
+        shape = batch.shape[1:]
+        if self._flat is None:
+            self._shape = shape
+            self._flat = _new(max(self.expected, len(batch)), len(batch), shape, batch.dtype)
+            self._pieces = [_Piece(0, 0, shape)]
+            return
+        _require_joinable(self._shape, shape)
+        dtype = self._flat.dtype
+        if shape == self._shape and np.promote_types(dtype, batch.dtype) != dtype:
+            self._flat = self._flat[: self._used].astype(np.promote_types(dtype, batch.dtype))
+        elif shape != self._shape and shape[0] > self._shape[0]:
+            self._shape = shape
+            self._pieces.append(_Piece(self._rows, self._used, shape))
 
-    def _put_aside(self, array: np.ndarray) -> None:
-        first = len(self._narrower[-1][1]) if self._narrower else 0
-        self._narrower.append((first, _resized(array, self._rows)))
+    def _spread_out(self, flat: np.ndarray) -> None:
+        """Bring all rows to the length of the longest one, where they are: from the last to the first."""
+        row = math.prod(self._shape)
+        end = self._rows
+        for piece in reversed(self._pieces):
+            length = math.prod(piece.shape)
+            step = max(1, CHUNK // max(1, row * flat.itemsize))
+            for last in range(end, piece.row, -step):
+                first = max(piece.row, last - step)
+                start, stop = (piece.start + (number - piece.row) * length for number in (first, last))
+                # numpy sees that these may overlap, and then goes by way of a copy of the few rows.
+                rows = flat[first * row : last * row].reshape(last - first, *self._shape)
+                self._write(rows, flat[start:stop].reshape(last - first, *piece.shape))
+            end = piece.row
 
     def _write(self, rows: np.ndarray, batch: np.ndarray) -> None:
-        if rows.ndim == 1 or batch.shape[1] == rows.shape[1]:
+        if batch.shape == rows.shape:
             rows[...] = batch
             return
         width = batch.shape[1]
         rows[:, :width] = batch
         np.copyto(rows[:, width:], self.padding, casting="unsafe")
+
+
+class _Piece(NamedTuple):
+    """Rows of one length, by the number of the first one, and where it begins."""
+
+    row: int
+    start: int
+    shape: tuple[int, ...]
 
 
 class GrowingTree:
@@ -143,25 +170,25 @@ def growing(first: Any, rows: int | None = None, padding: float = PADDING) -> Gr
     return array
 
 
-def _new(rows: int, needed: int, rest: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _new(rows: int, needed: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     try:
-        return np.empty((rows, *rest), dtype)
+        return np.empty(rows * math.prod(shape), dtype)
     except MemoryError:  # what was expected need not come
-        return np.empty((needed, *rest), dtype)
+        return np.empty(needed * math.prod(shape), dtype)
 
 
-def _resized(array: np.ndarray, rows: int) -> np.ndarray:
-    """The array with so many rows; a larger one is not copied either where the system can move memory."""
-    if rows != len(array):
-        array.resize((rows, *array.shape[1:]), refcheck=False)
-    return array
+def _resized(flat: np.ndarray, length: int) -> np.ndarray:
+    """The array with that length; it is not copied where the system can move memory."""
+    if length != len(flat):
+        flat.resize(length, refcheck=False)
+    return flat
 
 
 def _require_joinable(before: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    if len(shape) != len(before) or shape[2:] != before[2:]:
+    if len(shape) != len(before) or shape[1:] != before[1:]:
         raise ValueError(
-            f"Predictions of shape {shape} cannot be joined with those before, of shape {('...', *before[1:])}: only "
-            f"the first two dimensions may differ. {APART}"
+            f"Predictions of shape {('samples', *shape)} cannot be joined with those before, of shape "
+            f"{('samples', *before)}: only the first two dimensions may differ. {APART}"
         )
 
 

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from .agreement import AgreedSampler
 from .dispatch import DispatchLoader
@@ -17,6 +25,9 @@ from .lengths import LengthGroupedSampler
 from .samplers import IterableShard, RoundBatchSampler, SeedableRandomSampler, ShardedBatchSampler, share_of
 
 __all__ = ["EpochLoader", "build_loader"]
+
+_WITH_GENERATOR = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, LengthGroupedSampler)
+"""Samplers that may draw from a generator of their own, whose state belongs to the position in an epoch."""
 
 
 def build_loader(
@@ -134,7 +145,8 @@ def _seeded(sampler: Any, seed: int | None, seedable: bool, world_size: int) -> 
         if world_size > 1 and sampler.generator is None:
             sampler.generator = torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
     agreed = world_size > 1 and isinstance(sampler, (RandomSampler, LengthGroupedSampler))
-    return AgreedSampler(sampler) if agreed else sampler
+    remembered = type(sampler) in _WITH_GENERATOR and sampler.generator is not None
+    return AgreedSampler(sampler) if agreed or remembered else sampler
 
 
 def _files(dataset: Any) -> int:

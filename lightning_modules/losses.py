@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +19,16 @@ class LossMeter:
 
     Args:
         skip_not_finite: put the mean of the window so far in the place of a NaN or infinite loss.
+
+    Attributes:
+        not_finite: how many of the losses that the last `take` added up were NaN or infinite.
+        first_not_finite: the `steps_since_log` of the first of them, None if there was none.
     """
 
     def __init__(self, skip_not_finite: bool) -> None:
         self.skip_not_finite = skip_not_finite
         self.not_finite = 0
+        self.first_not_finite: int | None = None
         self._rest = np.float32(0.0)
         self._losses: list[torch.Tensor] = []
         self._chunks: list[tuple[torch.Tensor, list[int]]] = []
@@ -40,14 +46,27 @@ class LossMeter:
         if len(self._losses) >= _CHUNK:
             self._pack()
 
+    def state_dict(self) -> dict[str, Any]:
+        """What has been added since the last `take`, for `load_state_dict`; this waits for the device."""
+        self._pack()
+        losses = [chunk.double().cpu() for chunk, _ in self._chunks]
+        steps = [since for _, chunk in self._chunks for since in chunk]
+        return {"rest": float(self._rest), "losses": torch.cat(losses) if losses else torch.zeros(0), "steps": steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`, to the very same sums."""
+        self._rest = np.float32(state["rest"])
+        self._losses, self._steps = [], []
+        self._chunks = [(state["losses"], list(state["steps"]))] if state["steps"] else []
+
     def take(self) -> float:
-        """The sum since the last call, in float32; `not_finite` then says how many losses were NaN or infinite.
+        """The sum since the last call, in float32.
 
         Once the sum was not finite it stays NaN, as in the reference, which subtracts it from itself to start anew.
         """
         self._pack()
         total = self._rest
-        self.not_finite = 0
+        self.not_finite, self.first_not_finite = 0, None
         for chunk, steps in self._chunks:
             for loss, since in zip(chunk.tolist(), steps, strict=True):
                 total = self._added(total, loss, since)
@@ -59,6 +78,8 @@ class LossMeter:
     def _added(self, total: np.float32, loss: float, steps_since_log: int) -> np.float32:
         if not math.isfinite(loss):
             self.not_finite += 1
+            if self.first_not_finite is None:
+                self.first_not_finite = steps_since_log
             if self.skip_not_finite:
                 return total + total / np.float32(1 + steps_since_log)
         with np.errstate(all="ignore"):

@@ -118,14 +118,6 @@ class BatchMetrics(nn.Module):
             yield metric, [made[kind] for kind in kinds]
 
 
-def is_metrics(value: Any) -> bool:
-    """Whether this is a metric, a collection, `BatchMetrics`, or a non-empty dict of metrics and collections."""
-    single = (Metric, MetricCollection)
-    if _is_named(value):
-        return bool(value) and all(isinstance(metric, single) for metric in value.values())
-    return isinstance(value, (BatchMetrics, *single))
-
-
 def as_batch_metrics(value: Any) -> BatchMetrics:
     """Metrics as `BatchMetrics`, which are left as they are."""
     return value if isinstance(value, BatchMetrics) else BatchMetrics(value)

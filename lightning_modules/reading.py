@@ -8,10 +8,8 @@ from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset
 
-from .collect import find_batch_size
 from .plain import NotPlainError, from_plain, is_plain, to_plain
 from .seeding import capture_host_rng, restore_host_rng
-from .streams import is_resumable
 from .worker_states import ENDED, Fetched, ResumedWorkers, WorkerStates, next_worker
 
 NOTHING: Any = object()
@@ -23,18 +21,27 @@ class ReadLoader(Protocol):
 
     dataset: Any
     batch_sampler: Any
-    batch_size: int | None
     num_workers: int
     persistent_workers: bool
     worker_init_fn: Any
 
     @property
-    def order_seed(self) -> int | None:
-        """The seed of the order."""
+    def order_seed(self) -> Any:
+        """What gives the order of this iteration."""
         ...
 
     @order_seed.setter
-    def order_seed(self, seed: int | None) -> None: ...
+    def order_seed(self, seed: Any) -> None: ...
+
+    @property
+    def next_order_seed(self) -> Any:
+        """What gives the order of the next one."""
+        ...
+
+    @property
+    def stream_state(self) -> Any:
+        """Where a stream that can tell is."""
+        ...
 
     def skip(self, batches: int, blanks: int = 0) -> None:
         """Pass over batches at the start of the next iteration."""
@@ -101,10 +108,14 @@ class Reading:
         self.ahead = item
         return item
 
+    def worker_states(self, loader: ReadLoader) -> dict[str, Any]:
+        """How the workers were left by what has been read."""
+        return self._workers.state_dict(loader.num_workers)
+
     def state_dict(self, loader: ReadLoader) -> dict[str, Any]:
         """See the loader's `state_dict`."""
         state: dict[str, Any] = {"handed_out": self.handed_out, "start": self.start, "renewed": self.renewed}
-        state["seed"] = loader.order_seed
+        state |= {"seed": loader.order_seed, "next_seed": loader.next_order_seed}
         workers = self._workers
         try:
             state["ahead"] = None if self.ahead is NOTHING else [to_plain(self.ahead)]
@@ -118,9 +129,9 @@ class Reading:
                 "workers": now.state_dict(loader.num_workers),
                 "workers_at_start": first.state_dict(loader.num_workers),
             }
-        if "ahead" in state and isinstance(loader.dataset, IterableDataset) and is_resumable(loader.dataset):
-            short = find_batch_size(self.ahead) != loader.batch_size
-            state |= _written("dataset", ENDED if short else loader.dataset.state_dict())  # type: ignore[attr-defined]
+        stream = loader.stream_state
+        if stream is not None and "ahead" in state and is_plain(stream):
+            state["dataset"] = stream
         return state
 
 
@@ -143,9 +154,14 @@ class Resumption:
         return bool(self.state.get("ahead"))
 
     @property
+    def was_read(self) -> bool:
+        """Whether there was no next batch any more."""
+        return "ahead" in self.state and self.state["ahead"] is None
+
+    @property
     def is_exact(self) -> bool:
         """Whether it is known where the generators stood around that batch."""
-        return self.knows_next or self.state.get("before_ahead") is not None
+        return self.knows_next or self.was_read or self.state.get("before_ahead") is not None
 
     def start(self, loader: ReadLoader, reading: Reading) -> tuple[Iterator[Any], Any]:
         """Begin the iteration; returns its iterator, and the first batch to hand out."""
@@ -156,11 +172,12 @@ class Resumption:
         reading.renewed = self.state["renewed"]
         reading.take_up(self.state)
         loader.order_seed = self.state["seed"]
-        batches = self._at_position(loader)
+        over = self.was_read and not loader.persistent_workers  # those have to be brought to where they were
+        batches = iter(()) if over else self._at_position(loader)
         if self.knows_next:
             reading.ahead = from_plain(self.state["ahead"][0])
         else:
-            if self.is_exact:
+            if self.state.get("before_ahead") is not None:
                 restore_host_rng(self.state["before_ahead"])
             reading.fetch(batches)
         if self.on_ready is not None and self.is_exact:
@@ -208,11 +225,3 @@ def _after(batches: Iterator[Any], count: int) -> Iterator[Any]:
     """The same iterator, after so many items."""
     next(itertools.islice(batches, count, count), None)
     return batches
-
-
-def _written(name: str, value: Any) -> dict[str, Any]:
-    try:
-        to_plain(value)
-    except NotPlainError:
-        return {}
-    return {name: value}

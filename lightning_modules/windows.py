@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from .beginnings import Beginning, begin_after, begin_again
+from .seeding import capture_host_rng, restore_host_rng
 
 Reader = Callable[[Iterator[Any], int], tuple[list[Any], Any]]
 
@@ -37,6 +41,9 @@ class WindowLoader:
         batches: micro-batches in an epoch, None if unknown.
         windows: windows in an epoch, an upper bound if `batches` is None.
         read: `(iterator, n)` -> (up to n micro-batches, number of items in them).
+
+    Attributes:
+        exhausted: the loader has given less than was asked for, so the epoch is over.
     """
 
     def __init__(self, loader: Any, *, accumulation: int, batches: int | None, windows: int, read: Reader) -> None:
@@ -48,8 +55,10 @@ class WindowLoader:
         self.epoch = 0
         self.done = 0
         self.on_positioned: Callable[[], None] | None = None
+        self.exhausted = False
         self._stopped = False
         self._loader_state: dict[str, Any] | None = None
+        self._beginning: Beginning | None = None
         if hasattr(loader, "track"):
             loader.track()
 
@@ -76,6 +85,17 @@ class WindowLoader:
         self.epoch, self.done, self.on_positioned = epoch, window, on_positioned
         self._loader_state = loader_state
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the next iteration gives nothing, as all windows of the epoch are done."""
+        return self.done >= self.windows
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the epoch was stopped although there was more to read."""
+        read = self.is_at_end or self.exhausted or getattr(self.loader, "end_of_loader", False)
+        return self._stopped and not read
+
     def stop(self) -> None:
         """End the epoch after the current window."""
         self._stopped = True
@@ -86,22 +106,23 @@ class WindowLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Position of the next window, and of the loader if it has one: Lightning's resumable-loader protocol."""
-        loader = self.loader.state_dict() if _is_resumable(self.loader) else None
-        return {"epoch": self.epoch, "done": self.done, "loader": loader}
+        known = self.loader if _is_resumable(self.loader) else self._beginning
+        return {"epoch": self.epoch, "done": self.done, "loader": None if known is None else known.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the position of `state_dict`."""
         self.start_at(state["epoch"], state["done"], loader_state=state.get("loader"))
 
     def __iter__(self) -> Iterator[Window]:
-        self._stopped = False
-        if self.done == 0 or self.done >= self.windows:
+        self._stopped = self.exhausted = False
+        if self.done == 0 or self.is_at_end:
             self._positioned()
-        if self.done >= self.windows:
+        if self.is_at_end:
             return
         batches = self._micro_batches()
         while self.done < self.windows and not self._stopped:
             window = self._next_window(batches)
+            self.exhausted = len(window) < self.accumulation
             if not window:
                 break
             self._positioned()
@@ -117,18 +138,47 @@ class WindowLoader:
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(self.epoch)
         state, self._loader_state = self._loader_state, None
-        if state is not None and self.done > 0 and _is_resumable(self.loader):
+        if state is not None and _kind_of(state) != _kind(self.loader):
+            state = None
+        if not _is_resumable(self.loader):
+            return self._gone_through(state)
+        if state is not None and self.done > 0:
             return self._resumed(state)
-        if state is not None and hasattr(self.loader, "begin_epoch_after"):
+        if state is not None and not hasattr(self.loader, "track"):
+            return self._epoch_after(state)
+        if state is not None:
             self.loader.begin_epoch_after(state)
         skipped = self.done * self.accumulation
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)
             return iter(self.loader)
-        batches = iter(self.loader)
-        for _ in range(skipped):
-            next(batches, None)
+        return _after(iter(self.loader), skipped)
+
+    def _gone_through(self, state: dict[str, Any] | None) -> Iterator[Any]:
+        """An iteration of a loader that knows nothing about itself: what was seen is read again."""
+        if state is not None and self.done > 0:
+            begin_again(self.loader, state)
+        elif state is not None:
+            begin_after(self.loader, state)
+        self._beginning = Beginning(self.loader)
+        skipped = self.done * self.accumulation
+        if skipped and hasattr(self.loader, "skip"):
+            self.loader.skip(skipped)
+            return iter(self.loader)
+        batches = _after(iter(self.loader), skipped)
+        if state is not None:
+            self._positioned()
         return batches
+
+    def _epoch_after(self, state: dict[str, Any]) -> Iterator[Any]:
+        """The epoch after one that ended in a state of a loader such as torchdata's, which may not have noticed."""
+        rng = capture_host_rng()
+        self.loader.load_state_dict(state)
+        batches = iter(self.loader)
+        for first in batches:
+            return itertools.chain([first], batches)
+        restore_host_rng(rng)
+        return iter(self.loader)
 
     def _resumed(self, state: dict[str, Any]) -> Iterator[Any]:
         if not hasattr(self.loader, "track"):  # somebody else's, such as torchdata's
@@ -152,3 +202,23 @@ class WindowLoader:
 
 def _is_resumable(loader: Any) -> bool:
     return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+
+
+def _kind(loader: Any) -> str:
+    """Which kind of state a loader has: ours, its own, or that of how its iteration began."""
+    if not _is_resumable(loader):
+        return "beginning"
+    return "reading" if hasattr(loader, "track") else "own"
+
+
+def _kind_of(state: dict[str, Any]) -> str:
+    if "began" in state:
+        return "beginning"
+    return "reading" if "handed_out" in state else "own"
+
+
+def _after(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """The same iterator, after so many items."""
+    for _ in range(count):
+        next(batches, None)
+    return batches

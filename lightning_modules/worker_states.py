@@ -34,17 +34,22 @@ class ReportingCollate:
     Args:
         collate: makes the batch.
         batch_size: samples of a full batch, None where samples are not put together.
+
+    Attributes:
+        was_short: whether the last batch was not a full one, so that a stream has ended; outside of workers.
     """
 
     def __init__(self, collate: Callable[[Any], Any], batch_size: int | None) -> None:
         self.collate = collate
         self.batch_size = batch_size
+        self.was_short = False
         self._rng: Any = None
 
     def __call__(self, samples: Any) -> Any:
         """The batch, in a worker as a `Fetched`; of no samples, as for a blank, there is none."""
         info = get_worker_info()
         if info is None:
+            self.was_short = self._is_short(samples)
             return self.collate(samples)
         if isinstance(samples, list) and not samples:
             return Fetched(None, info.id, {})
@@ -58,12 +63,15 @@ class ReportingCollate:
             # As an array: a tensor would travel in shared memory of its own.
             news["rng"] = _packed({**rng, "cpu": rng["cpu"].numpy()})
         if isinstance(dataset, IterableDataset) and is_resumable(dataset):
-            ended = isinstance(samples, list) and len(samples) != self.batch_size
             try:
-                news["dataset"] = _packed(ENDED if ended else dataset.state_dict())  # type: ignore[attr-defined]
+                state = ENDED if self._is_short(samples) else dataset.state_dict()  # type: ignore[attr-defined]
+                news["dataset"] = _packed(state)
             except NotPlainError:  # it is to be read from its start again
                 news["dataset"] = _packed(ENDED)
         return news
+
+    def _is_short(self, samples: Any) -> bool:
+        return isinstance(samples, list) and len(samples) != self.batch_size
 
 
 class WorkerStates:

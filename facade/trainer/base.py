@@ -172,7 +172,7 @@ class TrainerBase(TrainerParameters):
         self._writer: WriteNow | WriteLater = WriteNow()
         self._pending_tokens = 0
         self._eval_dataloaders: dict[str, Any] = {}
-        self._evaluated_before: set[str] = set()
+        self._evaluated_before: dict[str, Any] = {}
         self._lengths = LengthCache()
         self._whole_dataset: tuple[Any, Any] | None = None
         self._run: TrainingRun | None = None

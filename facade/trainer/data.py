@@ -124,8 +124,8 @@ class DataSteps(TrainerBase):
         )
         if dataloader_key is not None and self.args.dataloader_persistent_workers:
             self._eval_dataloaders[dataloader_key] = loader
-            if dataloader_key in self._evaluated_before:
-                loader.had_workers()
+            loader.track()
+            loader.had_workers(self._evaluated_before.get(dataloader_key))
         return loader
 
     def _worker_options(self, seeded: bool) -> dict[str, Any]:

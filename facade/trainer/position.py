@@ -7,7 +7,7 @@ import copy
 import logging
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
@@ -18,7 +18,13 @@ from ..results import TrainingLength
 from ..sizes import has_length
 from .saving import Saving
 
+if TYPE_CHECKING:
+    from ..run import TrainingRun
+
 logger = logging.getLogger(__name__)
+
+_UNTOLD = {"evaluated": (), "ended": True, "progress": None}
+"""What Lightning does not say of itself, see `lightning_modules.resumable`."""
 
 
 class DataPosition(Saving):
@@ -29,11 +35,11 @@ class DataPosition(Saving):
         run = self._run
         if run is None:
             return
-        state = run.windows.state_dict()
-        if run.epoch_ended:  # the events at its end are over, but for the saving of this checkpoint
-            state |= {"epoch": state["epoch"] + 1, "done": 0}
-        evaluated = [key for key, loader in self._eval_dataloaders.items() if getattr(loader, "has_workers", False)]
+        epoch, done = run.next_position
+        state = {**run.windows.state_dict(), "epoch": epoch, "done": done}
+        evaluated = {key: getattr(loader, "worker_states", None) for key, loader in self._eval_dataloaders.items()}
         state |= {"windows": run.windows.windows, "layout": self._layout(), "evaluated": evaluated}
+        state |= {"ended": run.epoch_is_over, "progress": run.progress()}
         checkpoints.save_torch(_as_plain(state), self._data_state_file(output_dir, self.args.process_index))
 
     def _data_state(self, checkpoint: str) -> dict[str, Any] | None:
@@ -41,7 +47,7 @@ class DataPosition(Saving):
         for rank in (self.args.process_index, 0):
             path = self._data_state_file(checkpoint, rank)
             if os.path.isfile(path):
-                return from_plain(checkpoints.load_torch(path))
+                return {**_UNTOLD, **from_plain(checkpoints.load_torch(path))}
         return None
 
     def _data_state_file(self, folder: str, rank: int) -> str:
@@ -102,15 +108,26 @@ class DataPosition(Saving):
             windows=length.num_update_steps_per_epoch,
             read=read,
         )
-        if checkpoint is not None:
-            stored = self._data_state(checkpoint)
-            self._evaluated_before = set() if stored is None else set(stored["evaluated"])
-            epoch, done, loader_state = self._position(length, has_length(dataloader), stored)
-            if self.args.ignore_data_skip and done < windows.windows:
-                done, loader_state = 0, None
-            restore = lambda: self._load_rng_state(checkpoint)  # noqa: E731
-            windows.start_at(epoch, done, on_positioned=restore, loader_state=loader_state)
+        if checkpoint is None:
+            return windows
+        stored = self._data_state(checkpoint)
+        self._evaluated_before = {} if stored is None else stored["evaluated"]
+        epoch, done, loader_state = self._position(length, has_length(dataloader), stored)
+        if self.args.ignore_data_skip and done < windows.windows:
+            done, loader_state = 0, _from_its_start(loader_state)
+        if self.state.global_step >= length.max_steps and stored is not None and not stored["ended"]:
+            done = windows.windows  # all steps are taken, and the end of the epoch is still to come
+        restore = lambda: self._load_rng_state(checkpoint)  # noqa: E731
+        windows.start_at(epoch, done, on_positioned=restore, loader_state=loader_state)
         return windows
+
+    def _take_up_progress(self, run: TrainingRun, checkpoint: str | None) -> None:
+        """Go on with what the next log is made of, where as many processes train as before."""
+        stored = None if checkpoint is None else self._data_state(checkpoint)
+        if stored is None or stored["progress"] is None:
+            return
+        if stored["layout"]["world_size"] == self.args.world_size:
+            run.take_up_progress(stored["progress"])
 
     def _position(
         self, length: TrainingLength, sized: bool, stored: dict[str, Any] | None
@@ -167,6 +184,13 @@ class DataPosition(Saving):
 def _samples(layout: dict[str, int]) -> int:
     """Samples of all processes in one step."""
     return layout["world_size"] * layout["batch_size"] * layout["accumulation"]
+
+
+def _from_its_start(loader_state: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What gives the epoch its order, and no more."""
+    if loader_state is None or "handed_out" not in loader_state:
+        return None
+    return {**loader_state, "next_seed": loader_state["seed"], "workers": None}
 
 
 def _as_plain(state: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -132,7 +133,8 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
         dataloader = self.get_train_dataloader()
         length = self.set_initial_training_values(self.args, dataloader)
         self._start_state(length, checkpoint, trial)
-        windows = self._windows(dataloader, length, checkpoint, self._read_window)
+        read = partial(self._read_window, device=self.args.device)
+        windows = self._windows(dataloader, length, checkpoint, read)
         self._announce(length, checkpoint, windows)
         self._clean_up_run_dir(trial)
         self._initial_num_input_tokens_seen = self.state.num_input_tokens_seen
@@ -146,8 +148,10 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
             ignore_keys=ignore_keys,
             pact=self._memory_pact(),
         )
+        self._take_up_progress(run, checkpoint)
         endless = length.num_train_epochs == sys.maxsize
-        if self.state.global_step >= length.max_steps or windows.epoch >= length.num_train_epochs:
+        has_steps = self.state.global_step < length.max_steps
+        if windows.epoch >= length.num_train_epochs or not (has_steps or windows.is_at_end):
             run.skip()
             return self._output
         self._run = run
@@ -157,14 +161,15 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
         finally:
             self._run = None
             self._end_writing()
+            if getattr(self.get_train_dataloader, "__func__", None) is Training.get_train_dataloader:
+                dataloader.end_workers()  # type: ignore[attr-defined]
         if run.evaluated_last:  # no step put it back in training mode, and scripts go on to use it
             self.model.eval()
         return self._output
 
     def _finalize_training(self, run: TrainingRun) -> None:
         """The end of a training, while the model is still where it was trained."""
-        run.take_loss()
-        train_loss = run.total_loss / max(self.state.global_step - run.first_step, 0.001)
+        train_loss = run.losses.mean()
         samples, steps = run.length.num_train_samples, self.state.max_steps
         metrics = speed_metrics("train", run.start_time, num_samples=samples, num_steps=steps)
         self.store_flos()
@@ -196,13 +201,15 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
         run = self._run
         assert run is not None
         self._push_what_is_written()
-        if self.control.should_log and self.state.global_step > run.last_logged:
-            steps = self.state.global_step - run.last_logged
-            logs: dict[str, float] = {"loss": run.take_loss() / steps}
+        if self.control.should_log and self.state.global_step > run.losses.last_logged:
+            steps = self.state.global_step - run.losses.last_logged
+            logs: dict[str, float] = {"loss": run.losses.take() / steps}
+            if run.losses.not_finite:
+                logs["loss_not_finite"] = run.losses.not_finite
             if grad_norm is not None:
                 logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
             logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
-            run.last_logged = self.state.global_step
+            run.losses.last_logged = self.state.global_step
             self.store_flos()
             self._flush_input_tokens()
             self._log(logs, start_time)
@@ -266,8 +273,8 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
         if changed:
             logger.warning("The checkpoint was made with other arguments: %s.", "; ".join(changed))
 
-    def _read_window(self, batches: Iterator[Any], size: int) -> tuple[list[Any], Any]:
-        return self.get_batch_samples(batches, size, self.args.device)
+    def _read_window(self, batches: Iterator[Any], size: int, device: torch.device) -> tuple[list[Any], Any]:
+        return self.get_batch_samples(batches, size, device)
 
     def _length_of_stream(self, args: Any, each_step: int) -> TrainingLength:
         if args.max_steps <= 0:

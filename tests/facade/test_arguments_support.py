@@ -25,7 +25,7 @@ def test_no_field_waits_for_its_effect():
 def test_one_that_does_raises_with_its_name_its_value_as_it_was_written_and_a_remedy(monkeypatch):
     monkeypatch.setitem(NOT_YET, "hub_strategy", "upload it by hand")
     TrainingArguments()
-    with pytest.raises(NotImplementedError, match="\nhub_strategy='end': upload it by hand$"):
+    with pytest.raises(NotImplementedError, match=r"\nhub_strategy='end': upload it by hand$"):
         TrainingArguments(hub_strategy="end")
 
 

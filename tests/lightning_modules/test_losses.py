@@ -174,3 +174,39 @@ def test_counting_of_waits_can_fail():
         for loss in random_losses(5):
             meter.add(loss, 0)
     assert operators.names.count("aten::_local_scalar_dense") >= 5
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("saved_after", [0, 1, 7, 1024, 1500])
+def test_a_state_goes_on_to_the_same_sums(skip, saved_after):
+    """With losses that are not finite before and after it, in half precision too."""
+    losses = [*random_losses(1500), torch.tensor(NAN), torch.tensor(2.5, dtype=torch.bfloat16), torch.tensor(INF)]
+    losses[3] = torch.tensor(INF)
+    whole, first = LossMeter(skip), LossMeter(skip)
+    for meter in (whole, first):
+        meter.add(torch.tensor(0.3), 0)
+        meter.take()
+    for step, loss in enumerate(losses):
+        whole.add(loss, step)
+        if step < saved_after:
+            first.add(loss, step)
+    state = first.state_dict()
+    resumed = LossMeter(skip)
+    resumed.load_state_dict(state)
+    for step, loss in enumerate(losses[saved_after:], start=saved_after):
+        resumed.add(loss, step)
+    assert same(resumed.take(), whole.take())
+    assert (resumed.not_finite, resumed.first_not_finite) == (whole.not_finite, whole.first_not_finite) == (3, 3)
+    assert (first.take() != 0) == (saved_after > 0), "the state takes nothing away"
+
+
+def test_the_first_loss_that_is_not_finite_is_known():
+    """By the steps since the last log, also when others come after it."""
+    meter = LossMeter(True)
+    for step, loss in enumerate([1.0, INF, 2.0, NAN]):
+        meter.add(torch.tensor(loss), step)
+    meter.take()
+    assert meter.first_not_finite == 1
+    meter.add(torch.tensor(1.0), 0)
+    meter.take()
+    assert meter.first_not_finite is None

@@ -1,0 +1,266 @@
+"""Data that draws random numbers, and trainings on it that are interrupted and resumed."""
+
+import random
+import shutil
+from collections import UserDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tiny import At, points, tiny, trainer, weights
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, WeightedRandomSampler, get_worker_info
+
+import lightrainer
+from lightrainer import Trainer
+
+SAMPLES = 22  # in batches of 2 and windows of 2 that is an epoch of 6 steps, the last of them of one batch
+STEPS = 12
+
+
+def noise() -> float:
+    """A little of all three generators."""
+    return 0.1 * (float(torch.randn(())) + random.random() + float(np.random.randn()))
+
+
+class Noisy(Dataset):
+    """Samples that are never the same twice; `seen` tells which were asked for, in this process."""
+
+    def __init__(self) -> None:
+        self.points = points(SAMPLES)
+        self.seen: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        self.seen.append(index)
+        point = self.points[index]
+        return {"x": point["x"] + noise(), "labels": point["labels"]}
+
+
+class Stream(IterableDataset):
+    """The same, one after the other; each worker has its share."""
+
+    def __init__(self) -> None:
+        self.noisy = Noisy()
+
+    def __iter__(self):
+        return (self.noisy[index] for index in share(range(SAMPLES)))
+
+
+class StatefulStream(Stream):
+    """One that goes on where it is told to."""
+
+    position = 0
+
+    def __iter__(self):
+        while self.position < SAMPLES:
+            self.position += 1
+            yield from (self.noisy[index] for index in share([self.position - 1]))
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
+def share(indices: Any) -> Any:
+    worker = get_worker_info()
+    return [index for index in indices if worker is None or index % worker.num_workers == worker.id]
+
+
+def hub_stream(*, shuffled: bool) -> Any:
+    import datasets
+
+    def rows(shards: list[int]):
+        for shard in shards:
+            yield from ({"x": [float(shard + step)] * 8, "labels": step % 3} for step in range(6))
+
+    stream = datasets.IterableDataset.from_generator(rows, gen_kwargs={"shards": [0, 1, 2, 3]})
+    if shuffled:
+        stream = stream.shuffle(seed=3, buffer_size=5)
+    return stream.map(lambda row: {"x": [value + noise() for value in row["x"]]}).with_format("torch")
+
+
+def hub_dataset() -> Any:
+    """Its `__getitems__` fails for a batch of no samples, as a transform has no columns then."""
+    import datasets
+
+    rows = [{"x": [index / 10] * 8, "labels": index % 3, "length": index % 5} for index in range(SAMPLES)]
+
+    def transform(rows: dict[str, list[Any]]) -> dict[str, Any]:
+        x = torch.tensor(rows["x"])
+        return {**rows, "x": x + noise(), "labels": torch.tensor(rows["labels"])}
+
+    return datasets.Dataset.from_list(rows).with_transform(transform)
+
+
+class Own(Mapping[str, Any]):
+    """A batch that nobody knows how to write down."""
+
+    def __init__(self, batch: dict[str, Any]) -> None:
+        self.batch = batch
+
+    def __getitem__(self, name: str) -> Any:
+        return self.batch[name]
+
+    def __iter__(self):
+        return iter(self.batch)
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+
+def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    batch = lightrainer.default_data_collator([{name: row[name] for name in ("x", "labels")} for row in samples])
+    return {**batch, "x": batch["x"] + noise()}
+
+
+def sampled_by(make: Callable[[Any], Any]) -> type[Trainer]:
+    class Sampled(Trainer):
+        def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+            return make(self.train_dataset)
+
+    return Sampled
+
+
+def loaded_by(make: Callable[[Any], Any]) -> type[Trainer]:
+    class Loaded(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return make(self.train_dataset)
+
+    return Loaded
+
+
+def stateful_loader(dataset: Any) -> Any:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(dataset, 2, shuffle=True, collate_fn=collate)
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(4)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a training reads, and how."""
+
+    data: Callable[[], Any] = Noisy
+    arguments: dict[str, Any] = field(default_factory=dict)
+    collator: Callable[[Any], Any] = collate
+    cls: type[Trainer] = Trainer
+    needs: str = ""
+    """A package."""
+
+
+UNSEEDED = {"accelerator_config": {"use_seedable_sampler": False}}
+LENGTHS = {"train_sampling_strategy": "group_by_length", "length_column_name": "length", "eval_strategy": "no"}
+KINDS = {
+    "samples": Kind(),
+    "samples in sequence": Kind(arguments={"train_sampling_strategy": "sequential"}),
+    "an unseeded sampler": Kind(arguments=UNSEEDED),
+    "a sampler with a generator": Kind(
+        arguments=UNSEEDED, cls=sampled_by(lambda data: RandomSampler(data, generator=generator()))
+    ),
+    "a weighted sampler": Kind(cls=sampled_by(lambda data: WeightedRandomSampler([1.0] * SAMPLES, SAMPLES))),
+    "a table": Kind(hub_dataset, needs="datasets"),
+    "a table by length": Kind(hub_dataset, LENGTHS, needs="datasets"),
+    "a stream": Kind(Stream),
+    "a stream with a state": Kind(StatefulStream),
+    "a stream of rows": Kind(lambda: hub_stream(shuffled=False), needs="datasets"),
+    "a shuffled stream of rows": Kind(lambda: hub_stream(shuffled=True), needs="datasets"),
+    "batches like those of a tokenizer": Kind(collator=lambda samples: UserDict(collate(samples))),
+    "batches of a class of its own": Kind(collator=lambda samples: Own(collate(samples))),
+    "a stream of such batches": Kind(StatefulStream, collator=lambda samples: Own(collate(samples))),
+    "a plain DataLoader": Kind(cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=collate))),
+    "a DataLoader with a generator": Kind(
+        cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=collate, generator=generator()))
+    ),
+    "a StatefulDataLoader": Kind(cls=loaded_by(stateful_loader), needs="torchdata"),
+}
+
+
+@dataclass
+class Run:
+    """How a training ended."""
+
+    trainer: Any
+    folder: Path
+
+    @property
+    def end(self) -> dict[str, Any]:
+        """All that has to be the same: the weights are tensors, in the order of their names."""
+        state = self.trainer.state
+        best = state.best_model_checkpoint
+        return {
+            "weights": [tensor.tolist() for _, tensor in sorted(weights(self.trainer.model).items())],
+            "logs": [without_clock(entry) for entry in state.log_history],
+            "best": (state.best_metric, state.best_global_step, best and Path(best).name),
+            "step": (state.global_step, state.epoch),
+        }
+
+    def checkpoint(self, step: int) -> str:
+        return str(self.folder / f"checkpoint-{step}")
+
+    def killed_after(self, step: int, folder: Path) -> str:
+        """The checkpoint of a step, in a copy of what was there then."""
+        for path in self.folder.iterdir():
+            if int(path.name.rpartition("-")[2]) <= step:
+                shutil.copytree(path, folder / path.name)
+        return str(folder / f"checkpoint-{step}")
+
+
+def without_clock(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if not name.endswith(("runtime", "per_second", "_time"))}
+
+
+def save(of: Any, state: Any, control: Any) -> None:
+    control.should_save = True
+
+
+def save_and_stop(of: Any, state: Any, control: Any) -> None:
+    control.should_save = control.should_training_stop = True
+
+
+def train(
+    folder: Path,
+    kind: Kind = KINDS["samples"],
+    *,
+    saves: tuple[int, ...] = (),
+    stop: int | None = None,
+    resume: str | None = None,
+    **changes: Any,
+) -> Run:
+    """Train to the end, or to step `stop`; a resumed training begins with other random numbers."""
+    data = changes.pop("data", None) or kind.data()
+    streams = isinstance(data, IterableDataset) or type(data).__name__ == "IterableDataset"
+    callbacks = [At("on_step_end", save, step=step) for step in saves]
+    callbacks += [] if stop is None else [At("on_step_end", save_and_stop, step=stop)]
+    options = {
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "num_train_epochs": 2,
+        "max_steps": STEPS if streams else -1,
+        "eval_strategy": "epoch",
+        "logging_steps": 2,
+        "remove_unused_columns": False,
+        "model": tiny(),
+        "data_collator": kind.collator,
+        "train_dataset": data,
+        "callbacks": [*callbacks, *changes.pop("callbacks", [])],
+    }
+    made = trainer(folder, kind.cls, **{**options, **kind.arguments, **changes})
+    if resume is not None:
+        torch.manual_seed(999)
+        random.seed(999)
+        np.random.seed(999)
+    made.train(resume_from_checkpoint=resume)
+    for loader in made._eval_dataloaders.values():
+        loader.end_workers()
+    return Run(made, folder)

@@ -1,0 +1,215 @@
+"""A resumed training is the training: the same bits, the same logs, whatever reads the data and wherever it stopped."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from resuming import KINDS, SAMPLES, STEPS, Noisy, Run, train
+
+from lightrainer import EarlyStoppingCallback
+
+# torchdata 0.11 with torch 2.13.
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+
+# The first step, one in mid-epoch, the last one of an epoch, one in mid-epoch of the next, and the very last.
+PLACES = (1, 3, 6, 8, STEPS)
+WITH_WORKERS = ("samples", "a table by length", "a stream", "a stream with a state", "a shuffled stream of rows")
+WORKERS = [{"dataloader_num_workers": 2, "dataloader_persistent_workers": persistent} for persistent in (False, True)]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch):
+    """Nothing is killed here, so nothing has to be on the disk."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """`uninterrupted(kind, **changes)`: a training that saved at all places; each is made once."""
+    made: dict[str, Run] = {}
+
+    def get(name: str, **changes) -> Run:
+        if KINDS[name].needs:
+            pytest.importorskip(KINDS[name].needs)
+        key = f"{name} {changes}"
+        if key not in made:
+            made[key] = train(tmp_path_factory.mktemp("whole"), KINDS[name], saves=PLACES, **changes)
+        return made[key]
+
+    return get
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_from_every_place_it_ends_the_same(uninterrupted, tmp_path, name):
+    """Data set and collator draw from torch's, numpy's and Python's generator; it is evaluated after each epoch."""
+    whole = uninterrupted(name)
+    assert whole.end["step"][0] == STEPS
+    for step in PLACES:
+        resumed = train(tmp_path / str(step), KINDS[name], resume=whole.checkpoint(step))
+        assert resumed.end == whole.end, f"from step {step}"
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("file", ["data_state_0.pth", "rng_state.pth"])
+def test_what_is_saved_is_what_makes_it_the_same(uninterrupted, tmp_path, name, file):
+    """Negative control: without that file the weights are others."""
+    whole = uninterrupted(name)
+    copy = Path(shutil.copytree(whole.checkpoint(3), tmp_path / "checkpoint-3"))
+    for missing in (file, "_manifest.json"):
+        (copy / missing).unlink()
+    resumed = train(tmp_path / "out", KINDS[name], resume=str(copy))
+    assert resumed.end["step"] == whole.end["step"]
+    assert resumed.end["weights"] != whole.end["weights"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the datasets are not importable by a spawned process")
+@pytest.mark.parametrize("workers", WORKERS, ids=["renewed", "persistent"])
+@pytest.mark.parametrize("name", WITH_WORKERS)
+def test_with_workers_it_ends_the_same(uninterrupted, tmp_path, name, workers):
+    """The random numbers that the workers draw are restored as well."""
+    method = {"dataloader_multiprocessing_context": "fork"}
+    whole = uninterrupted(name, **workers, **method)
+    for step in (1, 6, 8):
+        resumed = train(tmp_path / str(step), KINDS[name], resume=whole.checkpoint(step), **workers, **method)
+        assert resumed.end == whole.end, f"from step {step}"
+
+
+def test_workers_draw_other_numbers_than_the_process_itself(uninterrupted):
+    """Negative control: what they draw counts."""
+    alone, helped = (uninterrupted("samples", **changes) for changes in ({}, WORKERS[0]))
+    assert alone.end["weights"] != helped.end["weights"]
+
+
+@pytest.mark.parametrize("step", [2, 5])
+def test_another_number_of_workers_reads_the_same_samples(tmp_path, step):
+    """What each worker draws is lost then, and nothing else: without random numbers it is the same training."""
+    plain = {"data": torch.utils.data.Subset(Noisy().points, range(SAMPLES)), "data_collator": None}
+    whole = train(tmp_path / "whole", saves=(step,), dataloader_num_workers=2, **plain)
+    resumed = train(tmp_path / "resumed", resume=whole.checkpoint(step), **plain)
+    assert resumed.end == whole.end
+
+
+def test_saving_changes_nothing(uninterrupted, tmp_path):
+    """Neither does it draw a number, nor does the bookkeeping for it."""
+    assert train(tmp_path).end == uninterrupted("samples").end
+
+
+@pytest.mark.parametrize("name", ["samples", "a stream", "a table by length"])
+def test_after_several_interruptions_it_ends_the_same(uninterrupted, tmp_path, name):
+    whole = uninterrupted(name)
+    train(tmp_path, KINDS[name], stop=2)
+    for begin, stop in ((2, 6), (6, 7), (7, 11)):
+        stopped = train(tmp_path, KINDS[name], stop=stop, resume=str(tmp_path / f"checkpoint-{begin}"))
+        assert stopped.end["step"][0] == stop
+    assert train(tmp_path, KINDS[name], resume=str(tmp_path / "checkpoint-11")).end == whole.end
+
+
+@pytest.mark.parametrize("step", PLACES)
+def test_no_sample_is_loaded_twice(uninterrupted, tmp_path, step):
+    """A map-style dataset is asked for nothing that was seen, nor for the batch that had been read ahead."""
+    whole = uninterrupted("samples").trainer.train_dataset.seen
+    data = Noisy()
+    train(tmp_path, data=data, resume=uninterrupted("samples").checkpoint(step))
+    epochs, steps = divmod(step, 6)
+    ahead = 2 if steps else 0
+    assert data.seen == whole[epochs * SAMPLES + 4 * steps + ahead :]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gradient_accumulation_steps": 1, "max_steps": 15},
+        {"gradient_accumulation_steps": 3},
+        {"dataloader_drop_last": True},
+        {"num_train_epochs": 1.5},
+        {"logging_strategy": "epoch"},
+        {"logging_steps": 5, "eval_strategy": "steps", "eval_steps": 3},
+        {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 0}},
+        {"data_seed": 5, "optim": "sgd"},
+    ],
+    ids=str,
+)
+def test_whatever_the_arguments_it_ends_the_same(tmp_path, changes):
+    """Logs that are made of steps before and after the interruption included."""
+    changes = {**changes, "save_strategy": "steps", "save_steps": 1}
+    whole = train(tmp_path / "whole", **changes)
+    last = whole.end["step"][0]
+    for step in sorted({1, 3, 6, last // 2, last - 1, last}):
+        begin = whole.killed_after(step, tmp_path / str(step))
+        assert train(tmp_path / str(step), resume=begin, **changes).end == whole.end, f"from step {step}"
+
+
+@pytest.mark.parametrize("saving", ["steps", "epoch"])
+def test_early_stopping_and_the_best_model_are_the_same(tmp_path, saving):
+    """Also from a checkpoint of an epoch's last step, to which the evaluation at the epoch's end is still to come."""
+    options = {
+        "num_train_epochs": 6,
+        "metric_for_best_model": "loss",
+        "greater_is_better": True,
+        "restore_callback_states_from_checkpoint": True,
+        "save_strategy": saving,
+        "save_steps": 1,
+        "load_best_model_at_end": saving == "epoch",
+    }
+
+    def stopping():
+        return [EarlyStoppingCallback(2)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightrainer.callbacks.early_stopping.logger.warning", lambda *_: None)
+        whole = train(tmp_path / "whole", callbacks=stopping(), **options)
+        last = whole.end["step"][0]
+        assert 6 < last < 36, "it is to stop early, and not at once"
+        for step in range(6, last, 6) if saving == "epoch" else (5, 6, last - 6, last - 1, last):
+            begin = whole.killed_after(step, tmp_path / str(step))
+            resumed = train(tmp_path / str(step), callbacks=stopping(), resume=begin, **options)
+            assert resumed.end == whole.end, f"from step {step}"
+
+
+def test_the_end_of_an_epoch_is_gone_through_once(tmp_path):
+    """A checkpoint made there after the evaluation does not evaluate again, nor save again."""
+    options = {"save_strategy": "epoch", "num_train_epochs": 2}
+    whole = train(tmp_path / "whole", **options)
+    for step in (6, 12):
+        resumed = train(tmp_path / str(step), resume=whole.checkpoint(step), **options)
+        assert resumed.end == whole.end
+        assert [path.name for path in (tmp_path / str(step)).glob("checkpoint-*")] == ["checkpoint-12"] * (step == 6)
+
+
+def test_a_training_can_be_made_longer(tmp_path):
+    """One that `max_steps` cut short in mid-epoch goes on there; its schedule is that of the longer one."""
+    flat = {"lr_scheduler_type": "constant", "eval_strategy": "no"}
+    whole = train(tmp_path / "whole", **flat)
+    train(tmp_path / "short", max_steps=8, save_strategy="epoch", **flat)
+    resumed = train(tmp_path / "long", resume=str(tmp_path / "short" / "checkpoint-8"), **flat)
+    assert resumed.end["weights"] == whole.end["weights"]
+
+
+def test_the_same_trainer_goes_on(tmp_path):
+    """Not only a new process."""
+    whole = train(tmp_path / "whole")
+    stopped = train(tmp_path / "stopped", stop=5).trainer
+    stopped.callback_handler.callbacks.pop(-2)  # the one that stops
+    stopped.train(resume_from_checkpoint=True)
+    assert Run(stopped, tmp_path).end == whole.end
+
+
+def test_ignore_data_skip_begins_the_epoch_again(uninterrupted, tmp_path):
+    """As documented: it begins faster, and with other results; it ends after as many steps."""
+    whole = uninterrupted("samples")
+    data = Noisy()
+    resumed = train(tmp_path, data=data, resume=whole.checkpoint(8), ignore_data_skip=True)
+    assert resumed.end["step"][0] == STEPS
+    seen = whole.trainer.train_dataset.seen
+    assert data.seen[:16] == seen[SAMPLES : SAMPLES + 16]
+    assert resumed.end["weights"] != whole.end["weights"]
+
+
+def test_data_that_changed_is_told(uninterrupted, tmp_path, caplog):
+    """An epoch of another length: the position is counted in steps, as in the reference."""
+    data = Noisy()
+    data.points = data.points[:16]
+    train(tmp_path, data=data, resume=uninterrupted("samples").checkpoint(3))
+    assert "An epoch had 6 steps when the checkpoint was made, and has 4 now" in caplog.text
