@@ -179,7 +179,7 @@ def test_loader_that_gives_less_than_it_said_takes_no_step_with_a_part():
 
 def test_stop_ends_the_epoch_after_the_current_window():
     windows, seen = make(Recorded(12)), []
-    for _ in windows:
+    for window in windows:
         seen.append(list(window))
         if len(seen) == 2:
             windows.stop()
@@ -265,7 +265,7 @@ def epochs_of(windows, count):
     """The windows of some epochs; each draws a number, as a training step would."""
     seen = []
     for _ in range(count):
-        for _ in windows:
+        for window in windows:
             seen.append((list(window), float(torch.rand(()))))
         windows.end_epoch()
     return seen
@@ -307,7 +307,7 @@ def test_a_state_of_another_kind_of_loader_is_not_used():
 def test_an_epoch_that_is_stopped_is_cut_short():
     """Unless there was no more to read."""
     windows = make(Recorded(6))
-    for _ in windows:
+    for window in windows:
         assert not windows.is_cut_short
         windows.stop()
     assert (list(window), windows.done, windows.is_cut_short, windows.is_at_end) == ([0, 1, 2], 1, True, False)
