@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_COUNTS = ("total", "first_step", "last_logged")
-
 
 class RunningLoss:
     """Adds up the losses of all micro-batches, between two logs and over the whole training.
@@ -25,7 +23,7 @@ class RunningLoss:
         trainer: the Trainer; its `state.global_step` says when a loss came.
 
     Attributes:
-        total: the sum over the whole training, an interrupted one included that this one goes on from.
+        total: the sum over the training since `first_step`.
         first_step: the step after which that sum begins.
         last_logged: the step of the last log.
         not_finite: how many losses were NaN or infinite in what `take` gave last, over all processes.
@@ -62,12 +60,14 @@ class RunningLoss:
 
     def state_dict(self) -> dict[str, Any]:
         """What the logs of a training that goes on from here need to be those of an uninterrupted one."""
-        return {**{name: getattr(self, name) for name in _COUNTS}, "losses": self.meter.state_dict()}
+        return {"last_logged": self.last_logged, "losses": self.meter.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`."""
-        for name in _COUNTS:
-            setattr(self, name, state[name])
+        """Go on from a `state_dict`: the next log is that of the uninterrupted training.
+
+        The mean of the whole is over the steps since the last log before, as this one took no part in the others.
+        """
+        self.last_logged = self.first_step = state["last_logged"]
         self.meter.load_state_dict(state["losses"])
 
     def _of_all_processes(self, loss: float, step: float) -> tuple[float, int, float]:
