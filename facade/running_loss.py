@@ -79,10 +79,9 @@ class RunningLoss:
         self._has_warned = True
         if not self.trainer.state.is_world_process_zero:
             return
-        kept_out = " logging_nan_inf_filter keeps it out of the average that is logged." * self.meter.skip_not_finite
+        kept_out = " logging_nan_inf_filter keeps it out of the average that is logged, and loss_not_finite counts it."
         logger.warning(
-            "The loss of step %s is NaN or infinite.%s This is said once; from now on loss_not_finite in the logs "
-            "counts such losses.",
+            "The loss of step %s is NaN or infinite.%s This is said once.",
             step,
-            kept_out,
+            kept_out * self.meter.skip_not_finite,
         )
