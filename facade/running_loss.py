@@ -79,7 +79,7 @@ class RunningLoss:
         self._has_warned = True
         if not self.trainer.state.is_world_process_zero:
             return
-        kept_out = " logging_nan_inf_filter keeps it out of the average that is logged, and loss_not_finite counts it."
+        kept_out = " logging_nan_inf_filter keeps it out of the average that is logged."
         logger.warning(
             "The loss of step %s is NaN or infinite.%s This is said once.",
             step,

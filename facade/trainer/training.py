@@ -204,8 +204,6 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
         if self.control.should_log and self.state.global_step > run.losses.last_logged:
             steps = self.state.global_step - run.losses.last_logged
             logs: dict[str, float] = {"loss": run.losses.take() / steps}
-            if run.losses.not_finite and self.args.logging_nan_inf_filter:  # else the loss itself says so
-                logs["loss_not_finite"] = run.losses.not_finite
             if grad_norm is not None:
                 logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
             logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate

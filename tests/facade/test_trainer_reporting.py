@@ -155,12 +155,9 @@ def test_losses_that_are_not_numbers_are_told(tmp_path, caplog, hidden):
         made.train()
     told = [record.getMessage() for record in caplog.records if "infinite" in record.getMessage()]
     assert len(told) == 1, "said once, whatever comes later"
-    bad = [(sample["x"][0] > 1.0).item() for sample in made.train_dataset]
     assert re.search(r"The loss of step [1-4] is NaN", told[0])
     assert ("logging_nan_inf_filter" in told[0]) == hidden
     assert math.isfinite(losses(made)[0]) == hidden
-    counts = [entry.get("loss_not_finite", 0) for entry in made.state.log_history if "loss" in entry]
-    assert (0 < sum(counts) <= sum(bad) * 2) if hidden else counts == [0, 0], "the loss itself says so"
 
 
 def test_losses_that_are_numbers_are_not_worth_a_word(tmp_path, caplog):
