@@ -24,6 +24,8 @@ _FIXED = re.compile(r"[0-9a-f]{40}|refs/.+")
 _LICENSE = "license:"
 _PATIENCE = 10.0
 """Seconds to wait for what is only nice to know."""
+SILENCE = 300.0
+"""Seconds without a byte after which a connection counts as broken; without a limit a training would never end."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,22 @@ class Repository:
     def _api(self) -> HfApi:
         from huggingface_hub import HfApi
 
+        _limit_silence()
         return HfApi(token=self.token, library_name="lightrainer")
+
+
+def _limit_silence() -> None:
+    """Give the client's connections the limit, unless somebody has set one.
+
+    The time without any byte counts, not that of the request: a slow upload is no trouble. Clients before 1.0 know no
+    limit for all of their requests, and keep waiting.
+    """
+    from huggingface_hub.utils import get_session
+
+    session: Any = get_session()
+    timeout = getattr(session, "timeout", None)
+    if timeout is not None and set(timeout.as_dict().values()) == {None}:
+        session.timeout = SILENCE
 
 
 def is_offline() -> bool:

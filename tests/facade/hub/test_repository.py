@@ -8,8 +8,9 @@ import pytest
 from hub_server import READ_ONLY, TOKEN, USER
 from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+from huggingface_hub.utils import close_session, get_session
 
-from lightrainer.facade.hub import Repository, errors
+from lightrainer.facade.hub import Repository, errors, repository
 from lightrainer.facade.hub.repository import is_repository_name, quiet
 
 
@@ -191,6 +192,28 @@ def test_nobody_is_there(hub, monkeypatch):
     with pytest.raises(httpx.ConnectError, match="refused") as error:
         Repository("me/model").created()
     assert errors.is_passing(error.value)
+
+
+@pytest.fixture
+def new_connections():
+    close_session()
+    yield
+    close_session()
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_forever(hub, new_connections, monkeypatch):
+    monkeypatch.setattr(repository, "SILENCE", 0.2)
+    with hub.held("repos/create"), pytest.raises(httpx.ReadTimeout) as error:
+        Repository("me/model").created()
+    assert errors.is_passing(error.value)
+    assert len(hub.asked("repos/create")) > len(errors.PAUSES)
+
+
+def test_a_limit_that_somebody_has_set_is_kept(hub, new_connections):
+    session = get_session()
+    session.timeout = 3.0
+    Repository("me/model").created()
+    assert session.timeout == httpx.Timeout(3.0)
 
 
 def test_offline_is_said_before_anything_else(hub, monkeypatch):
