@@ -140,14 +140,12 @@ class Repository:
 def _limit_silence() -> None:
     """Give the client's connections the limit, unless somebody has set one.
 
-    The time without any byte counts, not that of the request: a slow upload is no trouble. Clients before 1.0 know no
-    limit for all of their requests, and keep waiting.
+    The time without any byte counts, not that of the request: a slow upload is no trouble.
     """
     from huggingface_hub.utils import get_session
 
-    session: Any = get_session()
-    timeout = getattr(session, "timeout", None)
-    if timeout is not None and set(timeout.as_dict().values()) == {None}:
+    session = get_session()
+    if set(session.timeout.as_dict().values()) == {None}:
         session.timeout = SILENCE
 
 
