@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .collators import check_kind, pad_quietly
+from .base import check_kind, pad_without_fast_tokenizer_warning, require_pad, require_samples, without
 
 __all__ = ["DataCollatorForSeq2Seq"]
 
@@ -36,11 +36,7 @@ class DataCollatorForSeq2Seq:
     """"pt" for tensors, "np" for arrays."""
 
     def __post_init__(self) -> None:
-        if not callable(getattr(self.tokenizer, "pad", None)):
-            raise TypeError(
-                f"`tokenizer` is a {type(self.tokenizer).__name__}, which has no method `pad`. Pass a tokenizer or "
-                "processor that has one."
-            )
+        require_pad(self.tokenizer)
 
     def __call__(self, features: list[Any], return_tensors: str | None = None) -> Any:
         """The padded batch.
@@ -58,11 +54,12 @@ class DataCollatorForSeq2Seq:
         """
         kind = self.return_tensors if return_tensors is None else return_tensors
         check_kind(kind)
+        require_samples(features)
         name = "label" if "label" in features[0] else "labels"
         labels = self._labels(features, name)
-        batch = pad_quietly(
+        batch = pad_without_fast_tokenizer_warning(
             self.tokenizer,
-            [{key: value for key, value in feature.items() if key != name} for feature in features],
+            without(features, name),
             padding=self.padding,
             max_length=self.max_length,
             pad_to_multiple_of=self.pad_to_multiple_of,

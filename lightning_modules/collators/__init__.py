@@ -1,0 +1,45 @@
+"""Collators: from a list of samples to a batch of tensors or arrays.
+
+Importing this folder loads neither torch nor Lightning: a worker process that makes arrays needs no more than numpy.
+"""
+
+from .base import DataCollator, DataCollatorMixin, pad_without_fast_tokenizer_warning, to_numpy
+from .columns import RemoveColumnsCollator, ignored_columns_message, no_columns_left_error
+from .default import (
+    DefaultDataCollator,
+    default_data_collator,
+    numpy_default_data_collator,
+    torch_default_data_collator,
+)
+from .flattening import DataCollatorWithFlattening
+from .language_modeling import DataCollatorForLanguageModeling, DataCollatorForWholeWordMask
+from .padding import DataCollatorForMultipleChoice, DataCollatorForTokenClassification, DataCollatorWithPadding
+from .permutation import DataCollatorForPermutationLanguageModeling
+from .sentence_order import DataCollatorForSOP
+from .seq2seq import DataCollatorForSeq2Seq
+from .stacking import numpy_collate_batch, torch_collate_batch
+
+__all__ = [
+    "DataCollator",
+    "DataCollatorForLanguageModeling",
+    "DataCollatorForMultipleChoice",
+    "DataCollatorForPermutationLanguageModeling",
+    "DataCollatorForSOP",
+    "DataCollatorForSeq2Seq",
+    "DataCollatorForTokenClassification",
+    "DataCollatorForWholeWordMask",
+    "DataCollatorMixin",
+    "DataCollatorWithFlattening",
+    "DataCollatorWithPadding",
+    "DefaultDataCollator",
+    "RemoveColumnsCollator",
+    "default_data_collator",
+    "ignored_columns_message",
+    "no_columns_left_error",
+    "numpy_collate_batch",
+    "numpy_default_data_collator",
+    "pad_without_fast_tokenizer_warning",
+    "to_numpy",
+    "torch_collate_batch",
+    "torch_default_data_collator",
+]

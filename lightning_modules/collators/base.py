@@ -1,0 +1,156 @@
+"""What all collators have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+__all__ = ["DataCollator", "DataCollatorMixin", "pad_without_fast_tokenizer_warning", "to_numpy"]
+
+Batch = dict[str, Any]
+
+DataCollator = Callable[[list[Any]], dict[str, Any]]
+"""As `transformers.DataCollator`: the type of whatever makes a batch of samples."""
+
+LABELS = ("label", "label_ids")
+"""What collators call "labels"."""
+
+_ADVICE = "Asking-to-pad-a-fast-tokenizer"
+
+
+class DataCollatorMixin:
+    """As `transformers.DataCollatorMixin`: sends a call to `torch_call` or `numpy_call`, as `return_tensors` says.
+
+    A subclass has an attribute `return_tensors`, "pt" or "np", and the methods for those that it supports.
+    """
+
+    return_tensors: str = "pt"
+
+    def __call__(self, features: list[Any], return_tensors: str | None = None) -> Any:
+        """The batch of these samples.
+
+        Args:
+            features: the samples.
+            return_tensors: "pt" or "np" in place of the attribute.
+
+        Raises:
+            ValueError: for any other `return_tensors`.
+        """
+        kind = self.return_tensors if return_tensors is None else return_tensors
+        check_kind(kind)
+        return self.torch_call(features) if kind == "pt" else self.numpy_call(features)
+
+    def torch_call(self, features: list[Any]) -> Any:
+        """The batch as torch tensors; to be overridden."""
+        raise NotImplementedError(f"{type(self).__name__} has no `torch_call`, so it cannot return tensors ('pt').")
+
+    def numpy_call(self, features: list[Any]) -> Any:
+        """The batch as numpy arrays; to be overridden."""
+        raise NotImplementedError(f"{type(self).__name__} has no `numpy_call`, so it cannot return arrays ('np').")
+
+
+def check_kind(kind: str) -> None:
+    """Check `return_tensors`.
+
+    Raises:
+        ValueError: it is neither "pt" nor "np".
+    """
+    if kind not in ("pt", "np"):
+        raise ValueError(f"`return_tensors` is {kind!r}, but only 'pt' (torch) and 'np' (numpy) are known.")
+
+
+def require_samples(features: Any) -> None:
+    """Say that there is nothing to make a batch of.
+
+    Raises:
+        ValueError: there are no samples.
+    """
+    if not len(features):
+        raise ValueError("A batch was to be made of no samples at all; is the sampler or the dataset empty?")
+
+
+def require_pad(tokenizer: Any, remedy: str = "") -> None:
+    """Check that a processing class can pad.
+
+    Args:
+        tokenizer: what the collator was given.
+        remedy: another way out, beside passing one that can.
+
+    Raises:
+        TypeError: it has no method `pad`.
+    """
+    if not callable(getattr(tokenizer, "pad", None)):
+        raise TypeError(
+            f"`tokenizer` is a {type(tokenizer).__name__}, which has no method `pad`. Pass a tokenizer or processor "
+            f"that has one{remedy}."
+        )
+
+
+def pad_without_fast_tokenizer_warning(tokenizer: Any, *args: Any, **kwargs: Any) -> Any:
+    """As the function of that name in `transformers.data.data_collator`: pad, without advice not to.
+
+    Fast tokenizers of some versions advise to call them on texts instead of padding; a collator has no choice.
+
+    Args:
+        tokenizer: anything with a method `pad`.
+        args: for `pad`.
+        kwargs: for `pad`.
+    """
+    with _no_advice(tokenizer):
+        return tokenizer.pad(*args, **kwargs)
+
+
+@contextmanager
+def _no_advice(tokenizer: Any) -> Iterator[None]:
+    given = getattr(tokenizer, "deprecation_warnings", None)
+    if given is None:
+        yield
+        return
+    before = given.get(_ADVICE, False)
+    given[_ADVICE] = True
+    try:
+        yield
+    finally:
+        given[_ADVICE] = before
+
+
+def special_tokens_rows(tokenizer: Any, rows: list[list[int]]) -> list[list[int]]:
+    """For each token of each row, 1 where it is a special token and 0 elsewhere.
+
+    Raises:
+        TypeError: the processing class cannot tell.
+    """
+    tell: Any = getattr(tokenizer, "get_special_tokens_mask", None)
+    if tell is None:
+        raise TypeError(
+            f"`tokenizer` is a {type(tokenizer).__name__}, which cannot tell special tokens from others: it has no "
+            "`get_special_tokens_mask`. Let the samples have a column 'special_tokens_mask'."
+        )
+    return [tell(row, already_has_special_tokens=True) for row in rows]
+
+
+def label_name(features: list[Any]) -> str:
+    """What the labels of token ids are called: "label" where the first sample has it, otherwise "labels"."""
+    return "label" if "label" in features[0] else "labels"
+
+
+def without(features: list[Any], *names: str) -> list[dict[str, Any]]:
+    """The samples, without these columns."""
+    return [{key: value for key, value in feature.items() if key not in names} for feature in features]
+
+
+def is_mapping(sample: Any) -> bool:
+    """Whether a sample has columns."""
+    return isinstance(sample, Mapping)
+
+
+def to_numpy(values: Any) -> np.ndarray:
+    """As `transformers.data.data_collator.to_numpy`: an array of a tensor on any device, an array, or nested lists."""
+    if isinstance(values, np.ndarray):
+        return values
+    if hasattr(values, "detach"):
+        return values.detach().cpu().numpy()
+    return np.array(values)

@@ -1,0 +1,98 @@
+"""What becomes of the columns that a model does not take."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+__all__ = ["RemoveColumnsCollator", "ignored_columns_message", "no_columns_left_error"]
+
+
+class RemoveColumnsCollator:
+    """As `transformers.trainer_utils.RemoveColumnsCollator`, but an error when the model takes none of the columns.
+
+    Samples that are not dicts go to the collator as they are.
+
+    Args:
+        data_collator: makes the batch of what is left.
+        signature_columns: the columns that the model takes.
+        logger: where the dropped columns are named, once; None for silence.
+        model_name: name of the model's class, for that message.
+        description: which dataset it is, such as "training".
+    """
+
+    def __init__(
+        self,
+        data_collator: Callable[[list[Any]], Any],
+        signature_columns: Sequence[str],
+        logger: logging.Logger | None = None,
+        model_name: str | None = None,
+        description: str | None = None,
+    ):
+        self.data_collator = data_collator
+        self.signature_columns = signature_columns
+        self.logger = logger
+        self.model_name = model_name
+        self.description = description
+        self.message_logged = False
+        self._keep = frozenset(signature_columns)
+
+    def __call__(self, features: list[Any]) -> Any:
+        """The batch of the columns that the model takes.
+
+        Args:
+            features: the samples.
+
+        Raises:
+            ValueError: when a sample has columns, but none that the model takes.
+        """
+        return self.data_collator([self._reduced(feature) for feature in features])
+
+    def _reduced(self, feature: Any) -> Any:
+        if not isinstance(feature, dict):
+            return feature
+        kept = {name: value for name, value in feature.items() if name in self._keep}
+        if not kept and feature:
+            raise no_columns_left_error(feature, self.signature_columns, self.model_name, self.description)
+        if len(kept) < len(feature) and not self.message_logged and self.logger and self.model_name:
+            ignored = [name for name in feature if name not in kept]
+            self.logger.info(ignored_columns_message(ignored, self.model_name, self.description))
+            self.message_logged = True
+        return kept
+
+
+def ignored_columns_message(ignored: Iterable[str], model_name: str, description: str | None = None) -> str:
+    """What to tell the user when columns are dropped because the model does not take them.
+
+    Args:
+        ignored: the dropped columns.
+        model_name: name of the model's class.
+        description: which dataset it is, such as "training".
+    """
+    return (
+        f"Dropped from the {description + ' ' if description else ''}data, because `{model_name}.forward` has no such "
+        f"parameter: {', '.join(ignored)}. Set `remove_unused_columns=False` to keep them."
+    )
+
+
+def no_columns_left_error(
+    columns: Iterable[str],
+    signature_columns: Iterable[str],
+    model_name: str | None = None,
+    description: str | None = None,
+) -> ValueError:
+    """The error for data of which the model takes not a single column.
+
+    Args:
+        columns: the columns of the data.
+        signature_columns: the columns that the model takes.
+        model_name: name of the model's class.
+        description: which dataset it is, such as "training".
+    """
+    forward = f"`{model_name}.forward`" if model_name else "The model's forward"
+    return ValueError(
+        f"No column of the {description + ' ' if description else ''}data is one that the model takes. The data has: "
+        f"{', '.join(columns)}. {forward} takes: {', '.join(signature_columns)}. Rename the columns, or set "
+        "`remove_unused_columns=False` to pass all of them to the data_collator."
+    )

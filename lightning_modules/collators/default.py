@@ -1,0 +1,154 @@
+"""The collator for samples that fit together as they are: each column becomes one tensor or array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .base import LABELS, Batch, DataCollatorMixin, check_kind, require_samples
+
+__all__ = ["DefaultDataCollator", "default_data_collator", "numpy_default_data_collator", "torch_default_data_collator"]
+
+
+def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -> Batch:
+    """As `transformers.default_data_collator`, but an error names the column; numpy integers are labels of type long.
+
+    5.3.0 makes floats of numpy integer labels, later versions (5.23) do not.
+
+    Args:
+        features: samples with the same columns: mappings, or objects whose attributes are the columns. The first one
+            decides which columns there are; strings and None are left out; "label" or "label_ids" become "labels".
+        return_tensors: "pt" for tensors, "np" for arrays.
+
+    Returns:
+        Column to a tensor or array of shape (samples, ...).
+
+    Raises:
+        TypeError: when a sample is neither a mapping nor an object with attributes.
+        ValueError: when there are no samples, or those of a column do not fit together.
+    """
+    check_kind(return_tensors)
+    require_samples(features)
+    samples = [_as_mapping(feature, index) for index, feature in enumerate(features)]
+    stack = _stack_torch if return_tensors == "pt" else _stack_numpy
+    batch: Batch = {}
+    label = next((name for name in LABELS if samples[0].get(name) is not None), None)
+    if label is not None:
+        batch["labels"] = _join(samples, label, stack)
+    for name, value in samples[0].items():
+        if name not in LABELS and value is not None and not isinstance(value, str):
+            batch[name] = _join(samples, name, stack)
+    return batch
+
+
+def torch_default_data_collator(features: Sequence[Any]) -> Batch:
+    """As `transformers.data.data_collator.torch_default_data_collator`: `default_data_collator` with tensors."""
+    return default_data_collator(features, "pt")
+
+
+def numpy_default_data_collator(features: Sequence[Any]) -> Batch:
+    """As `transformers.data.data_collator.numpy_default_data_collator`: `default_data_collator` with arrays."""
+    return default_data_collator(features, "np")
+
+
+def _as_mapping(feature: Any, index: int) -> Mapping[str, Any]:
+    if isinstance(feature, Mapping):
+        return feature
+    try:
+        return vars(feature)
+    except TypeError:
+        raise TypeError(
+            f"Sample {index} of the batch is a {type(feature).__name__}; expected a mapping from column to value, or "
+            "an object whose attributes are the columns. Let the dataset return dicts, or pass a `data_collator` "
+            "that knows these samples."
+        ) from None
+
+
+def _join(samples: list[Mapping[str, Any]], name: str, stack: Callable[[list[Any], str], Any]) -> Any:
+    """One column of the batch."""
+    try:
+        values = [sample[name] for sample in samples]
+    except KeyError:
+        index = next(index for index, sample in enumerate(samples) if name not in sample)
+        raise ValueError(
+            f"The column {name!r} is in sample 0 of the batch but not in sample {index}, which has "
+            f"{list(samples[index])}. Give all samples the same columns."
+        ) from None
+    try:
+        return stack(values, name)
+    except (ValueError, TypeError, RuntimeError, IndexError, OverflowError) as error:
+        raise _column_error(name, values, error) from error
+
+
+def _column_error(name: str, values: list[Any], error: Exception) -> ValueError:
+    kinds = list(dict.fromkeys(type(value).__name__ for value in values))
+    shapes = list(dict.fromkeys(_shape(value) for value in values))
+    if "NoneType" not in kinds and (len(shapes) > 1 or "ragged" in shapes):
+        return ValueError(
+            f"The column {name!r} cannot be made into one tensor, since its values differ in size: "
+            f"{', '.join(shapes[:8])}. Pad or cut them to one length, for example with `DataCollatorWithPadding`, "
+            "or drop the column."
+        )
+    return ValueError(
+        f"The column {name!r} cannot be made into one tensor: its values are of type {', '.join(kinds)}, which gave "
+        f"{type(error).__name__}: {error}. Make numbers of them or drop the column."
+    )
+
+
+def _shape(value: Any) -> str:
+    try:
+        return str(tuple(np.shape(value)))
+    except (ValueError, TypeError, RuntimeError):
+        return "ragged"
+
+
+def _stack_torch(values: list[Any], name: str) -> Any:
+    import torch
+
+    first = values[0]
+    if name == "label":
+        number = first.item() if isinstance(first, torch.Tensor) else first
+        return torch.tensor(values, dtype=torch.long if _is_integer(number) else torch.float)
+    if isinstance(first, torch.Tensor):
+        return torch.stack(values)
+    dtype = None
+    if name == "label_ids":
+        dtype = torch.long if _is_integer(first[0]) else torch.float
+    if isinstance(first, np.ndarray):
+        return torch.from_numpy(np.stack(values)).to(dtype=dtype)
+    return torch.tensor(values, dtype=dtype)
+
+
+def _stack_numpy(values: list[Any], name: str) -> Any:
+    first = values[0]
+    if name == "label":
+        number = first.item() if isinstance(first, np.ndarray) else first
+        return np.array(values, dtype=np.int64 if _is_integer(number) else np.float32)
+    if isinstance(first, np.ndarray):
+        return np.stack(values)
+    if name == "label_ids":
+        return np.array(values, dtype=np.int64 if _is_integer(first[0]) else np.float32)
+    return np.array(values)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer))
+
+
+@dataclass
+class DefaultDataCollator(DataCollatorMixin):
+    """As `transformers.DefaultDataCollator`: `default_data_collator` as an object that knows its `return_tensors`."""
+
+    return_tensors: str = "pt"
+    """"pt" for tensors, "np" for arrays."""
+
+    def torch_call(self, features: list[Any]) -> Batch:
+        """The batch as torch tensors."""
+        return default_data_collator(features, "pt")
+
+    def numpy_call(self, features: list[Any]) -> Batch:
+        """The batch as numpy arrays."""
+        return default_data_collator(features, "np")

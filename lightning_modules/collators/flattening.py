@@ -1,0 +1,109 @@
+"""The collator that pads nothing: all samples of the batch in one long sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from .base import Batch, check_kind, require_samples
+from .default import DefaultDataCollator
+
+__all__ = ["DataCollatorWithFlattening"]
+
+# Flash attention takes lengths and numbers of sequences as int32.
+_LONG = ("input_ids", "labels", "position_ids")
+_ROWS = (*_LONG, "seq_idx")
+_NUMBERS = ("max_length_q", "max_length_k")
+
+
+@dataclass
+class DataCollatorWithFlattening(DefaultDataCollator):
+    """As `transformers.DataCollatorWithFlattening`, with `position_ids_start` of 5.23; empty samples are left out.
+
+    The model's attention has to keep the samples apart: by `position_ids`, `seq_idx` or the lengths.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        return_position_ids: bool = True,
+        separator_id: int = -100,
+        return_flash_attn_kwargs: bool = False,
+        return_seq_idx: bool = False,
+        position_ids_start: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        """Take the options.
+
+        Args:
+            args: those of `DefaultDataCollator`.
+            return_position_ids: each token's place in its sample.
+            separator_id: the label of each sample's first token, which nothing before it could predict.
+            return_flash_attn_kwargs: "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q" and "max_length_k".
+            return_seq_idx: the number of each token's sample.
+            position_ids_start: place of a first token; RoBERTa and its like begin at `padding_idx + 1`, mostly 2.
+            kwargs: those of `DefaultDataCollator`.
+        """
+        super().__init__(*args, **kwargs)
+        self.return_position_ids = return_position_ids
+        self.separator_id = separator_id
+        self.return_flash_attn_kwargs = return_flash_attn_kwargs
+        self.return_seq_idx = return_seq_idx
+        self.position_ids_start = position_ids_start
+
+    def __call__(
+        self, features: list[Any], return_tensors: str | None = None, separator_id: int | None = None
+    ) -> Batch:
+        """The batch: sequences of shape (1, all tokens), and what tells the samples apart.
+
+        Args:
+            features: samples with "input_ids", and "labels" if they are not the same.
+            return_tensors: "pt" or "np" in place of the attribute.
+            separator_id: in place of the attribute.
+        """
+        kind = self.return_tensors if return_tensors is None else return_tensors
+        check_kind(kind)
+        require_samples(features)
+        separator = self.separator_id if separator_id is None else separator_id
+        columns = self._columns(features, separator)
+        return {name: _as_kind(kind, name, values) for name, values in columns.items()}
+
+    def _columns(self, features: list[Any], separator: int) -> dict[str, Any]:
+        samples = [_as_list(feature["input_ids"]) for feature in features]
+        labels = [_as_list(feature["labels"]) for feature in features] if "labels" in features[0] else samples
+        lengths = [len(sample) for sample in samples]
+        columns: dict[str, Any] = {
+            "input_ids": _joined(samples),
+            "labels": _joined([[separator, *row[1:]] for row in labels if row]),
+        }
+        if self.return_position_ids:
+            first = self.position_ids_start
+            columns["position_ids"] = _joined([range(first, first + length) for length in lengths])
+        if self.return_seq_idx:
+            columns["seq_idx"] = _joined([[index] * length for index, length in enumerate(lengths)])
+        if self.return_flash_attn_kwargs:
+            columns["cu_seq_lens_q"] = columns["cu_seq_lens_k"] = list(accumulate(lengths, initial=0))
+            columns["max_length_q"] = columns["max_length_k"] = max(lengths)
+        return columns
+
+
+def _as_list(values: Any) -> list[int]:
+    return values.tolist() if hasattr(values, "tolist") else list(values)
+
+
+def _joined(rows: Any) -> list[int]:
+    return [value for row in rows for value in row]
+
+
+def _as_kind(kind: str, name: str, values: Any) -> Any:
+    if name in _NUMBERS:
+        return values
+    rows = [values] if name in _ROWS else values
+    if kind == "np":
+        return np.array(rows, dtype=np.int64 if name in _LONG else np.int32)
+    import torch
+
+    return torch.tensor(rows, dtype=torch.int64 if name in _LONG else torch.int32)

@@ -1,0 +1,186 @@
+"""Collators for language models: the next token, or tokens behind a mask."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .base import DataCollatorMixin, is_mapping, pad_without_fast_tokenizer_warning, require_pad, require_samples
+from .masking import NumpyMasking, TorchMasking
+from .stacking import numpy_collate_batch, torch_collate_batch
+
+__all__ = ["DataCollatorForLanguageModeling", "DataCollatorForWholeWordMask"]
+
+_SPANS = "offset_mapping"
+_SPECIAL = "special_tokens_mask"
+
+
+@dataclass
+class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMixin):
+    """As `transformers.DataCollatorForLanguageModeling`: the same draws of the same generators, so the same batches.
+
+    Better than 5.3.0: `seed=0` is a seed (as in 5.23); for whole words, samples may have different lengths.
+
+    Raises:
+        ValueError: options that contradict each other, or a tokenizer without mask token under `mlm`.
+    """
+
+    tokenizer: Any
+    """Its `pad` makes the batch; it has `pad_token_id`; for masks `mask_token`, `convert_tokens_to_ids`, a length."""
+    mlm: bool = True
+    """Mask tokens, which are then the labels; False: labels are the tokens, without those that pad."""
+    whole_word_mask: bool = False
+    """Mask all tokens of a word or none; samples need the column "offset_mapping"."""
+    mlm_probability: float | None = 0.15
+    """Share of the tokens (of the words) that become labels."""
+    mask_replace_prob: float = 0.8
+    """Share of the labels whose token is replaced by the mask."""
+    random_replace_prob: float = 0.1
+    """Share of the labels whose token is replaced by any other; the rest keep theirs."""
+    pad_to_multiple_of: int | None = None
+    """Round the length up to a multiple of this."""
+    return_tensors: str = "pt"
+    """"pt" for tensors, "np" for arrays."""
+    seed: int | None = None
+    """Seed of a generator of this collator's own, plus the number of the worker; None draws from the global one."""
+
+    def __post_init__(self) -> None:
+        require_pad(self.tokenizer)
+        if self.mlm:
+            self._check_mlm()
+        elif self.whole_word_mask:
+            raise ValueError("`whole_word_mask=True` masks words, but `mlm=False` says that nothing is masked.")
+        _check_share("mask_replace_prob", self.mask_replace_prob)
+        _check_share("random_replace_prob", self.random_replace_prob)
+        if self.mask_replace_prob + self.random_replace_prob > 1:
+            raise ValueError(
+                f"`mask_replace_prob` ({self.mask_replace_prob}) and `random_replace_prob` "
+                f"({self.random_replace_prob}) are shares of the same tokens, but add up to more than 1."
+            )
+        if self.whole_word_mask:
+            self._prepare_whole_words()
+        self.mask_replace_prob = float(self.mask_replace_prob)
+        self.random_replace_prob = float(self.random_replace_prob)
+        self.generator: Any = None
+
+    def _check_mlm(self) -> None:
+        if getattr(self.tokenizer, "mask_token", None) is None:
+            raise ValueError(
+                f"`mlm=True` masks tokens, but the {type(self.tokenizer).__name__} has no mask token. Set "
+                "`tokenizer.mask_token`, or pass `mlm=False` for a causal language model."
+            )
+        if self.mlm_probability is None:
+            raise ValueError("`mlm_probability` is None, but `mlm=True` needs a share between 0 and 1.")
+        _check_share("mlm_probability", self.mlm_probability)
+        self.mlm_probability = float(self.mlm_probability)
+
+    def _prepare_whole_words(self) -> None:
+        if not getattr(self.tokenizer, "is_fast", True):
+            warnings.warn(
+                "`whole_word_mask` finds words by the 'offset_mapping' of the samples, which slow tokenizers do not "
+                "give.",
+                UserWarning,
+                stacklevel=4,
+            )
+        if self.mask_replace_prob < 1:
+            warnings.warn(
+                "With `whole_word_mask` every chosen token is replaced by the mask: `mask_replace_prob` is taken as 1 "
+                "and `random_replace_prob` as 0.",
+                stacklevel=4,
+            )
+            self.mask_replace_prob, self.random_replace_prob = 1, 0
+
+    def get_generator(self, seed: int) -> Any:
+        """A generator of the library that `return_tensors` names."""
+        if self.return_tensors == "np":
+            return np.random.default_rng(seed)
+        import torch
+
+        return torch.Generator().manual_seed(seed)
+
+    def create_rng(self) -> None:
+        """Make the generator: of the seed, or in a data worker of the seed plus its number."""
+        data = sys.modules.get("torch.utils.data")
+        worker = None if data is None else data.get_worker_info()
+        assert self.seed is not None
+        self.generator = self.get_generator(self.seed if worker is None else self.seed + worker.id)
+
+    def torch_call(self, features: list[Any]) -> Any:
+        """The batch as tensors, with "labels": -100 where there is nothing to learn.
+
+        Args:
+            features: mappings that the tokenizer can pad, or plain sequences of token ids.
+        """
+        batch, special, spans = self._batch(features, "pt")
+        if self.mlm:
+            batch["input_ids"], batch["labels"] = self.torch_mask_tokens(batch["input_ids"], special, spans)
+        else:
+            batch["labels"] = self._without_padding(batch["input_ids"].clone())
+        return batch
+
+    def numpy_call(self, features: list[Any]) -> Any:
+        """As `torch_call`, but arrays, and draws from numpy's generators."""
+        batch, special, spans = self._batch(features, "np")
+        if self.mlm:
+            batch["input_ids"], batch["labels"] = self.numpy_mask_tokens(batch["input_ids"], special, spans)
+        else:
+            batch["labels"] = self._without_padding(np.copy(batch["input_ids"]))
+        return batch
+
+    def _batch(self, features: list[Any], kind: str) -> tuple[Any, Any, Any]:
+        """The padded batch, and apart from it the mask of special tokens and the spans, if there are any."""
+        require_samples(features)
+        if self.seed is not None and self.generator is None:
+            self.create_rng()
+        if not is_mapping(features[0]):
+            collate = torch_collate_batch if kind == "pt" else numpy_collate_batch
+            return {"input_ids": collate(features, self.tokenizer, self.pad_to_multiple_of)}, None, None
+        spans = [sample[_SPANS] for sample in features] if _SPANS in features[0] else None
+        batch = pad_without_fast_tokenizer_warning(
+            self.tokenizer,
+            [{key: value for key, value in sample.items() if key != _SPANS} for sample in features],
+            return_tensors=kind,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+        )
+        return batch, batch.pop(_SPECIAL, None), None if spans is None else self._spans(spans, batch["input_ids"])
+
+    def _spans(self, rows: list[Any], tokens: Any) -> np.ndarray:
+        """From and to which character each token goes, shape (samples, tokens, 2); where there is padding, nowhere."""
+        spans = np.zeros((*tokens.shape, 2), dtype=np.int64)
+        right = getattr(self.tokenizer, "padding_side", "right") == "right"
+        length = tokens.shape[1]
+        for index, row in enumerate(rows):
+            size = len(row)
+            spans[index, slice(0, size) if right else slice(length - size, length)] = np.asarray(row).reshape(size, 2)
+        return spans
+
+    def _without_padding(self, labels: Any) -> Any:
+        pad = getattr(self.tokenizer, "pad_token_id", None)
+        if pad is not None:
+            labels[labels == pad] = -100
+        return labels
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"`{name}` is {value}, but a share lies between 0 and 1.")
+
+
+@dataclass
+class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
+    """As `transformers.DataCollatorForWholeWordMask`, which is deprecated there and gone in later versions."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        warnings.warn(
+            "DataCollatorForWholeWordMask is deprecated: use DataCollatorForLanguageModeling(whole_word_mask=True).",
+            FutureWarning,
+            stacklevel=2,
+        )
+        super().__init__(*args, **kwargs)
+        # Set only now, as in the reference: the shares of masks and random tokens stay as they were given.
+        self.mlm = True
+        self.whole_word_mask = True

@@ -1,0 +1,202 @@
+"""Collators that pad: sequences, sequences with a label for each token, several sequences to choose from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .base import (
+    LABELS,
+    Batch,
+    DataCollatorMixin,
+    label_name,
+    pad_without_fast_tokenizer_warning,
+    require_pad,
+    require_samples,
+    without,
+)
+
+__all__ = ["DataCollatorForMultipleChoice", "DataCollatorForTokenClassification", "DataCollatorWithPadding"]
+
+
+@dataclass
+class DataCollatorWithPadding:
+    """As `transformers.DataCollatorWithPadding`, for any tokenizer or processor with a method `pad`."""
+
+    tokenizer: Any
+    """Its `pad(features, padding=, max_length=, pad_to_multiple_of=, return_tensors=)` makes the batch."""
+    padding: Any = True
+    """True or "longest": to the longest of the batch; "max_length": to `max_length`; False: not at all."""
+    max_length: int | None = None
+    """Length in tokens for "max_length", by default the longest that the model takes."""
+    pad_to_multiple_of: int | None = None
+    """Round the length up to a multiple of this."""
+    return_tensors: str = "pt"
+    """"pt" for tensors, "np" for arrays."""
+
+    def __post_init__(self) -> None:
+        require_pad(self.tokenizer, ", or use `default_data_collator` on samples of equal length")
+
+    def __call__(self, features: list[dict[str, Any]]) -> Any:
+        """The padded batch, in which "label" or "label_ids" are called "labels".
+
+        Args:
+            features: samples with lists of token ids and whatever else the tokenizer pads.
+        """
+        batch = pad_without_fast_tokenizer_warning(
+            self.tokenizer,
+            features,
+            padding=self.padding,
+            max_length=self.max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+            return_tensors=self.return_tensors,
+        )
+        for name in LABELS:
+            if name in batch:
+                batch["labels"] = batch[name]
+                del batch[name]
+        return batch
+
+
+@dataclass
+class DataCollatorForTokenClassification(DataCollatorMixin):
+    """As `transformers.DataCollatorForTokenClassification`, with any class that has `pad`; arrays as in 5.23.
+
+    5.3.0 cannot make arrays of labels that are called "label", and makes whole numbers of all other columns.
+    """
+
+    tokenizer: Any
+    """Its `pad(features, padding=, max_length=, pad_to_multiple_of=, return_tensors=)` makes the batch."""
+    padding: Any = True
+    """True or "longest": to the longest of the batch; "max_length": to `max_length`; False: not at all."""
+    max_length: int | None = None
+    """Length in tokens for "max_length", by default the longest that the model takes."""
+    pad_to_multiple_of: int | None = None
+    """Round the length up to a multiple of this."""
+    label_pad_token_id: int = -100
+    """Fills up labels, on the side on which the tokenizer pads; losses leave -100 out."""
+    return_tensors: str = "pt"
+    """"pt" for tensors, "np" for arrays."""
+
+    def __post_init__(self) -> None:
+        require_pad(self.tokenizer)
+
+    def torch_call(self, features: list[Any]) -> Any:
+        """The padded batch as tensors; "label" or "labels", as the samples call it, int64 of shape (samples, tokens).
+
+        Raises:
+            ValueError: a sample has more labels than the padded batch has tokens.
+        """
+        import torch
+
+        name, batch, labels = self._padded(features, "pt")
+        if labels is not None:
+            batch[name] = torch.from_numpy(labels)
+        return batch
+
+    def numpy_call(self, features: list[Any]) -> Any:
+        """As `torch_call`, but arrays."""
+        name, batch, labels = self._padded(features, "np")
+        if labels is not None:
+            batch[name] = labels
+        return batch
+
+    def _padded(self, features: list[Any], kind: str) -> tuple[str, Any, np.ndarray | None]:
+        require_samples(features)
+        name = label_name(features)
+        batch = pad_without_fast_tokenizer_warning(
+            self.tokenizer,
+            without(features, name),
+            padding=self.padding,
+            max_length=self.max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+            return_tensors=kind,
+        )
+        if name not in features[0]:
+            return name, batch, None
+        return name, batch, self._labels([feature[name] for feature in features], batch["input_ids"].shape[1])
+
+    def _labels(self, rows: list[Any], length: int) -> np.ndarray:
+        joined = np.full((len(rows), length), self.label_pad_token_id, dtype=np.int64)
+        right = getattr(self.tokenizer, "padding_side", "right") == "right"
+        for index, row in enumerate(rows):
+            if len(row) > length:
+                raise ValueError(
+                    f"Sample {index} of the batch has {len(row)} labels, but the padded batch has {length} tokens. "
+                    "Truncate labels along with the tokens, or give special tokens the label -100."
+                )
+            joined[index, slice(0, len(row)) if right else slice(length - len(row), length)] = np.asarray(row)
+        return joined
+
+
+@dataclass
+class DataCollatorForMultipleChoice(DataCollatorMixin):
+    """As `transformers.DataCollatorForMultipleChoice`, but arrays too, without labels too, and samples are left alone.
+
+    Every column of a sample holds one value for each choice: lists of token ids and the like.
+    """
+
+    tokenizer: Any
+    """Its `pad(features, padding=, max_length=, pad_to_multiple_of=, return_tensors=)` makes the batch."""
+    padding: Any = True
+    """True or "longest": to the longest of the batch; "max_length": to `max_length`; False: not at all."""
+    max_length: int | None = None
+    """Length in tokens for "max_length", by default the longest that the model takes."""
+    pad_to_multiple_of: int | None = None
+    """Round the length up to a multiple of this."""
+    return_tensors: str = "pt"
+    """"pt" for tensors, "np" for arrays."""
+
+    def __post_init__(self) -> None:
+        require_pad(self.tokenizer)
+
+    def torch_call(self, features: list[Any]) -> Batch:
+        """The batch as tensors of shape (samples, choices, tokens), and "labels", int64 of shape (samples,).
+
+        Raises:
+            ValueError: the samples have different numbers of choices.
+        """
+        import torch
+
+        batch, labels = self._padded(features, "pt")
+        if labels is not None:
+            batch["labels"] = torch.tensor(labels, dtype=torch.int64)
+        return batch
+
+    def numpy_call(self, features: list[Any]) -> Batch:
+        """As `torch_call`, but arrays."""
+        batch, labels = self._padded(features, "np")
+        if labels is not None:
+            batch["labels"] = np.array(labels, dtype=np.int64)
+        return batch
+
+    def _padded(self, features: list[Any], kind: str) -> tuple[Batch, list[Any] | None]:
+        require_samples(features)
+        name = label_name(features)
+        choices = self._choices(features)
+        flat = [
+            {key: value[choice] for key, value in feature.items() if key != name}
+            for feature in features
+            for choice in range(choices)
+        ]
+        padded = pad_without_fast_tokenizer_warning(
+            self.tokenizer,
+            flat,
+            padding=self.padding,
+            max_length=self.max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+            return_tensors=kind,
+        )
+        batch = {key: value.reshape(len(features), choices, -1) for key, value in padded.items()}
+        return batch, [feature[name] for feature in features] if name in features[0] else None
+
+    def _choices(self, features: list[Any]) -> int:
+        counts = [len(feature["input_ids"]) for feature in features]
+        if len(set(counts)) > 1:
+            raise ValueError(
+                f"The samples of the batch have different numbers of choices: {', '.join(map(str, counts[:8]))}. "
+                "Give all of them the same number."
+            )
+        return counts[0]

@@ -1,0 +1,154 @@
+"""The collator for permutation language models, such as XLNet."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .base import Batch, DataCollatorMixin, is_mapping, require_samples, special_tokens_rows
+from .stacking import numpy_collate_batch, torch_collate_batch
+
+__all__ = ["DataCollatorForPermutationLanguageModeling"]
+
+
+@dataclass
+class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
+    """As `transformers.DataCollatorForPermutationLanguageModeling`, with the same draws; no pad token is needed.
+
+    Spans of tokens are hidden, and guessed in a random order. Half of a sequence is taken to be remembered from the
+    one before, so each half is permuted by itself, and lengths must be even.
+    """
+
+    tokenizer: Any
+    """It has `mask_token`, `mask_token_id`, `get_special_tokens_mask`; for padding `pad_token` and `pad_token_id`."""
+    plm_probability: float = 1 / 6
+    """Share of the tokens around a span that the span is."""
+    max_span_length: int = 5
+    """Longest span, in tokens; of numpy's spans one more, as in the reference."""
+    return_tensors: str = "pt"
+    """"pt" for tensors, "np" for arrays."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.plm_probability <= 1:
+            raise ValueError(f"`plm_probability` is {self.plm_probability}, but a share lies between 0 and 1.")
+
+    def torch_call(self, features: list[Any]) -> Batch:
+        """The batch as tensors.
+
+        Args:
+            features: mappings with "input_ids", or plain sequences of token ids.
+
+        Returns:
+            "input_ids"; "perm_mask", float32 of shape (samples, tokens, tokens), 1 where the first may not attend to
+            the second; "target_mapping" of the same shape, the identity; "labels", -100 where nothing is hidden.
+
+        Raises:
+            ValueError: the number of tokens is odd, or there is no mask token.
+        """
+        return _named(self.torch_mask_tokens(torch_collate_batch(_ids(features), self.tokenizer)))
+
+    def numpy_call(self, features: list[Any]) -> Batch:
+        """As `torch_call`, but arrays; draws from Python's and numpy's global generators."""
+        return _named(self.numpy_mask_tokens(numpy_collate_batch(_ids(features), self.tokenizer)))
+
+    def torch_mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any, Any]:
+        """Hide spans of token ids, shape (samples, tokens), which are changed; the parts of `torch_call`'s result."""
+        import torch
+
+        self._check(inputs.shape[1])
+        count, length = inputs.shape
+        labels = inputs.clone()
+        hidden = torch.zeros(labels.shape, dtype=torch.bool)
+        for row in hidden:
+            for start, end in self._torch_spans(length):
+                row[start:end] = True
+        special, padding = (torch.from_numpy(mask) for mask in self._never_hidden(labels))
+        hidden &= ~(special | padding)
+        inputs[hidden] = self.tokenizer.mask_token_id
+        labels[~hidden] = -100
+        mask = torch.zeros((count, length, length), dtype=torch.float32)
+        for index in range(count):
+            # Each half in the same random order.
+            order = torch.arange(length).reshape(-1, length // 2)[:, torch.randperm(length // 2)].flatten()
+            order[~hidden[index] & ~special[index] & ~padding[index]] = -1
+            mask[index] = (order[:, None] <= order[None, :]) & hidden[index]
+        target = torch.eye(length, dtype=torch.float32).expand(count, length, length).clone()
+        return inputs.long(), mask, target, labels.long()
+
+    def numpy_mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any, Any]:
+        """As `torch_mask_tokens`, but arrays."""
+        self._check(inputs.shape[1])
+        count, length = inputs.shape
+        labels = np.copy(inputs)
+        hidden = np.zeros(labels.shape, dtype=bool)
+        for row in hidden:
+            for start, end in self._python_spans(length):
+                row[start:end] = True
+        special, padding = self._never_hidden(labels)
+        hidden &= ~(special | padding)
+        inputs[hidden] = self.tokenizer.mask_token_id
+        labels[~hidden] = -100
+        mask = np.zeros((count, length, length), dtype=np.float32)
+        for index in range(count):
+            pairs = np.arange(length).reshape(-1, length // 2).T
+            np.random.shuffle(pairs)
+            order = pairs.T.flatten()
+            order[~hidden[index] & ~special[index] & ~padding[index]] = -1
+            mask[index] = (order[:, None] <= order[None, :]) & hidden[index]
+        target = np.tile(np.eye(length, dtype=np.float32), (count, 1, 1))
+        return inputs.astype(np.int64), mask, target, labels.astype(np.int64)
+
+    def _torch_spans(self, length: int) -> list[tuple[int, int]]:
+        import torch
+
+        def draw(low: int, high: int) -> int:
+            return int(torch.randint(low, high, (1,)).item())
+
+        return self._spans(length, lambda: draw(1, self.max_span_length + 1), lambda rest: draw(0, rest + 1))
+
+    def _python_spans(self, length: int) -> list[tuple[int, int]]:
+        # Python's `randint` includes its upper end, which 5.3.0 and 5.23 do not mind: the draws are theirs.
+        longest = self.max_span_length + 1
+        return self._spans(length, lambda: random.randint(1, longest), lambda rest: random.randint(0, rest + 1))
+
+    def _spans(self, length: int, draw_size: Any, draw_start: Any) -> list[tuple[int, int]]:
+        """Begins and ends of the spans: a span somewhere in its context, then the next context, to the end."""
+        spans, at = [], 0
+        while at < length:
+            size = draw_size()
+            context = int(size / self.plm_probability)
+            start = at + draw_start(context - size)
+            spans.append((start, start + size))
+            at += context
+        return spans
+
+    def _never_hidden(self, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Special tokens, and padding."""
+        special = np.array(special_tokens_rows(self.tokenizer, labels.tolist()), dtype=bool)
+        if getattr(self.tokenizer, "pad_token", None) is None:
+            return special, np.zeros_like(special)
+        return special, np.asarray(labels == self.tokenizer.pad_token_id)
+
+    def _check(self, length: int) -> None:
+        if getattr(self.tokenizer, "mask_token", None) is None:
+            raise ValueError(
+                f"Permutation language models hide tokens behind a mask; the {type(self.tokenizer).__name__} has no "
+                "mask token. Set `tokenizer.mask_token`."
+            )
+        if length % 2:
+            raise ValueError(
+                f"The sequences of the batch have {length} tokens, but each half is permuted by itself, so the number "
+                "has to be even. Cut or pad them to an even length."
+            )
+
+
+def _ids(features: list[Any]) -> list[Any]:
+    require_samples(features)
+    return [feature["input_ids"] for feature in features] if is_mapping(features[0]) else features
+
+
+def _named(parts: tuple[Any, Any, Any, Any]) -> Batch:
+    return dict(zip(("input_ids", "perm_mask", "target_mapping", "labels"), parts, strict=True))

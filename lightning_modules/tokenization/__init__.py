@@ -1,0 +1,19 @@
+"""Tokenizers over the `tokenizers` library, without transformers: text to token ids and back, chats, files, the Hub."""
+
+from .auto import AutoTokenizer
+from .encoding import BatchEncoding
+from .fast import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from .names import AddedToken, CharSpan, PaddingStrategy, TensorType, TokenSpan, TruncationStrategy
+
+__all__ = [
+    "AddedToken",
+    "AutoTokenizer",
+    "BatchEncoding",
+    "CharSpan",
+    "PaddingStrategy",
+    "PreTrainedTokenizerBase",
+    "PreTrainedTokenizerFast",
+    "TensorType",
+    "TokenSpan",
+    "TruncationStrategy",
+]

@@ -1,0 +1,197 @@
+"""The `tokenizers.Tokenizer` inside: its vocabulary, and one call at a time."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .names import AddedToken, PaddingStrategy, TruncationStrategy
+from .special_tokens import SpecialTokens
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+class Turns:
+    """A lock that is whole again in forked processes, in copies and in pickles.
+
+    Padding and truncation are settings of the tokenizer, not of a call: between setting them and encoding nobody else
+    may come in.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+
+    def _renew(self) -> None:
+        self._process, self._lock = os.getpid(), threading.RLock()
+
+    def __enter__(self) -> None:
+        if self._process != os.getpid():  # whoever held it is not in this process
+            self._renew()
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Turns:
+        return Turns()
+
+    def __reduce__(self) -> tuple[type[Turns], tuple[()]]:
+        return Turns, ()
+
+
+class Backend(SpecialTokens):
+    """Everything about the vocabulary."""
+
+    _tokenizer: tokenizers.Tokenizer
+    _turns: Turns
+    model_input_names: list[str] = ["input_ids", "attention_mask"]
+    padding_side: str = "right"
+    truncation_side: str = "right"
+
+    @property
+    def pad_token_type_id(self) -> int:
+        """What `token_type_ids` are padded with."""
+        return 0
+
+    @property
+    def backend_tokenizer(self) -> tokenizers.Tokenizer:
+        """The `tokenizers.Tokenizer`."""
+        return self._tokenizer
+
+    @property
+    def decoder(self) -> Any:
+        """Its decoder, which makes text of tokens."""
+        return self._tokenizer.decoder
+
+    @property
+    def is_fast(self) -> bool:
+        """True: it is one of the `tokenizers` library."""
+        return True
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, without added ones; `len(tokenizer)` counts them too."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=False)
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def get_vocab(self) -> dict[str, int]:
+        """Token to id, added ones too."""
+        return self._tokenizer.get_vocab(with_added_tokens=True)
+
+    @property
+    def vocab(self) -> dict[str, int]:
+        """As `get_vocab()`."""
+        return self.get_vocab()
+
+    @property
+    def added_tokens_decoder(self) -> dict[int, AddedToken]:
+        """Id to token, of the added ones."""
+        return self._tokenizer.get_added_tokens_decoder()
+
+    @property
+    def added_tokens_encoder(self) -> dict[str, int]:
+        """Token to id, of the added ones, by id."""
+        return {token.content: index for index, token in sorted(self.added_tokens_decoder.items())}
+
+    def get_added_vocab(self) -> dict[str, int]:
+        """As `added_tokens_encoder`."""
+        return self.added_tokens_encoder
+
+    def _add_tokens(self, new_tokens: list[Any], special_tokens: bool = False) -> int:
+        with self._turns:
+            add = self._tokenizer.add_special_tokens if special_tokens else self._tokenizer.add_tokens
+            return add(new_tokens)
+
+    def convert_tokens_to_ids(self, tokens: Any) -> Any:
+        """The id of a token, or a list of those of several; that of `unk_token` for what is not in the vocabulary."""
+        if tokens is None or isinstance(tokens, str):
+            return self._id_of(tokens)
+        return [self._id_of(token) for token in tokens]
+
+    def _id_of(self, token: str | None) -> int | None:
+        if token is None:
+            return None
+        found = self._tokenizer.token_to_id(token)
+        return self.unk_token_id if found is None and token != self.unk_token else found
+
+    def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
+        """The token of an id, or a list of those of several; None for what is no id.
+
+        Args:
+            ids: one or several: a number, a list, an array, a tensor.
+            skip_special_tokens: leave out special tokens of a list.
+        """
+        if isinstance(ids, (int, np.integer)) or getattr(ids, "ndim", None) == 0:
+            return self._tokenizer.id_to_token(int(ids))
+        skipped = set(self.all_special_ids) if skip_special_tokens else set()
+        return [self._tokenizer.id_to_token(index) for index in map(int, ids) if index not in skipped]
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """How many special tokens are put around a text, or around and between the texts of a pair."""
+        return self._tokenizer.num_special_tokens_to_add(pair)
+
+    def set_truncation_and_padding(
+        self,
+        padding_strategy: PaddingStrategy,
+        truncation_strategy: TruncationStrategy,
+        max_length: int | None,
+        stride: int,
+        pad_to_multiple_of: int | None,
+        padding_side: str | None = None,
+    ) -> None:
+        """As the method of `PreTrainedTokenizerFast`: set what the next call of the library will do.
+
+        Args:
+            padding_strategy: whether to pad, and to what.
+            truncation_strategy: whether to cut, and what.
+            max_length: in tokens.
+            stride: how many tokens an overflowing part has in common with the one before.
+            pad_to_multiple_of: round up to a multiple of this.
+            padding_side: "right" or "left"; by default that of the tokenizer.
+        """
+        with self._turns:
+            self._set_truncation(truncation_strategy, max_length, stride)
+            self._set_padding(padding_strategy, max_length, pad_to_multiple_of, padding_side)
+
+    def _set_truncation(self, strategy: TruncationStrategy, max_length: int | None, stride: int) -> None:
+        now = self._tokenizer.truncation
+        if strategy == TruncationStrategy.DO_NOT_TRUNCATE:
+            if now is not None:
+                self._tokenizer.no_truncation()
+            return
+        wanted: Any = {
+            "max_length": max_length,
+            "stride": stride,
+            "strategy": strategy.value,
+            "direction": self.truncation_side,
+        }
+        if now is None or {name: now.get(name) for name in wanted} != wanted:
+            self._tokenizer.enable_truncation(**wanted)
+
+    def _set_padding(
+        self, strategy: PaddingStrategy, max_length: int | None, multiple: int | None, side: str | None
+    ) -> None:
+        now = self._tokenizer.padding
+        if strategy == PaddingStrategy.DO_NOT_PAD:
+            if now is not None:
+                self._tokenizer.no_padding()
+            return
+        wanted: Any = {
+            "length": max_length if strategy == PaddingStrategy.MAX_LENGTH else None,
+            "direction": self.padding_side if side is None else side,
+            "pad_id": self.pad_token_id,
+            "pad_token": self.pad_token,
+            "pad_type_id": self.pad_token_type_id,
+            "pad_to_multiple_of": multiple,
+        }
+        if now != wanted:
+            self._tokenizer.enable_padding(**wanted)

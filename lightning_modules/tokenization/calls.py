@@ -1,0 +1,254 @@
+"""Calling a tokenizer on texts."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from ..names import did_you_mean
+from .backend import Backend
+from .encoding import BatchEncoding
+from .inputs import check_text, rows_error, rows_of
+from .lengths import Lengths, lengths_of
+from .names import PaddingStrategy, TensorType, TruncationStrategy
+
+if TYPE_CHECKING:
+    import tokenizers
+
+logger = logging.getLogger(__name__)
+
+_TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
+
+
+@dataclass(kw_only=True, slots=True)
+class CallOptions:
+    """All that a call can ask for beside lengths; the names are those of the arguments."""
+
+    add_special_tokens: bool = True
+    stride: int = 0
+    is_split_into_words: bool = False
+    pad_to_multiple_of: int | None = None
+    padding_side: str | None = None
+    return_tensors: str | TensorType | None = None
+    return_token_type_ids: bool | None = None
+    return_attention_mask: bool | None = None
+    return_overflowing_tokens: bool = False
+    return_special_tokens_mask: bool = False
+    return_offsets_mapping: bool = False
+    return_length: bool = False
+    verbose: bool = True
+    split_special_tokens: bool | None = None
+
+
+_OPTIONS = dict.fromkeys(field.name for field in fields(CallOptions))
+_LENGTHS = dict.fromkeys(("padding", "truncation", "max_length"))
+_KNOWN = _OPTIONS | _LENGTHS
+
+
+class Calls(Backend):
+    """`tokenizer(...)`, `encode` and `tokenize`."""
+
+    model_max_length: int
+    split_special_tokens: bool
+    deprecation_warnings: dict[str, bool]
+
+    def __call__(
+        self,
+        text: Any = None,
+        text_pair: Any = None,
+        text_target: Any = None,
+        text_pair_target: Any = None,
+        add_special_tokens: bool = True,
+        padding: bool | str | PaddingStrategy = False,
+        truncation: bool | str | TruncationStrategy | None = None,
+        max_length: int | None = None,
+        stride: int = 0,
+        is_split_into_words: bool = False,
+        pad_to_multiple_of: int | None = None,
+        padding_side: str | None = None,
+        return_tensors: str | TensorType | None = None,
+        return_token_type_ids: bool | None = None,
+        return_attention_mask: bool | None = None,
+        return_overflowing_tokens: bool = False,
+        return_special_tokens_mask: bool = False,
+        return_offsets_mapping: bool = False,
+        return_length: bool = False,
+        verbose: bool = True,
+        tokenizer_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> BatchEncoding:
+        """As `PreTrainedTokenizerFast.__call__`, but safe in several threads, and an unknown argument is warned of.
+
+        Args:
+            text: a text, a list of texts; with `is_split_into_words` a list of words, or several such lists. Pairs may
+                be given as tuples too.
+            text_pair: second texts of pairs.
+            text_target: texts of which the token ids become "labels".
+            text_pair_target: second texts of those.
+            add_special_tokens: put those around that the model expects.
+            padding: True or "longest": to the longest of the batch; "max_length"; False.
+            truncation: True or "longest_first", "only_first", "only_second"; False. A `max_length` alone truncates.
+            max_length: in tokens; by default `model_max_length`.
+            stride: how many tokens an overflowing part has in common with the one before.
+            is_split_into_words: texts are lists of words.
+            pad_to_multiple_of: round the length up to a multiple of this.
+            padding_side: "right" or "left" in place of the attribute.
+            return_tensors: "pt" for tensors, "np" for arrays; by default lists.
+            return_token_type_ids: which text of a pair a token is from; by default if `model_input_names` has it.
+            return_attention_mask: 1 for tokens, 0 for padding; by default if `model_input_names` has it.
+            return_overflowing_tokens: what is cut off makes rows of its own, and "overflow_to_sample_mapping".
+            return_special_tokens_mask: 1 for special tokens.
+            return_offsets_mapping: the characters of each token, as "offset_mapping".
+            return_length: number of tokens of each row, padding included.
+            verbose: warn of texts that are too long for the model, once.
+            tokenizer_kwargs: further arguments, which take precedence.
+            kwargs: `max_target_length`, the `max_length` of targets; `split_special_tokens`: read special tokens in
+                texts as plain text.
+
+        Returns:
+            the columns; lists are not nested for a single text.
+
+        Raises:
+            ValueError: no text at all, or what is none; padding without a pad token; rows of different lengths with
+                `return_tensors`.
+        """
+        asked = {
+            **{name: value for name, value in locals().items() if name in _KNOWN},
+            **(tokenizer_kwargs or {}),
+            **kwargs,
+        }
+        target_length = asked.pop("max_target_length", None)
+        if text is None and text_target is None:
+            raise ValueError("There is nothing to tokenize: pass `text`, or `text_target` for labels.")
+        options = self._options(asked)
+        lengths = self._lengths(asked, options)
+        encoded = None if text is None else self._encode(text, text_pair, lengths, options)
+        if text_target is not None:
+            short = lengths if target_length is None else Lengths(lengths.padding, lengths.truncation, target_length)
+            targets = self._encode(text_target, text_pair_target, short, options)
+            if encoded is None:
+                return targets
+            encoded["labels"] = targets["input_ids"]
+        assert encoded is not None
+        return encoded
+
+    def encode(
+        self,
+        text: Any,
+        text_pair: Any = None,
+        add_special_tokens: bool = True,
+        padding: bool | str | PaddingStrategy = False,
+        truncation: bool | str | TruncationStrategy | None = None,
+        max_length: int | None = None,
+        stride: int = 0,
+        padding_side: str | None = None,
+        return_tensors: str | TensorType | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As `PreTrainedTokenizerFast.encode`: the "input_ids" of a call with these arguments."""
+        asked = {name: value for name, value in locals().items() if name in _KNOWN} | kwargs
+        options = self._options(asked)
+        return self._encode(text, text_pair, self._lengths(asked, options), options)["input_ids"]
+
+    def tokenize(self, text: Any, pair: Any = None, add_special_tokens: bool = False, **kwargs: Any) -> list[str]:
+        """As `PreTrainedTokenizerFast.tokenize`: the tokens of a text, as text; takes the arguments of a call."""
+        asked = {"add_special_tokens": add_special_tokens, **kwargs}
+        options = self._options(asked)
+        return self._encode(text, pair, self._lengths(asked, options), options).tokens()
+
+    def encode_plus(self, text: Any, text_pair: Any = None, **kwargs: Any) -> BatchEncoding:
+        """As in transformers 4.x: a call on one text or pair."""
+        return self(text, text_pair, **kwargs)
+
+    def batch_encode_plus(self, batch_text_or_text_pairs: Any, **kwargs: Any) -> BatchEncoding:
+        """As in transformers 4.x: a call on several texts or pairs."""
+        return self(list(batch_text_or_text_pairs), **kwargs)
+
+    def _options(self, asked: dict[str, Any]) -> CallOptions:
+        for name in asked:
+            if name not in _KNOWN:
+                self._warn_once(
+                    f"unknown-{name}",
+                    f"The tokenizer was called with `{name}`, which it does not know: it has no effect."
+                    f"{did_you_mean(name, _KNOWN)}",
+                )
+        return CallOptions(**{name: value for name, value in asked.items() if name in _OPTIONS})
+
+    def _lengths(self, asked: dict[str, Any], options: CallOptions) -> Lengths:
+        lengths = {name: asked[name] for name in _LENGTHS if name in asked}
+        return lengths_of(self, **lengths, pad_to_multiple_of=options.pad_to_multiple_of, verbose=options.verbose)
+
+    def _encode(self, text: Any, pair: Any, lengths: Lengths, options: CallOptions) -> BatchEncoding:
+        check_text("text", text)
+        if pair is not None:
+            check_text("text_pair", pair)
+        rows, batched = rows_of(text, pair, options.is_split_into_words)
+        parts = [_parts(encoding, options) for encoding in self._encode_rows(rows, lengths, options)]
+        columns = self._columns(parts, options)
+        encodings = [part for row in parts for part in row]
+        for ids in columns["input_ids"]:
+            self._warn_of_length(len(ids), lengths, options)
+        if not batched and options.return_tensors is None and not options.return_overflowing_tokens:
+            first = {name: values[0] if isinstance(values[0], list) else values for name, values in columns.items()}
+            return BatchEncoding(first, encodings)
+        return BatchEncoding(columns, encodings, tensor_type=options.return_tensors)
+
+    def _encode_rows(self, rows: list[Any], lengths: Lengths, options: CallOptions) -> list[tokenizers.Encoding]:
+        split = self.split_special_tokens if options.split_special_tokens is None else options.split_special_tokens
+        with self._turns:
+            self.set_truncation_and_padding(
+                padding_strategy=lengths.padding,
+                truncation_strategy=lengths.truncation,
+                max_length=lengths.max_length,
+                stride=options.stride,
+                pad_to_multiple_of=options.pad_to_multiple_of,
+                padding_side=options.padding_side,
+            )
+            if self._tokenizer.encode_special_tokens != split:
+                self._tokenizer.encode_special_tokens = split
+            try:
+                return self._tokenizer.encode_batch(
+                    rows, is_pretokenized=options.is_split_into_words, add_special_tokens=options.add_special_tokens
+                )
+            except TypeError as error:
+                raise rows_error(rows, options.is_split_into_words, error) from error
+
+    def _columns(self, rows: list[list[tokenizers.Encoding]], options: CallOptions) -> dict[str, Any]:
+        encodings = [part for row in rows for part in row]
+        columns: dict[str, Any] = {"input_ids": [each.ids for each in encodings]}
+        if self._wants("token_type_ids", options.return_token_type_ids):
+            columns["token_type_ids"] = [each.type_ids for each in encodings]
+        if self._wants("attention_mask", options.return_attention_mask):
+            columns["attention_mask"] = [each.attention_mask for each in encodings]
+        if options.return_special_tokens_mask:
+            columns["special_tokens_mask"] = [each.special_tokens_mask for each in encodings]
+        if options.return_offsets_mapping:
+            columns["offset_mapping"] = [each.offsets for each in encodings]
+        if options.return_length:
+            columns["length"] = [len(each.ids) for each in encodings]
+        if options.return_overflowing_tokens:
+            columns["overflow_to_sample_mapping"] = [index for index, row in enumerate(rows) for _ in row]
+        return columns
+
+    def _wants(self, name: str, asked: bool | None) -> bool:
+        return name in self.model_input_names if asked is None else asked
+
+    def _warn_of_length(self, length: int, lengths: Lengths, options: CallOptions) -> None:
+        limit = self.model_max_length
+        if lengths.max_length is None and 0 != limit < length and options.verbose:
+            self._warn_once(
+                _TOO_LONG,
+                f"A text has {length} tokens, more than the {limit} that the model takes (`model_max_length`). Pass "
+                "`truncation=True`, or the model will fail on it.",
+            )
+
+    def _warn_once(self, what: str, message: str) -> None:
+        if not self.deprecation_warnings.get(what, False):
+            logger.warning(message)
+        self.deprecation_warnings[what] = True
+
+
+def _parts(encoding: tokenizers.Encoding, options: CallOptions) -> list[tokenizers.Encoding]:
+    """A row, and what was cut off from it if that is asked for."""
+    return [encoding, *encoding.overflowing] if options.return_overflowing_tokens else [encoding]

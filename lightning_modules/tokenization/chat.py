@@ -1,0 +1,187 @@
+"""Chats: messages to a text by the tokenizer's template, and to tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .calls import Calls
+from .chat_templates import Span, render
+from .chat_tools import schemas_of
+from .encoding import BatchEncoding
+from .names import PaddingStrategy, TensorType
+
+
+class Chat(Calls):
+    """`apply_chat_template` and the template it applies."""
+
+    chat_template: str | dict[str, str] | None = None
+
+    def apply_chat_template(
+        self,
+        conversation: Any,
+        tools: list[Any] | None = None,
+        documents: list[dict[str, str]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: bool = True,
+        padding: bool | str | PaddingStrategy = False,
+        truncation: bool = False,
+        max_length: int | None = None,
+        return_tensors: str | TensorType | None = None,
+        return_dict: bool = True,
+        return_assistant_tokens_mask: bool = False,
+        tokenizer_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As `PreTrainedTokenizerBase.apply_chat_template` of 5.3.0, which returns a dict by default.
+
+        Args:
+            conversation: messages, dicts with "role" and "content"; or a list of such chats.
+            tools: functions that the model can call, or their JSON schemas.
+            documents: dicts with "title" and "text".
+            chat_template: a template, or the name of one of the tokenizer's.
+            add_generation_prompt: end with what comes before an answer.
+            continue_final_message: end in the middle of the last message.
+            tokenize: return token ids rather than text.
+            padding: as in a call.
+            truncation: as in a call.
+            max_length: as in a call.
+            return_tensors: as in a call.
+            return_dict: return all columns rather than the ids.
+            return_assistant_tokens_mask: with the column "assistant_masks", 1 where the template says
+                `{% generation %}`.
+            tokenizer_kwargs: further arguments of the call.
+            kwargs: further variables of the template.
+
+        Returns:
+            a `BatchEncoding`, ids, or text; for several chats lists.
+
+        Raises:
+            ValueError: there is no template; options that contradict each other.
+            jinja2.TemplateError: the template raises, or does what its sandbox forbids.
+        """
+        masks = return_assistant_tokens_mask
+        if masks and not (return_dict and tokenize):
+            raise ValueError("`return_assistant_tokens_mask=True` needs `tokenize=True` and `return_dict=True`.")
+        _check_end(add_generation_prompt, continue_final_message, masks)
+        chats, batched = _chats_of(conversation)
+        _check_documents(documents)
+        texts, spans = render(
+            self.get_chat_template(chat_template, tools),
+            chats,
+            {
+                **self.special_tokens_map,
+                **kwargs,
+                "tools": schemas_of(tools),
+                "documents": documents,
+                "add_generation_prompt": add_generation_prompt,
+            },
+            continue_final_message=continue_final_message,
+            return_spans=masks,
+        )
+        if not tokenize:
+            return texts if batched else texts[0]
+        encoded = self(
+            texts if batched else texts[0],
+            padding=padding,
+            truncation=truncation,
+            max_length=max_length,
+            add_special_tokens=False,
+            return_tensors=return_tensors,
+            **(tokenizer_kwargs or {}),
+        )
+        if masks:
+            _add_masks(encoded, spans, nested=batched or bool(return_tensors))
+            encoded.convert_to_tensors(return_tensors)
+        return encoded if return_dict else encoded["input_ids"]
+
+    def encode_message_with_chat_template(
+        self, message: dict[str, str], conversation_history: list[dict[str, str]] | None = None, **kwargs: Any
+    ) -> list[int]:
+        """As the method of `PreTrainedTokenizerBase`: the ids that one more message adds to a chat.
+
+        Args:
+            message: the new one.
+            conversation_history: those before.
+            kwargs: those of `apply_chat_template`, but for `add_generation_prompt`.
+        """
+        if "add_generation_prompt" in kwargs:
+            raise ValueError("`add_generation_prompt` is not for a single message: add the prompt for the whole chat.")
+        before = list(conversation_history or [])
+        options = {**kwargs, "add_generation_prompt": False, "tokenize": True, "return_dict": False}
+        tokens = self.apply_chat_template([*before, message], **options)
+        known = self.apply_chat_template(before, **options) if before else []
+        same = zip(known, tokens, strict=False)
+        return tokens[next((index for index, (a, b) in enumerate(same) if a != b), min(len(known), len(tokens))) :]
+
+    def get_chat_template(self, chat_template: str | None = None, tools: list[Any] | None = None) -> str:
+        """As the method of `PreTrainedTokenizerBase`: the template that is applied.
+
+        Args:
+            chat_template: a template, or the name of one of the tokenizer's; by default its only one, or of several
+                "tool_use" where there are tools, and "default".
+            tools: those of the chat.
+
+        Raises:
+            ValueError: there is none, or none of several is the default.
+        """
+        own = self.chat_template
+        if isinstance(own, dict):
+            names = [chat_template] if chat_template is not None else ["tool_use"] * (tools is not None) + ["default"]
+            found = next((own[name] for name in names if name in own), chat_template)
+            if found is None:
+                raise ValueError(
+                    f"This tokenizer has several chat templates and none is the default: {', '.join(sorted(own))}. "
+                    "Pass the name of one as `chat_template`."
+                )
+            return found
+        template = own if chat_template is None else chat_template
+        if template is None:
+            raise ValueError(
+                "This tokenizer has no chat template. Set `tokenizer.chat_template`, or pass a `chat_template`."
+            )
+        return template
+
+
+def _check_end(prompt: bool, continues: bool, masks: bool) -> None:
+    if continues and prompt:
+        raise ValueError(
+            "`continue_final_message` goes on with the last message, `add_generation_prompt` begins a new one: pass "
+            "one of both."
+        )
+    if continues and masks:
+        raise ValueError("`continue_final_message` cannot be combined with `return_assistant_tokens_mask`.")
+
+
+def _chats_of(conversation: Any) -> tuple[Sequence[Any], bool]:
+    if isinstance(conversation, (list, tuple)):
+        if not conversation:
+            raise ValueError("The conversation has no messages: pass at least one.")
+        if isinstance(conversation[0], (list, tuple)) or hasattr(conversation[0], "messages"):
+            return conversation, True
+    return [conversation], False
+
+
+def _check_documents(documents: Any) -> None:
+    for document in documents or ():
+        if not isinstance(document, dict):
+            raise TypeError(f"A document is a {type(document).__name__}; expected a dict with 'title' and 'text'.")
+
+
+def _add_masks(encoded: BatchEncoding, spans: list[list[Span]], nested: bool) -> None:
+    rows = encoded["input_ids"] if nested else [encoded["input_ids"]]
+    masks = [_mask(encoded, index, len(row), spans[index]) for index, row in enumerate(rows)]
+    encoded["assistant_masks"] = masks if nested else masks[0]
+
+
+def _mask(encoded: BatchEncoding, index: int, length: int, spans: list[Span]) -> list[int]:
+    mask = [0] * length
+    for begin, end in spans:
+        first, last = encoded.char_to_token(index, begin), encoded.char_to_token(index, end - 1)
+        if first is None:  # cut off, as all that follows
+            break
+        stop = last + 1 if last else length
+        mask[first:stop] = [1] * (stop - first)
+    return mask

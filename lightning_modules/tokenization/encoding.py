@@ -1,0 +1,193 @@
+"""What a tokenizer returns: columns, and where in the text each token came from."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import UserDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .names import CharSpan, TensorType, TokenSpan
+from .tensors import as_kind, check_tensor_type
+
+if TYPE_CHECKING:
+    import tokenizers
+
+logger = logging.getLogger(__name__)
+
+
+class BatchEncoding(UserDict):
+    """As `transformers.BatchEncoding`: a dict of columns that knows texts, words and tokens; negative indices work."""
+
+    def __init__(
+        self,
+        data: dict[str, Any] | None = None,
+        encoding: tokenizers.Encoding | Sequence[tokenizers.Encoding] | None = None,
+        tensor_type: str | TensorType | None = None,
+        prepend_batch_axis: bool = False,
+        n_sequences: int | None = None,
+    ):
+        """Hold the columns.
+
+        Args:
+            data: column to values.
+            encoding: what `tokenizers` returned, for each row.
+            tensor_type: "pt" or "np" to make tensors or arrays of the columns.
+            prepend_batch_axis: the columns are of one row: tensors get an axis in front.
+            n_sequences: 1 for texts, 2 for pairs; by default what the encodings say.
+        """
+        super().__init__(data)
+        single = encoding is not None and not isinstance(encoding, (list, tuple))
+        self._encodings: Any = [encoding] if single else encoding
+        if n_sequences is None and self._encodings:
+            n_sequences = self._encodings[0].n_sequences
+        self._n_sequences = n_sequences
+        self.convert_to_tensors(tensor_type, prepend_batch_axis)
+
+    def __getitem__(self, item: Any) -> Any:
+        """A column by its name; a row's `tokenizers.Encoding` by its number; without encodings, a slice of columns."""
+        if isinstance(item, str):
+            return self.data[item]
+        if self._encodings is not None:
+            return self._encodings[item]
+        if isinstance(item, slice):
+            return {name: values[item] for name, values in self.data.items()}
+        raise KeyError(f"{item!r} is neither a column's name nor a slice, and this encoding has no rows to count.")
+
+    def __getattr__(self, item: str) -> Any:
+        try:
+            return self.__dict__["data"][item]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__} has neither an attribute nor a column {item!r}") from None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"data": self.data, "encodings": self._encodings, "n_sequences": self._n_sequences}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.data = state["data"]
+        self._encodings = state.get("encodings")
+        self._n_sequences = state.get("n_sequences")
+
+    @property
+    def n_sequences(self) -> int | None:
+        """1 for texts, 2 for pairs; None where it is not known."""
+        return self._n_sequences
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether it knows where tokens came from."""
+        return self._encodings is not None
+
+    @property
+    def encodings(self) -> list[tokenizers.Encoding] | None:
+        """What `tokenizers` returned, for each row."""
+        return self._encodings
+
+    def tokens(self, batch_index: int = 0) -> list[str]:
+        """The tokens of a row, as text."""
+        return self._row("tokens", batch_index).tokens
+
+    def sequence_ids(self, batch_index: int = 0) -> list[int | None]:
+        """For each token of a row 0 or 1, the text of the pair that it is from; None for special tokens."""
+        return self._row("sequence_ids", batch_index).sequence_ids
+
+    def word_ids(self, batch_index: int = 0) -> list[int | None]:
+        """For each token of a row the number of its word; None for special tokens."""
+        return self._row("word_ids", batch_index).word_ids
+
+    def token_to_sequence(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
+        """Which text of the pair a token is from; `(row, token)`, or `(token)` of the first row."""
+        row, token = self._token("token_to_sequence", batch_or_token_index, token_index)
+        return row.token_to_sequence(token)
+
+    def token_to_word(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
+        """The number of a token's word; `(row, token)`, or `(token)` of the first row."""
+        row, token = self._token("token_to_word", batch_or_token_index, token_index)
+        return row.token_to_word(token)
+
+    def token_to_chars(self, batch_or_token_index: int, token_index: int | None = None) -> CharSpan | None:
+        """The characters of a token; None for special tokens."""
+        row, token = self._token("token_to_chars", batch_or_token_index, token_index)
+        span = row.token_to_chars(token)
+        return None if span is None else CharSpan(*span)
+
+    def word_to_tokens(
+        self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
+    ) -> TokenSpan | None:
+        """The tokens of a word; `(row, word)`, or `(word)` of the first row."""
+        row, word = self._place("word_to_tokens", batch_or_word_index, word_index)
+        if word < 0:
+            words = [number for number in row.word_ids if number is not None]
+            word += max(words, default=-1) + 1
+        span = row.word_to_tokens(word, sequence_index)
+        return None if span is None else TokenSpan(*span)
+
+    def word_to_chars(
+        self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
+    ) -> CharSpan:
+        """The characters of a word; `(row, word)`, or `(word)` of the first row."""
+        row, word = self._place("word_to_chars", batch_or_word_index, word_index)
+        return CharSpan(*row.word_to_chars(word, sequence_index))
+
+    def char_to_token(
+        self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
+    ) -> int | None:
+        """The token that has a character; None where none has it, such as for white space."""
+        row, char = self._place("char_to_token", batch_or_char_index, char_index)
+        return row.char_to_token(char, sequence_index)
+
+    def char_to_word(
+        self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
+    ) -> int | None:
+        """The number of the word that has a character."""
+        row, char = self._place("char_to_word", batch_or_char_index, char_index)
+        return row.char_to_word(char, sequence_index)
+
+    def _row(self, method: str, index: int) -> tokenizers.Encoding:
+        if not self._encodings:
+            raise ValueError(
+                f"{method}() asks where tokens came from, which this encoding does not know: it was not made by "
+                "calling a tokenizer on text."
+            )
+        return self._encodings[index]
+
+    def _place(self, method: str, first: int, second: int | None) -> tuple[tokenizers.Encoding, int]:
+        return self._row(method, 0 if second is None else first), first if second is None else second
+
+    def _token(self, method: str, first: int, second: int | None) -> tuple[tokenizers.Encoding, int]:
+        row, token = self._place(method, first, second)
+        return row, token + len(row.ids) if token < 0 else token
+
+    def convert_to_tensors(
+        self, tensor_type: str | TensorType | None = None, prepend_batch_axis: bool = False
+    ) -> BatchEncoding:
+        """Make tensors or arrays of the columns, in place.
+
+        Args:
+            tensor_type: "pt" or "np"; None leaves all as it is.
+            prepend_batch_axis: put an axis in front.
+
+        Raises:
+            ValueError: a column does not fit into one tensor.
+        """
+        if tensor_type is None:
+            return self
+        kind = check_tensor_type(tensor_type)
+        for name, values in list(self.items()):
+            self[name] = as_kind([values] if prepend_batch_axis else values, kind, name)
+        return self
+
+    def to(self, device: Any, *, non_blocking: bool = False) -> BatchEncoding:
+        """Move all tensors to a device, in place; a dtype is refused with a warning: ids are whole numbers."""
+        torch = sys.modules.get("torch")
+        if not (isinstance(device, (str, int)) or (torch is not None and isinstance(device, torch.device))):
+            logger.warning("%s is no device, so this BatchEncoding stays as it is.", device)
+            return self
+        self.data = {
+            name: values.to(device=device, non_blocking=non_blocking)
+            if callable(getattr(values, "to", None))
+            else values
+            for name, values in self.data.items()
+        }
+        return self

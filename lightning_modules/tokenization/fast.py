@@ -1,0 +1,299 @@
+"""The tokenizer."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer, processors
+
+from .backend import Turns
+from .chat import Chat
+from .decoding import Decoding
+from .files import TokenizerFiles, files_of
+from .frames import Frames
+from .loading import arguments_of
+from .names import NO_LIMIT, AddedToken
+from .padding import Padding
+from .saving import Saving
+from .training import trained
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_HUB = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+# They steer how transformers looks for classes and code, of which there is neither here.
+_WITHOUT_MEANING = (
+    *("use_fast", "trust_remote_code", "code_revision", "proxies", "resume_download", "config", "tokenizer_type"),
+    *("_from_auto", "_commit_hash", "_from_pipeline", "user_agent", "legacy_format"),
+)
+
+
+class PreTrainedTokenizerBase(Padding, Decoding, Frames, Chat, Saving):
+    """As `transformers.PreTrainedTokenizerBase`: what all tokenizers are; here there is one kind."""
+
+    vocab_files_names: dict[str, str] = {"tokenizer_file": "tokenizer.json"}
+    slow_tokenizer_class = None
+
+
+class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
+    """As `transformers.PreTrainedTokenizerFast` (`TokenizersBackend` in 5.x), without transformers.
+
+    The same ids, columns and files, from the same tokenizer.json; it can be called from several threads.
+    """
+
+    def __init__(self, *init_inputs: Any, **kwargs: Any):
+        """Take a tokenizer of the `tokenizers` library.
+
+        Args:
+            init_inputs: for subclasses; kept in the settings.
+            kwargs: `tokenizer_object`, a `tokenizers.Tokenizer`, which is copied; or `tokenizer_file`, a path. Special
+                tokens such as `pad_token="[PAD]"`, `extra_special_tokens=[...]`. `model_max_length`, `padding_side`,
+                `truncation_side`, `model_input_names`, `clean_up_tokenization_spaces`, `split_special_tokens`,
+                `chat_template`, `name_or_path`, `add_bos_token`, `add_eos_token`. Whatever else is kept in
+                `init_kwargs`.
+
+        Raises:
+            ValueError: there is no tokenizer; an unknown side.
+            TypeError: a special token that is no text.
+        """
+        self._turns = Turns()
+        self._tokenizer = _backend(kwargs)
+        self._follow_file(kwargs)
+        kwargs.setdefault("backend", "tokenizers")
+        added = kwargs.get("added_tokens_decoder") or {}
+        self._frames_text = {"bos": bool(kwargs.get("add_bos_token")), "eos": bool(kwargs.get("add_eos_token"))}
+        self.init_inputs = init_inputs
+        self._settle(kwargs)
+        self._complete_vocabulary(added)
+        asked = "add_bos_token" in self.init_kwargs or "add_eos_token" in self.init_kwargs
+        if asked or self._tokenizer.post_processor is None:
+            self.update_post_processor()
+
+    def _follow_file(self, kwargs: dict[str, Any]) -> None:
+        """Padding and truncation in tokenizer.json are defaults of the settings."""
+        truncation: Any = self._tokenizer.truncation
+        if truncation is not None:
+            kwargs.setdefault("max_length", truncation["max_length"])
+            kwargs.setdefault("truncation_side", truncation["direction"])
+            kwargs.setdefault("stride", truncation["stride"])
+            kwargs.setdefault("truncation_strategy", truncation["strategy"])
+        padding: Any = self._tokenizer.padding
+        if padding is not None:
+            kwargs.setdefault("pad_token", padding["pad_token"])
+            kwargs.setdefault("pad_token_type_id", padding["pad_type_id"])
+            kwargs.setdefault("padding_side", padding["direction"])
+            kwargs.setdefault("max_length", padding["length"])
+            kwargs.setdefault("pad_to_multiple_of", padding["pad_to_multiple_of"])
+
+    def _settle(self, kwargs: dict[str, Any]) -> None:
+        """Set all attributes."""
+        for name in kwargs:
+            if callable(getattr(type(self), name, None)):
+                raise AttributeError(
+                    f"`{name}` is a method of {type(self).__name__}, so it cannot be an argument of it."
+                )
+        if "additional_special_tokens" in kwargs and "extra_special_tokens" not in kwargs:
+            kwargs["extra_special_tokens"] = kwargs.pop("additional_special_tokens")
+        self.init_kwargs = copy.deepcopy(kwargs)
+        self.name_or_path = kwargs.pop("name_or_path", "")
+        self.verbose = kwargs.pop("verbose", False)
+        self._take_special_tokens(kwargs)
+        longest = kwargs.pop("model_max_length", kwargs.pop("max_len", None))
+        self.model_max_length = NO_LIMIT if longest is None else longest
+        self.padding_side = _side("padding_side", kwargs.pop("padding_side", self.padding_side))
+        self.truncation_side = _side("truncation_side", kwargs.pop("truncation_side", self.truncation_side))
+        self.model_input_names = list(kwargs.pop("model_input_names", self.model_input_names))
+        self.clean_up_tokenization_spaces = kwargs.pop("clean_up_tokenization_spaces", False)
+        self.split_special_tokens = kwargs.pop("split_special_tokens", False)
+        template = kwargs.pop("chat_template", None)
+        if isinstance(template, (list, tuple)):
+            template = {each["name"]: each["template"] for each in template}
+        self.chat_template = template
+        self.deprecation_warnings = {}
+        self.backend = kwargs.pop("backend", None)
+        self.files_loaded = kwargs.pop("files_loaded", [])
+        self.add_prefix_space = kwargs.get("add_prefix_space", False)
+        self._tokenizer.encode_special_tokens = self.split_special_tokens
+
+    def _complete_vocabulary(self, added: dict[int, AddedToken]) -> None:
+        """Add what the files name: added tokens by their ids, then special ones that are still missing."""
+        tokens: list[Any] = [token for _, token in sorted(added.items(), key=lambda item: item[0])]
+        known = {*self.added_tokens_encoder, *map(str, tokens)}
+        named = [token for token in self._special_tokens_map.values() if token is not None]
+        for token in (*named, *self._extra_special_tokens):
+            if str(token) not in known:
+                known.add(str(token))
+                tokens.append(AddedToken(token, special=True) if isinstance(token, str) else token)
+        texts = set(map(str, named))
+        for token in tokens:
+            if str(token) in texts:
+                token.special = True
+        self.add_tokens(tokens)
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike[str], *init_inputs: Any, **kwargs: Any
+    ) -> Self:
+        """As `PreTrainedTokenizerFast.from_pretrained`: from a tokenizer.json, a folder, or the Hub.
+
+        Args:
+            pretrained_model_name_or_path: a file, a folder that transformers 4.x or 5.x or this class wrote, or
+                `owner/name` of a repository, which is kept in the cache of this machine.
+            init_inputs: for subclasses.
+            kwargs: `cache_dir`, `force_download`, `local_files_only`, `token`, `revision` and `subfolder` say where
+                from; the rest takes precedence over the files. `trust_remote_code` has no effect: no code is run.
+
+        Raises:
+            OSError: it cannot be had; it says what to do. Under HF_HUB_OFFLINE=1 only the cache is looked at.
+        """
+        name = os.fspath(pretrained_model_name_or_path)
+        return cls._from_files(files_of(name, **hub_options(kwargs)), name, init_inputs, settings_in(kwargs))
+
+    @classmethod
+    def _from_files(
+        cls, files: TokenizerFiles, name: str, init_inputs: tuple[Any, ...], settings: dict[str, Any]
+    ) -> Self:
+        inputs, found = arguments_of(files, name, cls.SPECIAL_TOKENS_ATTRIBUTES, settings)
+        return cls(*(init_inputs or inputs), **found)
+
+    @property
+    def add_bos_token(self) -> bool:
+        """Whether `bos_token` is put before texts; setting it replaces the post-processor."""
+        return self._frames_text["bos"]
+
+    @add_bos_token.setter
+    def add_bos_token(self, value: bool) -> None:
+        self._frames_text["bos"] = bool(value)
+        self.update_post_processor()
+
+    @property
+    def add_eos_token(self) -> bool:
+        """Whether `eos_token` is put after texts; setting it replaces the post-processor."""
+        return self._frames_text["eos"]
+
+    @add_eos_token.setter
+    def add_eos_token(self, value: bool) -> None:
+        self._frames_text["eos"] = bool(value)
+        self.update_post_processor()
+
+    def update_post_processor(self) -> None:
+        """As `TokenizersBackend.update_post_processor`: only `bos_token` and `eos_token` around each text, if any."""
+        tokens = {"bos": self.bos_token, "eos": self.eos_token}
+        for name, token in tokens.items():
+            if token is None:
+                self._frames_text[name] = False
+        begin, end = ([tokens[name]] if self._frames_text[name] else [] for name in ("bos", "eos"))
+
+        def frame(text: str, number: int) -> list[str]:
+            return [f"{piece}:{number}" for piece in (*begin, text, *end)]
+
+        self._tokenizer.post_processor = processors.TemplateProcessing(
+            single=frame("$A", 0),
+            pair=[*frame("$A", 0), *frame("$B", 1)],
+            special_tokens=[(token, self.convert_tokens_to_ids(token)) for token in (*begin, *end)],
+        )
+
+    @property
+    def max_len_single_sentence(self) -> int:
+        """Tokens that a text may have, beside special ones."""
+        return self.model_max_length - self.num_special_tokens_to_add(pair=False)
+
+    @property
+    def max_len_sentences_pair(self) -> int:
+        """Tokens that the texts of a pair may have together, beside special ones."""
+        return self.model_max_length - self.num_special_tokens_to_add(pair=True)
+
+    def train_new_from_iterator(
+        self,
+        text_iterator: Iterable[Any],
+        vocab_size: int,
+        length: int | None = None,
+        new_special_tokens: list[str | AddedToken] | None = None,
+        special_tokens_map: dict[str, str] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """As `PreTrainedTokenizerFast.train_new_from_iterator`: the same tokenizer with a vocabulary of other texts.
+
+        Args:
+            text_iterator: texts, or lists of texts.
+            vocab_size: number of tokens.
+            length: number of texts, for the progress bar.
+            new_special_tokens: beside those that there are.
+            special_tokens_map: special tokens with their new names.
+            kwargs: of the trainer in the `tokenizers` library.
+
+        Raises:
+            ValueError: the model cannot be trained.
+        """
+        renamed, new = special_tokens_map or {}, list(new_special_tokens or [])
+        settings = self.init_kwargs.copy()
+        added = settings.pop("added_tokens_decoder", None) or {}
+        settings["added_tokens_decoder"] = {index: token for index, token in added.items() if str(token) not in renamed}
+        for name in PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES:
+            token = self._special_tokens_map.get(name)
+            if token is not None:
+                settings[name] = _renamed(token, renamed)
+        if extra := [*self.extra_special_tokens, *new]:
+            settings["extra_special_tokens"] = extra
+        backend = trained(self._tokenizer, text_iterator, vocab_size, length, new, renamed, kwargs)
+        return type(self)(**settings, tokenizer_object=backend)
+
+    def __repr__(self) -> str:
+        added = "\n\t".join(f"{index}: {token!r}," for index, token in self.added_tokens_decoder.items())
+        return (
+            f"{type(self).__name__}(name_or_path={str(self.name_or_path)!r}, vocab_size={self.vocab_size}, "
+            f"model_max_length={self.model_max_length}, padding_side={self.padding_side!r}, "
+            f"truncation_side={self.truncation_side!r}, special_tokens={self.special_tokens_map}, "
+            f"added_tokens_decoder={{{f'{chr(10)}{chr(9)}{added}{chr(10)}' if added else ''}}})"
+        )
+
+
+def hub_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Take out of the arguments where the files come from."""
+    return {name: kwargs.pop(name) for name in _HUB if name in kwargs}
+
+
+def settings_in(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that are settings of a tokenizer.
+
+    Raises:
+        NotImplementedError: one that asks for what is not here.
+    """
+    for name in ("gguf_file", "fix_mistral_regex"):
+        if kwargs.get(name):
+            raise NotImplementedError(f"`{name}` is not supported here: install transformers for it.")
+    return {name: value for name, value in kwargs.items() if name not in _WITHOUT_MEANING}
+
+
+def _backend(kwargs: dict[str, Any]) -> Tokenizer:
+    given, path = kwargs.pop("tokenizer_object", None), kwargs.pop("tokenizer_file", None)
+    if given is not None:
+        if not isinstance(given, Tokenizer):
+            raise TypeError(
+                f"`tokenizer_object` is a {type(given).__name__}; expected a `tokenizers.Tokenizer`. Those of its "
+                "`implementations` have it inside, as `_tokenizer`."
+            )
+        return copy.deepcopy(given)
+    if path is None:
+        raise ValueError(
+            "There is no tokenizer: pass `tokenizer_object`, a `tokenizers.Tokenizer`, or `tokenizer_file`, the path "
+            "of a tokenizer.json; or use `from_pretrained`."
+        )
+    return Tokenizer.from_file(os.fspath(path))
+
+
+def _side(name: str, value: Any) -> str:
+    if value not in ("right", "left"):
+        raise ValueError(f"`{name}` is {value!r}; it can be 'right' or 'left'.")
+    return value
+
+
+def _renamed(token: str | AddedToken, renamed: dict[str, str]) -> str | AddedToken:
+    text = renamed.get(str(token), str(token))
+    if isinstance(token, str):
+        return text
+    flags = {flag: getattr(token, flag) for flag in ("single_word", "lstrip", "rstrip", "normalized")}
+    return AddedToken(text, **flags, special=True)

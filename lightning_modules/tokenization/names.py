@@ -1,0 +1,66 @@
+"""The named choices of a tokenizer, the names of its files, and the numbers that mean "without limit"."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tokenizers import AddedToken
+
+from ..names import ExplicitEnum
+
+__all__ = ["AddedToken", "CharSpan", "PaddingStrategy", "TensorType", "TokenSpan", "TruncationStrategy"]
+
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+SPECIAL_TOKENS_FILE = "special_tokens_map.json"
+ADDED_TOKENS_FILE = "added_tokens.json"
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
+CHAT_TEMPLATE_FOLDER = "additional_chat_templates"
+
+NO_LIMIT = int(1e30)
+"""`model_max_length` of a tokenizer whose model takes any length."""
+ALMOST_NO_LIMIT = int(1e20)
+"""Lengths above are none to pad or truncate to."""
+
+
+class PaddingStrategy(ExplicitEnum):
+    """As `transformers.utils.PaddingStrategy`: to which length a tokenizer pads."""
+
+    LONGEST = "longest"
+    MAX_LENGTH = "max_length"
+    DO_NOT_PAD = "do_not_pad"
+
+
+class TruncationStrategy(ExplicitEnum):
+    """As `transformers.tokenization_utils_base.TruncationStrategy`: which text of a pair is cut."""
+
+    ONLY_FIRST = "only_first"
+    ONLY_SECOND = "only_second"
+    LONGEST_FIRST = "longest_first"
+    DO_NOT_TRUNCATE = "do_not_truncate"
+
+
+class TensorType(ExplicitEnum):
+    """As `transformers.utils.TensorType`: what `return_tensors` takes; MLX is known by name only."""
+
+    PYTORCH = "pt"
+    NUMPY = "np"
+    MLX = "mlx"
+
+
+class CharSpan(NamedTuple):
+    """As `transformers.CharSpan`: a part of a text."""
+
+    start: int
+    """Index of the first character."""
+    end: int
+    """Index of the one after the last."""
+
+
+class TokenSpan(NamedTuple):
+    """As `transformers.TokenSpan`: a part of a list of tokens."""
+
+    start: int
+    """Index of the first token."""
+    end: int
+    """Index of the one after the last."""

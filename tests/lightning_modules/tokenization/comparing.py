@@ -1,0 +1,57 @@
+"""What it means that two tokenizers answered alike."""
+
+import numpy as np
+import torch
+
+
+def assert_same(mine, theirs, where=""):
+    """The same types, dtypes, shapes and values, all the way down."""
+    if hasattr(theirs, "data") and hasattr(theirs, "encodings"):
+        assert list(mine) == list(theirs), where
+        for name in theirs:
+            assert_same(mine[name], theirs[name], f"{where}.{name}")
+        return
+    if isinstance(theirs, dict):  # of what is empty the reference gives back what it was given
+        mine = dict(mine)
+    assert type(mine) is type(theirs) or (isinstance(mine, tuple) and isinstance(theirs, tuple)), where
+    if isinstance(theirs, (torch.Tensor, np.ndarray)):
+        assert mine.dtype == theirs.dtype, where
+        assert mine.shape == theirs.shape, where
+        if getattr(theirs, "dtype", None) == np.dtype(object):
+            assert_same(list(mine), list(theirs), where)
+        else:
+            assert (mine == theirs).all(), where
+    elif isinstance(theirs, dict):
+        assert list(mine) == list(theirs), where
+        for name in theirs:
+            assert_same(mine[name], theirs[name], f"{where}[{name!r}]")
+    elif isinstance(theirs, (list, tuple)) and any(
+        isinstance(each, (list, tuple, dict, np.ndarray)) for each in theirs
+    ):
+        assert len(mine) == len(theirs), where
+        for index, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+            assert_same(one, other, f"{where}[{index}]")
+    else:
+        assert mine == theirs, where
+
+
+def answer(call, *args, **kwargs):
+    """What comes back, or the error; a warning is part of neither."""
+    try:
+        return call(*args, **kwargs)
+    except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
+        return error
+    except BaseException as error:
+        if "Panic" not in type(error).__name__ and type(error) is not Exception:
+            raise
+        return error
+
+
+def assert_same_answer(mine, theirs, where=""):
+    """Both fail, or both answer alike; returns whether they answered."""
+    if isinstance(theirs, BaseException) or isinstance(mine, BaseException):
+        assert isinstance(theirs, BaseException), (where, mine, theirs)
+        assert isinstance(mine, BaseException), (where, mine, theirs)
+        return False
+    assert_same(mine, theirs, where)
+    return True

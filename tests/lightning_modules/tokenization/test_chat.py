@@ -1,0 +1,302 @@
+"""Chats come out of templates as the reference writes them, to the character, and nothing gets out of the sandbox."""
+
+import datetime
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import jinja2
+import pytest
+from comparing import assert_same
+from kinds import both, text
+
+from lightrainer.lightning_modules.tokenization.chat_tools import schema_of
+
+PLAIN = (
+    "{{ cls_token }}{% for message in messages %}\n"
+    "  {% if message['role'] == 'user' %}\n"
+    "User: {{ message['content'] }}\n"
+    "  {% elif message.role == 'skip' %}{% continue %}\n"
+    "  {% else %}\n"
+    "{{ message.role | title }}: {% generation %}{{ message['content'] | trim }}{{ sep_token }}{% endgeneration %}\n\n"
+    "  {% endif %}\n"
+    "{% endfor %}\n"
+    "{% if tools %}{{ tools | tojson(indent=2) }}{% endif %}{{ documents | tojson if documents }}{{ mood }}\n"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+LIST = "{% for m in messages %}<{{ m.role }}>{% for c in m.content %}{{ c.text }}{% endfor %}{% endfor %}"
+SPOKEN_FIRST = "{% generation %}{{ messages[0].content }}{% endgeneration %} rest"
+
+
+def chat(draw):
+    roles = ["system", *["user", "assistant"] * draw.randint(1, 3)][draw.randint(0, 1) :]
+    return [{"role": role, "content": text(draw) or "x"} for role in roles]
+
+
+def weather(place: str, days: int = 3, unit: Literal["C", "F"] = "C"):
+    """
+    Tell the weather.
+    It is often right.
+
+    Args:
+        place: where,
+            as a town's name
+        days: how many (choices: ["1", "3"])
+        unit: of the temperature
+    """
+
+
+@pytest.fixture
+def pair():
+    made = both("byte-level BPE", chat_template=PLAIN)
+    return made
+
+
+def test_chats_equal_the_reference(pair):
+    draw, masked = random.Random(0), 0
+    for case in range(120):
+        given = chat(draw) if draw.random() < 0.6 else [chat(draw) for _ in range(draw.randint(1, 3))]
+        asked: dict[str, Any] = {
+            **draw.choice([{}, {"add_generation_prompt": True}]),
+            **draw.choice([{}, {"tools": [weather, {"type": "function", "é": 1}]}]),
+            **draw.choice([{}, {"documents": [{"title": "a", "text": "<b>"}]}]),
+            **draw.choice([{}, {"mood": "<good> & 'well'"}]),
+            **draw.choice([{}, {"tokenize": False}, {"return_dict": False}]),
+        }
+        if asked.get("tokenize", True):
+            asked |= draw.choice(
+                [{}, {"return_tensors": "pt", "padding": True}, {"max_length": 20, "truncation": True}]
+            )
+            asked |= draw.choice([{}, {"tokenizer_kwargs": {"return_token_type_ids": True}}])
+            if asked.get("return_dict", True) and draw.random() < 0.6:
+                asked["return_assistant_tokens_mask"] = True
+        answers = [made.apply_chat_template(given, **asked) for made in pair]
+        assert_same(*answers, where=f"{case}: {given} {asked}")
+        if "return_assistant_tokens_mask" in asked:
+            masked += int(sum(map(sum, _rows(answers[0]["assistant_masks"]))))
+    assert masked > 100
+
+
+def _rows(masks):
+    masks = masks.tolist() if hasattr(masks, "tolist") else masks
+    return masks if masks and isinstance(masks[0], list) else [masks]
+
+
+def test_a_final_message_goes_on_as_in_the_reference(pair):
+    for content in ("to be", "to be ", "  to be  \n", "a to be"):
+        for template in (
+            PLAIN,
+            "{% for m in messages %}{{ m.content }}|{% endfor %}",
+            "{{ messages[-1].content | trim }}",
+        ):
+            given = [{"role": "user", "content": "q"}, {"role": "assistant", "content": content}]
+            asked = {"continue_final_message": True, "tokenize": False, "chat_template": template}
+            mine, theirs = (made.apply_chat_template(given, **asked) for made in pair)
+            assert mine == theirs
+            assert given[1]["content"] == content
+    parts = [{"role": "assistant", "content": [{"type": "text", "text": "to be"}, {"type": "image"}]}]
+    asked = {"continue_final_message": True, "tokenize": False, "chat_template": LIST}
+    mine, theirs = (made.apply_chat_template(parts, **asked) for made in pair)
+    assert mine == theirs == "<assistant>to be"
+
+
+def test_one_more_message_adds_the_same_tokens(pair):
+    history = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    for before in (history, [], None):
+        mine, theirs = (
+            made.encode_message_with_chat_template({"role": "user", "content": "b"}, before) for made in pair
+        )
+        assert mine == theirs
+
+
+def test_an_answer_at_the_very_beginning_is_masked(pair):
+    """In 5.3.0 it is not; later versions (5.23) do."""
+    given, asked = [{"role": "assistant", "content": "yes"}], {"return_assistant_tokens_mask": True}
+    mine, theirs = (made.apply_chat_template(given, chat_template=SPOKEN_FIRST, **asked) for made in pair)
+    assert sum(mine["assistant_masks"]) > 0
+    assert sum(theirs["assistant_masks"]) == 0
+
+
+def test_which_of_several_templates(pair):
+    templates = {"default": "d", "tool_use": "t", "rag": "r"}
+    for made in pair:
+        made.chat_template = templates
+    for asked in ({}, {"tools": [weather]}, {"chat_template": "rag"}, {"chat_template": "{{ 1 + 1 }}"}):
+        mine, theirs = (made.apply_chat_template([{}], tokenize=False, **asked) for made in pair)
+        assert mine == theirs
+    mine = pair[0]
+    mine.chat_template = {"rag": "r", "other": "o"}
+    with pytest.raises(ValueError, match="none is the default: other, rag"):
+        mine.get_chat_template()
+    mine.chat_template = None
+    with pytest.raises(ValueError, match="has no chat template"):
+        mine.apply_chat_template([{}])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ messages.__init__.__globals__ }}",
+        "{% for m in messages %}{{ m.update({'a': 1}) }}{% endfor %}",
+        "{{ cycler.__init__.__globals__.os }}",
+        "{{ raise_exception.__globals__.x }}",
+    ],
+)
+def test_nothing_gets_out_of_the_sandbox(pair, template):
+    messages = [{"role": "user", "content": "a"}]
+    with pytest.raises(jinja2.exceptions.SecurityError):
+        pair[0].apply_chat_template(messages, chat_template=template, tokenize=False)
+    assert messages == [{"role": "user", "content": "a"}]
+
+
+def test_what_templates_can_call(pair):
+    mine, theirs = (
+        made.apply_chat_template([{}], chat_template="{{ strftime_now('%Y-%m') }} {{ 'é<' | tojson }}", tokenize=False)
+        for made in pair
+    )
+    assert mine == theirs
+    assert mine.startswith(str(datetime.date.today().year))
+    with pytest.raises(jinja2.exceptions.TemplateError, match="roles must alternate"):
+        pair[0].apply_chat_template([{}], chat_template="{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(jinja2.exceptions.TemplateSyntaxError):
+        pair[0].apply_chat_template([{}], chat_template="{% if %}")
+
+
+def test_what_cannot_be_asked_is_said(pair, caplog):
+    mine, _ = pair
+    one = [{"role": "user", "content": "a"}]
+    for asked, message in (
+        ({"return_assistant_tokens_mask": True, "tokenize": False}, "needs `tokenize=True` and `return_dict=True`"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "pass one of both"),
+        ({"continue_final_message": True, "return_assistant_tokens_mask": True}, "cannot be combined"),
+        ({"continue_final_message": True, "chat_template": "nothing of it"}, "left it out or changed it"),
+        ({"tools": [3]}, "A tool is a int; expected a JSON schema"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mine.apply_chat_template(one, **asked)
+    with pytest.raises(TypeError, match="A document is a str"):
+        mine.apply_chat_template(one, documents=["a"])
+    with pytest.raises(ValueError, match="no messages"):
+        mine.apply_chat_template([])
+    mine.apply_chat_template(one, chat_template="a", return_assistant_tokens_mask=True)
+    assert "has no such block: the mask is 0 everywhere" in caplog.text
+
+
+def test_masks_of_several_threads_do_not_mix(pair):
+    """One compiled template serves them all; the reference's raises."""
+    chats = [[{"role": "user", "content": "q" * n}, {"role": "assistant", "content": "a" * n}] for n in range(1, 30)]
+    asked = {"return_assistant_tokens_mask": True}
+    alone = [pair[0].apply_chat_template(each, **asked)["assistant_masks"] for each in chats]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda each: pair[0].apply_chat_template(each, **asked)["assistant_masks"], chats))
+    assert together == alone
+
+
+# --- tools
+
+
+class Thing:
+    """Anything."""
+
+
+def many(
+    a: list[int],
+    b: str | None,
+    c: int | str | None,
+    d: dict[str, list[float]],
+    e: tuple[int, str],
+    f: Any,
+    g: Thing,
+    h: int | None = None,
+    i: list = [],  # noqa: B006
+    j: Literal["x", 1, None] = "x",
+    k: dict = {},  # noqa: B006
+    l: list[int] | dict[str, int] = [],  # noqa: B006, E741
+) -> bool:
+    """Do much.
+
+    Args:
+        a: first: of all
+        b: second
+        c: third
+        d: fourth
+        e: fifth
+        f: sixth
+        g: seventh
+        h: eighth
+        i: ninth
+        j: tenth (Choices: ["x", "y"])
+        k: eleventh
+        l: twelfth
+
+    Returns:
+        whether it went well,
+        or not
+
+    Raises:
+        ValueError: never
+    """
+    return True
+
+
+class Methods:
+    def method(self, x: "int") -> None:
+        """Be a method.
+
+        Args:
+            x: some
+        """
+
+    def no_arguments(self):
+        """Nothing to pass."""
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [weather, many, Methods().method, Methods.method, Methods().no_arguments],
+    ids=lambda tool: tool.__qualname__,
+)
+def test_schemas_of_tools_equal_the_reference(tool):
+    from transformers.utils import get_json_schema
+
+    assert_same(schema_of(tool), get_json_schema(tool))
+
+
+def test_what_a_tool_lacks_is_said():
+    def no_doc(x: int): ...
+
+    def no_hint(x):
+        """Do.
+
+        Args:
+            x: some
+        """
+
+    def no_line(x: int):
+        """Do."""
+
+    def strange(x: set[int]):
+        """Do.
+
+        Args:
+            x: some
+        """
+
+    def any_tuple(x: tuple[int, ...]):
+        """Do.
+
+        Args:
+            x: some
+        """
+
+    for tool, message in (
+        (no_doc, "'no_doc' has no docstring"),
+        (no_hint, "argument 'x' of the tool 'no_hint' has no type hint"),
+        (no_line, "'no_line' says nothing about the argument 'x'"),
+        (strange, "has no counterpart in JSON schema"),
+        (any_tuple, r"write list\[...\] instead"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            schema_of(tool)

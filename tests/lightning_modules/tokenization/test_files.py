@@ -1,0 +1,341 @@
+"""Folders of both libraries, of 4.x and 5.x, are read by both, and mean the same."""
+
+import copy
+import json
+import pickle
+
+import pytest
+import transformers
+from comparing import assert_same
+from kinds import KINDS, NAMED, both, written
+from tokenizers import AddedToken
+
+from lightrainer import AutoTokenizer, PreTrainedTokenizerFast
+
+TEXTS = ["some [MASK] text", "and <new> more, <extra> don't", "日本 🙂"]
+TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+
+
+def assert_equal_tokenizers(mine, theirs):
+    for name in (
+        *(
+            "special_tokens_map",
+            "all_special_tokens",
+            "extra_special_tokens",
+            "added_tokens_decoder",
+            "vocab",
+            "vocab_size",
+        ),
+        *("model_max_length", "padding_side", "truncation_side", "model_input_names", "clean_up_tokenization_spaces"),
+        *("split_special_tokens", "chat_template", "all_special_ids", "pad_token_id", "name_or_path"),
+    ):
+        assert getattr(mine, name) == getattr(theirs, name), name
+    for asked in ({}, {"padding": True}, {"max_length": 4}, {"text_pair": TEXTS}):
+        if not asked.get("padding") or theirs.pad_token:
+            assert_same(mine(TEXTS, **asked), theirs(TEXTS, **asked), str(asked))
+    ids = theirs(TEXTS)["input_ids"]
+    assert mine.batch_decode(ids, skip_special_tokens=True) == theirs.batch_decode(ids, skip_special_tokens=True)
+
+
+def settings(folder):
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    assert config.pop("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend")
+    return config
+
+
+def dressed(made):
+    """A tokenizer with something of everything."""
+    made.add_tokens([AddedToken("<extra>", rstrip=True)])
+    made.add_special_tokens({"extra_special_tokens": ["<x>", "<y>"], "eos_token": "[SEP]"})
+    made.chat_template = TEMPLATE
+    made.model_max_length = 77
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_both_write_is_the_same_and_read_by_both(kind, tmp_path):
+    options = {"padding_side": "left", "model_max_length": 50, "image_token": "<image>"}
+    mine, theirs = (dressed(made) for made in both(kind, **options))
+    assert_same(
+        mine(TEXTS, padding=True, max_length=5, truncation=True),
+        theirs(TEXTS, padding=True, max_length=5, truncation=True),
+    )
+    paths = mine.save_pretrained(tmp_path / "mine")
+    theirs.save_pretrained(tmp_path / "theirs")
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == sorted(
+        path.name for path in (tmp_path / "theirs").iterdir()
+    )
+    assert sorted(paths) == sorted(str(path) for path in (tmp_path / "mine").iterdir())
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        assert (tmp_path / "mine" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
+    assert settings(tmp_path / "mine") == settings(tmp_path / "theirs")
+    for folder in (tmp_path / "mine", tmp_path / "theirs"):
+        reread = PreTrainedTokenizerFast.from_pretrained(folder)
+        for loader in (transformers.AutoTokenizer, transformers.PreTrainedTokenizerFast):
+            assert_equal_tokenizers(reread, loader.from_pretrained(folder))
+        assert_equal_tokenizers(AutoTokenizer.from_pretrained(str(folder)), loader.from_pretrained(folder))
+        reread.save_pretrained(tmp_path / "again")
+        loader.from_pretrained(folder).save_pretrained(tmp_path / "again theirs")
+        assert settings(tmp_path / "again") == settings(tmp_path / "again theirs")
+
+
+def folder_of(tmp_path, kind="WordPiece", **files):
+    """A folder with a tokenizer.json of this kind and these JSON files."""
+    folder = tmp_path / "made"
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.json").write_text(written(kind))
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def flags(content, special=True, **more):
+    usual = {"lstrip": False, "normalized": not special, "rstrip": False, "single_word": False}
+    return {"content": content, **usual, "special": special, **more}
+
+
+FOLDERS = {
+    "4.x, with added tokens in the settings": {
+        "tokenizer_config": {
+            "added_tokens_decoder": {
+                **{
+                    str(index): flags(token)
+                    for index, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+                },
+                "300": flags("<new>", special=False, lstrip=True),
+                "301": flags("<late>", special=False),
+                "302": flags("<x>"),
+            },
+            "additional_special_tokens": ["<x>"],
+            "chat_template": TEMPLATE,
+            "clean_up_tokenization_spaces": True,
+            "model_max_length": 512,
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **NAMED,
+        },
+        "special_tokens_map": {"pad_token": {**flags("[UNK]")}},
+    },
+    "4.x, before that": {
+        "tokenizer_config": {"model_max_length": 20, "name_or_path": "elsewhere", "special_tokens_map_file": None},
+        "special_tokens_map": {
+            "pad_token": "[PAD]",
+            "mask_token": {
+                "content": "[MASK]",
+                "lstrip": True,
+                "normalized": False,
+                "rstrip": False,
+                "single_word": False,
+            },
+            "additional_special_tokens": ["<x>", "<y>"],
+        },
+        "added_tokens": {"<extra>": 301},
+    },
+    "tokens as objects in the settings": {
+        "tokenizer_config": {
+            "unk_token": "[UNK]",
+            "mask_token": {"__type": "AddedToken", **flags("[MASK]", lstrip=True)},
+            "image_token": "<image>",
+            "extra_special_tokens": {"audio_token": "<audio>"},
+            "padding_side": "left",
+            "truncation_side": "left",
+        }
+    },
+    "several chat templates": {
+        "tokenizer_config": {"chat_template": [{"name": "default", "template": "a"}, {"name": "rag", "template": "b"}]}
+    },
+    "begin and end tokens": {"tokenizer_config": {"add_bos_token": True, "bos_token": "[CLS]", "eos_token": "[SEP]"}},
+    "nothing else": {},
+}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"pad_token": "[MASK]", "model_max_length": 9}, {"add_bos_token": True, "bos_token": "[CLS]"}],
+    ids=str,
+)
+@pytest.mark.parametrize("name", FOLDERS)
+def test_folders_of_other_versions_mean_what_they_mean_to_the_reference(tmp_path, name, given):
+    folder = folder_of(tmp_path, **FOLDERS[name])
+    mine = PreTrainedTokenizerFast.from_pretrained(folder, **given)
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(folder, **given)
+    assert_equal_tokenizers(mine, theirs)
+    mine.save_pretrained(tmp_path / "mine")
+    theirs.save_pretrained(tmp_path / "theirs")
+    assert settings(tmp_path / "mine") == settings(tmp_path / "theirs")
+
+
+def test_special_tokens_of_an_older_map_are_special(tmp_path):
+    """As they were to 4.x; 5.3.0 takes those that added_tokens.json numbers for ordinary ones, and decodes them."""
+    files = {"special_tokens_map": {"additional_special_tokens": ["<x>"]}, "added_tokens": {"<x>": 301}}
+    folder = folder_of(tmp_path, **files)
+    for loader, text in ((PreTrainedTokenizerFast, "a b"), (transformers.PreTrainedTokenizerFast, "a <x> b")):
+        made = loader.from_pretrained(folder)
+        assert made.extra_special_tokens == ["<x>"]
+        assert made.decode(made("a <x> b")["input_ids"], skip_special_tokens=True) == text
+
+
+def test_a_file_alone(tmp_path):
+    path = folder_of(tmp_path) / "tokenizer.json"
+    assert_equal_tokenizers(
+        PreTrainedTokenizerFast.from_pretrained(path, pad_token="[PAD]"),
+        transformers.PreTrainedTokenizerFast.from_pretrained(path, pad_token="[PAD]"),
+    )
+    other = PreTrainedTokenizerFast(tokenizer_file=path, **NAMED)
+    assert_same(other(TEXTS, padding=True), both("WordPiece")[1](TEXTS, padding=True))
+
+
+def test_chat_templates_in_files_and_in_the_settings(tmp_path):
+    mine, _ = both("WordLevel")
+    mine.chat_template = {"default": "a", "rag": "b"}
+    mine.save_pretrained(tmp_path / "files")
+    mine.save_pretrained(tmp_path / "settings", save_jinja_files=False)
+    assert (tmp_path / "files" / "additional_chat_templates" / "rag.jinja").read_text() == "b"
+    assert not (tmp_path / "settings" / "chat_template.jinja").exists()
+    for name in ("files", "settings"):
+        for loader in (PreTrainedTokenizerFast, transformers.PreTrainedTokenizerFast):
+            assert loader.from_pretrained(tmp_path / name).chat_template == {"default": "a", "rag": "b"}
+    mine.chat_template = {"../../outside": "c"}
+    with pytest.raises(ValueError, match="its name is no file name"):
+        mine.save_pretrained(tmp_path / "files")
+
+
+# --- AutoTokenizer
+
+
+BERT = {
+    "tokenizer_config": {"do_lower_case": True, "tokenizer_class": "BertTokenizer"},
+    "config": {"model_type": "bert"},
+}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [BERT, {"config": BERT["config"]}, {"tokenizer_config": BERT["tokenizer_config"]}],
+    ids=lambda files: " and ".join(files),
+)
+def test_an_older_folder_leaves_it_to_the_class(tmp_path, files):
+    """Which tokens pad and mask, and that there are token types: the reference knows it by the class, we do too."""
+    folder = folder_of(tmp_path, **files)
+    if "tokenizer_config" not in files:
+        (folder / "tokenizer_config.json").write_text("{}")
+    mine, theirs = (module.from_pretrained(folder) for module in (AutoTokenizer, transformers.AutoTokenizer))
+    assert type(theirs).__name__ == "BertTokenizer"
+    assert mine.special_tokens_map == theirs.special_tokens_map
+    assert mine.model_input_names == theirs.model_input_names == ["input_ids", "token_type_ids", "attention_mask"]
+    assert_same(
+        mine("some text", "and more", padding="max_length", max_length=20),
+        theirs("some text", "and more", padding="max_length", max_length=20),
+    )
+    mine.save_pretrained(tmp_path / "again")
+    assert "token_type_ids" in PreTrainedTokenizerFast.from_pretrained(tmp_path / "again")("a")
+
+
+def test_files_that_contradict_each_other_mean_nothing_more(tmp_path):
+    files = {"tokenizer_config": {"tokenizer_class": "ElectraTokenizer"}, "config": {"model_type": "electra"}}
+    mine, theirs = (
+        module.from_pretrained(folder_of(tmp_path, **files)) for module in (AutoTokenizer, transformers.AutoTokenizer)
+    )
+    assert mine.special_tokens_map == theirs.special_tokens_map == {}
+    assert mine.model_input_names == theirs.model_input_names
+
+
+def test_what_classes_take_for_granted_is_what_they_do():
+    """The table, against the classes of the reference."""
+    import inspect
+
+    from lightrainer.lightning_modules.tokenization.families import _BY_CLASS, _BY_MODEL
+
+    checked = 0
+    for name, defaults in _BY_CLASS.items():
+        theirs = getattr(transformers, f"{name}Tokenizer", None)
+        if theirs is None:
+            continue
+        checked += 1
+        parameters = inspect.signature(theirs.__init__).parameters
+        for key, value in defaults.items():
+            if key.endswith("_token") and key in parameters:
+                assert str(parameters[key].default) == str(value), (name, key)
+            elif not key.endswith("_token"):
+                assert getattr(theirs, key) == value, (name, key)
+        for key in NAMED:
+            if key in parameters and parameters[key].default:
+                assert str(parameters[key].default) == str(defaults.get(key)), (name, key)
+        assert theirs.padding_side == defaults.get("padding_side", "right"), name
+        usual = ["input_ids", "attention_mask"]
+        assert list(theirs.model_input_names) == list(defaults.get("model_input_names", usual)), name
+    assert checked > 40
+    mapping = transformers.models.auto.tokenization_auto.TOKENIZER_MAPPING_NAMES
+    assert {model: f"{name}Tokenizer" for model, name in _BY_MODEL.items()} == {
+        model: mapping[model] for model in _BY_MODEL
+    }
+
+
+def test_a_class_of_its_own_is_not_run(tmp_path, caplog):
+    folder = folder_of(tmp_path, tokenizer_config={"auto_map": {"AutoTokenizer": ["code.Tok", None]}})
+    AutoTokenizer.from_pretrained(folder, trust_remote_code=True, use_fast=True)
+    assert "brings a tokenizer class of its own, which is not run here" in caplog.text
+
+
+# --- copies
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))], ids=["copy", "pickle"]
+)
+def test_copies_are_equal_and_apart(copied):
+    mine = dressed(both("Unigram")[0])
+    encoded = mine(TEXTS, padding=True, return_tensors="pt")
+    other = copied(mine)
+    assert_same(other(TEXTS, padding=True, return_tensors="pt"), encoded)
+    other.add_tokens("<only here>")
+    other.pad_token = "[MASK]"
+    assert len(mine) == len(other) - 1
+    assert mine.pad_token == "[PAD]"
+    again = copied(encoded)
+    assert again.word_ids(0) == encoded.word_ids(0)
+    assert again.n_sequences == 1
+
+
+# --- what cannot be read
+
+
+def test_what_cannot_be_read_is_said(tmp_path):
+    load = PreTrainedTokenizerFast.from_pretrained
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(OSError, match=r"has no tokenizer.json, so there is no tokenizer in it"):
+        load(empty)
+    (empty / "vocab.txt").write_text("a")
+    with pytest.raises(OSError, match=r"has no tokenizer.json, but vocab.txt, .*Make the file once with transformers"):
+        load(empty)
+    (empty / "tokenizer.json").write_text("{")
+    with pytest.raises(OSError, match=r"tokenizer.json is no tokenizer.json: JSONDecodeError"):
+        load(empty)
+    (empty / "tokenizer.json").write_text(written("WordLevel").replace('"WordLevel"', '"WordsOfTomorrow"'))
+    with pytest.raises(OSError, match="cannot be read by the `tokenizers` that is installed"):
+        load(empty)
+    folder = folder_of(tmp_path)
+    (folder / "tokenizer_config.json").write_text("{")
+    with pytest.raises(OSError, match=r"tokenizer_config.json is not JSON"):
+        load(folder)
+    with pytest.raises(OSError, match=r"'\./not/there' is neither a file nor a folder"):
+        load("./not/there")
+    (folder / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(NotImplementedError, match="`gguf_file` is not supported here"):
+        load(folder, gguf_file="x.gguf")
+    with pytest.raises(OSError, match="AutoTokenizer is not made but asked"):
+        AutoTokenizer()
+
+
+def test_saving_where_it_cannot_be(tmp_path):
+    mine, _ = both("WordLevel")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match=r"a file\. Pass a folder"):
+        mine.save_pretrained(tmp_path / "file")
+    with pytest.raises(ValueError, match="files of a slow tokenizer"):
+        mine.save_pretrained(tmp_path, legacy_format=True)
+    assert [path.rpartition("/")[2] for path in mine.save_pretrained(tmp_path, filename_prefix="my")] == [
+        "my-tokenizer_config.json",
+        "my-tokenizer.json",
+    ]
+    assert [path.rpartition("/")[2] for path in mine.save_vocabulary(tmp_path)] == ["vocab.json"]

@@ -1,0 +1,115 @@
+"""Tokenizers from the Hub and to it, against a stand-in on this machine; the cache does without it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hub_client import point_at
+from hub_server import HubServer
+from kinds import both
+
+from lightrainer import AutoTokenizer, PreTrainedTokenizerFast
+
+NAME = "me/words"
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    with HubServer() as server:
+        point_at(server, monkeypatch, tmp_path / "cache")
+        yield server
+
+
+def fill(hub, folder, **options):
+    mine, _ = both("WordPiece", **options)
+    mine.chat_template = "a template"
+    mine.save_pretrained(folder)
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    hub.make(NAME, **{**files, "model.safetensors": b"large"})
+    return mine
+
+
+def test_from_the_hub_then_from_the_cache(hub, tmp_path, monkeypatch):
+    """Only the tokenizer's files are downloaded, and once."""
+    mine = fill(hub, tmp_path / "folder")
+    made = PreTrainedTokenizerFast.from_pretrained(NAME)
+    assert made("some text") == mine("some text")
+    assert made.name_or_path == NAME
+    assert made.chat_template == "a template"
+    assert hub.asked("safetensors") == []
+    downloads = len(hub.asked("GET .*resolve"))
+    assert downloads == 3
+    AutoTokenizer.from_pretrained(NAME)
+    assert len(hub.asked("GET .*resolve")) == downloads
+    before = len(hub.requests)
+    PreTrainedTokenizerFast.from_pretrained(NAME, local_files_only=True)
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert AutoTokenizer.from_pretrained(NAME)("some text") == mine("some text")
+    assert len(hub.requests) == before
+
+
+def test_without_the_hub_the_cache_is_used(hub, tmp_path):
+    mine = fill(hub, tmp_path / "folder")
+    PreTrainedTokenizerFast.from_pretrained(NAME)
+    hub.break_off(".*")
+    assert PreTrainedTokenizerFast.from_pretrained(NAME)("some text") == mine("some text")
+    with pytest.raises(OSError, match="gave no answer, and the files are not in the cache"):
+        PreTrainedTokenizerFast.from_pretrained("me/other")
+
+
+def test_what_cannot_be_had_is_said(hub, tmp_path, monkeypatch):
+    fill(hub, tmp_path / "folder")
+    load = PreTrainedTokenizerFast.from_pretrained
+    with pytest.raises(OSError, match=r"'me/none' cannot be had from the Hub: there is no such folder here, nor"):
+        load("me/none")
+    with pytest.raises(OSError, match="it has no revision 'v2'"):
+        load(NAME, revision="v2")
+    hub.make("me/empty", **{"config.json": b"{}"})
+    with pytest.raises(OSError, match=r"'me/empty' has no tokenizer.json"):
+        load("me/empty")
+    with pytest.raises(OSError, match=r"`local_files_only=True` keeps .* not in the cache .*`hf download me/words`"):
+        load(NAME, local_files_only=True)
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(OSError, match=r"HF_HUB_OFFLINE=1 keeps this process off the Hub"):
+        load(NAME)
+
+
+def test_revisions_and_subfolders(hub, tmp_path):
+    mine = fill(hub, tmp_path / "folder")
+    repo = hub.repos[NAME]
+    moved = {f"inner/{name}": content for name, content in repo.files().items()}
+    hub.make("me/nested", **moved)
+    assert PreTrainedTokenizerFast.from_pretrained("me/nested", subfolder="inner")("a b") == mine("a b")
+    commit = repo.branches["main"][-1].oid
+    assert PreTrainedTokenizerFast.from_pretrained(NAME, revision=commit)("a b") == mine("a b")
+
+
+def test_to_the_hub(hub, tmp_path):
+    mine, _ = both("Unigram")
+    mine.push_to_hub("mine", private=True, commit_message="my words")
+    repo = hub.repos["me/mine"]
+    assert repo.private
+    assert repo.messages()[-1] == "my words"
+    assert {"tokenizer.json", "tokenizer_config.json"} <= set(repo.files())
+    assert AutoTokenizer.from_pretrained("me/mine")("a b") == mine("a b")
+    folder = tmp_path / "by-folder"
+    folder.mkdir()
+    (folder / "secret.txt").write_text("not to be uploaded")
+    mine.save_pretrained(folder, push_to_hub=True)
+    assert {"tokenizer.json", "tokenizer_config.json"} <= set(hub.repos["me/by-folder"].files())
+    assert "secret.txt" not in hub.repos["me/by-folder"].files()
+    mine.push_to_hub("mine", revision="other")
+    assert "tokenizer.json" in repo.files("other")
+
+
+def test_it_is_all_done_without_transformers(tmp_path):
+    """In a process in which it cannot be imported: made, trained, saved, loaded, called, padded, chatted."""
+    script = Path(__file__).parent / "without_transformers.py"
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["works"]

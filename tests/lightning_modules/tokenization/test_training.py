@@ -1,0 +1,291 @@
+"""New vocabularies, several threads, worker processes, and what is said of wrong calls."""
+
+import json
+import logging
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from comparing import assert_same
+from kinds import KINDS, NAMED, backend, both, corpus
+from tokenizers import AddedToken, Tokenizer, models, processors
+from torch.utils.data import DataLoader
+
+from lightrainer import BatchEncoding, DataCollatorWithPadding, PreTrainedTokenizerFast
+
+TEXTS = ["another text to learn from", "words, and more words!", "日本語 text 123"] * 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_vocabulary_equals_the_reference(kind):
+    """To the id, where training is deterministic: WordPiece and Unigram break ties at random, and differ every time."""
+    mine, theirs = both(kind, model_max_length=30)
+    for asked in (
+        {},
+        {"new_special_tokens": ["<x>", AddedToken("<y>", lstrip=True)]},
+        {"special_tokens_map": {"[MASK]": "<mask>", "[SEP]": "</s>", "[UNK]": "<unk>"}},
+    ):
+        made = [each.train_new_from_iterator(iter(TEXTS), 300, show_progress=False, **asked) for each in (mine, theirs)]
+        parts = [json.loads(each.backend_tokenizer.to_str()) for each in made]
+        if kind in ("WordPiece", "Unigram"):
+            for part in parts:
+                part["model"].pop("vocab")
+        else:
+            assert_same(made[0](TEXTS[:3], padding=True), made[1](TEXTS[:3], padding=True))
+        assert parts[0] == parts[1]
+        assert made[0].special_tokens_map == made[1].special_tokens_map
+        assert made[0].added_tokens_decoder == made[1].added_tokens_decoder
+        assert made[0].init_kwargs.keys() - {"added_tokens_decoder"} == made[1].init_kwargs.keys()
+        assert made[0].get_vocab() != mine.get_vocab()
+
+
+def test_what_cannot_be_trained_is_said():
+    mine = both("WordPiece")[0]
+    inside = backend("WordLevel")
+    inside.add_tokens(["<sep>"])
+    inside.post_processor = processors.BertProcessing(("<sep>", inside.token_to_id("<sep>")), ("[CLS]", 2))
+    made = PreTrainedTokenizerFast(tokenizer_object=inside)
+    with pytest.raises(ValueError, match=r"puts '<sep>' around texts, but the new vocabulary does not have it"):
+        made.train_new_from_iterator(TEXTS, 50, show_progress=False)
+    assert isinstance(mine.train_new_from_iterator([TEXTS], 100, show_progress=False), PreTrainedTokenizerFast)
+
+
+# --- threads and processes
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "byte-level BPE"])
+def test_threads_do_not_see_each_others_lengths(kind):
+    """Padding and truncation are settings of the library's object: a call has to have them for itself."""
+    mine, _ = both(kind)
+    calls = [
+        {},
+        {"padding": "max_length", "max_length": 64},
+        {"max_length": 5},
+        {"padding": True, "padding_side": "left"},
+    ]
+    texts = corpus()[:20]
+    alone = [dict(mine(texts, **asked)) for asked in calls]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(lambda index: dict(mine(texts, **calls[index % 4])), range(200)))
+    finally:
+        sys.setswitchinterval(before)
+    assert all(made == alone[index % 4] for index, made in enumerate(together))
+
+
+def test_workers_forked_in_the_middle_of_a_call_can_call_too():
+    """The lock was held by a thread that the worker does not have."""
+    mine, _ = both("WordLevel")
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with mine._turns:
+            held.set()
+            done.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(30)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, which is what this is about
+            loader = DataLoader(
+                TEXTS, batch_size=4, num_workers=1, collate_fn=lambda texts: mine(texts)["input_ids"], timeout=30
+            )
+            batches = list(loader)
+    finally:
+        done.set()
+        holder.join()
+    assert batches == [mine(TEXTS[at : at + 4])["input_ids"] for at in (0, 4, 8)]
+
+
+def test_a_training_with_it(tmp_path):
+    """The Trainer takes it as processing class: it pads, and is saved with the model."""
+    from lightrainer import AutoTokenizer, Trainer, TrainingArguments
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = torch.nn.Embedding(300, 2)
+
+        def forward(self, input_ids, attention_mask, labels):
+            logits = (self.embedding(input_ids) * attention_mask[..., None]).sum(1)
+            return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    mine, _ = both("WordPiece")
+    data = [{**mine(text), "label": index % 2} for index, text in enumerate(TEXTS)]
+    arguments = TrainingArguments(str(tmp_path), max_steps=2, report_to="none", use_cpu=True, disable_tqdm=True)
+    trainer = Trainer(Model(), arguments, train_dataset=data, eval_dataset=data, processing_class=mine)
+    assert isinstance(trainer.data_collator, DataCollatorWithPadding)
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] > 0
+    trainer.save_model(str(tmp_path / "saved"))
+    assert AutoTokenizer.from_pretrained(tmp_path / "saved")(TEXTS[0]) == mine(TEXTS[0])
+
+
+# --- encodings
+
+
+def test_encodings_move_and_refuse_dtypes(caplog):
+    mine, _ = both("WordPiece")
+    encoded = mine("a b", return_tensors="pt")
+    assert encoded.to(torch.device("meta")) is encoded
+    assert encoded["input_ids"].device.type == "meta"
+    assert encoded.input_ids is encoded["input_ids"]
+    with caplog.at_level(logging.WARNING):
+        encoded.to(torch.float16)
+    assert "torch.float16 is no device" in caplog.text
+    arrays = mine("a b", return_tensors="np")
+    assert arrays.to("cpu")["input_ids"].dtype == np.int64
+
+
+def test_encodings_by_negative_numbers_and_without_a_text():
+    mine, _ = both("WordPiece")
+    encoded = mine(["a b", "c d e"])
+    last = len(encoded.tokens(1)) - 2
+    assert encoded.token_to_chars(-1, -2) == encoded.token_to_chars(1, last) == (4, 5)
+    assert encoded.token_to_word(-1, -2) == encoded.token_to_word(1, last) == 2
+    assert encoded.word_to_tokens(1, -1) == encoded.word_to_tokens(1, 2)
+    bare = BatchEncoding({"input_ids": [1, 2, 3]})
+    assert bare[0:2] == {"input_ids": [1, 2]}
+    assert not bare.is_fast
+    with pytest.raises(ValueError, match=r"word_ids\(\) asks where tokens came from"):
+        bare.word_ids()
+    with pytest.raises(KeyError, match="neither a column's name nor a slice"):
+        bare[0]
+    with pytest.raises(AttributeError, match="neither an attribute nor a column 'labels'"):
+        _ = bare.labels
+    with pytest.raises(ValueError, match=r"'input_ids' cannot be made into one tensor, .* differ in length: 1, 2"):
+        BatchEncoding({"input_ids": [[1], [1, 2]]}, tensor_type="pt")
+    with pytest.raises(ValueError, match="'mlx', but only"):
+        bare.convert_to_tensors("mlx")
+    assert BatchEncoding({"a": [1, 2]}, tensor_type="pt", prepend_batch_axis=True)["a"].tolist() == [[1, 2]]
+
+
+# --- what is said
+
+
+def test_a_text_that_is_too_long_is_warned_of_once(caplog):
+    mine, _ = both("WordLevel", model_max_length=3)
+    mine("a b c d", max_length=2, truncation=True)
+    mine("a b c d", verbose=False)
+    assert caplog.text == ""
+    mine("a b c d")
+    mine("a b c d e")
+    assert caplog.text.count("more than the 3 that the model takes") == 1
+    assert mine.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"]
+
+
+def test_an_unknown_argument_is_warned_of(caplog):
+    mine, _ = both("WordLevel")
+    mine("a", trunkation=True)
+    assert "`trunkation`, which it does not know: it has no effect. Did you mean 'truncation'?" in caplog.text
+
+
+def test_a_length_without_effect_is_warned_of():
+    mine, _ = both("WordLevel")
+    with pytest.warns(UserWarning, match=r"`max_length` has no effect with `padding=True`"):
+        mine("a", padding=True, max_length=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "error", "message"),
+    [
+        ((None,), {}, ValueError, "There is nothing to tokenize"),
+        ((3,), {}, ValueError, "`text` is 3, a int"),
+        (([3],), {}, ValueError, "`text` has a first element that is 3"),
+        ((["a", None],), {}, TypeError, "Text 1 is None, a NoneType"),
+        (("a", 3), {}, ValueError, "`text_pair` is 3"),
+        ((["a"], "b"), {}, TypeError, "`text_pair` is one text, but `text` a list"),
+        ((["a"], ["b", "c"]), {}, ValueError, "has 1 texts and `text_pair` 2"),
+        (("a",), {"padding": "long"}, ValueError, "'long' is not a valid PaddingStrategy.*'longest'"),
+        (("a",), {"truncation": "first"}, ValueError, "'first' is not a valid TruncationStrategy"),
+        (("a",), {"return_tensors": "tf"}, ValueError, "'tf' is not a valid TensorType"),
+        ((["a", "b c"],), {"return_tensors": "pt"}, ValueError, "differ in length: 1, 2. Pass `padding=True`"),
+        (
+            ("a",),
+            {"padding": True, "truncation": True, "max_length": 5, "pad_to_multiple_of": 4},
+            ValueError,
+            "which 5 is not",
+        ),
+    ],
+)
+def test_wrong_calls_are_explained(given, asked, error, message):
+    mine, _ = both("WordLevel")
+    with pytest.raises(error, match=message):
+        mine(*given, **asked)
+
+
+def test_a_tokenizer_without_pad_token():
+    mine = PreTrainedTokenizerFast(tokenizer_object=backend("WordLevel"))
+    for call in (lambda: mine(["a"], padding=True), lambda: mine.pad([{"input_ids": [1]}])):
+        with pytest.raises(ValueError, match=r"no pad token. Set one: `tokenizer.pad_token = tokenizer.eos_token`"):
+            call()
+    mine.pad_token = "[PAD]"
+    assert mine(["a", "a b"], padding=True)["input_ids"][0][-1] == mine.pad_token_id
+    mine.pad_token_id = 4
+    assert mine.pad_token == "[MASK]"
+
+
+def test_wrong_paddings_are_explained():
+    mine, _ = both("WordLevel")
+    for given, asked, message in (
+        ({"ids": [1]}, {}, "no column 'input_ids' to pad; there are: ids"),
+        ([{"input_ids": [1], "x": [1]}, {"input_ids": [1]}], {}, "'x' is in sample 0 but not in sample 1"),
+        ({"input_ids": [[1], [2]], "x": [[1]]}, {}, "'x' has 1 rows, but 'input_ids' has 2"),
+        ([{"input_ids": ["a"]}], {}, "holds 'a', a str"),
+        ([{"input_ids": [1]}], {"padding_side": "top"}, "`padding_side` is 'top'"),
+        (3, {}, "A int cannot be padded"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mine.pad(given, **asked)
+
+
+def test_wrong_tokens_and_settings_are_explained():
+    mine, _ = both("WordLevel")
+    with pytest.raises(ValueError, match=r"'pad_tokens' is no special token. Did you mean 'pad_token'"):
+        mine.add_special_tokens({"pad_tokens": "x"})
+    with pytest.raises(ValueError, match="`pad_token` is 3"):
+        mine.pad_token = 3
+    for options, error, message in (
+        ({"pad_token": 3}, TypeError, "`pad_token` is 3, a int"),
+        ({"padding_side": "top"}, ValueError, "`padding_side` is 'top'"),
+        ({"extra_special_tokens": 3}, TypeError, "`extra_special_tokens` is a int"),
+        ({"decode": 1}, AttributeError, "`decode` is a method"),
+    ):
+        with pytest.raises(error, match=message):
+            PreTrainedTokenizerFast(tokenizer_object=backend("WordLevel"), **options)
+    with pytest.raises(ValueError, match="There is no tokenizer: pass `tokenizer_object`"):
+        PreTrainedTokenizerFast()
+    with pytest.raises(TypeError, match="`tokenizer_object` is a BPE"):
+        PreTrainedTokenizerFast(tokenizer_object=models.BPE())
+
+
+def test_4x_names():
+    mine, theirs = both("WordPiece")
+    mine.additional_special_tokens = ["<x>"]
+    assert mine.extra_special_tokens == ["<x>"]
+    assert dict(mine.encode_plus("a", "b")) == dict(theirs("a", "b"))
+    assert dict(mine.batch_encode_plus(["a", "b"])) == dict(theirs(["a", "b"]))
+    assert mine([])["input_ids"] == []
+
+
+def test_a_subclass_with_names_of_its_own():
+    class Mine(PreTrainedTokenizerFast):
+        model_input_names = ["ids", "attention_mask"]
+        padding_side = "left"
+
+        def __init__(self, **kwargs):
+            kwargs.setdefault("pad_token", "[PAD]")
+            super().__init__(**kwargs)
+
+    made = Mine(tokenizer_object=Tokenizer.from_str(backend("WordLevel").to_str()))
+    assert made.pad([{"ids": [1]}, {"ids": [1, 2]}])["ids"] == [[0, 1], [1, 2]]
+    assert Mine.model_input_names is not made.model_input_names
+    assert NAMED["pad_token"] == made.pad_token
