@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
-from importlib.util import find_spec
 
+from . import loggers
 from .base import TrainerCallback
-from .tensorboard import TensorBoardCallback
+from .loggers import availability
 
-_CALLBACKS: dict[str, type[TrainerCallback]] = {"tensorboard": TensorBoardCallback}
-_PACKAGES = {"tensorboard": "tensorboard"}
+CALLBACKS = {
+    "azure_ml": "AzureMLCallback",
+    "clearml": "ClearMLCallback",
+    "codecarbon": "CodeCarbonCallback",
+    "comet_ml": "CometCallback",
+    "dagshub": "DagsHubCallback",
+    "dvclive": "DVCLiveCallback",
+    "flyte": "FlyteCallback",
+    "mlflow": "MLflowCallback",
+    "swanlab": "SwanLabCallback",
+    "tensorboard": "TensorBoardCallback",
+    "trackio": "TrackioCallback",
+    "wandb": "WandbCallback",
+}
+"""The class in `lightrainer.callbacks` that each name stands for."""
 
 
 def available_reporting_integrations() -> list[str]:
-    """As `transformers.integrations.get_available_reporting_integrations`: the names whose package is installed."""
-    return [name for name in _CALLBACKS if find_spec(_PACKAGES[name]) is not None]
+    """As `transformers.integrations.get_available_reporting_integrations`: what "all" stands for.
+
+    The names whose package is installed, without those that could not work: Flyte outside of its tasks, DagsHub without
+    `MLFLOW_TRACKING_URI`, Comet without a key. MLflow comes before Azure ML, which writes there too, and DagsHub before
+    MLflow, as it is one.
+    """
+    mlflow = availability.is_mlflow_available()
+    dagshub = mlflow and availability.is_dagshub_available() and bool(os.environ.get("MLFLOW_TRACKING_URI"))
+    there = {
+        "azure_ml": not mlflow and availability.is_azureml_available(),
+        "comet_ml": availability.is_comet_available(),
+        "dagshub": dagshub,
+        "dvclive": availability.is_dvclive_available(),
+        "mlflow": mlflow and not dagshub,
+        "tensorboard": availability.is_tensorboard_available(),
+        "wandb": availability.is_wandb_available(),
+        "codecarbon": availability.is_codecarbon_available(),
+        "clearml": availability.is_clearml_available(),
+        "swanlab": availability.is_swanlab_available(),
+        "trackio": availability.is_trackio_available(),
+    }
+    return [name for name, is_there in there.items() if is_there]
 
 
 def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[TrainerCallback]]:
@@ -28,17 +62,18 @@ def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[Trai
         ValueError: there is no callback of such a name.
     """
     names = [report_to] if isinstance(report_to, str) else list(report_to or [])
-    names = available_reporting_integrations() if "all" in names else [name for name in names if name != "none"]
-    return [_callback_class(name) for name in dict.fromkeys(names)]
+    if "all" in names:
+        names = [*available_reporting_integrations(), *(name for name in names if name != "all")]
+    return [_callback_class(name) for name in dict.fromkeys(names) if name != "none"]
 
 
 def _callback_class(name: str) -> type[TrainerCallback]:
-    if name not in _CALLBACKS:
-        known = [*_CALLBACKS, "all", "none"]
+    if name not in CALLBACKS:
+        known = [*CALLBACKS, "all", "none"]
         close = get_close_matches(str(name), known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(
             f"report_to has {name!r}, for which there is no callback.{hint} There are: {', '.join(known)}. For "
             "another service pass a TrainerCallback of your own in `callbacks`."
         )
-    return _CALLBACKS[name]
+    return getattr(loggers, CALLBACKS[name])

@@ -83,25 +83,28 @@ class ReportingArguments:
         default="none",
         metadata={
             "help": "Trackers that receive the logs, such as 'tensorboard'; 'all' installed ones, or 'none'.",
-            "becomes": "callbacks, such as `TensorBoardCallback`",
+            "becomes": "one callback each, such as `WandbCallback`; see [loggers.md](loggers.md)",
         },
     )
     run_name: str | None = field(
         default=None,
-        metadata={"help": "Name of this run in trackers.", "becomes": "nothing: no tracker that is there reads it"},
+        metadata={
+            "help": "Name of this run in trackers.",
+            "becomes": "the run's name in wandb, MLflow, Comet, SwanLab and Trackio",
+        },
     )
     project: str = field(
         default="huggingface",
         metadata={
             "help": "Project name, read by the tracker Trackio only.",
-            "becomes": "nothing: no tracker that is there reads it",
+            "becomes": "`project` of `trackio.init`",
         },
     )
     trackio_space_id: str | None = field(
         default="trackio",
         metadata={
             "help": "Hub Space that Trackio writes to; None keeps its data on this machine.",
-            "becomes": "nothing: no tracker that is there reads it",
+            "becomes": "`space_id` of `trackio.init`",
         },
     )
 
@@ -114,13 +117,13 @@ class LaterReportingArguments:
         default=None,
         metadata={
             "help": "Hub Bucket that Trackio keeps its data in; unset lets Trackio choose.",
-            "becomes": "nothing: no tracker that is there reads it",
+            "becomes": "`bucket_id` of `trackio.init`",
         },
     )
     trackio_static_space_id: str | None | Literal[False] = field(  # noqa: RUF036 - a command line reads the first
         default=None,
         metadata={
             "help": "Hub Space for the pages that Trackio makes when training is over; False makes none.",
-            "becomes": "nothing: no tracker that is there reads it",
+            "becomes": "`new_space_id` of `trackio.freeze`",
         },
     )

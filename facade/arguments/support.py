@@ -26,7 +26,8 @@ _IN_EFFECT = """
     gradient_checkpointing gradient_checkpointing_kwargs activation_checkpointing activation_checkpointing_kwargs
     use_liger_kernel liger_kernel_config use_cache neftune_noise_alpha torch_empty_cache_steps
     logging_strategy logging_steps logging_first_step logging_nan_inf_filter logging_dir log_on_each_node log_level
-    log_level_replica include_num_input_tokens_seen disable_tqdm report_to
+    log_level_replica include_num_input_tokens_seen disable_tqdm report_to run_name
+    project trackio_space_id trackio_bucket_id trackio_static_space_id
     eval_strategy eval_steps eval_delay eval_on_start eval_do_concat_batches eval_use_gather_object
     eval_accumulation_steps per_device_eval_batch_size prediction_loss_only include_for_metrics batch_eval_metrics
     save_strategy save_steps save_only_model save_on_each_node save_total_limit enable_jit_checkpoint
@@ -45,32 +46,18 @@ _IN_EFFECT = """
 IN_EFFECT = frozenset(_IN_EFFECT.split())
 """Fields that do what they are documented to do (those in `PARTLY` for some values only)."""
 
-HARMLESS = frozenset(
-    {
-        "run_name",
-        "project",
-        "trackio_space_id",
-        "trackio_bucket_id",
-        "trackio_static_space_id",
-        "local_rank",
-    }
-)
-"""Fields that are read only beside another one that raises already, or by nothing in the reference either."""
+HARMLESS = frozenset({"local_rank"})
+"""Fields that nothing reads in the reference either."""
 
 
 def _trackers(report_to: Any) -> str | None:
-    """Not yet: trackers other than TensorBoard."""
-    others = [name for name in report_to_list(report_to) if not _has_callback(name)]
-    return f"report_to={others}: use 'tensorboard', or write a TrainerCallback" if others else None
-
-
-def _has_callback(name: str) -> bool:
-    from ...callbacks.reporting import reporting_callbacks
-
-    try:
-        return bool(reporting_callbacks([name]))
-    except ValueError:
-        return False
+    """Not there: 'neptune'."""
+    if "neptune" not in report_to_list(report_to):
+        return None
+    return (
+        "report_to=['neptune']: the reference has deprecated it and does not document it; use another tracker, or its "
+        "client in a TrainerCallback of your own"
+    )
 
 
 def _dealing_out(config: Any) -> str | None:

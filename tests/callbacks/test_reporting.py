@@ -2,45 +2,95 @@
 
 import pytest
 from transformers.integrations import get_reporting_integration_callbacks
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from lightrainer.callbacks import (
+    LoggerCallback,
     TensorBoardCallback,
-    TrainerCallback,
     available_reporting_integrations,
+    loggers,
     reporting,
     reporting_callbacks,
 )
+from lightrainer.callbacks.loggers import availability
 
 
-@pytest.mark.parametrize("report_to", [None, "none", [], "tensorboard", ["tensorboard"], ["none"], "all", ["all"]])
+@pytest.fixture
+def installed(monkeypatch):
+    """Say which modules are there."""
+
+    def say(*modules):
+        monkeypatch.setattr(availability, "is_installed", lambda name: name in modules)
+        monkeypatch.setattr(availability, "is_comet_installed", lambda: "comet_ml" in modules)
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("DISABLE_MLFLOW_INTEGRATION", raising=False)
+    return say
+
+
+@pytest.mark.parametrize("report_to", [None, "none", [], "tensorboard", ["wandb", "mlflow"], *reporting.CALLBACKS])
 def test_names_stand_for_the_callbacks_of_the_reference(report_to):
     ours = [cls.__name__ for cls in reporting_callbacks(report_to)]
-    if report_to in ("all", ["all"]):
-        assert ours == ["TensorBoardCallback"]
-    elif report_to == ["none"]:  # the reference turns this into [] in its arguments
-        assert ours == []
-    else:
-        assert ours == [cls.__name__ for cls in get_reporting_integration_callbacks(report_to)]
+    assert ours == [cls.__name__ for cls in get_reporting_integration_callbacks(report_to)]
+
+
+def test_all_and_none_may_be_in_a_list(installed):
+    installed("tensorboard", "wandb")
+    names = ["TensorBoardCallback", "WandbCallback"]
+    assert [cls.__name__ for cls in reporting_callbacks("all")] == names
+    assert [cls.__name__ for cls in reporting_callbacks(["all"])] == names
+    assert [cls.__name__ for cls in reporting_callbacks(["wandb", "all", "mlflow"])] == [*names, "MLflowCallback"]
+    assert reporting_callbacks(["none"]) == []
 
 
 def test_a_name_twice_gives_one_callback():
     assert reporting_callbacks(["tensorboard", "tensorboard"]) == [TensorBoardCallback]
 
 
-def test_every_name_stands_for_a_callback_and_has_a_package():
-    assert set(reporting._CALLBACKS) == set(reporting._PACKAGES) == {"tensorboard"}
-    assert all(issubclass(cls, TrainerCallback) for cls in reporting._CALLBACKS.values())
+def test_every_documented_name_stands_for_a_callback_and_has_a_package():
+    assert set(reporting.CALLBACKS) == set(availability.PACKAGES) == set(INTEGRATION_TO_CALLBACK) - {"neptune"}
+    for name, cls in reporting.CALLBACKS.items():
+        assert issubclass(getattr(loggers, cls), LoggerCallback)
+        assert getattr(loggers, cls).platform == name
 
 
-def test_all_takes_only_what_is_installed(monkeypatch):
-    assert available_reporting_integrations() == ["tensorboard"]
-    monkeypatch.setattr(reporting, "find_spec", lambda name: None)
+def test_all_takes_only_what_is_installed_and_can_work(installed, monkeypatch):
+    installed()
     assert available_reporting_integrations() == []
     assert reporting_callbacks("all") == []
+    installed("wandb", "codecarbon", "clearml", "swanlab", "trackio", "dvclive", "tensorboardX", "flytekit")
+    every = ["dvclive", "tensorboard", "wandb", "codecarbon", "clearml", "swanlab", "trackio"]
+    assert available_reporting_integrations() == every
+    installed("azureml.core.run")
+    assert available_reporting_integrations() == ["azure_ml"]
+    installed("azureml.core.run", "mlflow", "dagshub")
+    assert available_reporting_integrations() == ["mlflow"]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://dagshub.com/me/repository.mlflow")
+    assert available_reporting_integrations() == ["dagshub"]
+    monkeypatch.setenv("DISABLE_MLFLOW_INTEGRATION", "TRUE")
+    assert available_reporting_integrations() == ["azure_ml"]
+
+
+def test_all_takes_comet_with_a_key_or_offline(installed, monkeypatch):
+    installed("comet_ml")
+    monkeypatch.setenv("COMET_API_KEY", "key")
+    assert available_reporting_integrations() == ["comet_ml"]
+    monkeypatch.delenv("COMET_API_KEY")
+    monkeypatch.setenv("COMET_START_ONLINE", "0")
+    assert available_reporting_integrations() == ["comet_ml"]
+
+
+def test_a_folder_that_a_tracker_made_is_not_taken_for_its_package(tmp_path, monkeypatch):
+    (tmp_path / "a_tracker_nobody_has").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not availability.is_installed("a_tracker_nobody_has")
+    (tmp_path / "a_tracker_nobody_has" / "__init__.py").touch()
+    assert availability.is_installed("a_tracker_nobody_has")
+    assert not availability.is_installed("no.such.package")
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_and_all_others():
-    with pytest.raises(ValueError, match=r"'tensorbord'.*Did you mean 'tensorboard'\?.*tensorboard, all, none"):
+    with pytest.raises(ValueError, match=r"'tensorbord'.*Did you mean 'tensorboard'\?.*azure_ml, .*wandb, all, none"):
         reporting_callbacks(["tensorbord"])
-    with pytest.raises(ValueError, match=r"'wandb'.*There are: tensorboard, all, none.*of your own"):
-        reporting_callbacks("wandb")
+    with pytest.raises(ValueError, match=r"'neptune'.*There are: azure_ml, .*of your own"):
+        reporting_callbacks("neptune")

@@ -5,10 +5,11 @@ import math
 from pathlib import Path
 from typing import Any
 
+import stand_ins
 import torch
 from effects import (
-    Beside,
     Effect,
+    Observation,
     Place,
     becomes,
     built,
@@ -66,12 +67,21 @@ def relative(folder: Path) -> Any:
     return lambda path: path.relative_to(folder)
 
 
-def of_a_tracker(value: Any, tracker: str = "trackio") -> Beside:
-    """Only this tracker would read it, and lightrainer has no callback for it yet."""
-    return Beside(value, {"report_to": tracker}, NotImplementedError, rf"report_to=\['{tracker}'\]")
+def told_to_trackio(function: str, option: str) -> Observation:
+    """What a stand-in for the client of this tracker is given for an option of a function."""
+
+    def observe(given: dict[str, Any], place: Place) -> Any:
+        record = stand_ins.trackio(place.patch)
+        make(given, place).train()
+        return next((kwargs.get(option) for name, _, kwargs in record.calls if name == function), "no call")
+
+    return observe
 
 
-ENTRIES: dict[str, Effect | Beside] = {
+TRACKIO = {"report_to": "trackio"}
+
+
+ENTRIES: dict[str, Effect] = {
     "logging_strategy": Effect("epoch", losses, becomes([1, 2, 3, 4], [4])),
     "logging_steps": Effect(2, losses, becomes([], [2, 4])),
     "logging_first_step": Effect(True, losses, becomes([3], [1, 3]), {"logging_steps": 3}),
@@ -95,9 +105,11 @@ ENTRIES: dict[str, Effect | Beside] = {
     "disable_tqdm": Effect(True, built(_callbacks), becomes({"ProgressCallback"}, {"PrinterCallback"})),
     "report_to": Effect("tensorboard", trained(_written_for_tensorboard), becomes(False, True)),
     "logging_dir": Effect("elsewhere", _where, becomes(["out"], ["elsewhere"]), {"report_to": "tensorboard"}),
-    "run_name": of_a_tracker("first", "wandb"),
-    "project": of_a_tracker("mine"),
-    "trackio_space_id": of_a_tracker("me/space"),
-    "trackio_bucket_id": of_a_tracker("me/bucket"),
-    "trackio_static_space_id": of_a_tracker("me/page"),
+    "run_name": Effect("first", told_to_trackio("init", "name"), becomes(None, "first"), TRACKIO),
+    "project": Effect("mine", told_to_trackio("init", "project"), becomes("huggingface", "mine"), TRACKIO),
+    "trackio_space_id": Effect(None, told_to_trackio("init", "space_id"), becomes("trackio", None), TRACKIO),
+    "trackio_bucket_id": Effect("me/data", told_to_trackio("init", "bucket_id"), becomes(None, "me/data"), TRACKIO),
+    "trackio_static_space_id": Effect(
+        False, told_to_trackio("freeze", "project"), becomes("huggingface", "no call"), TRACKIO
+    ),
 }

@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers.integrations.integration_utils import rewrite_logs as reference_rewrite
 
-from lightrainer.callbacks import TensorBoardCallback, TrainerControl, TrainerState, rewrite_logs, tensorboard
+from lightrainer.callbacks import TensorBoardCallback, TrainerControl, TrainerState, rewrite_logs
+from lightrainer.callbacks.loggers import availability
 
 CONTROL = TrainerControl()
 
@@ -133,7 +134,7 @@ def test_without_the_package_construction_fails_with_the_way_to_install_it(monke
         return None
 
     assert importlib.util.find_spec("tensorboard") is not None
-    monkeypatch.setattr(tensorboard, "find_spec", nothing_there)
+    monkeypatch.setattr(availability, "find_spec", nothing_there)
     with pytest.raises(ImportError, match="pip install tensorboard"):
         TensorBoardCallback()
     assert TensorBoardCallback(object()).tb_writer is not None

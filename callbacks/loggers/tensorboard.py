@@ -1,4 +1,4 @@
-"""Logs for TensorBoard."""
+"""TensorBoard."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import logging
 import os
 import socket
 from datetime import datetime
-from importlib.util import find_spec
 from typing import Any
 
-from .base import TrainerCallback
-from .state import TrainerControl, TrainerState
+from ..state import TrainerControl, TrainerState
+from .availability import is_installed, is_tensorboard_available
+from .base import LoggerCallback
+from .values import is_number, rewrite_logs
 
 logger = logging.getLogger(__name__)
 
 
-class TensorBoardCallback(TrainerCallback):
+class TensorBoardCallback(LoggerCallback):
     """As `transformers.integrations.TensorBoardCallback`, but a log directory that was asked for is kept in a search.
 
     The logs go to `args.logging_dir`, else to the environment variable `TENSORBOARD_LOGGING_DIR`, else to
@@ -28,28 +29,37 @@ class TensorBoardCallback(TrainerCallback):
         tb_writer: a `torch.utils.tensorboard.SummaryWriter` to use instead.
 
     Raises:
-        ImportError: tensorboard is not installed and no writer was given.
+        MissingTrackerError: an ImportError; tensorboard is not installed and no writer was given.
     """
 
+    platform = "tensorboard"
+
     def __init__(self, tb_writer: Any = None) -> None:
-        if tb_writer is None and find_spec("tensorboard") is None:
-            raise ImportError(
-                "TensorBoardCallback needs the package tensorboard, which is not installed: run `pip install "
-                "tensorboard`, or set report_to='none'."
-            )
         self.tb_writer = tb_writer
         self._given_writer = tb_writer
         self.logging_dir: str | None = None
+        super().__init__()
+
+    def _available(self) -> bool:
+        return self._given_writer is not None or is_tensorboard_available()
 
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> TrainerControl | None:
         """Open a writer and note the arguments, as text and as hyperparameters, and the model's configuration."""
-        if not state.is_world_process_zero:
-            return
         if state.is_hyper_param_search:
-            self._close()
+            self._leave(state)
             self.logging_dir = None
+        self.setup(args, state, model, **kwargs)
+
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Close the writer; a later log opens one on the same directory."""
+        self._finish()
+        self._say_what_is_lost()
+
+    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
         writer = self._writer(args, state)
         writer.add_text("args", _as_text(args))
         config = getattr(model, "config", None)
@@ -58,17 +68,13 @@ class TensorBoardCallback(TrainerCallback):
         if hasattr(writer, "add_hparams") and hasattr(args, "to_sanitized_dict"):
             _add_hparams(writer, args.to_sanitized_dict())
 
-    def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
         """Write numbers as scalars and strings as text, at `state.global_step`; warn about anything else."""
-        if not state.is_world_process_zero or not logs:
-            return
         writer = self._writer(args, state)
         for name, value in rewrite_logs(logs).items():
             if isinstance(value, str):
                 writer.add_text(name, value, state.global_step)
-            elif _is_scalar(value):
+            elif is_number(value):
                 writer.add_scalar(name, value, state.global_step)
             else:
                 logger.warning(
@@ -79,37 +85,27 @@ class TensorBoardCallback(TrainerCallback):
                 )
         writer.flush()
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
-        """Close the writer; a later log opens one on the same directory."""
-        self._close()
-
-    def _close(self) -> None:
+    def _finish(self) -> None:
         if self.tb_writer is not None:
             self.tb_writer.close()
             self.tb_writer = self._given_writer
 
     def _writer(self, args: Any, state: TrainerState) -> Any:
         if self.tb_writer is None:
-            from torch.utils.tensorboard.writer import SummaryWriter
-
             if self.logging_dir is None:
                 self.logging_dir = _logging_dir(args, state)
-            self.tb_writer = SummaryWriter(log_dir=self.logging_dir)
+            self.tb_writer = _writer_class()(self.logging_dir)
         return self.tb_writer
 
 
-def rewrite_logs(logs: dict[str, Any]) -> dict[str, Any]:
-    """As `transformers.integrations.rewrite_logs`: `eval_loss` becomes `eval/loss`, `loss` becomes `train/loss`.
+def _writer_class() -> Any:
+    if not is_installed("tensorboard"):
+        from tensorboardX import SummaryWriter as Other  # type: ignore[import-not-found]
 
-    What begins with `eval_` or `test_` goes to that group, everything else to `train`.
-    """
-    grouped = {}
-    for name, value in logs.items():
-        group, separator, rest = name.partition("_")
-        grouped[f"{group}/{rest}" if separator and group in ("eval", "test") else f"train/{name}"] = value
-    return grouped
+        return Other
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    return SummaryWriter
 
 
 def _logging_dir(args: Any, state: TrainerState) -> str:
@@ -139,8 +135,3 @@ def _add_hparams(writer: Any, values: dict[str, Any]) -> None:
         writer.add_hparams(values, {}, run_name=".")
     else:
         writer.add_hparams(values, {})
-
-
-def _is_scalar(value: Any) -> bool:
-    """Whether it is a number, or an array of numpy or torch that holds just one."""
-    return isinstance(value, (int, float)) or (hasattr(value, "item") and getattr(value, "ndim", None) == 0)

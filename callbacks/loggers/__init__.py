@@ -1,0 +1,70 @@
+"""One callback for each tracker in `report_to`, each imported when it is used; clients are imported by none of them.
+
+They stand in `lightrainer.callbacks`, too.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .azure_ml import AzureMLCallback
+    from .base import LoggerCallback
+    from .clearml import ClearMLCallback
+    from .codecarbon import CodeCarbonCallback
+    from .comet import CometCallback
+    from .dagshub import DagsHubCallback
+    from .dvclive import DVCLiveCallback
+    from .flyte import FlyteCallback
+    from .mlflow import MLflowCallback
+    from .swanlab import SwanLabCallback
+    from .tensorboard import TensorBoardCallback
+    from .trackio import TrackioCallback
+    from .values import rewrite_logs
+    from .wandb import WandbCallback
+
+_HOMES = {
+    "AzureMLCallback": "azure_ml",
+    "ClearMLCallback": "clearml",
+    "CodeCarbonCallback": "codecarbon",
+    "CometCallback": "comet",
+    "DVCLiveCallback": "dvclive",
+    "DagsHubCallback": "dagshub",
+    "FlyteCallback": "flyte",
+    "LoggerCallback": "base",
+    "MLflowCallback": "mlflow",
+    "SwanLabCallback": "swanlab",
+    "TensorBoardCallback": "tensorboard",
+    "TrackioCallback": "trackio",
+    "WandbCallback": "wandb",
+    "rewrite_logs": "values",
+}
+"""The module of each public name."""
+
+__all__ = [
+    "AzureMLCallback",
+    "ClearMLCallback",
+    "CodeCarbonCallback",
+    "CometCallback",
+    "DVCLiveCallback",
+    "DagsHubCallback",
+    "FlyteCallback",
+    "LoggerCallback",
+    "MLflowCallback",
+    "SwanLabCallback",
+    "TensorBoardCallback",
+    "TrackioCallback",
+    "WandbCallback",
+    "rewrite_logs",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,162 @@
+"""Which trackers are installed, and what to say of those that are not."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from importlib.util import find_spec
+
+COMET_AT_LEAST = (3, 43, 2)
+"""The oldest comet_ml that has `comet_ml.start` as it is used here."""
+
+PACKAGES = {
+    "azure_ml": "azureml-core",
+    "clearml": "clearml",
+    "codecarbon": "codecarbon",
+    "comet_ml": "'comet_ml>=3.43.2'",
+    "dagshub": "dagshub mlflow",
+    "dvclive": "dvclive",
+    "flyte": "flytekit",
+    "mlflow": "mlflow",
+    "swanlab": "swanlab",
+    "tensorboard": "tensorboard",
+    "trackio": "trackio",
+    "wandb": "wandb",
+}
+"""What to install for each name in `report_to`."""
+
+
+class MissingTrackerError(ImportError, RuntimeError):
+    """The package of a tracker is not there: a RuntimeError in the reference, an ImportError for everybody else."""
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module can be imported; a folder without code that happens to have its name is not one.
+
+    Trackers make such folders themselves: `wandb`, `dvclive`.
+    """
+    try:
+        spec = find_spec(module)
+    except ModuleNotFoundError:  # the package around it is not there
+        return False
+    except ValueError:  # put into sys.modules by hand
+        return module in sys.modules
+    return spec is not None and spec.origin is not None
+
+
+def is_switched_on(variable: str, default: str = "FALSE") -> bool:
+    """Whether an environment variable says 1, on, true, y or yes, in any case."""
+    return os.environ.get(variable, default).strip().upper() in {"1", "ON", "TRUE", "Y", "YES"}
+
+
+def is_azureml_available() -> bool:
+    """As `transformers.integrations.is_azureml_available`."""
+    return is_installed("azureml.core.run")
+
+
+def is_clearml_available() -> bool:
+    """As `transformers.integrations.is_clearml_available`."""
+    return is_installed("clearml")
+
+
+def is_codecarbon_available() -> bool:
+    """As `transformers.integrations.is_codecarbon_available`."""
+    return is_installed("codecarbon")
+
+
+def is_comet_available() -> bool:
+    """As `transformers.integrations.is_comet_available`, but an API key is not needed for experiments kept offline.
+
+    Reads the installed version without importing the package; imports it only to ask for the key in its files.
+    """
+    if not is_comet_installed():
+        return False
+    offline = os.environ.get("COMET_START_ONLINE", "").strip().lower() in ("0", "false")
+    if offline or os.environ.get("COMET_API_KEY"):
+        return True
+    from comet_ml.config import get_config  # type: ignore[import-not-found]
+
+    return get_config("comet.api_key") is not None
+
+
+def is_comet_installed() -> bool:
+    """Whether comet_ml is there, and not older than `COMET_AT_LEAST`."""
+    if not is_installed("comet_ml"):
+        return False
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("comet_ml")
+    except PackageNotFoundError:
+        return False
+    return tuple(int(number) for number in re.findall(r"\d+", found)[:3]) >= COMET_AT_LEAST
+
+
+def is_dagshub_available() -> bool:
+    """As `transformers.integrations.is_dagshub_available`: its client and that of MLflow."""
+    return is_installed("dagshub") and is_installed("mlflow")
+
+
+def is_dvclive_available() -> bool:
+    """As `transformers.integrations.is_dvclive_available`."""
+    return is_installed("dvclive")
+
+
+def is_flytekit_available() -> bool:
+    """As `transformers.integrations.is_flytekit_available`."""
+    return is_installed("flytekit")
+
+
+def is_flyte_deck_standard_available() -> bool:
+    """As `transformers.integrations.is_flyte_deck_standard_available`."""
+    return is_flytekit_available() and is_installed("flytekitplugins.deck")
+
+
+def is_mlflow_available() -> bool:
+    """As `transformers.integrations.is_mlflow_available`: installed, and not turned off by the environment."""
+    return not is_switched_on("DISABLE_MLFLOW_INTEGRATION") and is_installed("mlflow")
+
+
+def is_swanlab_available() -> bool:
+    """As `transformers.integrations.is_swanlab_available`."""
+    return is_installed("swanlab")
+
+
+def is_tensorboard_available() -> bool:
+    """As `transformers.integrations.is_tensorboard_available`: tensorboard, or tensorboardX in its place."""
+    return is_installed("tensorboard") or is_installed("tensorboardX")
+
+
+def is_trackio_available() -> bool:
+    """As `transformers.integrations.is_trackio_available`."""
+    return is_installed("trackio")
+
+
+def is_wandb_available() -> bool:
+    """As `transformers.integrations.is_wandb_available`, but nothing is imported for it."""
+    return is_installed("wandb")
+
+
+def require(there: bool, platform: str, callback: str) -> None:
+    """Raise where the package of a callback is not there.
+
+    Args:
+        there: whether it is.
+        platform: its name in `report_to`.
+        callback: the name of the class, for the message.
+
+    Raises:
+        MissingTrackerError: says what to install.
+    """
+    if there:
+        return
+    if platform in ("mlflow", "dagshub") and is_installed("mlflow") and not is_mlflow_available():
+        raise MissingTrackerError(
+            f"{callback} (report_to={platform!r}) is turned off by the environment variable "
+            "DISABLE_MLFLOW_INTEGRATION. Unset it, or take the name out of report_to."
+        )
+    raise MissingTrackerError(
+        f"{callback} (report_to={platform!r}) needs a package that is not installed: run `pip install "
+        f"{PACKAGES[platform]}`, or take the name out of report_to."
+    )

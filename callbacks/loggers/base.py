@@ -1,0 +1,178 @@
+"""What the callbacks of all trackers share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from ..base import TrainerCallback
+from ..state import TrainerControl, TrainerState
+from .availability import require
+from .model_files import write_model
+
+logger = logging.getLogger(__name__)
+
+
+class LoggerCallback(TrainerCallback):
+    """As the callbacks of `transformers.integrations`, with one answer for all to what happens when a tracker fails.
+
+    A run is opened when training begins, or at the first log outside of training, by the first process of all, once.
+    A run that cannot be opened is an error, before the first step. Later nothing that a tracker cannot take (a network
+    that is away, a full disk) ends the training: it is warned of once, and when training ends it is said how often.
+
+    To make one, define `_available`, `_start`, `_report` and, where a run has to be closed, `_finish`.
+
+    Raises:
+        MissingTrackerError: an ImportError; the package is not installed.
+    """
+
+    platform: ClassVar[str] = ""
+    """Its name in `report_to`."""
+    advice: ClassVar[str] = ""
+    """What to do where its run cannot be opened; a sentence."""
+    ends_with_training: ClassVar[bool] = False
+    """Whether the run is closed when training ends; the next training opens another one."""
+    uploads_checkpoints: bool = False
+    """Whether it reads the files of checkpoints when they are saved."""
+    save_model: Callable[[str], Any] | None = None
+    """Writes the model to a folder, called by all processes; set by the Trainer."""
+
+    def __init__(self) -> None:
+        require(self._available(), self.platform, type(self).__name__)
+        self._initialized = False
+        self._over = False
+        self._lost = 0
+
+    def _available(self) -> bool:
+        """Whether the package is there."""
+        raise NotImplementedError(f"{type(self).__name__} has to say whether its package is installed.")
+
+    @property
+    def reads_checkpoints(self) -> bool:
+        """Whether checkpoints have to be on the disk when it hears of them: if they are uploaded, or in an override."""
+        own = type(self).on_save.__module__.startswith(__package__ or "")
+        return self.uploads_checkpoints or not own
+
+    def setup(self, args: Any, state: TrainerState, model: Any = None, **kwargs: Any) -> None:
+        """Open a run and describe it; override this to tell the tracker more."""
+        if state.is_world_process_zero:
+            try:
+                self._start(args, state, model)
+            except Exception as error:
+                advice = f"{self.advice} " if self.advice else ""
+                logger.error(
+                    "report_to=%r: no run could be opened (%s). %sWithout it: take the name out of report_to.",
+                    self.platform,
+                    type(error).__name__,
+                    advice,
+                )
+                raise
+        self._initialized = True
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Open a run; each trial of a hyperparameter search has its own."""
+        if state.is_hyper_param_search or self._over:
+            self._leave(state)
+        if not self._initialized:
+            self.setup(args, state, model, **kwargs)
+
+    def on_log(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> TrainerControl | None:
+        """Send what is logged."""
+        if not logs:
+            return
+        if not self._initialized:
+            self.setup(args, state, model, **kwargs)
+        if state.is_world_process_zero:
+            with self._training_goes_on(f"the logs of step {state.global_step}"):
+                self._report(args, state, logs)
+
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Close the run where the platform has it so, and say what did not arrive."""
+        if not self._initialized:
+            return
+        if self.ends_with_training and not self._over:
+            self._over = True
+            if state.is_world_process_zero:
+                with self._training_goes_on("the end of the run"):
+                    self._finish()
+        self._say_what_is_lost()
+
+    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+        """Open a run, in the first process of all."""
+
+    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+        """Send logs, in the first process of all."""
+
+    def _finish(self) -> None:
+        """Close the run, in the first process of all."""
+
+    def _leave(self, state: TrainerState) -> None:
+        """Close the run of another training, if it is still open; the next event opens one."""
+        if self._initialized and not self._over and state.is_world_process_zero:
+            with self._training_goes_on("the end of the run"):
+                self._finish()
+        self._initialized = self._over = False
+
+    def _write_model(self, state: TrainerState, model: Any, processing_class: Any, folder: str) -> None:
+        """Write the model that training ends with; all processes call it, for one that is spread over them."""
+        if self.save_model is not None:
+            self.save_model(folder)
+        elif state.is_world_process_zero:
+            write_model(model, processing_class, folder)
+
+    @contextmanager
+    def _training_goes_on(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._lost += 1
+            logger.log(
+                logging.WARNING if self._lost == 1 else logging.DEBUG,
+                "%s could not take %s (%s: %s). The training goes on, further trouble of this kind is only counted.",
+                self.platform,
+                what,
+                type(error).__name__,
+                error,
+            )
+
+    def _say_what_is_lost(self) -> None:
+        if self._lost > 1:
+            logger.warning("%s did not take %d things that it was sent in this training.", self.platform, self._lost)
+        self._lost = 0
+
+
+class PredictionLogger(LoggerCallback):
+    """One that is told the metrics of `predict`, too."""
+
+    def on_predict(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        model: Any = None,
+        **kwargs: Any,
+    ) -> TrainerControl | None:
+        """Send the metrics of a prediction."""
+        if not self._initialized:
+            self.setup(args, state, model, **kwargs)
+        if state.is_world_process_zero:
+            with self._training_goes_on("the metrics of a prediction"):
+                self._report_prediction(state, metrics)
+
+    def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
+        """Send them, in the first process of all."""

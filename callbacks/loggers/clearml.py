@@ -1,0 +1,184 @@
+"""ClearML."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import fields
+from typing import Any, ClassVar
+
+from ..state import TrainerControl, TrainerState
+from .availability import is_clearml_available, is_switched_on
+from .base import LoggerCallback
+from .values import SUMMARY, checkpoint_folder, config_of, flattened, number
+
+logger = logging.getLogger(__name__)
+
+_ONCE = (*SUMMARY, "epoch")
+
+
+class ClearMLCallback(LoggerCallback):
+    """As `transformers.integrations.ClearMLCallback`, but a task that was closed is never written to.
+
+    A task that exists is used, and left open; a further training in it has "_2", "_3" and so on after its names. Else
+    a task is made, and closed when training ends. What is logged after that goes to it again.
+
+    Arguments and model configuration appear in the task under "Transformers" and "Model Configuration". When the task
+    runs on an agent, they are those of the interface where its switches `_ignore_hparams_ui_overrides_` and
+    `_ignore_model_config_ui_overrides_` were set to false.
+
+    Environment variables:
+
+    - `CLEARML_PROJECT`: the project, by default "HuggingFace Transformers".
+    - `CLEARML_TASK`: the name of the task, by default "Trainer".
+    - `CLEARML_LOG_MODEL`: whether checkpoints are uploaded as models, up to `save_total_limit` of them. By default they
+      are for a task that was made here, not for one that exists.
+
+    Raises:
+        MissingTrackerError: an ImportError; clearml is not installed.
+    """
+
+    platform = "clearml"
+    advice = "CLEARML_OFFLINE_MODE=1 keeps the task on this machine, `clearml-init` stores credentials."
+
+    _trainings_of: ClassVar[dict[str, int]] = {}
+    """How many trainings there have been in each task, by its id."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import clearml  # type: ignore[import-not-found]
+
+        self._clearml: Any = clearml
+        self._clearml_task: Any = None
+        self._task_id: str | None = None
+        self._made_here = False
+        self._suffix = ""
+        self._checkpoints_saved: list[Any] = []
+
+    def _available(self) -> bool:
+        return is_clearml_available()
+
+    @property
+    def ends_with_training(self) -> bool:  # type: ignore[override]
+        """A task that was made here."""
+        return self._made_here
+
+    @property
+    def uploads_checkpoints(self) -> bool:  # type: ignore[override]
+        """With `CLEARML_LOG_MODEL`, and by default in a task that is made here."""
+        made_here = self._made_here if self._initialized else self._clearml.Task.current_task() is None
+        return is_switched_on("CLEARML_LOG_MODEL", default=str(made_here))
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+        """Upload the checkpoint, and remove older ones than `save_total_limit` allows."""
+        if not (self._initialized and state.is_world_process_zero and self.uploads_checkpoints):
+            return
+        with self._training_goes_on(f"checkpoint-{state.global_step}"):
+            self._upload(args, state)
+            while args.save_total_limit and args.save_total_limit < len(self._checkpoints_saved):
+                self._clearml.model.Model.remove(
+                    self._checkpoints_saved.pop(0), delete_weights_file=True, force=True, raise_on_errors=True
+                )
+
+    def _upload(self, args: Any, state: TrainerState) -> None:
+        folder = checkpoint_folder(args, state)
+        name = os.path.basename(folder) + self._suffix
+        model = self._clearml.OutputModel(task=self._clearml_task, name=name)
+        model.connect(task=self._clearml_task, name=name)
+        model.update_weights_package(
+            weights_path=folder,
+            target_filename=os.path.basename(folder),
+            iteration=state.global_step,
+            auto_delete_file=False,
+        )
+        self._checkpoints_saved.append(model)
+
+    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+        self._checkpoints_saved = []
+        task_class = self._clearml.Task
+        self._clearml_task = task_class.current_task()
+        self._made_here = self._clearml_task is None
+        if self._clearml_task is None:
+            self._clearml_task = self._make_task(state)
+        task_id = self._task_id = str(self._clearml_task.id)
+        count = self._trainings_of[task_id] = self._trainings_of.get(task_id, 0) + 1
+        self._suffix = "" if count == 1 else f"_{count}"
+        self._made_here = self._made_here and task_class.running_locally()  # an agent closes its task itself
+        self._connect_arguments(args)
+        if config_of(model):
+            self._connect_config(model)
+
+    def _make_task(self, state: TrainerState, **more: Any) -> Any:
+        name = os.environ.get("CLEARML_TASK", "Trainer")
+        return self._clearml.Task.init(
+            project_name=os.environ.get("CLEARML_PROJECT", "HuggingFace Transformers"),
+            task_name=name if state.trial_name is None else f"{name} {state.trial_name}",
+            auto_connect_frameworks={"tensorboard": False, "pytorch": False},
+            output_uri=True,
+            **more,
+        )
+
+    def _connect_arguments(self, args: Any) -> None:
+        section = f"Transformers{self._suffix}"
+        if self._is_overridden(f"{section}/_ignore_hparams_ui_overrides_"):
+            self._clearml_task.connect(args, section)
+            return
+        values = {
+            item.name: getattr(args, item.name)
+            for item in fields(args)
+            if item.init and not item.name.endswith("_token")
+        }
+        plain = {f"{section}/{name}": str(value) for name, value in flattened(values, "/").items()}
+        self._clearml_task.update_parameters(plain)
+
+    def _connect_config(self, model: Any) -> None:
+        section = f"Model Configuration{self._suffix}"
+        if self._is_overridden(f"Transformers{self._suffix}/_ignore_model_config_ui_overrides_"):
+            model.config = model.config.from_dict(self._clearml_task.get_configuration_object_as_dict(section))
+            return
+        self._clearml_task.set_configuration_object(
+            name=section, config_dict=config_of(model), description="The configuration of the model."
+        )
+
+    def _is_overridden(self, switch: str) -> bool:
+        """Whether what was set in the interface is used; offers the switch for it where the task is made."""
+        if not self._clearml.Task.running_locally():
+            return not self._clearml_task.get_parameter(switch, default=True, cast=True)
+        self._clearml_task.set_parameter(
+            name=switch,
+            value=True,
+            value_type=bool,
+            description="False takes what is set here when the task runs on an agent; True, what its script says.",
+        )
+        return False
+
+    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+        if self._over:
+            task = self._make_task(state, continue_last_task=self._task_id)
+            try:
+                self._send(task.get_logger(), state, logs)
+            finally:
+                task.close()
+        else:
+            self._send(self._clearml_task.get_logger(), state, logs)
+
+    def _send(self, report: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+        for name, value in logs.items():
+            plain = number(value)
+            group, separator, rest = name.partition("_")
+            if plain is None:
+                logger.warning(
+                    "ClearML shows numbers, so the log %r of type %s is left out.", name, type(value).__name__
+                )
+            elif name in _ONCE:
+                report.report_single_value(name=name + self._suffix, value=plain)
+            else:
+                title, series = (group, rest) if separator and group in ("eval", "test") else ("train", name)
+                report.report_scalar(
+                    title=title + self._suffix, series=series, value=plain, iteration=state.global_step
+                )
+
+    def _finish(self) -> None:
+        if self._made_here and self._clearml_task is not None:
+            self._clearml_task.close()
+        self._clearml_task = None

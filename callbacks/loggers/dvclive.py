@@ -1,0 +1,108 @@
+"""DVCLive."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Literal
+
+from ..state import TrainerControl, TrainerState
+from .availability import is_dvclive_available, is_switched_on
+from .base import LoggerCallback
+
+logger = logging.getLogger(__name__)
+
+
+class DVCLiveCallback(LoggerCallback):
+    """As `transformers.integrations.DVCLiveCallback`, but what else it is given goes to `dvclive.Live`, as documented.
+
+    A step of DVCLive is one log.
+
+    Args:
+        live: a `dvclive.Live` to use; by default one is made.
+        log_model: True keeps the model at the end as an artifact, in `output_dir/last`, or `output_dir/best` under
+            `load_best_model_at_end`; "all" keeps the whole output folder, at every checkpoint. By default what the
+            environment variable `HF_DVCLIVE_LOG_MODEL` says: 1, true, or all.
+        **kwargs: for the `dvclive.Live` that is made, such as `dir`.
+
+    Raises:
+        MissingTrackerError: an ImportError; dvclive is not installed.
+        RuntimeError: `live` is something else.
+    """
+
+    platform = "dvclive"
+
+    def __init__(self, live: Any = None, log_model: Literal["all"] | bool | None = None, **kwargs: Any) -> None:
+        super().__init__()
+        from dvclive import Live  # type: ignore[import-not-found]
+
+        if live is not None and not isinstance(live, Live):
+            raise RuntimeError(f"live must be a dvclive.Live, but is a {type(live).__name__}.")
+        self._live_class = Live
+        self.live: Any = live
+        self._own = live is None
+        self._options = kwargs
+        self._log_model = _from_environment() if log_model is None else log_model
+
+    def _available(self) -> bool:
+        return is_dvclive_available()
+
+    @property
+    def uploads_checkpoints(self) -> bool:  # type: ignore[override]
+        """With `log_model="all"`."""
+        return self._log_model == "all"
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+        """Keep the output folder with `log_model="all"`."""
+        if self.uploads_checkpoints and self._initialized and state.is_world_process_zero:
+            with self._training_goes_on("the output folder"):
+                self.live.log_artifact(str(args.output_dir))
+
+    def on_train_end(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        processing_class: Any = None,
+        **kwargs: Any,
+    ) -> TrainerControl | None:
+        """Keep the model with `log_model=True`; write the summary."""
+        if self._initialized and self._log_model is True:
+            name = "best" if args.load_best_model_at_end else "last"
+            folder = os.path.join(args.output_dir, name)
+            with self._training_goes_on("the model"):
+                self._write_model(state, model, processing_class, folder)
+                if state.is_world_process_zero:
+                    self.live.log_artifact(folder, name=name, type="model", copy=True)
+        if self._initialized and state.is_world_process_zero:
+            with self._training_goes_on("the end of the run"):
+                self.live.end()
+        super().on_train_end(args, state, control, **kwargs)
+
+    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+        if self.live is None:
+            self.live = self._live_class(**self._options)
+        self.live.log_params(args.to_dict())
+
+    def _finish(self) -> None:
+        if self._own:
+            self.live = None
+
+    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+        from dvclive.plots import Metric  # type: ignore[import-not-found]
+        from dvclive.utils import standardize_metric_name  # type: ignore[import-not-found]
+
+        for name, value in logs.items():
+            if Metric.could_log(value):
+                self.live.log_metric(standardize_metric_name(name, "dvclive.huggingface"), value)
+            else:
+                logger.warning(
+                    "DVCLive shows numbers, so the log %r of type %s is left out.", name, type(value).__name__
+                )
+        self.live.next_step()
+
+
+def _from_environment() -> Literal["all"] | bool:
+    variable = "HF_DVCLIVE_LOG_MODEL"
+    return "all" if os.environ.get(variable, "").strip().lower() == "all" else is_switched_on(variable)

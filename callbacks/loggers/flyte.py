@@ -1,0 +1,69 @@
+"""Flyte."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ..state import TrainerControl, TrainerState
+from .availability import is_flyte_deck_standard_available, is_flytekit_available, is_installed
+from .base import LoggerCallback
+from .values import checkpoint_folder
+
+logger = logging.getLogger(__name__)
+
+
+class FlyteCallback(LoggerCallback):
+    """As `transformers.integrations.FlyteCallback`, but only the first process makes the deck. Inside of a Flyte task.
+
+    Args:
+        save_log_history: show all logs as a table, a Flyte deck; needs flytekitplugins-deck-standard and pandas.
+        sync_checkpoints: keep the newest checkpoint in Flyte, from which an interrupted task resumes with
+            `trainer.train(resume_from_checkpoint=current_context().checkpoint.restore())`.
+
+    Raises:
+        MissingTrackerError: an ImportError; flytekit is not installed.
+    """
+
+    platform = "flyte"
+
+    def __init__(self, save_log_history: bool = True, sync_checkpoints: bool = True) -> None:
+        super().__init__()
+        if save_log_history and not (is_flyte_deck_standard_available() and is_installed("pandas")):
+            logger.warning(
+                "The logs are not shown as a Flyte deck: run `pip install flytekitplugins-deck-standard pandas`, or "
+                "pass FlyteCallback(save_log_history=False)."
+            )
+            save_log_history = False
+        from flytekit import current_context  # type: ignore[import-not-found]
+
+        self.cp: Any = current_context().checkpoint
+        self.save_log_history = save_log_history
+        self.sync_checkpoints = sync_checkpoints
+
+    def _available(self) -> bool:
+        return is_flytekit_available()
+
+    @property
+    def uploads_checkpoints(self) -> bool:  # type: ignore[override]
+        """With `sync_checkpoints`."""
+        return self.sync_checkpoints
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+        """Give the checkpoint to Flyte."""
+        if self.sync_checkpoints and state.is_world_process_zero:
+            with self._training_goes_on(f"checkpoint-{state.global_step}"):
+                self.cp.save(checkpoint_folder(args, state))
+
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Show the logs as a table."""
+        if self.save_log_history and state.is_world_process_zero:
+            with self._training_goes_on("the table of logs"):
+                import pandas  # type: ignore[import-untyped]
+                from flytekit import Deck  # type: ignore[import-not-found]
+                from flytekitplugins.deck.renderer import TableRenderer  # type: ignore[import-not-found]
+
+                Deck("Log History", TableRenderer().to_html(pandas.DataFrame(state.log_history)))
+        self._say_what_is_lost()

@@ -1,0 +1,150 @@
+"""MLflow."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from typing import Any
+
+from ..state import TrainerControl, TrainerState
+from .availability import is_mlflow_available, is_switched_on
+from .base import LoggerCallback
+from .values import checkpoint_folder, config_of, flattened, number
+
+logger = logging.getLogger(__name__)
+
+
+class MLflowCallback(LoggerCallback):
+    """As `transformers.integrations.MLflowCallback`, but every training and every trial of a search has its own run.
+
+    A run that is active already is used, and left open. Metrics keep the names of the logs (`loss`, `eval_loss`); those
+    of an evaluation after the training go to its run. Needs mlflow 2.13 or newer; `mlflow-skinny` will do.
+
+    Environment variables:
+
+    - `MLFLOW_TRACKING_URI`: a folder, a database or a server.
+    - `MLFLOW_EXPERIMENT_NAME`: the experiment, made if it does not exist; by default "Default".
+    - `MLFLOW_RUN_ID`: go on with this run.
+    - `MLFLOW_NESTED_RUN`: 1 or true opens a run inside of the active one.
+    - `MLFLOW_TAGS`: tags of the run, a dict as JSON.
+    - `MLFLOW_FLATTEN_PARAMS`: 1 or true logs nested arguments one by one.
+    - `MLFLOW_MAX_LOG_PARAMS`: log no more than this many parameters.
+    - `HF_MLFLOW_LOG_ARTIFACTS`: 1 or true copies every checkpoint to the artifacts of the run.
+    - `DISABLE_MLFLOW_INTEGRATION`: true takes MLflow for not installed.
+
+    Raises:
+        MissingTrackerError: an ImportError; mlflow is not installed, or turned off by the environment.
+    """
+
+    platform = "mlflow"
+    advice = "MLFLOW_TRACKING_URI=sqlite:///mlflow.db keeps runs on this machine."
+    ends_with_training = True
+
+    def __init__(self) -> None:
+        self._auto_end_run = False
+        self.run_id: str | None = None
+        super().__init__()
+        import mlflow  # type: ignore[import-not-found]
+        from mlflow.utils import validation  # type: ignore[import-not-found]
+
+        self._ml_flow: Any = mlflow
+        self._longest_value: int = validation.MAX_PARAM_VAL_LENGTH
+        self._most_params: int = validation.MAX_PARAMS_TAGS_PER_BATCH
+
+    def _available(self) -> bool:
+        return is_mlflow_available()
+
+    @property
+    def uploads_checkpoints(self) -> bool:  # type: ignore[override]
+        """With `HF_MLFLOW_LOG_ARTIFACTS`."""
+        return is_switched_on("HF_MLFLOW_LOG_ARTIFACTS")
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+        """Copy the checkpoint to the artifacts of the run with `HF_MLFLOW_LOG_ARTIFACTS`."""
+        if self.uploads_checkpoints and self._initialized and state.is_world_process_zero:
+            folder = checkpoint_folder(args, state)
+            with self._training_goes_on(os.path.basename(folder)):
+                self._ml_flow.log_artifacts(folder, artifact_path=os.path.basename(folder), run_id=self.run_id)
+
+    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+        self._auto_end_run = False
+        self._enter_run(args, state)
+        self.run_id = self._ml_flow.active_run().info.run_id
+        params = {**config_of(model), **args.to_dict()}
+        with self._training_goes_on("the parameters"):
+            self._log_params(flattened(params) if is_switched_on("MLFLOW_FLATTEN_PARAMS") else params)
+        tags = os.environ.get("MLFLOW_TAGS")
+        if tags:
+            self._ml_flow.set_tags(_read_tags(tags))
+
+    def _enter_run(self, args: Any, state: TrainerState) -> None:
+        mlflow, uri = self._ml_flow, os.environ.get("MLFLOW_TRACKING_URI")
+        if uri and not mlflow.is_tracking_uri_set():
+            mlflow.set_tracking_uri(uri)
+        nested = is_switched_on("MLFLOW_NESTED_RUN")
+        if mlflow.active_run() is not None and not nested and not os.environ.get("MLFLOW_RUN_ID"):
+            return
+        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME")
+        if experiment:
+            mlflow.set_experiment(experiment)
+        trial = None if state.trial_name is None else "-".join(filter(None, (args.run_name, state.trial_name)))
+        mlflow.start_run(run_name=trial or args.run_name, nested=nested)
+        self._auto_end_run = True
+
+    def _log_params(self, params: dict[str, Any]) -> None:
+        too_long = [name for name, value in params.items() if len(str(value)) > self._longest_value]
+        if too_long:
+            logger.warning(
+                "MLflow takes values of up to %d characters, so these parameters are left out: %s. With "
+                "MLFLOW_FLATTEN_PARAMS=1 nested ones are logged one by one.",
+                self._longest_value,
+                ", ".join(too_long),
+            )
+        kept = [(name, value) for name, value in params.items() if name not in too_long]
+        most = os.environ.get("MLFLOW_MAX_LOG_PARAMS", "")
+        if most.isdigit():
+            kept = kept[: int(most)]
+        for start in range(0, len(kept), self._most_params):
+            self._ml_flow.log_params(dict(kept[start : start + self._most_params]), synchronous=False)
+
+    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+        metrics = {name: number(value) for name, value in logs.items()}
+        left_out = [name for name, value in metrics.items() if value is None]
+        if left_out:
+            logger.warning("MLflow shows numbers, so these logs are left out: %s.", ", ".join(left_out))
+        named = {re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII): metrics[name] for name in metrics}
+        self._ml_flow.log_metrics(
+            metrics={name: value for name, value in named.items() if value is not None},
+            step=state.global_step,
+            synchronous=False,
+            run_id=self.run_id,
+        )
+
+    def _finish(self) -> None:
+        self._ml_flow.flush_async_logging()
+        self._end_own_run("FINISHED")
+
+    def _end_own_run(self, status: str) -> None:
+        active = self._ml_flow.active_run() if self._auto_end_run else None
+        if active is not None and active.info.run_id == self.run_id:
+            self._ml_flow.end_run(status)
+
+    def __del__(self) -> None:
+        """End the run of a training that an exception ended: MLflow begins no other one before."""
+        if self._auto_end_run and not self._over and not sys.is_finalizing():
+            self._end_own_run("FAILED")
+
+
+def _read_tags(text: str) -> dict[str, Any]:
+    try:
+        tags = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"MLFLOW_TAGS={text!r} is not JSON ({error.msg}): keys and texts need double quotes."
+        ) from None
+    if not isinstance(tags, dict):
+        raise ValueError(f'MLFLOW_TAGS={text!r} is not a dict, such as \'{{"stage": "first"}}\'.')
+    return tags

@@ -1,0 +1,136 @@
+"""Trackio, local or on a Space of the Hub."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from typing import Any
+
+from ..state import TrainerControl, TrainerState
+from .availability import is_trackio_available
+from .base import PredictionLogger
+from .values import description, parameter_count, rewrite_logs, without_summary
+
+logger = logging.getLogger(__name__)
+
+
+class TrackioCallback(PredictionLogger):
+    """As `transformers.integrations.TrackioCallback`, but logs after the training go to the same run.
+
+    Reads the arguments `run_name`, `project`, `trackio_space_id` (None keeps the data on this machine),
+    `trackio_bucket_id`, `trackio_static_space_id` and `hub_private_repo`, and trackio's own environment variables
+    (`TRACKIO_DIR`, `TRACKIO_SPACE_ID`, ...). As in later versions of the reference, a static copy of the Space is made
+    when training is over, unless `trackio_static_space_id=False`; a project on this machine is uploaded as one when
+    the model is pushed to the Hub, whose card then points at it.
+
+    Raises:
+        MissingTrackerError: an ImportError; trackio is not installed.
+    """
+
+    SPACE_URL = "https://huggingface.co/spaces/{space_id}"
+
+    platform = "trackio"
+    advice = "trackio_space_id=None keeps the run on this machine; a Space needs `hf auth login`."
+    ends_with_training = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        import trackio  # type: ignore[import-not-found]
+
+        self._trackio: Any = trackio
+        self._space_id: str | None = None
+        self._static_space_id: str | None = None
+        self._run_name: str | None = None
+        self._description: dict[str, Any] = {}
+        self._args: Any = None
+        self._model: Any = None
+
+    def _available(self) -> bool:
+        return is_trackio_available()
+
+    def on_push_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Upload a project that is kept on this machine as a static Space, and let the model's tags name it."""
+        asked = getattr(args, "trackio_static_space_id", None)
+        if not state.is_world_process_zero or not self._initialized or self._space_id or asked is False:
+            return
+        with self._training_goes_on("the project"):
+            self._static_space_id = self._trackio.sync(
+                project=args.project,
+                sdk="static",
+                space_id=self._static_space_id or asked or _static_space(args.project),
+                private=args.hub_private_repo,
+                bucket_id=getattr(args, "trackio_bucket_id", None),
+                force=True,
+            )
+            self._tag(model)
+
+    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+        self._args, self._model = args, model
+        count = parameter_count(model)
+        counted = {} if count is None else {"model/num_parameters": count}
+        self._description = {**description(args, model), **counted}
+        self._open(args, state.trial_name or args.run_name)
+
+    def _open(self, args: Any, name: str | None) -> None:
+        more = {"group": args.run_name} if name != args.run_name and args.run_name else {}
+        if getattr(args, "trackio_bucket_id", None) is not None:
+            more["bucket_id"] = args.trackio_bucket_id
+        run = self._trackio.init(
+            project=args.project,
+            name=name,
+            space_id=args.trackio_space_id,
+            resume="allow",
+            private=args.hub_private_repo,
+            **more,
+        )
+        self._trackio.config.update(self._description)
+        self._run_name = getattr(run, "name", name)
+        self._space_id = self._trackio.context_vars.current_space_id.get()  # with the name of the user, if any
+
+    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+        self._send({**without_summary(logs), "train/global_step": state.global_step})
+
+    def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
+        self._send(rewrite_logs(metrics))
+
+    def _send(self, values: dict[str, Any]) -> None:
+        if not self._over:
+            self._trackio.log(values)
+            return
+        self._open(self._args, self._run_name)
+        try:
+            self._trackio.log(values)
+        finally:
+            self._trackio.finish()
+
+    def _finish(self) -> None:
+        self._trackio.finish()
+        if self._space_id is not None and getattr(self._args, "trackio_static_space_id", None) is not False:
+            self._freeze()
+
+    def _freeze(self) -> None:
+        """Make a copy of the Space that needs no machine to run on."""
+        args = self._args
+        if not hasattr(self._trackio, "freeze"):
+            logger.warning("No static copy of the Space is made: `pip install --upgrade trackio` for one that can.")
+            return
+        asked = self._static_space_id or getattr(args, "trackio_static_space_id", None) or _static_space(args.project)
+        self._static_space_id = self._trackio.freeze(
+            space_id=self._space_id, project=args.project, new_space_id=asked, private=args.hub_private_repo
+        )
+        self._tag(self._model)
+
+    def _tag(self, model: Any) -> None:
+        """Name the Space among the model's tags, from which the model card and the Hub take it."""
+        url = self.SPACE_URL.format(space_id=self._static_space_id or self._space_id)
+        tags = [tag for tag in getattr(model, "model_tags", None) or [] if not str(tag).startswith("trackio:https://")]
+        model.model_tags = [*dict.fromkeys([*tags, "trackio", f"trackio:{url}"])]
+
+
+def _static_space(project: str) -> str:
+    """A name that the Hub takes, and that nobody has."""
+    plain = re.sub(r"-+", "-", re.sub(r"[^a-z0-9._-]", "-", project.strip().lower())).strip("-_.")
+    return f"{(plain or 'trackio-project')[:81].rstrip('-')}-static-{secrets.token_hex(3)}"

@@ -1,0 +1,192 @@
+"""Weights & Biases."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import tempfile
+from enum import Enum
+from typing import Any
+
+from ..state import TrainerControl, TrainerState
+from .availability import is_switched_on, is_wandb_available
+from .base import PredictionLogger
+from .model_files import write_architecture
+from .values import SUMMARY, checkpoint_folder, config_of, description, parameter_count, rewrite_logs, without_summary
+
+logger = logging.getLogger(__name__)
+
+
+class WandbLogModel(str, Enum):
+    """As `transformers.integrations.integration_utils.WandbLogModel`: which models become artifacts."""
+
+    CHECKPOINT = "checkpoint"
+    """Every checkpoint, and the model at the end."""
+    END = "end"
+    """The model at the end: the best one under `load_best_model_at_end`."""
+    FALSE = "false"
+    """None."""
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether any is."""
+        return self is not WandbLogModel.FALSE
+
+    @classmethod
+    def _missing_(cls, value: object) -> WandbLogModel:
+        found = [member for member in cls if member.value == str(value).strip().lower()]
+        if not found:
+            logger.warning(
+                "WANDB_LOG_MODEL=%r is none of %s: no model is kept in Weights & Biases.",
+                value,
+                ", ".join(member.value for member in cls),
+            )
+        return found[0] if found else cls.FALSE
+
+
+class WandbCallback(PredictionLogger):
+    """As `transformers.integrations.WandbCallback`, but the arguments are not changed in a hyperparameter search.
+
+    Environment variables, beside those of wandb itself (`WANDB_API_KEY`, `WANDB_MODE=offline`, `WANDB_DIR`,
+    `WANDB_RUN_ID` with `WANDB_RESUME`, ...):
+
+    - `WANDB_PROJECT`: the project, by default "huggingface".
+    - `WANDB_LOG_MODEL`: "checkpoint", "end" or "false", the default; see `WandbLogModel`.
+    - `WANDB_WATCH`: "gradients", "parameters", "all" or "false", the default: histograms of them, every
+      `logging_steps` steps or every 100 if those are fewer.
+    - `WANDB_DISABLED`: true lets wandb do nothing at all.
+
+    A run that exists already is used. The run stays open when training ends, for what comes after it; wandb closes it
+    at the end of the program.
+
+    Raises:
+        MissingTrackerError: an ImportError; wandb is not installed.
+    """
+
+    platform = "wandb"
+    advice = "WANDB_MODE=offline keeps the run on this machine, `wandb login` stores a key."
+
+    def __init__(self) -> None:
+        super().__init__()
+        import wandb  # type: ignore[import-not-found]
+
+        self._wandb: Any = wandb
+        self._log_model = WandbLogModel(os.environ.get("WANDB_LOG_MODEL", "false"))
+
+    def _available(self) -> bool:
+        return is_wandb_available()
+
+    @property
+    def uploads_checkpoints(self) -> bool:  # type: ignore[override]
+        """With `WANDB_LOG_MODEL=checkpoint`."""
+        return self._log_model is WandbLogModel.CHECKPOINT
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of the run, to be set as `WANDB_RUN_ID` when it is resumed."""
+        return getattr(self._wandb.run, "id", None)
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+        """Keep the checkpoint as an artifact with `WANDB_LOG_MODEL=checkpoint`."""
+        if self.uploads_checkpoints and self._initialized and state.is_world_process_zero:
+            with self._training_goes_on(f"checkpoint-{state.global_step}"):
+                artifact = self._artifact(args, {**self._summary(), "model/num_parameters": self._parameter_count()})
+                artifact.add_dir(checkpoint_folder(args, state))
+                aliases = [f"epoch_{round(state.epoch, 2)}", f"checkpoint_global_step_{state.global_step}"]
+                self._wandb.log_artifact(artifact, aliases=aliases)
+
+    def on_train_end(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        processing_class: Any = None,
+        **kwargs: Any,
+    ) -> TrainerControl | None:
+        """Keep the model as an artifact, if `WANDB_LOG_MODEL` says so."""
+        if self._initialized and self._log_model.is_enabled:
+            with self._training_goes_on("the model"), tempfile.TemporaryDirectory() as folder:
+                self._write_model(state, model, processing_class, folder)
+                if state.is_world_process_zero:
+                    write_architecture(model, folder)
+                    artifact = self._artifact(args, {**self._result(args, state), "final_model": True})
+                    self._upload(artifact, folder, ["final_model"])
+        super().on_train_end(args, state, control, **kwargs)
+
+    def _leave(self, state: TrainerState) -> None:
+        if state.is_world_process_zero and self._wandb.run is not None:
+            self._wandb.finish()  # also one that the script began: the next trial needs its own
+        self._initialized = False
+
+    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+        if self._wandb.run is None:
+            self._wandb.init(project=os.environ.get("WANDB_PROJECT", "huggingface"), **_naming(args, state))
+        self._wandb.config.update(description(args, model), allow_val_change=True)
+        self._wandb.define_metric("train/global_step")
+        self._wandb.define_metric("*", step_metric="train/global_step", step_sync=True)
+        watched = os.environ.get("WANDB_WATCH", "false").strip().lower()
+        if watched in ("all", "parameters", "gradients"):
+            self._wandb.watch(model, log=watched, log_freq=max(100, state.logging_steps))
+        count = parameter_count(model)
+        if count is not None:
+            self._wandb.config.update({"model/num_parameters": count}, allow_val_change=True)
+        if self._log_model.is_enabled:
+            with self._training_goes_on("the architecture of the model"):
+                self._describe_model(args, model)
+
+    def _describe_model(self, args: Any, model: Any) -> None:
+        told = {
+            "model_config": config_of(model) or None,
+            "num_parameters": self._parameter_count(),
+            "initial_model": True,
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            write_architecture(model, folder)
+            self._upload(self._artifact(args, told), folder, ["base_model"])
+
+    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+        for name in SUMMARY:
+            if name in logs:
+                self._wandb.run.summary[name] = logs[name]
+        self._wandb.log({**without_summary(logs), "train/global_step": state.global_step})
+
+    def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
+        self._wandb.log(rewrite_logs(metrics))
+
+    def _artifact(self, args: Any, metadata: dict[str, Any]) -> Any:
+        named = args.run_name is not None and args.run_name != args.output_dir
+        name = self._wandb.run.name if named else self._wandb.run.id
+        return self._wandb.Artifact(name=re.sub(r"[^\w.-]", "_", f"model-{name}"), type="model", metadata=metadata)
+
+    def _upload(self, artifact: Any, folder: str, aliases: list[str]) -> None:
+        artifact.add_dir(folder)
+        self._wandb.run.log_artifact(artifact, aliases=aliases)
+
+    def _summary(self) -> dict[str, Any]:
+        """The newest value of each metric."""
+        newest = dict(self._wandb.summary)
+        return {k: v for k, v in newest.items() if isinstance(v, (int, float)) and not k.startswith("_")}
+
+    def _result(self, args: Any, state: TrainerState) -> dict[str, Any]:
+        if not args.load_best_model_at_end:
+            return self._summary()
+        return {
+            f"eval/{args.metric_for_best_model}": state.best_metric,
+            "train/total_floss": state.total_flos,
+            "model/num_parameters": self._parameter_count(),
+        }
+
+    def _parameter_count(self) -> Any:
+        return self._wandb.config.get("model/num_parameters")
+
+
+def _naming(args: Any, state: TrainerState) -> dict[str, Any]:
+    """What the run is called; a trial is one of a group."""
+    naming: dict[str, Any] = {"mode": "disabled"} if is_switched_on("WANDB_DISABLED") else {}
+    if state.trial_name is not None:
+        naming |= {"name": state.trial_name, "group": args.run_name or args.output_dir}
+    elif args.run_name is not None:
+        naming["name"] = args.run_name
+    return naming

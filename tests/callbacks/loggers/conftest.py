@@ -1,0 +1,35 @@
+"""The path to the helper modules beside this file; no network, and nothing that the environment says to a tracker."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+TRACKERS = (
+    "WANDB",
+    "MLFLOW",
+    "HF_MLFLOW",
+    "COMET",
+    "CLEARML",
+    "SWANLAB",
+    "TENSORBOARD",
+    "HF_DAGSHUB",
+    "DVC",
+    "HF_DVCLIVE",
+)
+TRACKERS += ("TRACKIO", "CODECARBON", "BRANCH", "DISABLE_MLFLOW", "AZUREML")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch, tmp_path):
+    for name in list(os.environ):
+        if name.startswith(TRACKERS):
+            monkeypatch.delenv(name)
+    quiet = {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_ERROR_REPORTING": "false", "DVC_NO_ANALYTICS": "1"}
+    quiet |= {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1", "CODECARBON_LOG_LEVEL": "error"}
+    for name, value in quiet.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)

@@ -1,0 +1,249 @@
+"""What holds for the callbacks of all trackers."""
+
+import inspect
+import logging
+from types import SimpleNamespace
+
+import pytest
+import stand_ins
+import torch
+import transformers
+from small_run import Small, callback_of, trainer
+from transformers.integrations import integration_utils as reference
+
+import lightrainer
+from lightrainer.callbacks import EVENTS, LoggerCallback, TrainerControl, TrainerState, loggers, reads_checkpoints
+from lightrainer.callbacks.loggers import availability, comet
+from lightrainer.callbacks.loggers.values import flattened, number, parameter_count, rewrite_logs
+from lightrainer.callbacks.reporting import CALLBACKS
+
+STAND_INS = {
+    "azure_ml": stand_ins.azureml,
+    "clearml": stand_ins.clearml,
+    "comet_ml": stand_ins.comet_ml,
+    "dagshub": stand_ins.dagshub,
+    "flyte": stand_ins.flytekit,
+    "mlflow": stand_ins.mlflow,
+    "swanlab": stand_ins.swanlab,
+    "trackio": stand_ins.trackio,
+}
+"""Of codecarbon, dvclive and wandb the real ones are in `test_offline.py`, of tensorboard in `test_tensorboard.py`."""
+EXTRA = {
+    "on_log": {"logs": {"loss": 1.5, "eval_loss": 1.0, "note": "text"}},
+    "on_predict": {"metrics": {"test_loss": 2.0}},
+    "on_evaluate": {"metrics": {"eval_loss": 1.0}},
+}
+
+
+@pytest.fixture(params=STAND_INS)
+def tracker(request, monkeypatch):
+    """Its name, its callback and what its client is told."""
+    monkeypatch.setattr(comet, "is_comet_installed", lambda: True)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://dagshub.com/me/repository.mlflow")
+    monkeypatch.setattr(loggers.ClearMLCallback, "_trainings_of", {})
+    record = STAND_INS[request.param](monkeypatch)
+    return SimpleNamespace(name=request.param, make=getattr(loggers, CALLBACKS[request.param]), record=record)
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_constructors_take_what_those_of_the_reference_take(name):
+    kinds = getattr(loggers, CALLBACKS[name]), getattr(reference, CALLBACKS[name])
+    ours, theirs = (
+        [(p.name, p.default, p.kind) for p in inspect.signature(kind).parameters.values()] for kind in kinds
+    )
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_a_package_that_is_missing_is_named_when_the_trainer_is_made(name, monkeypatch, tmp_path):
+    monkeypatch.setattr(availability, "find_spec", lambda module: None)
+    with pytest.raises(ImportError, match=rf"report_to='{name}'.*pip install {availability.PACKAGES[name]}") as error:
+        trainer(lightrainer, tmp_path / "out", report_to=name)
+    assert isinstance(error.value, RuntimeError), "as in the reference"
+
+
+def test_mlflow_that_is_turned_off_is_said_to_be(monkeypatch, tmp_path):
+    stand_ins.mlflow(monkeypatch)
+    monkeypatch.setenv("DISABLE_MLFLOW_INTEGRATION", "TRUE")
+    with pytest.raises(ImportError, match="turned off by the environment variable DISABLE_MLFLOW_INTEGRATION"):
+        trainer(lightrainer, tmp_path / "out", report_to="mlflow")
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_every_event_alone_works_without_the_ones_before_it(tracker, event, tmp_path):
+    args, state, control = trainer(lightrainer, tmp_path / "out").args, TrainerState(global_step=2), TrainerControl()
+    callback = tracker.make()
+    everything = {"model": Small(), "processing_class": None, "optimizer": None, "lr_scheduler": None}
+    everything |= {"train_dataloader": None, "eval_dataloader": None}
+    assert getattr(callback, event)(args, state, control, **everything, **EXTRA.get(event, {})) is None
+    callback.on_train_end(args, state, control, **everything)
+
+
+def test_the_other_processes_say_nothing(tracker, tmp_path):
+    args = trainer(lightrainer, tmp_path / "out").args
+    state = TrainerState(is_world_process_zero=False, is_local_process_zero=False, is_hyper_param_search=True)
+    callback = tracker.make()
+    tracker.record.calls.clear()
+    for event in EVENTS:
+        getattr(callback, event)(args, state, TrainerControl(), model=Small(), **EXTRA.get(event, {}))
+    assert tracker.record.calls == []
+
+
+def test_a_run_that_cannot_be_opened_is_an_error_before_the_first_step(tracker, monkeypatch, tmp_path, caplog):
+    if tracker.name in ("azure_ml", "flyte"):
+        pytest.skip("opens no run")
+    made = trainer(lightrainer, tmp_path / "out", report_to=tracker.name)
+
+    def nobody_there(*args, **kwargs):
+        raise ConnectionError("no route to the server")
+
+    for call in ("Task.init", "start", "start_run", "init"):
+        tracker.record.answers[call] = nobody_there
+    with pytest.raises(ConnectionError, match="no route"):
+        made.train()
+    assert made.state.global_step == 0
+    assert f"report_to='{tracker.name}': no run could be opened (ConnectionError)" in caplog.text
+
+
+SENDS = {
+    "azure_ml": "Run.get_context.log",
+    "clearml": "task.get_logger.report_scalar",
+    "comet_ml": "experiment.log_metrics",
+    "dagshub": "log_metrics",
+    "flyte": "checkpoint.save",
+    "mlflow": "log_metrics",
+    "swanlab": "log",
+    "trackio": "log",
+}
+
+
+def test_a_network_that_goes_away_does_not_end_the_training(tracker, tmp_path, caplog):
+    made = trainer(lightrainer, tmp_path / "out", report_to=tracker.name, save_strategy="steps", save_steps=1)
+
+    def gone(*args, **kwargs):
+        raise ConnectionError("gone")
+
+    tracker.record.answers[SENDS[tracker.name]] = gone
+    made.train()
+    assert made.state.global_step == 4
+    said = [record for record in caplog.records if record.name.startswith("lightrainer.callbacks.loggers")]
+    said = [record.getMessage() for record in said if record.levelno == logging.WARNING]
+    once = [text for text in said if "(ConnectionError: gone). The training goes on" in text]
+    assert len(once) == 1
+    assert any(text.startswith(f"{tracker.name} did not take ") for text in said)
+
+
+def test_what_is_wrong_in_an_override_is_not_hidden(monkeypatch, tmp_path):
+    stand_ins.mlflow(monkeypatch)
+
+    class Own(loggers.MLflowCallback):
+        def on_log(self, args, state, control, **kwargs):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        trainer(lightrainer, tmp_path / "out", [Own()]).train()
+
+
+def test_each_trial_of_a_search_opens_a_run(tracker, tmp_path):
+    args, callback = trainer(lightrainer, tmp_path / "out").args, tracker.make()
+    opens = {"clearml": "Task.init", "comet_ml": "start", "mlflow": "start_run", "dagshub": "start_run"}
+    opened = opens.get(tracker.name, "init")
+    for trial in ("trial-1", "trial-2"):
+        state = TrainerState(is_hyper_param_search=True, trial_name=trial)
+        callback.on_train_begin(args, state, TrainerControl(), model=Small())
+        callback.on_log(args, state, TrainerControl(), logs={"loss": 1.0})
+        callback.on_train_end(args, state, TrainerControl())
+    expected = 0 if tracker.name in ("azure_ml", "flyte") else 2
+    assert len([name for name, *_ in tracker.record.calls if name == opened]) == expected
+
+
+def test_checkpoints_are_waited_for_only_where_they_are_uploaded(tracker):
+    callback = tracker.make()
+    assert reads_checkpoints(callback) == (tracker.name in ("clearml", "flyte"))
+
+    class Own(tracker.make):
+        def on_save(self, args, state, control, **kwargs):
+            """Look at the files."""
+
+    assert reads_checkpoints(Own())
+
+
+def test_setup_can_be_overridden(monkeypatch, tmp_path):
+    stand_ins.swanlab(monkeypatch)
+    told = []
+
+    class Own(loggers.SwanLabCallback):
+        def setup(self, args, state, model, **kwargs):
+            super().setup(args, state, model, **kwargs)
+            told.append(model)
+
+    made = trainer(lightrainer, tmp_path / "out", [Own()])
+    made.train()
+    made.evaluate()
+    assert told == [made.model]
+
+
+def test_a_callback_serves_the_trainer_of_the_reference(tracker, tmp_path):
+    """Its Trainer calls the events, its state and arguments are read."""
+    made = trainer(transformers, tmp_path / "out", [tracker.make()], save_strategy="steps", save_steps=2)
+    made.train()
+    assert any(name == SENDS[tracker.name] for name, *_ in tracker.record.calls)
+
+
+def test_a_logger_does_not_keep_its_trainer_alive(monkeypatch, tmp_path):
+    stand_ins.swanlab(monkeypatch)
+    made = trainer(lightrainer, tmp_path / "out", report_to="swanlab")
+    callback = callback_of(made, "SwanLabCallback")
+    callback.save_model(str(tmp_path / "kept"))
+    assert (tmp_path / "kept" / "model.safetensors").exists()
+    assert [cell.cell_contents() for cell in callback.save_model.__closure__] == [made], "a weak reference"
+
+
+def test_an_own_tracker_needs_three_methods(tmp_path):
+    told = []
+
+    class Own(LoggerCallback):
+        platform = "mine"
+
+        def _available(self):
+            return True
+
+        def _start(self, args, state, model):
+            told.append("start")
+
+        def _report(self, args, state, logs):
+            told.append(rewrite_logs(logs))
+
+    trainer(lightrainer, tmp_path / "out", [Own()]).train()
+    assert told[0] == "start"
+    assert told[1]["train/loss"] > 0
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (1, 1),
+        (0.5, 0.5),
+        (torch.tensor(2.0), 2.0),
+        (torch.tensor([3]), 3),
+        (torch.ones(2), None),
+        ("1", None),
+        (None, None),
+    ],
+)
+def test_numbers_are_found_in_what_is_logged(value, found):
+    assert number(value) == found
+
+
+def test_nested_values_are_flattened():
+    assert flattened({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
+    assert flattened({"a": {"b": 1}}, "/") == {"a/b": 1}
+
+
+def test_weights_are_counted():
+    assert parameter_count(Small()) == 5
+    assert parameter_count(torch.nn.Linear(3, 2)) == 8
+    assert parameter_count(None) is None

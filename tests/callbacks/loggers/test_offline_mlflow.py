@@ -1,0 +1,115 @@
+"""MLflow with a database on this machine: what it writes is what the reference writes."""
+
+import os
+from pathlib import Path
+
+import pytest
+import read_back
+from offline import both, needs
+from small_run import SECRET, callback_of, trainer, without_times
+
+import lightrainer
+
+# The filter is for MLflow 3.17 beside SQLAlchemy 2.1.
+pytestmark = [needs("mlflow"), pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """One database for all: it takes seconds to make."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+
+
+@pytest.fixture
+def mlflow(monkeypatch, store, request):
+    """The client, with an experiment of this test's name."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", request.node.name)
+    import mlflow
+
+    yield mlflow
+    while mlflow.active_run():
+        mlflow.end_run()
+
+
+@pytest.fixture
+def mlflow_runs(mlflow, store, request):
+    """Read the runs of this test."""
+    return lambda: [run for run in read_back.mlflow_runs(store) if run["experiment"] == request.node.name]
+
+
+def test_mlflow_has_the_metrics_and_parameters_of_the_reference(mlflow_runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TAGS", '{"stage": "first"}')
+    monkeypatch.setenv("MLFLOW_FLATTEN_PARAMS", "1")
+    both(tmp_path, "mlflow", run_name="named")
+    theirs, ours = mlflow_runs()
+    assert without_times(theirs["metrics"]) == without_times(ours["metrics"])
+    assert [step for step, _ in ours["metrics"]["loss"]] == [1, 2, 3, 4]
+    assert set(ours["metrics"]) == set(theirs["metrics"]) >= {"eval_loss", "train_loss", "learning_rate", "grad_norm"}
+    assert (ours["name"], ours["status"]) == (theirs["name"], theirs["status"]) == ("named", "FINISHED")
+    assert ours["tags"]["stage"] == "first"
+    assert {name for name in theirs["params"] if ours["params"].get(name) != theirs["params"][name]} == {"output_dir"}
+    assert (ours["params"]["nested.kinds.first"], ours["params"]["hub_token"]) == ("linear", "<HUB_TOKEN>")
+    assert SECRET not in str(ours)
+
+
+def test_what_comes_after_an_mlflow_run_goes_to_it_and_another_training_is_another_run(mlflow, mlflow_runs, tmp_path):
+    made = trainer(lightrainer, tmp_path / "out", report_to="mlflow")
+    callback = callback_of(made, "MLflowCallback")
+    made.train()
+    first = callback.run_id
+    assert mlflow.active_run() is None
+    made.evaluate()
+    mlflow.flush_async_logging()
+    made.train()
+    runs = mlflow_runs()
+    assert [run["id"] for run in runs] == [first, callback.run_id]
+    assert [len(run["metrics"]["eval_loss"]) for run in runs] == [2, 1]
+    assert {run["status"] for run in runs} == {"FINISHED"}
+
+
+def test_an_mlflow_run_of_the_script_is_used_and_left_open(mlflow, mlflow_runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_MAX_LOG_PARAMS", "3")
+    mlflow.set_experiment(os.environ["MLFLOW_EXPERIMENT_NAME"])
+    own = mlflow.start_run(run_name="own")
+    trainer(lightrainer, tmp_path / "out", report_to="mlflow").train()
+    assert mlflow.active_run().info.run_id == own.info.run_id
+    monkeypatch.setenv("MLFLOW_NESTED_RUN", "1")
+    trainer(lightrainer, tmp_path / "out", report_to="mlflow", run_name="inner").train()
+    assert mlflow.active_run().info.run_id == own.info.run_id
+    mlflow.end_run()
+    monkeypatch.delenv("MLFLOW_NESTED_RUN")
+    monkeypatch.setenv("MLFLOW_RUN_ID", own.info.run_id)
+    made = trainer(lightrainer, tmp_path / "out", report_to="mlflow")
+    made.train()
+    first, inner = mlflow_runs()
+    assert len(first["params"]) == 3
+    assert len(first["metrics"]["loss"]) == 8, "the run was gone on with"
+    assert inner["tags"]["mlflow.parentRunId"] == own.info.run_id
+
+
+def test_mlflow_keeps_checkpoints_when_asked(mlflow_runs, tmp_path, monkeypatch):
+    plain = trainer(lightrainer, tmp_path / "out", report_to="mlflow")
+    assert not lightrainer.callbacks.reads_checkpoints(callback_of(plain, "MLflowCallback"))
+    monkeypatch.setenv("HF_MLFLOW_LOG_ARTIFACTS", "TRUE")
+    made = trainer(lightrainer, tmp_path / "out", report_to="mlflow", save_strategy="steps", save_steps=2)
+    assert lightrainer.callbacks.reads_checkpoints(callback_of(made, "MLflowCallback"))
+    made.train()
+    (run,) = mlflow_runs()
+    assert run["artifacts"] == ["checkpoint-2", "checkpoint-4"]
+    assert (Path(run["artifact_uri"]) / "checkpoint-4" / "model.safetensors").exists()
+
+
+def test_an_mlflow_run_does_not_stay_open_after_an_error(mlflow, mlflow_runs, tmp_path):
+    class Stumbles(lightrainer.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            raise ArithmeticError("in the middle")
+
+    made = trainer(lightrainer, tmp_path / "out", [Stumbles()], report_to="mlflow")
+    callback = callback_of(made, "MLflowCallback")
+    with pytest.raises(ArithmeticError):
+        made.train()
+    assert mlflow.active_run() is not None
+    callback.__del__()
+    (run,) = mlflow_runs()
+    assert (mlflow.active_run(), run["status"]) == (None, "FAILED")

@@ -1,0 +1,353 @@
+"""What the clients of trackers are told: recorded, for ours and for the reference's callback in the same training."""
+
+import copy
+import os
+
+import pytest
+import stand_ins
+import transformers
+from small_run import SECRET, Small, callback_of, points, trainer, without_times
+from transformers.integrations import integration_utils as reference
+
+import lightrainer
+from lightrainer.callbacks import TrainerControl, TrainerState, loggers
+from lightrainer.callbacks.loggers import comet
+
+OWN_FIELDS = set(vars(lightrainer.TrainingArguments())) - set(vars(transformers.TrainingArguments()))
+
+
+def called(record, *names):
+    """The calls of these functions: name, positional and keyword arguments."""
+    return [call for call in record.calls if not names or call[0] in names]
+
+
+def both(make, monkeypatch, folder, report_to, then=lambda made: None, **changes):
+    """Train with the reference and with ours, each with a fresh stand-in; returns what both recorded."""
+    records = []
+    for api in (transformers, lightrainer):
+        record = make(monkeypatch)
+        made = trainer(api, folder / "out", report_to=report_to, **changes)
+        made.train()
+        then(made)
+        records.append(record)
+    assert SECRET not in str(records[1].calls)
+    assert records[1].calls
+    return records
+
+
+def timeless(calls):
+    """Calls without what a clock measures."""
+    return [(name, args, without_times(kwargs)) for name, args, kwargs in calls if not is_time(args, kwargs)]
+
+
+def is_time(args, kwargs):
+    said = str([*args[:1], kwargs.get("name"), kwargs.get("series")])
+    return any(word in said for word in ("runtime", "per_second"))
+
+
+def described(values):
+    """Arguments without those that only ours has."""
+    return {name: value for name, value in values.items() if name not in OWN_FIELDS and name != "accelerator_config"}
+
+
+# Azure ML
+
+
+def test_azure_ml_is_told_what_the_reference_tells(monkeypatch, tmp_path):
+    theirs, ours = both(stand_ins.azureml, monkeypatch, tmp_path, "azure_ml", lambda made: made.evaluate())
+    assert timeless(theirs.calls) == timeless(ours.calls)
+    assert ("Run.get_context.log", ("loss", ours.calls[1][1][1]), {"description": "loss"}) == ours.calls[1]
+    assert {args[0] for _, args, _ in ours.calls[1:]} >= {"loss", "learning_rate", "eval_loss", "train_loss"}
+
+
+def test_a_given_azure_ml_run_is_used(monkeypatch, tmp_path):
+    stand_ins.azureml(monkeypatch)
+    own = stand_ins.Recorder()
+    trainer(lightrainer, tmp_path / "out", [loggers.AzureMLCallback(own.run)]).train()
+    assert {name for name, *_ in own.calls} == {"run.log"}
+
+
+# Comet
+
+
+@pytest.fixture
+def comet_is_there(monkeypatch):
+    monkeypatch.setattr(reference, "_is_comet_installed", True)
+    monkeypatch.setattr(reference, "_is_comet_recent_enough", True)
+    monkeypatch.setattr(comet, "is_comet_installed", lambda: True)
+
+
+def public(calls):
+    """The reference calls inner names of an experiment, and says which framework it is."""
+    told = []
+    for name, args, kwargs in calls:
+        kept = {key: value for key, value in kwargs.items() if key not in ("framework", "source", "flatten_nested")}
+        kept.pop("nested_support", None)
+        first = without_times(args[0]) if args and isinstance(args[0], dict) else args[0] if args else None
+        told.append((name.replace("__internal_api__", "").removesuffix("__"), first, kept))
+    return told
+
+
+@pytest.mark.parametrize("mode", [None, "create", "GET"])
+def test_comet_is_told_what_the_reference_tells(mode, comet_is_there, monkeypatch, tmp_path):
+    monkeypatch.setenv("COMET_LOG_ASSETS", "1")
+    if mode:
+        monkeypatch.setenv("COMET_MODE", mode)
+
+    def then(made):
+        made.evaluate()
+        made.predict(points(4))
+
+    records = both(stand_ins.comet_ml, monkeypatch, tmp_path, "comet_ml", then, run_name="named")
+    theirs, ours = (public(record.calls) for record in records)
+    assert [call[0] for call in theirs] == [call[0] for call in ours]
+    for mine, other in zip(ours, theirs, strict=True):
+        if mine[0] == "experiment.log_parameters":
+            assert mine[1]["config"] == other[1]["config"]
+            assert described(mine[1]["args"]) == described(other[1]["args"])
+        elif mine[0] != "experiment.set_model_graph":
+            assert mine == other
+    start = {"online": None, "mode": mode and mode.lower(), "experiment_config": ("named", "named")}
+    assert ours[1] == ("start", None, start)
+    folder = (
+        "experiment.log_asset_folder",
+        str(tmp_path / "out"),
+        {"recursive": True, "log_file_name": True, "step": 4},
+    )
+    assert folder in ours
+    assert any("test/loss" in (call[1] or {}) for call in ours if call[0] == "experiment.log_metrics")
+
+
+def test_comet_does_nothing_in_another_mode(comet_is_there, monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("COMET_MODE", "disabled")
+    record = stand_ins.comet_ml(monkeypatch)
+    trainer(lightrainer, tmp_path / "out", report_to="comet_ml").train()
+    assert record.calls == []
+    assert "COMET_MODE='disabled' is none of get, get_or_create, create" in caplog.text
+
+
+def test_each_comet_trial_is_an_experiment(comet_is_there, monkeypatch, tmp_path):
+    record = stand_ins.comet_ml(monkeypatch)
+    args = trainer(lightrainer, tmp_path / "out").args
+    callback = loggers.CometCallback()
+    for number in range(2):
+        state = TrainerState(is_hyper_param_search=True, trial_name=f"trial-{number}", trial_params={"lr": number})
+        callback.on_train_begin(args, state, TrainerControl(), model=Small())
+        assert callback.run_id == "the-key"
+        callback.on_train_end(args, state, TrainerControl())
+    names = ("start", "experiment.log_optimization", "experiment.end")
+    assert [name for name, *_ in called(record, *names)] == ["start", names[1], "experiment.end", "start", names[1]]
+    assert called(record, "experiment.log_optimization")[1][2] == {
+        "optimization_id": "trial-1",
+        "parameters": {"lr": 1},
+    }
+    assert {kwargs["mode"] for _, _, kwargs in called(record, "start")} == {"create"}
+
+
+# ClearML
+
+
+@pytest.fixture
+def _fresh_counters(monkeypatch):
+    for name in ("_train_run_counter", "_model_connect_counter"):
+        monkeypatch.setattr(reference.ClearMLCallback, name, 0)
+    for name, value in (("log_suffix", ""), ("_task_created_in_callback", False), ("_should_close_on_train_end", None)):
+        monkeypatch.setattr(reference.ClearMLCallback, name, value)
+    monkeypatch.setattr(loggers.ClearMLCallback, "_trainings_of", {})
+
+
+SAVING = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 2}
+REPORTS = ("task.get_logger.report_scalar", "task.get_logger.report_single_value")
+
+
+@pytest.mark.usefixtures("_fresh_counters")
+def test_clearml_is_told_what_the_reference_tells(monkeypatch, tmp_path):
+    monkeypatch.setenv("CLEARML_PROJECT", "mine")
+    theirs, ours = both(stand_ins.clearml, monkeypatch, tmp_path, "clearml", **SAVING)
+    assert timeless(called(theirs, *REPORTS)) == timeless(called(ours, *REPORTS))
+    titles = {(kwargs["title"], kwargs["series"]) for _, _, kwargs in called(ours, REPORTS[0])}
+    assert titles >= {("train", "loss"), ("eval", "loss"), ("train", "learning_rate")}
+    for name in ("Task.init", "OutputModel", "OutputModel.connect", "OutputModel.update_weights_package", "task.close"):
+        assert comparable(called(theirs, name)) == comparable(called(ours, name)) != []
+    assert called(ours, "Task.init")[0][2]["project_name"] == "mine"
+    assert len(called(ours, "model.Model.remove")) == len(called(theirs, "model.Model.remove")) == 2
+    switches = [[kwargs["name"] for _, _, kwargs in called(record, "task.set_parameter")] for record in (theirs, ours)]
+    assert switches[0] == switches[1] != []
+    configs = [called(record, "task.set_configuration_object")[0][2] for record in (theirs, ours)]
+    assert {**configs[0], "description": ""} == {**configs[1], "description": ""}
+    ((_, (copied,), options),) = called(theirs, "task._arguments.copy_from_dict")
+    ((_, (updated,), _),) = called(ours, "task.update_parameters")
+    wanted = {f"{options['prefix']}/{name}" for name in copied}
+    nested = {"Transformers/accelerator_config", "Transformers/fsdp_config"}
+    assert {name for name in wanted if name not in updated} <= nested
+    assert updated["Transformers/fsdp_config/min_num_params"] == "0"
+    assert updated["Transformers/learning_rate"] == "0.01"
+
+
+def comparable(calls):
+    """Tasks and models are other objects each time."""
+    return [
+        (name, {key: value for key, value in kwargs.items() if key != "task"}) for name, _, kwargs in copy.copy(calls)
+    ]
+
+
+@pytest.mark.usefixtures("_fresh_counters")
+def test_a_clearml_task_that_was_closed_is_gone_on_with_and_another_training_has_another(monkeypatch, tmp_path):
+    record = stand_ins.clearml(monkeypatch)
+    made = trainer(lightrainer, tmp_path / "out", report_to="clearml")
+    made.train()
+    made.evaluate()
+    made.train()
+    inits = [kwargs.get("continue_last_task") for _, _, kwargs in called(record, "Task.init")]
+    assert inits == [None, "task-0", None]
+    assert len(called(record, "task.close")) == 3
+
+
+@pytest.mark.usefixtures("_fresh_counters")
+def test_a_clearml_task_of_the_script_is_used_and_left_open(monkeypatch, tmp_path):
+    own = stand_ins.Task(stand_ins.Recorder(), "own")
+    record = stand_ins.clearml(monkeypatch, current_task=own)
+    own._record = record
+    made = trainer(lightrainer, tmp_path / "out", report_to="clearml")
+    assert not lightrainer.callbacks.reads_checkpoints(callback_of(made, "ClearMLCallback"))
+    made.train()
+    trainer(lightrainer, tmp_path / "out", report_to="clearml").train()
+    assert called(record, "Task.init", "task.close") == []
+    assert {kwargs["title"] for _, _, kwargs in called(record, REPORTS[0])} == {"train", "eval", "train_2", "eval_2"}
+
+
+@pytest.mark.usefixtures("_fresh_counters")
+def test_arguments_from_the_interface_are_used_on_a_clearml_agent(monkeypatch, tmp_path):
+    own = stand_ins.Task(stand_ins.Recorder(), "own")
+    record = stand_ins.clearml(monkeypatch, current_task=own, locally=False)
+    own._record = record
+    record.answers |= {
+        "task.get_parameter": False,
+        "task.connect": lambda args, section: setattr(args, "learning_rate", 7),
+    }
+    made = trainer(lightrainer, tmp_path / "out", [loggers.ClearMLCallback()])
+    callback = callback_of(made, "ClearMLCallback")
+    made.model.config = None
+    callback.setup(made.args, TrainerState(), made.model)
+    assert made.args.learning_rate == 7
+    assert called(record, "task.update_parameters", "task.close") == []
+
+
+# DagsHub and MLflow
+
+
+def test_dagshub_is_told_what_the_reference_tells(monkeypatch, tmp_path):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://dagshub.com/me/repository.mlflow")
+    monkeypatch.setenv("HF_DAGSHUB_LOG_ARTIFACTS", "TRUE")
+    monkeypatch.setenv("BRANCH", "second")
+    theirs, ours = both(stand_ins.dagshub, monkeypatch, tmp_path, "dagshub", run_name="named")
+    for name in ("Repo", "Repo.directory", "Repo.directory.add_dir", "set_tracking_uri", "start_run"):
+        assert called(theirs, name) == called(ours, name) != []
+    metrics = [[without_times(k["metrics"]) for _, _, k in called(record, "log_metrics")] for record in (theirs, ours)]
+    assert metrics[0] == metrics[1] != []
+    assert called(ours, "Repo") == [("Repo", (), {"owner": "me", "name": "repository", "branch": "second"})]
+    assert called(ours, "end_run") == [("end_run", ("FINISHED",), {})]
+    assert (tmp_path / "out" / "dataset.pt").exists()
+
+
+def test_dagshub_says_what_it_needs(monkeypatch, tmp_path, caplog):
+    stand_ins.dagshub(monkeypatch)
+    made = trainer(lightrainer, tmp_path / "out", report_to="dagshub")
+    with pytest.raises(RuntimeError, match=r"MLFLOW_TRACKING_URI, which is None\. Call `dagshub\.init\(\)`"):
+        made.train()
+    assert "report_to='dagshub': no run could be opened (RuntimeError)" in caplog.text
+
+
+def test_mlflow_parameters_are_cut_as_asked(monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("MLFLOW_MAX_LOG_PARAMS", "105")
+    record = stand_ins.mlflow(monkeypatch)
+    made = trainer(lightrainer, tmp_path / "out", report_to="mlflow")
+    made.model.config.to_dict = lambda: {"long": "x" * 6001, "short": 1}
+    made.train()
+    assert [len(args[0]) for _, args, _ in called(record, "log_params")] == [100, 5]
+    assert "up to 6000 characters, so these parameters are left out: long" in caplog.text
+
+
+# Flyte
+
+
+def test_flyte_is_given_checkpoints_and_the_log(monkeypatch, tmp_path):
+    theirs, ours = both(stand_ins.flytekit, monkeypatch, tmp_path, "flyte", save_strategy="steps", save_steps=2)
+    assert called(theirs, "checkpoint.save") == called(ours, "checkpoint.save") != []
+    tables = [[without_times(row) for row in called(record, "Deck")[0][1][1]] for record in (theirs, ours)]
+    assert str(tables[0]) == str(tables[1])
+    quiet = loggers.FlyteCallback(save_log_history=False, sync_checkpoints=False)
+    assert not lightrainer.callbacks.reads_checkpoints(quiet)
+    assert lightrainer.callbacks.reads_checkpoints(loggers.FlyteCallback())
+
+
+# SwanLab
+
+
+@pytest.mark.parametrize("trial", [None, "trial-1"])
+@pytest.mark.parametrize("run_name", [None, "named"])
+def test_swanlab_is_told_what_the_reference_tells(trial, run_name, monkeypatch, tmp_path):
+    monkeypatch.setenv("SWANLAB_PROJECT", "mine")
+    monkeypatch.setenv("SWANLAB_RUN_ID", "abc")
+    logs, records = {"loss": 1.0, "train_loss": 2.0}, []
+    for kind in (reference.SwanLabCallback, loggers.SwanLabCallback):
+        record = stand_ins.swanlab(monkeypatch)
+        args = trainer(lightrainer, tmp_path / "out", run_name=run_name, resume_from_checkpoint="x").args
+        callback, state = kind(), TrainerState(global_step=3, trial_name=trial)
+        callback.on_train_begin(args, state, TrainerControl(), model=Small())
+        callback.on_log(args, state, TrainerControl(), model=Small(), logs=logs)
+        callback.on_predict(args, state, TrainerControl(), {"test_loss": 1.0})
+        callback.on_train_end(args, state, TrainerControl())
+        records.append(called(record, "init", "log", "config"))
+    assert records[0] == records[1]
+    assert records[1][0][2]["id"] == "abc"
+    assert records[1][0][2]["resume"] == "allow"
+    assert os.environ["SWANLAB_PROJECT"] == "mine"
+
+
+# Trackio on a Space
+
+
+def test_trackio_is_told_what_the_reference_tells(monkeypatch, tmp_path):
+    given = {"run_name": "named", "project": "mine", "trackio_space_id": "trackio", "hub_private_repo": True}
+    theirs, ours = both(stand_ins.trackio, monkeypatch, tmp_path, "trackio", **given)
+    assert called(theirs, "init") == called(ours, "init") != []
+    logs = [[without_times(args[0]) for _, args, _ in called(record, "log")] for record in (theirs, ours)]
+    assert logs[0] == logs[1] != []
+    config = [
+        described({k: v for _, args, _ in called(r, "config") for k, v in args[0].items()}) for r in (theirs, ours)
+    ]
+    assert config[1].pop("model/num_parameters") == 5
+    assert config[0] == config[1]
+    assert len(called(ours, "finish")) == len(called(theirs, "finish")) == 1
+
+
+@pytest.mark.parametrize("asked", [None, "page", False])
+def test_a_static_space_is_made_when_training_is_over(asked, monkeypatch, tmp_path):
+    record = stand_ins.trackio(monkeypatch)
+    made = trainer(
+        lightrainer, tmp_path / "out", report_to="trackio", trackio_static_space_id=asked, trackio_bucket_id="me/data"
+    )
+    made.model.model_tags = ["own", "trackio:https://old"]
+    made.train()
+    assert called(record, "init")[0][2]["bucket_id"] == "me/data"
+    frozen = [kwargs for _, _, kwargs in called(record, "freeze")]
+    if asked is False:
+        assert (frozen, made.model.model_tags) == ([], ["own", "trackio:https://old"])
+        return
+    (kwargs,) = frozen
+    assert (kwargs["space_id"], kwargs["project"]) == ("me/trackio", "huggingface")
+    assert kwargs["new_space_id"].startswith(asked or "huggingface-static-")
+    url = f"https://huggingface.co/spaces/me/{kwargs['new_space_id']}"
+    assert made.model.model_tags == ["own", "trackio", f"trackio:{url}"]
+
+
+def test_a_local_trackio_project_is_uploaded_with_the_model(monkeypatch, tmp_path):
+    record = stand_ins.trackio(monkeypatch, space=None)
+    made = trainer(lightrainer, tmp_path / "out", report_to="trackio", trackio_space_id=None, project="My Run!")
+    made.train()
+    assert called(record, "freeze") == []
+    made.callback_handler.call_event("on_push_begin", made.args, made.state, made.control)
+    ((_, _, kwargs),) = called(record, "sync")
+    assert (kwargs["project"], kwargs["sdk"], kwargs["space_id"][:14]) == ("My Run!", "static", "my-run-static-")
+    assert made.model.model_tags[0] == "trackio"
