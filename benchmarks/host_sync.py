@@ -7,6 +7,7 @@ steps: it is taken for a training of N and one of 2N steps, of which only the en
 import contextlib
 import io
 import tempfile
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,6 +16,7 @@ from torch.utils.data import default_collate
 from .common import LIBRARIES, TinyModel, library, quiet_arguments, report, tiny_dataset
 
 STEPS = 50
+MEASURED = "with throughput, memory, gradient norms, EMA and report"
 
 
 class CountQuestions(TorchDispatchMode):
@@ -29,13 +31,23 @@ class CountQuestions(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def questions(name: str, steps: int, **changes) -> int:
+def measuring(api: Any) -> list[Any]:
+    """The callbacks that measure, and the one that reports."""
+    names = ("ThroughputCallback", "MemoryCallback", "GradientNormCallback", "EMACallback", "RunReportCallback")
+    return [getattr(api, name)() for name in names]
+
+
+def questions(name: str, steps: int, measured: bool, **changes) -> int:
     """The number of questions in a training of that many steps, within one epoch."""
     api = library(name)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         arguments = quiet_arguments(name, folder, max_steps=steps, **changes)
         trainer = api.Trainer(
-            TinyModel(), arguments, train_dataset=tiny_dataset(32 * STEPS), data_collator=default_collate
+            TinyModel(),
+            arguments,
+            train_dataset=tiny_dataset(32 * STEPS),
+            data_collator=default_collate,
+            callbacks=measuring(api) if measured else [],
         )
         with CountQuestions() as counter:
             trainer.train()
@@ -49,11 +61,12 @@ def main() -> None:
         "two micro-batches a step": {"gradient_accumulation_steps": 2},
         "no clipping": {"max_grad_norm": 0.0},
         "NaN shown": {"logging_nan_inf_filter": False},
+        MEASURED: {},
     }
     rows, results = [], {}
     for situation, changes in situations.items():
-        for name in LIBRARIES:
-            short, long = (questions(name, steps, **changes) for steps in (STEPS, 2 * STEPS))
+        for name in LIBRARIES if situation != MEASURED else ("lightrainer",):
+            short, long = (questions(name, steps, situation == MEASURED, **changes) for steps in (STEPS, 2 * STEPS))
             per_step = (long - short) / STEPS
             rows.append(
                 (f"{situation}, {name}", f"{short:4} in {STEPS} steps, {long:4} in {2 * STEPS}: {per_step:g} a step")

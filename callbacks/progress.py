@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import time
+import sys
 from typing import Any
 
+from ._work import Stretch, length
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
-_SHOWN_BESIDE_THE_BAR = {"loss": "loss", "eval_loss": "eval_loss", "learning_rate": "lr"}
+_SHOWN_BESIDE_THE_BAR = {"epoch": "epoch", "loss": "loss", "eval_loss": "eval_loss", "learning_rate": "lr"}
 
 
 class ProgressCallback(TrainerCallback):
-    """As `transformers.ProgressCallback`, but with the last losses, learning rate and speed beside the bar.
+    """As `transformers.ProgressCallback`, but with epoch, last losses, learning rate and speed beside the bar of tqdm.
 
     Only the first process of all shows anything. Speed is in tokens per second where input tokens are counted, else
-    in samples per second; it leaves out evaluation and saving.
+    in samples per second; it leaves out evaluation and saving. Evaluations and predictions have a bar below it.
 
     Args:
         max_str_len: a logged string longer than this is not written out.
@@ -29,23 +30,24 @@ class ProgressCallback(TrainerCallback):
         self.prediction_bar: Any = None
         self.current_step = 0
         self._beside: dict[str, str] = {}
-        self._speed = _Speed()
+        self._stretch = Stretch()
 
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
         """Open the bar, at the step from which training resumes."""
         self._close_training_bar()
+        self._close_prediction_bar()
         self._beside = {}
-        if state.is_world_process_zero:
+        if self._is_shown(args, state):
             self._open_training_bar(state)
-        self._speed.restart(state)
+        self._stretch.begin(state)
 
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
         """Move the bar to the present step."""
-        if not state.is_world_process_zero:
+        if not self._is_shown(args, state):
             return
         bar = self.training_bar
         if bar is None:  # added in the middle of training
@@ -57,13 +59,13 @@ class ProgressCallback(TrainerCallback):
         self, args: Any, state: TrainerState, control: TrainerControl, eval_dataloader: Any = None, **kwargs: Any
     ) -> TrainerControl | None:
         """Move a second bar, if the number of batches is known."""
-        if not state.is_world_process_zero:
+        if not self._is_shown(args, state):
             return
         if self.prediction_bar is None:
-            batches = _length(eval_dataloader)
+            batches = length(eval_dataloader)
             if batches is None:
                 return
-            self.prediction_bar = _tqdm(total=batches, leave=self.training_bar is None)
+            self.prediction_bar = self._bar(total=batches, leave=self.training_bar is None)
         self.prediction_bar.update(1)
 
     def on_evaluate(
@@ -71,29 +73,33 @@ class ProgressCallback(TrainerCallback):
     ) -> TrainerControl | None:
         """Close the second bar."""
         self._close_prediction_bar()
-        self._speed.restart(state)
+        self._stretch.begin(state)
 
     def on_predict(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
     ) -> TrainerControl | None:
         """Close the second bar."""
         self._close_prediction_bar()
-        self._speed.restart(state)
+        self._stretch.begin(state)
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
         """Keep the time for saving out of the speed."""
-        self._speed.restart(state)
+        self._stretch.begin(state)
 
     def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        train_dataloader: Any = None,
+        **kwargs: Any,
     ) -> TrainerControl | None:
         """Write the logs above the bar, and the most wanted ones beside it."""
         if self.training_bar is None or not logs:
             return
-        self._beside |= {
-            label: f"{logs[key]:.4g}" for key, label in _SHOWN_BESIDE_THE_BAR.items() if _is_number(logs, key)
-        }
-        self._beside |= self._speed.measure(args, state)
+        self._beside |= beside_the_bar(logs)
+        self._beside |= self._speed(args, state, train_dataloader)
         self.training_bar.set_postfix(self._beside, refresh=False)
         self.training_bar.write(str(_readable(logs, self.max_str_len)))
 
@@ -105,8 +111,26 @@ class ProgressCallback(TrainerCallback):
 
     def _open_training_bar(self, state: TrainerState) -> Any:
         self.current_step = state.global_step
-        self.training_bar = _tqdm(total=state.max_steps or None, initial=state.global_step)
+        self.training_bar = self._bar(total=state.max_steps or None, initial=state.global_step)
         return self.training_bar
+
+    def _bar(self, **options: Any) -> Any:
+        """Open a bar; it has the methods `update`, `set_postfix`, `write` and `close` of one of tqdm."""
+        from tqdm.auto import tqdm
+
+        return tqdm(dynamic_ncols=True, **options)
+
+    def _is_shown(self, args: Any, state: TrainerState) -> bool:
+        return state.is_world_process_zero
+
+    def _speed(self, args: Any, state: TrainerState, loader: Any) -> dict[str, str]:
+        """The speed since the last log or pause, to be shown; nothing if no step was done."""
+        stretch = self._stretch
+        if not stretch.end(args, state, loader):
+            return {}
+        if stretch.tokens > 0:
+            return {"tokens/s": f"{stretch.tokens / stretch.seconds:.4g}"}
+        return {"samples/s": f"{stretch.samples / stretch.seconds:.4g}"} if stretch.samples else {}
 
     def _close_training_bar(self) -> None:
         if self.training_bar is not None:
@@ -130,47 +154,25 @@ class PrinterCallback(TrainerCallback):
             print(_readable(logs))
 
 
-class _Speed:
-    """Measures tokens or samples per second between two logs."""
+def default_progress_callback() -> type[ProgressCallback]:
+    """The bar for where this runs: in a notebook a table, with `NotebookProgressCallback`, elsewhere that of tqdm."""
+    if is_in_notebook():
+        from .progress_notebook import NotebookProgressCallback
 
-    def __init__(self) -> None:
-        self._since: float | None = None
-        self._steps = 0
-        self._tokens = 0
-
-    def restart(self, state: TrainerState) -> None:
-        """Count from here on."""
-        self._since = time.perf_counter()
-        self._steps = state.global_step
-        self._tokens = state.num_input_tokens_seen
-
-    def measure(self, args: Any, state: TrainerState) -> dict[str, str]:
-        """Return what is to be shown, nothing if no step was done, and count from here on."""
-        seconds = 0.0 if self._since is None else time.perf_counter() - self._since
-        steps, tokens = state.global_step - self._steps, state.num_input_tokens_seen - self._tokens
-        self.restart(state)
-        if seconds <= 0 or steps <= 0:
-            return {}
-        if tokens > 0:
-            return {"tokens/s": f"{tokens / seconds:.4g}"}
-        per_step = (state.train_batch_size or 0) * getattr(args, "gradient_accumulation_steps", 1)
-        samples = steps * per_step * getattr(args, "world_size", 1)
-        return {"samples/s": f"{samples / seconds:.4g}"} if samples else {}
+        return NotebookProgressCallback
+    return ProgressCallback
 
 
-def _tqdm(**options: Any) -> Any:
-    """Open a bar of tqdm, which is imported only here."""
-    from tqdm.auto import tqdm
+def is_in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook; found out without importing IPython."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and "IPKernelApp" in getattr(shell, "config", {})
 
-    return tqdm(dynamic_ncols=True, **options)
 
-
-def _length(dataloader: Any) -> int | None:
-    """Return the number of batches, or `None` where it is not known."""
-    try:
-        return len(dataloader)
-    except (TypeError, AttributeError, NotImplementedError):
-        return None
+def beside_the_bar(logs: dict[str, Any]) -> dict[str, str]:
+    """Those of the logs that stand beside a bar, shortened, by their labels."""
+    return {label: f"{logs[key]:.4g}" for key, label in _SHOWN_BESIDE_THE_BAR.items() if _is_number(logs, key)}
 
 
 def _is_number(logs: dict[str, Any], key: str) -> bool:

@@ -53,7 +53,7 @@ def test_loss_learning_rate_and_speed_stand_beside_the_bar(capsys):
 
 def test_speed_is_in_tokens_where_they_are_counted_and_leaves_out_pauses(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("lightrainer.callbacks.progress.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("lightrainer.callbacks._work.time.perf_counter", lambda: now[0])
     callback, state = ProgressCallback(), TrainerState(max_steps=10)
     callback.on_train_begin(ARGS, state, CONTROL)
     now[0] += 100

@@ -1,0 +1,267 @@
+"""The average of the weights over the training, which often is the better model."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from .base import TrainerCallback
+from .state import TrainerControl, TrainerState
+from .tensor_states import CALLBACK_STATES_NAME
+
+logger = logging.getLogger(__name__)
+
+
+class EMACallback(TrainerCallback):
+    """No counterpart in transformers: keeps an exponential moving average of the weights.
+
+    After every `update_every`-th step each trained weight's average becomes `decay * average + (1 - decay) * weight`.
+    It stays on the device of the weight, in float32 if the weight has fewer digits, and nothing waits for the device.
+    Buffers, such as the statistics of batch normalization, are not averaged. The training itself is not changed by a
+    bit. Checkpoints hold the average (in `callback_states.pt`), and a training that is resumed goes on with it exactly.
+
+    Args:
+        decay: how much of the average stays at an update, from 0 to below 1.
+        warmup: begin with less: at most (1 + n) / (10 + n) at the n-th update, counted from 0, so that the first
+            weights do not stay in the average for long.
+        update_every: steps between two updates.
+        evaluate: evaluations and predictions in the training are those of the average. The weights change places for
+            each forward pass in evaluation mode, without being copied.
+        at_end: when training ends, the model gets the average, so that `save_model` saves it. With
+            `load_best_model_at_end` it is the average of the best checkpoint.
+
+    Raises:
+        ValueError: a parameter is out of its range. When training begins: the model is spread over processes.
+    """
+
+    reads_checkpoints = False
+
+    def __init__(
+        self,
+        decay: float = 0.999,
+        *,
+        warmup: bool = True,
+        update_every: int = 1,
+        evaluate: bool = True,
+        at_end: bool = True,
+    ) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay is {decay!r}: it is the share of the average that stays, from 0 to below 1.")
+        if update_every < 1:
+            raise ValueError(f"update_every is {update_every!r}: it is a number of steps, 1 or more.")
+        self.decay = decay
+        self.warmup = warmup
+        self.update_every = update_every
+        self.evaluate = evaluate
+        self.at_end = at_end
+        self.updates = 0
+        """Updates so far."""
+        self.averages: dict[str, Any] = {}
+        """The average of each trained weight, by its name in the model."""
+        self._weights: dict[str, Any] = {}
+        self._resumed: dict[str, Any] | None = None
+        self._swap: _Swap | None = None
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Begin with the weights as they are, or go on with the average of the checkpoint."""
+        self._end_swapping()
+        if model is None:
+            return
+        _require_whole(model)
+        self._weights = {name: weight for name, weight in model.named_parameters() if _is_averaged(weight)}
+        self.updates = 0
+        self.averages = {name: _precise(weight) for name, weight in self._weights.items()}
+        if state.global_step > 0:
+            self._take_up(state)
+        if self.evaluate:
+            self._swap = _Swap(model, self._weights, self.averages)
+
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Update the average."""
+        if not self.averages or state.global_step % self.update_every:
+            return
+        from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+        n, self.updates = self.updates, self.updates + 1
+        decay = min(self.decay, (1 + n) / (10 + n)) if self.warmup else self.decay
+        averages = list(self.averages.values())
+        weights = [
+            weight.detach().to(average.dtype) for weight, average in zip(self._weights.values(), averages, strict=True)
+        ]
+        get_ema_multi_avg_fn(decay)(averages, weights, None)
+        if self._swap is not None:
+            self._swap.forget()
+
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Give the average to the model, if that is asked for."""
+        self._end_swapping()
+        self._resumed = None
+        weights, self._weights = self._weights, {}
+        if self.at_end and weights:
+            self._take_best(args, state)
+            self._copy_to(weights)
+
+    def copy_to(self, model: Any) -> None:
+        """Copy the average into a model, which has weights of the same names.
+
+        Raises:
+            RuntimeError: there is no average yet.
+        """
+        if not self.averages:
+            raise RuntimeError("There is no average of weights before a training has begun.")
+        self._copy_to(dict(model.named_parameters()))
+
+    @contextlib.contextmanager
+    def applied_to(self, model: Any) -> Iterator[None]:
+        """Let a model have the average inside of a `with`, for example to save it, and its own weights after it."""
+        weights = dict(model.named_parameters())
+        swap = _Swap(None, {name: weights[name] for name in self.averages}, self.averages)
+        swap.change()
+        try:
+            yield
+        finally:
+            swap.change()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds: the average itself, not a copy, and the number of updates."""
+        return {"updates": self.updates, "averages": dict(self.averages)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep the state of a checkpoint until the training begins."""
+        self._resumed = state_dict
+
+    def _copy_to(self, weights: dict[str, Any]) -> None:
+        import torch
+
+        with torch.no_grad():
+            for name, average in self.averages.items():
+                weights[name].copy_(average)
+
+    def _take_up(self, state: TrainerState) -> None:
+        """Go on with the average of a checkpoint."""
+        if self._resumed is None:
+            logger.warning(
+                "The checkpoint at step %s holds no average of weights, so EMACallback begins one with its weights.",
+                state.global_step,
+            )
+            return
+        self.updates = int(self._resumed["updates"])
+        self._fill(self._resumed["averages"])
+
+    def _fill(self, stored: dict[str, Any]) -> None:
+        wrong = sorted(name for name in self.averages.keys() ^ stored.keys())
+        wrong += [name for name, one in self.averages.items() if name in stored and stored[name].shape != one.shape]
+        if wrong:
+            raise ValueError(
+                f"The average of weights in the checkpoint does not fit the model: {', '.join(wrong[:3])} differ"
+                f"{'s' if len(wrong) == 1 else ''}. Train the same weights as before, or leave EMACallback out."
+            )
+        for name, average in self.averages.items():
+            average.copy_(stored[name])
+
+    def _take_best(self, args: Any, state: TrainerState) -> None:
+        """Take the average of the best checkpoint, where that is what the model is set back to."""
+        best = state.best_model_checkpoint if getattr(args, "load_best_model_at_end", False) else None
+        path = None if best is None else os.path.join(best, CALLBACK_STATES_NAME)
+        if path is None:
+            return
+        if not os.path.isfile(path):
+            logger.warning("%s is not there: the model gets the last average of its weights, not the best.", path)
+            return
+        import torch
+
+        states = torch.load(path, map_location="cpu", weights_only=True).get(type(self).__name__)
+        if states:
+            self._fill(states[0]["averages"])
+
+    def _end_swapping(self) -> None:
+        if self._swap is not None:
+            self._swap.remove()
+            self._swap = None
+
+
+class _Swap:
+    """Lets a model have other weights for each forward pass in evaluation mode.
+
+    Only the memory that the parameters refer to is exchanged, so this takes microseconds, optimizers and processes know
+    them as the same parameters, and whatever happens in the pass, the training finds its own.
+    """
+
+    def __init__(self, model: Any, weights: dict[str, Any], averages: dict[str, Any]) -> None:
+        self._model = model
+        self._weights = list(weights.values())
+        self._averages = list(averages.values())
+        self._others: list[Any] | None = None
+        self._depth = 0
+        self._hooks: list[Any] = []
+        if model is not None:
+            before = model.register_forward_pre_hook(self._before)
+            self._hooks = [before, model.register_forward_hook(self._after, always_call=True)]
+
+    def __deepcopy__(self, memo: Any) -> _Swap:
+        """A copy of the model has its own weights only."""
+        return self
+
+    def change(self) -> None:
+        """Exchange the weights; a second time gives them back."""
+        if self._others is None:
+            pairs = zip(self._averages, self._weights, strict=True)
+            self._others = [average.to(weight.dtype) for average, weight in pairs]
+        for index, weight in enumerate(self._weights):
+            weight.data, self._others[index] = self._others[index], weight.data
+
+    def forget(self) -> None:
+        """Note that the averages have changed, and copies of them are no longer good."""
+        self._others = None
+
+    def remove(self) -> None:
+        """Leave the model alone from now on."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _before(self, module: Any, args: Any) -> None:
+        if module is self._model and not module.training:
+            self._depth += 1
+            if self._depth == 1:
+                self.change()
+
+    def _after(self, module: Any, args: Any, output: Any) -> None:
+        if module is self._model and self._depth:
+            self._depth -= 1
+            if self._depth == 0:
+                self.change()
+
+
+def _is_averaged(weight: Any) -> bool:
+    return weight.requires_grad and (weight.is_floating_point() or weight.is_complex())
+
+
+def _precise(weight: Any) -> Any:
+    """A copy of a weight, with at least the digits of float32."""
+    import torch
+
+    return weight.detach().to(torch.promote_types(weight.dtype, torch.float32), copy=True)
+
+
+def _require_whole(model: Any) -> None:
+    """Refuse models of which this process has only a part."""
+    spread = [name for name, weight in model.named_parameters() if _is_spread(weight)]
+    if spread:
+        raise ValueError(
+            f"EMACallback averages weights that are whole in every process, but {spread[0]} is spread over several, as "
+            "under FSDP. Leave the callback out, or train with DistributedDataParallel."
+        )
+
+
+def _is_spread(weight: Any) -> bool:
+    return hasattr(weight, "full_tensor") or type(weight).__name__ == "FlatParameter" or hasattr(weight, "ds_id")

@@ -1,0 +1,76 @@
+"""How much memory the training takes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from ._log_values import add_to_logs, is_training_log
+from .base import TrainerCallback
+from .state import TrainerControl, TrainerState
+
+_GIB = 2**30
+
+
+class MemoryCallback(TrainerCallback):
+    """No counterpart in transformers, whose `skip_memory_metrics=False` measures a whole run: memory, in each log.
+
+    Added to each log of the training, of this process, in GiB:
+
+    - `host_memory_gib`: main memory that the process holds now (resident set).
+    - `device_memory_peak_gib`: the most that tensors held on the accelerator since the process began, where there is
+      one. The peak is only read, never set back, as others may be measuring too.
+
+    Nothing waits for a device.
+
+    Raises:
+        ImportError: the main memory cannot be told without psutil, and that is not installed.
+    """
+
+    adds_to_logs = True
+
+    def __init__(self) -> None:
+        if host_memory() is None:
+            raise ImportError(
+                "MemoryCallback needs the package psutil on this system, which is not installed: run `pip install "
+                "'lightrainer[memory]'`, or leave the callback out."
+            )
+
+    def on_log(
+        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Add what is in use."""
+        if is_training_log(logs):
+            add_to_logs(logs, state, memory_in_use())
+
+
+def memory_in_use() -> dict[str, float]:
+    """The values that `MemoryCallback` logs, as far as they can be told."""
+    found = {"host_memory_gib": host_memory(), "device_memory_peak_gib": _device_peak()}
+    return {name: round(value / _GIB, 4) for name, value in found.items() if value is not None}
+
+
+def host_memory() -> int | None:
+    """Bytes of main memory that this process holds; from psutil, or else from Linux."""
+    try:
+        import psutil
+
+        return psutil.Process().memory_info().rss
+    except ImportError:
+        pass
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
+def _device_peak() -> int | None:
+    """The most bytes that tensors held on the present accelerator; None where none is in use."""
+    torch = sys.modules.get("torch")
+    for kind in ("cuda", "xpu"):
+        module = getattr(torch, kind, None)
+        if module is not None and module.is_available() and module.is_initialized():
+            return module.max_memory_allocated()
+    return None

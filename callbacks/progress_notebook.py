@@ -1,0 +1,234 @@
+"""How training goes, as a table in a notebook."""
+
+from __future__ import annotations
+
+import time
+from html import escape
+from importlib.util import find_spec
+from typing import Any
+
+from ._work import clock
+from .progress import ProgressCallback, beside_the_bar
+from .state import TrainerControl, TrainerState
+
+_SECONDS_BETWEEN_DRAWINGS = 0.2
+_MOST_ROWS = 200
+_NOT_SHOWN = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "jit_compilation_time")
+
+
+class NotebookProgressCallback(ProgressCallback):
+    """As `transformers.utils.notebook.NotebookProgressCallback`: a bar and a table of losses and metrics.
+
+    The Trainer uses it by itself in the kernel of a notebook. Above, a bar with steps, elapsed and remaining time,
+    epoch, last losses, learning rate and speed; below, a row for each evaluation, with training loss, validation loss
+    and metrics, or a row for each log where there are no evaluations. Evaluations and predictions have a bar of their
+    own. Nothing is shown under `disable_tqdm`, nor in other processes than the first.
+
+    Args:
+        max_str_len: a longer string is cut in the table.
+
+    Raises:
+        ImportError: IPython is not installed.
+    """
+
+    takes_place_of = ProgressCallback
+
+    def __init__(self, max_str_len: int = 100) -> None:
+        if find_spec("IPython") is None:
+            raise ImportError(
+                "NotebookProgressCallback needs the package ipython, which is not installed, though every notebook has "
+                "it: use ProgressCallback, the bar of tqdm, elsewhere."
+            )
+        super().__init__(max_str_len)
+        self.table = _Table(max_str_len)
+        self._view: _View | None = None
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Show a bar and, once there is something to put into it, a table."""
+        self._view = None
+        self.table = _Table(self.max_str_len)
+        return super().on_train_begin(args, state, control, **kwargs)
+
+    def on_log(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        train_dataloader: Any = None,
+        **kwargs: Any,
+    ) -> TrainerControl | None:
+        """Show the last values beside the bar, and add a row where there are no evaluations."""
+        if self.training_bar is None or not logs:
+            return
+        self._beside |= beside_the_bar(logs) | self._speed(args, state, train_dataloader)
+        if getattr(args, "eval_strategy", "no") == "no" and "loss" in logs:
+            self.table.add({"Step": state.global_step, "Training Loss": logs["loss"]})
+        self.training_bar.set_postfix(self._beside)
+
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Add a row, or in a row for the same step the metrics of another set."""
+        super().on_evaluate(args, state, control, **kwargs)
+        if self._is_shown(args, state):
+            by_epoch = getattr(args, "eval_strategy", "no") == "epoch"
+            place = {"Epoch": f"{state.epoch or 0:.4g}"} if by_epoch else {"Step": state.global_step}
+            self.table.add({**place, **_losses(state), **_titles(metrics or {})})
+            self._shown().draw()
+
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Leave bar and table in the notebook, as they are now."""
+        if self._is_shown(args, state) and self.training_bar is not None:
+            self.training_bar.draw(now=True)
+        super().on_train_end(args, state, control, **kwargs)
+        self._view = None
+
+    def _is_shown(self, args: Any, state: TrainerState) -> bool:
+        return state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
+
+    def _bar(self, **options: Any) -> Any:
+        return self._shown().bar(**options)
+
+    def _shown(self) -> _View:
+        if self._view is None:
+            self._view = _View(self.table)
+        return self._view
+
+    def _close_prediction_bar(self) -> None:
+        super()._close_prediction_bar()
+        if self.training_bar is None:
+            self._view = None
+
+
+class _View:
+    """An output of a cell, which is drawn anew in its place."""
+
+    def __init__(self, table: _Table) -> None:
+        self.table = table
+        self.bars: list[_Bar] = []
+        self._handle: Any = None
+        self._not_before = 0.0
+
+    def bar(self, *, total: int | None, initial: int = 0, leave: bool = True) -> _Bar:
+        """Add a bar below those that are there."""
+        self.bars.append(_Bar(self, total, initial, leave))
+        self.draw()
+        return self.bars[-1]
+
+    def draw(self, now: bool = True) -> None:
+        """Show how things stand, if not `now` then only after a while: drawing takes longer than a step may."""
+        moment = time.monotonic()
+        if not now and moment < self._not_before:
+            return
+        self._not_before = moment + _SECONDS_BETWEEN_DRAWINGS
+        from IPython.display import HTML, display
+
+        page = HTML("".join([*(bar.html() for bar in self.bars), self.table.html()]))
+        if self._handle is None:
+            self._handle = display(page, display_id=True)
+        else:
+            self._handle.update(page)
+
+
+class _Bar:
+    """One bar, with the methods of one of tqdm."""
+
+    def __init__(self, view: _View, total: int | None, initial: int, leave: bool) -> None:
+        self.view = view
+        self.total = total
+        self.n = self.initial = initial
+        self.leave = leave
+        self.beside: dict[str, str] = {}
+        self._began = time.monotonic()
+
+    def update(self, n: int) -> None:
+        """Move on by `n`."""
+        self.n += n
+        self.draw(now=self.n == self.total)
+
+    def set_postfix(self, beside: dict[str, str], refresh: bool = True) -> None:
+        """Show these beside the bar."""
+        self.beside = dict(beside)
+        self.draw(now=True)
+
+    def draw(self, now: bool) -> None:
+        """Show how things stand."""
+        self.view.draw(now)
+
+    def close(self) -> None:
+        """Leave it in the notebook or take it away."""
+        if not self.leave:
+            self.view.bars.remove(self)
+        self.draw(now=True)
+
+    def html(self) -> str:
+        """The bar, and in a line beside it everything that is known."""
+        elapsed, done = time.monotonic() - self._began, self.n - self.initial
+        left = float("nan") if self.total is None or not done else elapsed / done * (self.total - self.n)
+        of = "" if self.total is None else f"/{self.total}"
+        facts = [f"{self.n}{of}", f"{clock(elapsed)} &lt; {clock(left)}"]
+        facts += [f"{escape(name)} {escape(value)}" for name, value in self.beside.items()]
+        limits = "" if self.total is None else f' value="{self.n}" max="{max(self.total, 1)}"'
+        return (
+            f'<div style="font-variant-numeric: tabular-nums"><progress{limits} '
+            f'style="width: 300px; height: 1.2em; vertical-align: middle"></progress> {" · ".join(facts)}</div>'
+        )
+
+
+class _Table:
+    """Rows of values under named columns, which may become more."""
+
+    def __init__(self, max_str_len: int) -> None:
+        self.max_str_len = max_str_len
+        self.rows: list[dict[str, Any]] = []
+
+    @property
+    def columns(self) -> list[str]:
+        """The names, in the order in which they came."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Add a row; one for the same step, or epoch, as the last is joined with that."""
+        place = next(iter(row))
+        if self.rows and self.rows[-1].get(place) == row[place]:
+            self.rows[-1].update(row)
+        else:
+            self.rows.append(row)
+
+    def html(self) -> str:
+        """The last rows as a table, and how many there are before them."""
+        if not self.rows:
+            return ""
+        columns, shown = self.columns, self.rows[-_MOST_ROWS:]
+        left_out = len(self.rows) - len(shown)
+        head = "".join(f'<th style="text-align: left">{escape(name)}</th>' for name in columns)
+        body = f'<tr><td colspan="{len(columns)}">{left_out} earlier rows</td></tr>' if left_out else ""
+        for row in shown:
+            body += "<tr>" + "".join(f"<td>{self._text(row.get(name, ''))}</td>" for name in columns) + "</tr>"
+        return f'<table class="dataframe" border="1"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+    def _text(self, value: Any) -> str:
+        text = f"{value:.6f}" if isinstance(value, float) and abs(value) >= 1e-3 else str(value)
+        return escape(text if len(text) <= self.max_str_len else f"{text[: self.max_str_len]}…")
+
+
+def _losses(state: TrainerState) -> dict[str, Any]:
+    """The last training loss, which may have been logged some steps before."""
+    logged = (entry["loss"] for entry in reversed(state.log_history) if "loss" in entry)
+    return {"Training Loss": next(logged, "No log")}
+
+
+def _titles(metrics: dict[str, Any]) -> dict[str, Any]:
+    """The metrics of an evaluation, by names that people read; times and speeds are left out."""
+    shown = {}
+    for name, value in metrics.items():
+        _, _, rest = name.partition("_")
+        if name == "epoch" or not rest or any(rest.endswith(end) for end in _NOT_SHOWN):
+            continue
+        shown["Validation Loss" if rest == "loss" else rest.replace("_", " ").title()] = value
+    return shown

@@ -1,0 +1,118 @@
+"""The bar, drawn by rich."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from .progress import ProgressCallback
+from .state import TrainerControl, TrainerState
+
+
+class RichProgressCallback(ProgressCallback):
+    """As `ProgressCallback`, which it takes the place of, but drawn by rich, also in `Trainer(callbacks=[...])`.
+
+    Shown are steps, elapsed and remaining time, epoch, last losses, learning rate and speed; below it there is a second
+    bar for evaluations and predictions. Logs are written above. Nothing is shown under `disable_tqdm`, nor in other
+    processes than the first.
+
+    Args:
+        max_str_len: a logged string longer than this is not written out.
+        console: a `rich.console.Console` to draw on; by default rich's own.
+
+    Raises:
+        ImportError: rich is not installed.
+    """
+
+    takes_place_of = ProgressCallback
+
+    def __init__(self, max_str_len: int = 100, console: Any = None) -> None:
+        if find_spec("rich") is None:
+            raise ImportError(
+                "RichProgressCallback needs the package rich, which is not installed: run `pip install "
+                "'lightrainer[rich]'`, or leave the callback out to get the bar of tqdm."
+            )
+        super().__init__(max_str_len)
+        self.console = console
+        self._screen: _Screen | None = None
+
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Leave the bars on the screen as they are."""
+        super().on_train_end(args, state, control, **kwargs)
+        self._close_prediction_bar()
+
+    def _is_shown(self, args: Any, state: TrainerState) -> bool:
+        return state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
+
+    def _bar(self, **options: Any) -> Any:
+        if self._screen is None or not self._screen.bars:
+            self._screen = _Screen(self.console)
+        return _Bar(self._screen, "evaluating" if "leave" in options else "training", **options)
+
+
+class _Screen:
+    """The part of the screen where the bars are; it is given back when the last one is closed."""
+
+    def __init__(self, console: Any) -> None:
+        from rich import progress
+
+        self.progress = progress.Progress(
+            progress.TextColumn("{task.description}", style="bold"),
+            progress.BarColumn(bar_width=30),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("<"),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[beside]}", style="cyan"),
+            console=console,
+            refresh_per_second=4,
+        )
+        self.bars = 0
+
+    def enter(self) -> None:
+        """Take the part of the screen, if this is the first bar."""
+        self.bars += 1
+        if self.bars == 1:
+            self.progress.start()
+
+    def leave(self) -> None:
+        """Give it back, if this was the last one."""
+        self.bars -= 1
+        if self.bars == 0:
+            self.progress.stop()
+
+
+class _Bar:
+    """One bar of rich, with the methods of one of tqdm."""
+
+    def __init__(self, screen: _Screen, name: str, *, total: int | None, initial: int = 0, leave: bool = True) -> None:
+        self.screen = screen
+        self.total = total
+        self.n = self.initial = initial
+        self.leave = leave
+        self.postfix = ""
+        screen.enter()
+        self._task = screen.progress.add_task(name, total=total, completed=initial, beside="")
+
+    def update(self, n: int) -> None:
+        """Move on by `n`."""
+        self.n += n
+        self.screen.progress.update(self._task, completed=self.n)
+
+    def set_postfix(self, beside: dict[str, str], refresh: bool = True) -> None:
+        """Show these beside the bar."""
+        self.postfix = ", ".join(f"{name}={value}" for name, value in beside.items())
+        self.screen.progress.update(self._task, beside=self.postfix, refresh=refresh)
+
+    def write(self, text: str) -> None:
+        """Write a line above all bars."""
+        self.screen.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Leave it on the screen or take it away."""
+        self.screen.progress.stop_task(self._task)
+        if not self.leave:
+            self.screen.progress.remove_task(self._task)
+        self.screen.leave()

@@ -1,0 +1,36 @@
+"""The part of a checkpoint that holds what callbacks know, tensors included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+CALLBACK_STATES_NAME = "callback_states.pt"
+"""The file of a checkpoint with the states of callbacks, by class name; the reference has none such."""
+
+
+def keeps_state(callback: Any) -> bool:
+    """Whether a callback has both `state_dict` and `load_state_dict`, and so a state that belongs in checkpoints."""
+    return all(callable(getattr(callback, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def state_dicts(callbacks: Iterable[Any]) -> dict[str, list[dict[str, Any]]]:
+    """The states of those callbacks that keep one, by the name of their class, in their order."""
+    states: dict[str, list[dict[str, Any]]] = {}
+    for callback in callbacks:
+        if keeps_state(callback):
+            states.setdefault(type(callback).__name__, []).append(callback.state_dict())
+    return states
+
+
+def load_state_dicts(callbacks: Iterable[Any], states: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Give each callback its state back.
+
+    Returns:
+        The names of classes of which a state is left over, as there are fewer callbacks now.
+    """
+    left = {name: list(found) for name, found in states.items()}
+    for callback in callbacks:
+        if keeps_state(callback) and left.get(type(callback).__name__):
+            callback.load_state_dict(left[type(callback).__name__].pop(0))
+    return [name for name, found in left.items() if found]

@@ -1,0 +1,167 @@
+"""Stop after a given time, with a checkpoint to go on from."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import time
+from datetime import timedelta
+from typing import Any
+
+from ._others import Others, processes
+from ._work import clock
+from .base import TrainerCallback
+from .state import TrainerControl, TrainerState
+
+logger = logging.getLogger(__name__)
+
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_PARTS = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(?:(d)(?:ays?)?|(h)(?:rs?|ours?)?|(m)(?:ins?|inutes?)?|(s)(?:ecs?|econds?)?)(?![a-z])\s*"
+)
+_CLOCK = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)")
+
+
+class TimeLimitCallback(TrainerCallback):
+    """No counterpart in transformers: stops the training when its time is up, and saves a checkpoint first.
+
+    The time is looked at when a step has ended. What is due at that step is done as ever, so that a training that goes
+    on from the checkpoint has the numbers of one that was never stopped; leave some time for that and for the saving.
+    The checkpoint is complete also under `save_only_model`, and neither `save_strategy="best"` nor `save_total_limit=1`
+    prevents or removes it.
+
+    With several processes, all stop at the same step: each tells the others when its own clock says so, without waiting
+    for an answer until the next step.
+
+    Args:
+        limit: seconds, a `timedelta`, or a text: "2h", "1h 30m", "90 min", "1:30:00", "1-12:00:00" (with days), "45:00"
+            (minutes and seconds).
+        save: write a checkpoint at the last step.
+        over_all_runs: count the time of the runs before this one too, as the checkpoint that was resumed has it. A
+            training whose time is up already then stops after a step.
+
+    Raises:
+        TypeError, ValueError: `limit` is no such time, or not above zero.
+    """
+
+    reads_checkpoints = False
+
+    def __init__(self, limit: float | str | timedelta, *, save: bool = True, over_all_runs: bool = False) -> None:
+        self.limit = seconds_of(limit)
+        self.save = save
+        self.over_all_runs = over_all_runs
+        self.stopped = False
+        """Whether this is what stops, or stopped, the training."""
+        self._began: float | None = None
+        self._ran = 0.0
+        self._before = 0.0
+        self._others: Others | None = None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training so far: of this run or, with `over_all_runs`, of all of them."""
+        return self._this_run() + (self._before if self.over_all_runs else 0.0)
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Start the clock."""
+        if state.global_step == 0:  # a training that begins anew, also on the same object
+            self._before = 0.0
+        self.stopped = False
+        self._leave_others()
+        self._began = time.monotonic()
+        if processes() > 1:
+            self._others = Others()
+
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Save and stop, unless the epoch ends here as well: then that has to come first."""
+        if self._is_up() and (self.stopped or not _ends_epoch(state, control)):
+            self._stop(state, control)
+
+    def on_epoch_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Save and stop; after a stop in the middle of the epoch, nothing is due here."""
+        up = self._is_up()
+        if self.stopped:
+            control.should_log = control.should_evaluate = control.should_save = False
+        elif up:
+            self._stop(state, control)
+
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Stop the clock."""
+        self._ran, self._began = self._this_run(), None
+        self._leave_others()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The seconds of training so far, for a checkpoint."""
+        return {"seconds": self._before + self._this_run()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting from a checkpoint."""
+        self._before = float(state_dict["seconds"])
+
+    def _this_run(self) -> float:
+        return self._ran if self._began is None else time.monotonic() - self._began
+
+    def _is_up(self) -> bool:
+        """Whether to stop, the same in all processes, which call this at the same places."""
+        up = self._began is not None and self.elapsed >= self.limit
+        return up if self._others is None else self._others.exchange(int(up), now=False) > 0
+
+    def _stop(self, state: TrainerState, control: TrainerControl) -> None:
+        if not self.stopped and state.is_world_process_zero:
+            logger.warning(
+                "The time limit of %s is reached: training stops at step %s of %s%s.",
+                clock(self.limit),
+                state.global_step,
+                state.max_steps,
+                ", with a checkpoint to go on from" if self.save else "",
+            )
+        self.stopped = control.should_training_stop = True
+        control.should_save = control.should_save or self.save
+
+    def _leave_others(self) -> None:
+        others, self._others = self._others, None
+        if others is not None:
+            others.leave()
+
+
+def seconds_of(limit: float | str | timedelta) -> float:
+    """A length of time in seconds; see `TimeLimitCallback` for what may be given."""
+    if isinstance(limit, bool) or not isinstance(limit, (int, float, str, timedelta)):
+        raise TypeError(f"limit is {limit!r} ({type(limit).__name__}): give seconds, a timedelta, or a text. {_SO}")
+    seconds = limit.total_seconds() if isinstance(limit, timedelta) else _read(limit)
+    if not seconds > 0 or math.isinf(seconds):
+        raise ValueError(f"limit is {limit!r}, but a time to stop after is above zero, and ends. {_SO}")
+    return seconds
+
+
+_SO = "For example 7200, timedelta(hours=2), '2h', '1h 30m' or '1:30:00'."
+
+
+def _read(limit: float | str) -> float:
+    if not isinstance(limit, str):
+        return float(limit)
+    text = limit.strip().lower()
+    if on_clock := _CLOCK.fullmatch(text):
+        days, hours, minutes, seconds = (float(part or 0) for part in on_clock.groups())
+        return days * 86400 + hours * 3600 + minutes * 60 + seconds
+    parts = _PARTS.findall(text)
+    if parts and not _PARTS.sub("", text):
+        return sum(float(number) * _UNITS["".join(unit)] for number, *unit in parts)
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ValueError(f"limit is {limit!r}, which is not read as a length of time. {_SO}") from error
+
+
+def _ends_epoch(state: TrainerState, control: TrainerControl) -> bool:
+    """Whether the end of the epoch comes next, in the uninterrupted run as well."""
+    return control.should_training_stop or control.should_epoch_stop or (state.epoch or 0) % 1 == 0

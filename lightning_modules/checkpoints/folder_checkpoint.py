@@ -1,0 +1,136 @@
+"""Folders `checkpoint-N` from a plain `lightning.Trainer`, with one callback."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from .._lightning import LightningModule, ModelCheckpoint, Trainer
+from .._lightning import TorchCheckpointIO as _FilesOfLightning
+from .folder_io import FolderCheckpointIO
+from .folders import last_intact_checkpoint, list_checkpoints, rotate_checkpoints
+from .names import PREFIX_CHECKPOINT_DIR
+
+__all__ = ["FolderCheckpoint"]
+
+
+class FolderCheckpoint(ModelCheckpoint):
+    """As Lightning's `ModelCheckpoint`, but it writes the folders `checkpoint-N` of the Trainer API, with no plugin.
+
+        checkpoint = FolderCheckpoint("out", every_n_train_steps=500, save_total_limit=2)
+        trainer = lightning.Trainer(callbacks=[checkpoint])
+        trainer.fit(module, loader, ckpt_path=checkpoint.newest())  # goes on where the last run ended, if there was one
+
+    They resume with `lightrainer.Trainer` and with the reference too, see `FolderCheckpointIO`, which this callback
+    gives to the Lightning Trainer. Without one of the three intervals a checkpoint is written at the end of each epoch.
+
+    Args:
+        dirpath: the folder for the checkpoints.
+        every_n_train_steps: optimizer steps between two of them.
+        every_n_epochs: epochs between two of them.
+        train_time_interval: time between two of them.
+        save_on_train_epoch_end: at the end of the epoch instead of after the validation; as in `ModelCheckpoint`.
+        save_total_limit: how many to keep, the newest ones; the best stays too, so that with 1 there may be two.
+        monitor: the logged value by which a checkpoint is the best one (`best_model_path`).
+        mode: whether that is the lowest ("min") or the highest ("max").
+        attribute: where the module has its model, as for `FolderCheckpointIO`.
+        processing_class: what processes the data, saved beside the model if it has `save_pretrained`.
+
+    Raises:
+        ValueError: `save_total_limit` is below 1. When a run starts: the strategy, or a plugin, writes another format.
+    """
+
+    FILE_EXTENSION = ""
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str],
+        *,
+        every_n_train_steps: int | None = None,
+        every_n_epochs: int | None = None,
+        train_time_interval: timedelta | None = None,
+        save_on_train_epoch_end: bool | None = None,
+        save_total_limit: int | None = None,
+        monitor: str | None = None,
+        mode: Literal["min", "max"] = "min",
+        attribute: str = "model",
+        processing_class: Any = None,
+    ) -> None:
+        if save_total_limit is not None and save_total_limit < 1:
+            raise ValueError(f"save_total_limit is {save_total_limit}: keep 1 checkpoint or more, or None for all.")
+        super().__init__(
+            dirpath=os.fspath(dirpath),
+            filename=f"{PREFIX_CHECKPOINT_DIR}-{{step}}",
+            auto_insert_metric_name=False,
+            enable_version_counter=False,
+            monitor=monitor,
+            mode=mode,
+            save_top_k=-1,
+            every_n_train_steps=every_n_train_steps,
+            every_n_epochs=every_n_epochs,
+            train_time_interval=train_time_interval,
+            save_on_train_epoch_end=save_on_train_epoch_end,
+        )
+        self.save_total_limit = save_total_limit
+        self.attribute = attribute
+        self.processing_class = processing_class
+        self._has_saved = False
+
+    def newest(self) -> str | None:
+        """The newest intact checkpoint, to go on from; None where there is none yet."""
+        folder = str(self.dirpath)
+        return last_intact_checkpoint(folder) if os.path.isdir(folder) else None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Give the folder format to the Lightning Trainer."""
+        with warnings.catch_warnings():  # older checkpoints are what the folder is for
+            warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
+            super().setup(trainer, pl_module, stage)
+        strategy: Any = trainer.strategy
+        if type(strategy).__name__ in ("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy", "XLAFSDPStrategy"):
+            raise ValueError(
+                f"FolderCheckpoint cannot write folders under {type(strategy).__name__}, which has a format of its "
+                "own. Use Lightning's ModelCheckpoint there, or lightrainer.Trainer with fsdp=..."
+            )
+        present = strategy.checkpoint_io
+        if isinstance(present, _FilesOfLightning):
+            strategy.checkpoint_io = FolderCheckpointIO(
+                pl_module, attribute=self.attribute, processing_class=self.processing_class
+            )
+        elif not isinstance(getattr(present, "checkpoint_io", present), FolderCheckpointIO):
+            raise ValueError(
+                f"FolderCheckpoint writes folders, but the Lightning Trainer has the plugin {type(present).__name__}: "
+                "take one of them away, or wrap the plugin around FolderCheckpointIO(module)."
+            )
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Note that there is one more."""
+        self._has_saved = True
+
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Save if it is due, and remove what is too many."""
+        super().on_train_batch_end(trainer, *args, **kwargs)
+        self._rotate(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save if it is due, and remove what is too many."""
+        super().on_train_epoch_end(trainer, pl_module)
+        self._rotate(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save if it is due, and remove what is too many."""
+        super().on_validation_end(trainer, pl_module)
+        self._rotate(trainer)
+
+    def _rotate(self, trainer: Trainer) -> None:
+        if not self._has_saved:
+            return
+        self._has_saved = False
+        folder = Path(str(self.dirpath))
+        newest = folder / f"{PREFIX_CHECKPOINT_DIR}-{trainer.global_step}"
+        if trainer.is_global_zero and self.save_total_limit is not None and newest in list_checkpoints(folder):
+            best = self.best_model_path if self.monitor else None
+            rotate_checkpoints(folder, self.save_total_limit, best or None, newest=newest)

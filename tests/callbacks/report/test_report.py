@@ -1,0 +1,184 @@
+"""The report: its page, its picture, when it is written, and what a training puts into it."""
+
+import html.parser
+import logging
+import math
+import re
+import sys
+from io import BytesIO
+
+import pytest
+from made_up_runs import NAME, arguments, history, state
+from small_training import trained
+
+from lightrainer.callbacks import MemoryCallback, RunReportCallback, ThroughputCallback, TrainerControl
+from lightrainer.callbacks.report import callback as report_callback
+from lightrainer.callbacks.report import render_page
+
+CONTROL = TrainerControl()
+
+
+class Page(html.parser.HTMLParser):
+    """The texts of a page, and the elements that are open at its end."""
+
+    VOID = {"meta", "line", "path", "br"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.texts, self.attributes = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] not in ("script", "style"):
+            self.texts.append(data)
+
+
+def test_the_page_is_well_formed_says_everything_and_fetches_nothing(tmp_path):
+    text = render_page(arguments(tmp_path), state(best_metric=1.25, best_global_step=300), status="finished")
+    page = Page(text)
+    assert page.open == []
+    said = " ".join(page.texts)
+    for words in (NAME, "finished", "step 300 of 300", "epoch 3 of 3", "1:02:03", "41.5 GiB", "41 %", "1.25 step 300"):
+        assert words in re.sub(r"\s+", " ", said), words
+    assert "1 of 30 values not finite: NaN at step 20." in said
+    assert "1 of 30 values not finite: ∞ at step 30." in said
+    assert "<script>alert" not in text
+    assert "reward<b>" not in text
+    assert not {name for name, _ in page.attributes} & {"src", "href", "srcset", "action", "data"}
+    assert "http:" not in text.replace("http-equiv", "")
+    assert "https:" not in text
+    assert "url(" not in text
+    assert "default-src 'none'" in text
+    assert "@media (prefers-color-scheme: dark)" in text
+    assert "width=device-width" in text
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        [],
+        [{"loss": 1.0, "step": 1}],
+        [{"loss": math.nan, "step": step} for step in range(1, 90)],
+        [{"loss": math.inf, "step": 1}, {"eval_loss": -math.inf, "step": 1}],
+        [{"loss": 1.0}],
+        [{"loss": 0.0, "grad_norm": 0.0, "step": 0}],
+        [{"loss": 1.0, "note": "</script><b>", "step": 1}],
+        [{"</script>": 1.0, "step": 1}],
+        history(3000, every=1),
+    ],
+    ids=["nothing", "one", "nan", "infinite", "no step", "zeros", "text", "a bad name", "long"],
+)
+def test_any_history_gives_a_page_and_a_picture(logs, tmp_path):
+    text = render_page(arguments(tmp_path), state(log_history=logs), status="running")
+    assert Page(text).open == []
+    assert len(text) < 1_500_000
+    RunReportCallback(tmp_path).on_train_end(arguments(tmp_path), state(log_history=logs), CONTROL)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert "report.html" in names
+    drawable = any(name in entry for entry in logs if "step" in entry for name in ("loss", "</script>"))
+    assert ("report.png" in names) == drawable
+
+
+def test_the_picture_shows_the_charts(tmp_path):
+    from matplotlib.image import imread
+
+    RunReportCallback().on_train_end(arguments(tmp_path), state(), CONTROL)
+    pixels = imread(BytesIO((tmp_path / "report.png").read_bytes()))
+    assert pixels.shape[0] > 900
+    assert pixels.shape[1] > 1200
+    assert (pixels[..., :3] < 0.99).any(axis=2).mean() > 0.03
+
+
+def test_the_report_is_that_of_a_real_training(tmp_path):
+    """Speed and memory are measured by it alone, and are in the logs."""
+    changes = {"eval_strategy": "steps", "eval_steps": 4}
+    trainer = trained(tmp_path, [RunReportCallback()], **changes)
+    said = " ".join(Page((tmp_path / "report.html").read_text(encoding="utf-8")).texts)
+    for title in ("Loss", "Learning rate", "Gradient norm", "Samples per second", "Tokens per second", "Memory"):
+        assert title in said
+    assert "finished" in said
+    assert (tmp_path / "report.png").exists()
+    first = trainer.state.log_history[0]
+    assert {"samples_per_second", "tokens_per_second", "host_memory_gib"} <= first.keys()
+
+
+def test_the_measurements_of_others_stay(tmp_path):
+    """Whichever comes first, each value is in the logs once, and operations too."""
+    for callbacks in (
+        [RunReportCallback(), ThroughputCallback(), MemoryCallback()],
+        [ThroughputCallback(), RunReportCallback()],
+    ):
+        trainer = trained(tmp_path, callbacks)
+        for entry in trainer.state.log_history[1:-1]:
+            ratio = entry["flops_per_second"] / entry["tokens_per_second"]
+            assert ratio == pytest.approx(
+                trainer.state.log_history[1]["flops_per_second"] / trainer.state.log_history[1]["tokens_per_second"],
+                rel=1e-2,
+            )
+
+
+def test_a_resumed_training_has_the_curves_of_the_whole(tmp_path):
+    changes = {"save_strategy": "steps", "save_steps": 5}
+    trained(tmp_path, [RunReportCallback(picture=False)], **changes)
+    (tmp_path / "report.html").unlink()
+    trained(tmp_path, [RunReportCallback(picture=False)], resume=str(tmp_path / "checkpoint-10"), **changes)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert '[2,"' in text  # the second step is that of the first run
+    assert '[16,"' in text
+
+
+def test_it_is_written_at_evaluations_and_checkpoints_but_not_too_often(tmp_path, monkeypatch):
+    now, drawn = [0.0], []
+
+    def draw(args, state, status):
+        drawn.append((now[0], status))
+        now[0] += 1  # a drawing takes a second, so the next one may come after 50
+        return b"page"
+
+    monkeypatch.setattr(report_callback, "_page", draw)
+    monkeypatch.setattr(report_callback.time, "monotonic", lambda: now[0])
+    callback, args, here = RunReportCallback(picture=False), arguments(tmp_path), state(global_step=200)
+    for moment, event in ((0.0, "on_evaluate"), (10.0, "on_save"), (40.0, "on_evaluate"), (60.0, "on_save")):
+        now[0] = moment
+        getattr(callback, event)(args, here, CONTROL)
+    callback.on_train_end(args, here, CONTROL)
+    callback.on_train_end(args, state(), CONTROL)
+    assert drawn == [(0.0, "running"), (60.0, "running"), (61.0, "stopped"), (62.0, "finished")]
+
+
+def test_a_disk_that_refuses_does_not_stop_the_training(tmp_path, caplog):
+    (tmp_path / "file").write_text("in the way")
+    with caplog.at_level(logging.WARNING):
+        RunReportCallback(tmp_path / "file").on_train_end(arguments(tmp_path), state(), CONTROL)
+    assert "could not be written, and training goes on" in caplog.text
+
+
+def test_trials_of_a_search_have_folders_of_their_own(tmp_path):
+    trial = state(is_hyper_param_search=True, trial_name="run-3")
+    RunReportCallback(picture=False).on_train_end(arguments(tmp_path), trial, CONTROL)
+    assert (tmp_path / "run-3" / "report.html").exists()
+
+
+def test_other_processes_write_nothing(tmp_path):
+    RunReportCallback().on_train_end(arguments(tmp_path), state(is_world_process_zero=False), CONTROL)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_matplotlib_there_is_a_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(report_callback, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it would now fail
+    RunReportCallback().on_train_end(arguments(tmp_path), state(), CONTROL)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    with pytest.raises(ImportError, match=r"pip install 'lightrainer\[plot\]'"):
+        RunReportCallback(picture=True)

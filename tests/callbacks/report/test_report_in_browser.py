@@ -1,0 +1,97 @@
+"""A real browser opens the report: it shows everything, complains of nothing and asks the network for nothing."""
+
+import os
+import re
+import shutil
+import subprocess
+from html import escape
+
+import pytest
+from made_up_runs import NAME, arguments, state
+from matplotlib.image import imread
+
+from lightrainer.callbacks import RunReportCallback, TrainerControl
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+QUIET = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-default-apps", "--disable-extensions",
+    "--disable-dev-shm-usage", "--hide-scrollbars", "--virtual-time-budget=2000", "--enable-logging=stderr", "--v=0",
+)  # fmt: skip
+
+
+def look(page, folder, *options):
+    """Open a page; returns the DOM after its script has run, and what the browser said."""
+    profile = folder / f"profile{len(list(folder.glob('profile*')))}"
+    profile.mkdir()
+    command = [str(BROWSER), *QUIET, f"--user-data-dir={profile}", *options, page.as_uri()]
+    home = {"HOME": str(folder), "PATH": os.environ["PATH"]}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=home)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    RunReportCallback(picture=False).on_train_end(arguments(folder), state(), TrainerControl())
+    return folder / "report.html"
+
+
+def test_the_browser_shows_every_chart_and_complains_of_nothing(report, tmp_path):
+    """With a script added that moves the pointer over the first chart and reports errors."""
+    probe = """<script>
+      const plot = document.querySelector(".plot"), box = plot.getBoundingClientRect();
+      const at = {clientX: box.left + box.width / 2, clientY: box.top + 20, bubbles: true};
+      plot.dispatchEvent(new PointerEvent("pointermove", at));
+      const sizes = [...document.querySelectorAll(".plot svg path.line")].map(p => p.getBoundingClientRect());
+      document.body.dataset.lines = sizes.filter(s => s.width > 100).length;
+      document.body.dataset.wide = document.documentElement.scrollWidth <= innerWidth;
+      document.body.dataset.fetched = performance.getEntriesByType("resource").length;
+    </script></body>"""
+    page = tmp_path / "probed.html"
+    page.write_text(report.read_text(encoding="utf-8").replace("</body>", probe), encoding="utf-8")
+    dom, said = look(page, tmp_path, "--window-size=1280,1400", "--dump-dom")
+    assert escape(NAME, quote=False) in dom
+    for title in ("Loss", "Accuracy", "Learning rate", "Gradient norm", "Samples per second", "Memory"):
+        assert f"<h2>{title}" in dom
+    assert "NaN at step 20" in dom
+    assert 'data-lines="' in dom
+    assert int(re.search(r'data-lines="(\d+)"', dom).group(1)) >= 18
+    assert 'data-wide="true"' in dom
+    assert 'data-fetched="0"' in dom
+    tip = re.search(r'<div class="tip" style="[^"]*display: block[^"]*">(.*?)</div><script', dom).group(1)
+    assert "step 150" in tip
+    assert "training" in tip
+    assert "evaluation" in tip
+    assert "CONSOLE" not in said, said
+
+
+def test_the_browser_would_have_told_of_an_error(tmp_path):
+    """Negative control: an error in a script, and something that is fetched against the policy."""
+    page = tmp_path / "bad.html"
+    page.write_text(
+        "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; script-src 'unsafe-inline'\">"
+        "<img src='https://example.invalid/x.png'><script>missing()</script>"
+    )
+    _, said = look(page, tmp_path, "--dump-dom")
+    assert "missing is not defined" in said
+    assert "Content Security Policy" in said
+
+
+@pytest.mark.parametrize(("name", "size"), [("desktop", (1280, 1400)), ("phone", (500, 1600))])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_picture_of_the_page_is_not_empty(report, tmp_path, name, size, dark):
+    shot = tmp_path / "shot.png"
+    scheme = ("--blink-settings=preferredColorScheme=0",) if dark else ()
+    look(report, tmp_path, f"--window-size={size[0]},{size[1]}", f"--screenshot={shot}", *scheme)
+    pixels = imread(shot)[..., :3]
+    assert pixels.shape[1] == size[0]
+    background = pixels[2, 2]
+    assert (background.mean() < 0.3) == dark
+    drawn = (abs(pixels - background).max(axis=2) > 0.25).mean()
+    assert 0.01 < drawn < 0.6
+    strong = (pixels.max(axis=2) - pixels.min(axis=2) > 0.45).mean(axis=1)
+    assert (strong > 0).mean() > 0.3  # coloured curves down the page

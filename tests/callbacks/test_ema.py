@@ -1,0 +1,199 @@
+"""The average of the weights."""
+
+import logging
+
+import pytest
+import torch
+from small_training import LanguageModel, make_trainer, same, trained, training_logs, weights
+from torch import nn
+
+from lightrainer import TrainerCallback
+from lightrainer.callbacks import EMACallback, TrainerControl, TrainerState
+
+
+class Follows(TrainerCallback):
+    """Computes the average by the formula, in float64, and notes what an evaluation should see."""
+
+    def __init__(self, decay, warmup=True, every=1):
+        self.decay, self.warmup, self.every = decay, warmup, every
+        self.updates = 0
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        self.average = {name: weight.detach().double() for name, weight in model.named_parameters()}
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        if state.global_step % self.every:
+            return
+        n, self.updates = self.updates, self.updates + 1
+        decay = min(self.decay, (1 + n) / (10 + n)) if self.warmup else self.decay
+        for name, weight in model.named_parameters():
+            self.average[name] = decay * self.average[name] + (1 - decay) * weight.detach().double()
+
+
+@pytest.mark.parametrize(
+    "options", [{"decay": 0.9}, {"decay": 0.5, "warmup": False}, {"decay": 0.8, "update_every": 3}], ids=str
+)
+def test_the_average_is_that_of_the_formula(tmp_path, options):
+    ema = EMACallback(**options)
+    follows = Follows(options["decay"], options.get("warmup", True), options.get("update_every", 1))
+    trainer = trained(tmp_path, [ema, follows])
+    assert ema.updates == follows.updates == 16 // options.get("update_every", 1)
+    for name, weight in trainer.model.named_parameters():
+        torch.testing.assert_close(ema.averages[name].double(), follows.average[name], rtol=0, atol=1e-6)
+        assert torch.equal(weight, ema.averages[name])  # the model has it at the end
+
+
+def test_the_training_is_not_changed_by_a_bit(tmp_path):
+    changes = {"eval_strategy": "steps", "eval_steps": 4}
+    with_it = trained(tmp_path, [EMACallback(0.9, at_end=False)], **changes)
+    without = trained(tmp_path, **changes)
+    assert [e["loss"] for e in training_logs(with_it)] == [e["loss"] for e in training_logs(without)]
+    assert same(weights(with_it), weights(without))
+    assert not with_it.model._forward_pre_hooks
+    assert not with_it.model._forward_hooks
+
+
+def evaluations(trainer):
+    return {entry["step"]: entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry}
+
+
+def test_evaluations_are_those_of_the_average(tmp_path):
+    """The loss of an evaluation in the training is that of a model with the average of that moment."""
+
+    class Keeps(TrainerCallback):
+        at = {}
+
+        def on_evaluate(self, args, state, control, **kwargs):
+            self.at[state.global_step] = {name: one.clone() for name, one in ema.averages.items()}
+
+    changes = {"eval_strategy": "steps", "eval_steps": 4}
+    ema, keeps = EMACallback(0.9), Keeps()
+    found = evaluations(trained(tmp_path, [ema, keeps], **changes))
+    plain = evaluations(trained(tmp_path, [EMACallback(0.9, evaluate=False)], **changes))
+    assert found.keys() == plain.keys() == {4, 8, 12, 16}
+    for step, average in keeps.at.items():
+        other = make_trainer(tmp_path)
+        other.model.load_state_dict(average, strict=False)
+        assert other.evaluate()["eval_loss"] == found[step] != plain[step]
+
+
+def test_a_resumed_training_ends_with_the_same_bits(tmp_path):
+    changes = {"save_strategy": "steps", "save_steps": 5, "eval_strategy": "steps", "eval_steps": 4}
+    whole, again = EMACallback(0.9), EMACallback(0.9)
+    trained(tmp_path, [whole], **changes)
+    trained(tmp_path, [again], resume=str(tmp_path / "checkpoint-10"), **changes)
+    assert again.updates == whole.updates == 16
+    assert same(again.averages, whole.averages)
+
+
+def test_the_weights_in_a_checkpoint_are_those_that_are_trained(tmp_path):
+    """So that the optimizer's state fits them; also where an evaluation has just been."""
+    changes = {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 4}
+    trained(tmp_path / "with", [EMACallback(0.9)], **changes)
+    trained(tmp_path / "without", **changes)
+    left, right = ((tmp_path / name / "checkpoint-8/model.safetensors").read_bytes() for name in ("with", "without"))
+    assert left == right
+
+
+def test_large_models_are_written_while_the_training_goes_on(tmp_path):
+    """The average in the checkpoint is that of its step all the same."""
+    states = []
+    for limit in (1, None):
+        trainer = make_trainer(tmp_path, [EMACallback(0.9)], save_strategy="steps", save_steps=4)
+        trainer.background_checkpoints = limit
+        trainer.train()
+        path = tmp_path / "checkpoint-4" / "callback_states.pt"
+        states.append(torch.load(path, weights_only=True)["EMACallback"][0]["averages"])
+    assert same(*states)
+
+
+def test_without_a_stored_average_a_warning_says_so(tmp_path, caplog):
+    changes = {"save_strategy": "steps", "save_steps": 5}
+    trained(tmp_path, **changes)
+    with caplog.at_level(logging.WARNING):
+        trained(tmp_path, [EMACallback(0.9)], resume=str(tmp_path / "checkpoint-10"), **changes)
+    assert "step 10 holds no average of weights" in caplog.text
+
+
+def test_a_stored_average_of_another_model_is_refused(tmp_path):
+    callback = EMACallback()
+    callback.load_state_dict({"updates": 3, "averages": {"other.weight": torch.ones(2)}})
+    with pytest.raises(ValueError, match="does not fit the model"):
+        callback.on_train_begin(None, TrainerState(global_step=3), TrainerControl(), model=LanguageModel())
+
+
+def test_with_the_best_model_comes_its_average(tmp_path):
+    """At the end the model has the average of the best checkpoint, not the last one."""
+    changes = {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 4}
+    ema = EMACallback(0.9)
+    worst = {"metric_for_best_model": "loss", "greater_is_better": True}  # so that the first one is the best
+    trainer = trained(tmp_path, [ema], load_best_model_at_end=True, **worst, **changes)
+    losses = evaluations(trainer)
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-4")
+    assert trainer.evaluate()["eval_loss"] == losses[4] != losses[16]
+
+
+def test_it_can_be_applied_for_a_while(tmp_path):
+    ema = EMACallback(0.9, at_end=False)
+    trainer = trained(tmp_path, [ema])
+    before = weights(trainer)
+    with ema.applied_to(trainer.model):
+        assert same({name: one.detach() for name, one in trainer.model.named_parameters()}, ema.averages)
+    assert same(before, weights(trainer))
+    ema.copy_to(trainer.model)
+    assert not same(before, weights(trainer))
+
+
+def test_weights_of_few_digits_are_averaged_in_more():
+    """An average in bfloat16 would not move at all."""
+    model, ema, state = nn.Linear(4, 4).bfloat16(), EMACallback(0.999, warmup=False), TrainerState()
+    ema.on_train_begin(None, state, TrainerControl(), model=model)
+    start = model.weight.detach().float().clone()
+    with torch.no_grad():
+        model.weight += 1
+    state.global_step = 1
+    ema.on_step_end(None, state, TrainerControl())
+    assert ema.averages["weight"].dtype is torch.float32
+    moved = ema.averages["weight"] - start
+    torch.testing.assert_close(moved, 0.001 * (model.weight.detach().float() - start), rtol=1e-3, atol=1e-7)
+    model.eval()
+    seen = model(torch.eye(4).bfloat16()) - model.bias
+    assert model.weight.dtype is torch.bfloat16
+    assert not torch.allclose(seen.T, model.weight, atol=0.1)  # it was the average that it multiplied with
+    torch.testing.assert_close(seen.T.float(), start, rtol=0.05, atol=0.05)
+
+
+def test_a_pass_that_fails_leaves_the_weights_of_the_training():
+    class Fails(nn.Linear):
+        def forward(self, x):
+            raise RuntimeError("out of order")
+
+    model, ema, state = Fails(2, 2), EMACallback(0.5), TrainerState()
+    ema.on_train_begin(None, state, TrainerControl(), model=model)
+    with torch.no_grad():
+        model.weight += 1
+    before = model.weight.detach().clone()
+    with pytest.raises(RuntimeError, match="out of order"):
+        model.eval()(torch.ones(1, 2))
+    assert torch.equal(model.weight, before)
+
+
+def test_frozen_weights_are_left_alone():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    ema = EMACallback()
+    ema.on_train_begin(None, TrainerState(), TrainerControl(), model=model)
+    assert set(ema.averages) == {"1.weight", "1.bias"}
+
+
+def test_parameters_out_of_range_and_spread_models_are_refused():
+    with pytest.raises(ValueError, match=r"decay is 1\.0"):
+        EMACallback(1.0)
+    with pytest.raises(ValueError, match="update_every is 0"):
+        EMACallback(update_every=0)
+    model = nn.Linear(1, 1)
+    model.weight.full_tensor = None  # what a weight under FSDP has
+    with pytest.raises(ValueError, match="weight is spread over several"):
+        EMACallback().on_train_begin(None, TrainerState(), TrainerControl(), model=model)
+    with pytest.raises(RuntimeError, match="no average"):
+        EMACallback().copy_to(model)

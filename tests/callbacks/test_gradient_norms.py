@@ -1,0 +1,75 @@
+"""Norms of the gradients of each layer."""
+
+import math
+
+import pytest
+import torch
+from small_training import same, trained, training_logs, weights
+
+from lightrainer import TrainerCallback
+from lightrainer.callbacks import GradientNormCallback, gradient_norms
+
+LAYERS = {"embedding", "h.0", "h.1", "h.2", "lm_head"}
+
+
+def norms(entry):
+    return {name.removeprefix("grad_norm/"): value for name, value in entry.items() if name.startswith("grad_norm/")}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"max_grad_norm": 0.1}, {"max_grad_norm": 0.0}, {"gradient_accumulation_steps": 2}, {"logging_steps": 1}],
+    ids=str,
+)
+def test_the_layers_add_up_to_the_norm_of_all(tmp_path, changes):
+    """Before clipping, as `grad_norm` is."""
+    logs = training_logs(trained(tmp_path, [GradientNormCallback()], **changes))
+    assert logs
+    for entry in logs:
+        found = norms(entry)
+        assert set(found) == LAYERS
+        whole = math.sqrt(sum(value * value for value in found.values()))
+        assert whole == pytest.approx(entry["grad_norm"], rel=1e-4)
+    assert len({norms(entry)["h.0"] for entry in logs}) == len(logs)
+
+
+def test_each_norm_is_that_of_its_layer(tmp_path):
+    class Looks(TrainerCallback):
+        found = {}
+
+        def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+            gradients = [weight.grad.flatten() for weight in model.h[1].parameters()]
+            self.found[state.global_step + 1] = torch.cat(gradients).norm().item()
+
+    for entry in training_logs(trained(tmp_path, [GradientNormCallback(), Looks()], max_grad_norm=0.0)):
+        assert norms(entry)["h.1"] == pytest.approx(Looks.found[entry["step"]], rel=1e-5)
+
+
+def test_nothing_is_computed_in_steps_that_are_not_logged(tmp_path, monkeypatch):
+    steps = []
+    monkeypatch.setattr(gradient_norms, "_dense", lambda gradient: steps.append(1) or gradient)
+    trained(tmp_path, [GradientNormCallback()], logging_steps=5, logging_first_step=True)
+    assert len(steps) == len(list(trained(tmp_path).model.parameters())) * 4  # 1, 5, 10 and 15 of 16 steps
+
+
+def test_logs_at_the_ends_of_epochs_have_them_too(tmp_path):
+    logs = training_logs(trained(tmp_path, [GradientNormCallback()], logging_strategy="epoch"))
+    assert [set(norms(entry)) for entry in logs] == [LAYERS, LAYERS]
+
+
+def test_the_training_is_not_changed_by_a_bit(tmp_path):
+    assert same(weights(trained(tmp_path, [GradientNormCallback()])), weights(trained(tmp_path)))
+
+
+def test_layers_can_be_chosen(tmp_path):
+    callback = GradientNormCallback(lambda name: "head" if name.startswith("lm_head") else None)
+    assert set(norms(training_logs(trained(tmp_path, [callback]))[0])) == {"head"}
+
+
+def test_names_of_layers():
+    assert gradient_norms.layer_name("transformer.h.0.attn.c_attn.weight") == "transformer.h.0"
+    assert gradient_norms.layer_name("model.layers.11.mlp.up_proj.weight") == "model.layers.11"
+    assert gradient_norms.layer_name("lm_head.weight") == "lm_head"
+    assert gradient_norms.layer_name("conv1.weight") == "conv1"
+    assert gradient_norms.layer_name("0.weight") == "0"
+    assert gradient_norms.layer_name("scale") == "scale"

@@ -1,0 +1,48 @@
+"""Memory in the logs."""
+
+import builtins
+
+import psutil
+import pytest
+from small_training import trained, training_logs
+
+from lightrainer.callbacks import MemoryCallback, memory
+
+
+def test_each_log_of_the_training_has_the_memory_of_the_process(tmp_path):
+    trainer = trained(tmp_path, [MemoryCallback()])
+    now = psutil.Process().memory_info().rss / 2**30
+    for entry in training_logs(trainer):
+        assert entry["host_memory_gib"] == pytest.approx(now, rel=0.3)
+        assert "device_memory_peak_gib" not in entry  # there is no accelerator
+    assert "host_memory_gib" not in trainer.state.log_history[-1]
+
+
+def test_memory_grows_by_what_is_taken():
+    before = memory.host_memory()
+    held = bytearray(200 * 2**20)
+    assert memory.host_memory() - before > 150 * 2**20
+    del held
+
+
+def without_psutil(monkeypatch):
+    real = builtins.__import__
+
+    def fail(name, *args, **kwargs):
+        if name == "psutil":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", fail)
+
+
+def test_linux_tells_without_psutil(monkeypatch):
+    expected = psutil.Process().memory_info().rss
+    without_psutil(monkeypatch)
+    assert memory.host_memory() == pytest.approx(expected, rel=0.1)
+
+
+def test_where_nobody_tells_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(memory, "host_memory", lambda: None)
+    with pytest.raises(ImportError, match=r"pip install 'lightrainer\[memory\]'"):
+        MemoryCallback()

@@ -1,0 +1,135 @@
+"""What holds for all callbacks that measure: no waiting for the device, and a home in a plain Lightning Trainer too."""
+
+import warnings
+
+import pytest
+import torch
+from small_training import LanguageModel, make_trainer, same, sentences
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import default_collate
+
+from lightrainer import LightningBridge, LossModule
+from lightrainer.callbacks import (
+    EMACallback,
+    GradientNormCallback,
+    MemoryCallback,
+    RunReportCallback,
+    ThroughputCallback,
+    TimeLimitCallback,
+    TrainerCallback,
+)
+
+
+def measuring():
+    return [
+        ThroughputCallback(peak_flops=1e12),
+        MemoryCallback(),
+        GradientNormCallback(),
+        RunReportCallback(picture=False),
+        EMACallback(0.9),
+        TimeLimitCallback("2h"),
+    ]
+
+
+class CountQuestions(TorchDispatchMode):
+    """Counts `aten::_local_scalar_dense`: each makes the host wait until the device has done all its work."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def questions(folder, steps, callbacks):
+    changes = {"max_steps": steps, "logging_steps": 1000, "data": sentences(32), "num_train_epochs": 99}
+    trainer = make_trainer(folder, callbacks, **changes)
+    with CountQuestions() as counter:
+        trainer.train()
+    return counter.count
+
+
+class Asks(TrainerCallback):
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        bool(model.lm_head.bias[0] > 0)
+
+
+def test_between_two_logs_the_device_is_asked_for_nothing(tmp_path):
+    """Twice as many steps, within the same number of epochs, take as many questions."""
+    short, long = (questions(tmp_path, steps, measuring()) for steps in (9, 12))
+    plain_short, plain_long = (questions(tmp_path, steps, []) for steps in (9, 12))
+    assert (short, long) == (plain_short, plain_long)
+    assert long == short
+    assert questions(tmp_path, 12, [Asks()]) == plain_long + 12  # the count would see it
+
+
+def fit(folder, callbacks, *, resume=None, epochs=2, plain=()):
+    import lightning
+
+    torch.manual_seed(3)
+    module = LossModule(LanguageModel())
+    bridge = LightningBridge(*callbacks, output_dir=str(folder), logging_steps=2)
+    loader = torch.utils.data.DataLoader(sentences(), batch_size=8, collate_fn=default_collate)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*does not have many workers")
+        warnings.filterwarnings("ignore", message=".*number of training batches|You defined a `validation_step` but")
+        warnings.filterwarnings("ignore", message=".*isinstance.*LeafSpec")
+        trainer = lightning.Trainer(
+            accelerator="cpu", max_epochs=epochs, logger=False, enable_progress_bar=False, enable_model_summary=False,
+            enable_checkpointing=False, callbacks=[*([bridge] if callbacks else []), *plain],
+            default_root_dir=folder, log_every_n_steps=2,
+        )  # fmt: skip
+        trainer.fit(module, loader, ckpt_path=resume)
+    return bridge, module, trainer
+
+
+@pytest.fixture
+def _quiet():
+    from lightrainer.lightning_modules import engine
+
+    with engine.quiet():
+        yield
+
+
+@pytest.mark.usefixtures("_quiet")
+def test_a_plain_lightning_trainer_has_all_of_them(tmp_path):
+    callbacks = measuring()
+    bridge, module, _ = fit(tmp_path, callbacks)
+    logs = [entry for entry in bridge.state.log_history if "loss" in entry]
+    wanted = {"samples_per_second", "tokens_per_second", "flops_per_second", "mfu", "host_memory_gib", "grad_norm/h.0"}
+    assert len(logs) >= 4
+    for entry in logs[1:]:
+        assert wanted <= entry.keys()
+        assert 0 < entry["mfu"] <= 1
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Samples per second" in page
+    ema = callbacks[4]
+    assert ema.updates == 16
+    assert same({name: one.detach() for name, one in module.model.named_parameters()}, ema.averages)
+
+
+@pytest.mark.usefixtures("_quiet")
+def test_the_average_goes_on_in_a_plain_lightning_trainer_too(tmp_path):
+    _, _, trainer = fit(tmp_path, [EMACallback(0.9, at_end=False)], epochs=1)
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    again, whole = EMACallback(0.9, at_end=False), EMACallback(0.9, at_end=False)
+    fit(tmp_path, [again], resume=str(tmp_path / "half.ckpt"))
+    fit(tmp_path, [whole])
+    assert again.updates == whole.updates == 16
+    assert same(again.averages, whole.averages)
+
+
+@pytest.mark.usefixtures("_quiet")
+def test_a_time_limit_stops_a_plain_lightning_trainer(tmp_path, monkeypatch):
+    now = [1e6]
+    monkeypatch.setattr("lightrainer.callbacks.time_limit.time.monotonic", lambda: now[0])
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            now[0] += 600
+
+    _, _, trainer = fit(tmp_path, [Clock(), TimeLimitCallback("50min")])
+    assert trainer.global_step == 5
+    assert (tmp_path / "checkpoint-5.ckpt").exists()

@@ -1,0 +1,176 @@
+"""The table in a notebook: what is displayed, and once for real, in a kernel of Jupyter."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import IPython
+import nbclient
+import nbformat
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import RichOutput
+from small_training import make_trainer, trained
+
+from lightrainer.callbacks import (
+    NotebookProgressCallback,
+    ProgressCallback,
+    TrainerControl,
+    TrainerState,
+    default_progress_callback,
+    progress_notebook,
+)
+
+CONTROL = TrainerControl()
+
+
+class Publisher:
+    """Takes the place of the one that sends outputs to the notebook."""
+
+    def __init__(self):
+        self.sent = []
+        self.is_publishing = False
+
+    def publish(self, data, metadata=None, *, transient=None, update=False, **kwargs):
+        RichOutput(data, metadata)  # what a notebook would do
+        self.sent.append((transient["display_id"], update, data["text/html"]))
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    shell = InteractiveShell.instance()
+    publisher = Publisher()
+    monkeypatch.setattr(shell, "display_pub", publisher)
+    yield publisher
+    InteractiveShell.clear_instance()
+
+
+def rows(page):
+    """The cells of the table, row by row."""
+    return [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"<tr>(.*?)</tr>", page)]
+
+
+def test_without_evaluations_there_is_a_row_for_each_log(tmp_path, notebook):
+    trainer = trained(tmp_path, [NotebookProgressCallback()], disable_tqdm=False)
+    assert len({display for display, _, _ in notebook.sent}) == 1
+    assert [update for _, update, _ in notebook.sent] == [False] + [True] * (len(notebook.sent) - 1)
+    page = notebook.sent[-1][2]
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    expected = [[str(2 * index), f"{loss:.6f}"] for index, loss in enumerate(losses, 1)]
+    assert rows(page) == [["Step", "Training Loss"], *expected]
+    assert re.search(r'<progress value="16" max="16"', page)
+    assert re.search(r"16/16 · \d\d:\d\d &lt; 00:00 · epoch 2 · loss [\d.]+ · lr [\d.e-]+ · samples/s [\d.e+]+", page)
+
+
+def test_with_evaluations_there_is_a_row_for_each_of_them(tmp_path, notebook):
+    trainer = make_trainer(
+        tmp_path, [NotebookProgressCallback()], disable_tqdm=False, eval_strategy="epoch", logging_steps=3
+    )
+    trainer.compute_metrics = lambda prediction: {"mean_logit": float(prediction.predictions.mean()), "<b>": 1.0}
+    trainer.train()
+    history = trainer.state.log_history
+    page = notebook.sent[-1][2]
+    head, first, second = rows(page)
+    assert head == ["Epoch", "Training Loss", "Validation Loss", "Mean Logit", "&lt;B&gt;"]
+    found = [entry for entry in history if "eval_loss" in entry]
+    losses = {entry["step"]: entry["loss"] for entry in history if "loss" in entry}
+    assert first[:3] == ["1", f"{losses[6]:.6f}", f"{found[0]['eval_loss']:.6f}"]
+    assert second[:3] == ["2", f"{losses[15]:.6f}", f"{found[1]['eval_loss']:.6f}"]
+    nested = [page for _, _, page in notebook.sent if page.count("<progress") == 2]
+    assert nested  # the bar of the evaluation, below that of the training
+    assert page.count("<progress") == 1
+
+
+def test_an_evaluation_alone_has_its_own_output(tmp_path, notebook):
+    trainer = make_trainer(tmp_path, [NotebookProgressCallback()], disable_tqdm=False)
+    trainer.evaluate()
+    trainer.evaluate()
+    trainer.predict(trainer.eval_dataset)
+    assert len({display for display, _, _ in notebook.sent}) == 3
+    assert '<progress value="2" max="2"' in notebook.sent[-1][2]
+
+
+def test_several_sets_are_in_one_row(notebook):
+    args = SimpleNamespace(eval_strategy="steps", disable_tqdm=False)
+    callback, state = NotebookProgressCallback(), TrainerState(max_steps=4, global_step=2)
+    callback.on_train_begin(args, state, CONTROL)
+    callback.on_evaluate(args, state, CONTROL, metrics={"eval_a_loss": 1.0, "eval_a_runtime": 3.0, "epoch": 1})
+    callback.on_evaluate(args, state, CONTROL, metrics={"eval_b_loss": 2.0})
+    callback.on_train_end(args, state, CONTROL)
+    assert rows(notebook.sent[-1][2]) == [
+        ["Step", "Training Loss", "A Loss", "B Loss"],
+        ["2", "No log", "1.000000", "2.000000"],
+    ]
+
+
+def test_steps_are_drawn_only_so_often(notebook, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress_notebook.time, "monotonic", lambda: now[0])
+    args, state = SimpleNamespace(disable_tqdm=False), TrainerState(max_steps=1000)
+    callback = NotebookProgressCallback()
+    callback.on_train_begin(args, state, CONTROL)
+    for _ in range(1000):
+        now[0] += 0.001
+        state.global_step += 1
+        callback.on_step_end(args, state, CONTROL)
+    callback.on_train_end(args, state, CONTROL)
+    assert len(notebook.sent) < 12
+    assert 'value="1000" max="1000"' in notebook.sent[-1][2]
+
+
+def test_a_long_training_shows_the_last_rows(notebook):
+    table = progress_notebook._Table(20)
+    for step in range(1, 1001):
+        table.add({"Step": step, "note": "x" * 50})
+    page = table.html()
+    assert "800 earlier rows" in page
+    assert len(rows(page)) == 202
+    assert "x" * 20 + "…" in page
+    assert "x" * 21 not in page
+
+
+def test_it_is_quiet_where_it_is_not_wanted(tmp_path, notebook):
+    trainer = trained(tmp_path, [NotebookProgressCallback()], eval_strategy="epoch", disable_tqdm=True)
+    other = make_trainer(tmp_path, [NotebookProgressCallback()], eval_strategy="epoch", disable_tqdm=False)
+    other.is_world_process_zero = lambda: False
+    other.train()
+    trainer.evaluate()
+    assert notebook.sent == []
+
+
+def test_only_the_kernel_of_a_notebook_has_it_by_itself(tmp_path, monkeypatch):
+    def bars():
+        callbacks = make_trainer(tmp_path, disable_tqdm=False).callback_handler.callbacks
+        return [type(one) for one in callbacks if isinstance(one, ProgressCallback)]
+
+    assert bars() == [ProgressCallback]
+    shell = SimpleNamespace(config={})  # IPython in a terminal
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    assert bars() == [ProgressCallback]
+    shell.config = {"IPKernelApp": {}}
+    assert bars() == [NotebookProgressCallback] == [default_progress_callback()]
+
+
+def test_without_the_package_construction_fails(monkeypatch):
+    monkeypatch.setattr(progress_notebook, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="needs the package ipython"):
+        NotebookProgressCallback()
+
+
+def test_a_real_kernel_shows_the_table(tmp_path):
+    """Nothing but a Trainer in a cell: it finds by itself that it is in a notebook."""
+    cell = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from small_training import make_trainer
+trainer = make_trainer({str(tmp_path)!r}, disable_tqdm=False, eval_strategy="epoch")
+trainer.train()
+"""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources={}).execute()
+    outputs = notebook.cells[0].outputs
+    tables = [one.data["text/html"] for one in outputs if one.output_type == "display_data"]
+    assert len(tables) == 1  # drawn anew in its place
+    assert [row[0] for row in rows(tables[0])] == ["Epoch", "1", "2"]
+    assert 'value="16" max="16"' in tables[0]
+    assert not [one for one in outputs if one.output_type == "stream"]  # no bar of tqdm, and no lines

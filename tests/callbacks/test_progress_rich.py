@@ -1,0 +1,117 @@
+"""The bar of rich."""
+
+import io
+import re
+import time
+import warnings
+
+import pytest
+from rich.console import Console
+from small_training import make_trainer, trained
+
+from lightrainer.callbacks import (
+    PrinterCallback,
+    ProgressCallback,
+    RichProgressCallback,
+    TrainerCallback,
+    progress_rich,
+)
+
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 4, "disable_tqdm": False}
+
+
+def screen():
+    return Console(file=io.StringIO(), force_terminal=True, width=200, color_system=None)
+
+
+def text_of(console):
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+
+
+class Slow(TrainerCallback):
+    """Gives the bar of an evaluation the time to be drawn."""
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        time.sleep(0.3 if state.global_step == 4 else 0)
+
+
+def test_a_training_shows_steps_times_losses_and_speed(tmp_path):
+    console = screen()
+    trainer = trained(tmp_path, [RichProgressCallback(console=console), Slow()], **EVALUATED)
+    shown = text_of(console)
+    last = shown[shown.rindex("training") :]
+    assert re.search(r"training\s.*16/16 0:00:\d\d < 0:00:00", last)
+    for label in ("epoch=2", "loss=", "lr=", "samples/s=", "eval_loss="):
+        assert label in last, label
+    assert re.search(r"evaluating\s.*[12]/2", shown)
+    written = [entry for entry in trainer.state.log_history if "train_runtime" not in entry]
+    for entry in written:
+        assert f"{next(iter(entry.values())):.4g}" in shown
+    assert "evaluating" not in last  # the second bar goes when it is done
+
+
+def test_an_evaluation_alone_has_a_bar_that_stays(tmp_path):
+    console = screen()
+    make_trainer(tmp_path, [RichProgressCallback(console=console)], **EVALUATED).evaluate()
+    assert re.search(r"evaluating\s.*2/2", text_of(console))
+
+
+def test_it_takes_the_place_of_the_bar_of_tqdm(tmp_path):
+    """Given at the construction or added later; and what is removed by the name of that one is it."""
+    at_once = make_trainer(tmp_path, [RichProgressCallback], disable_tqdm=False)
+    later = make_trainer(tmp_path, disable_tqdm=False)
+    assert ProgressCallback in {type(one) for one in later.callback_handler.callbacks}
+    later.add_callback(RichProgressCallback)
+    for trainer in (at_once, later):
+        bars = [type(one) for one in trainer.callback_handler.callbacks if isinstance(one, ProgressCallback)]
+        assert bars == [RichProgressCallback]
+        trainer.remove_callback(ProgressCallback)
+        assert not any(isinstance(one, ProgressCallback) for one in trainer.callback_handler.callbacks)
+
+
+def test_it_is_quiet_where_bars_are_not_wanted_and_lines_are_printed_instead(tmp_path, capsys):
+    console = screen()
+    trainer = make_trainer(tmp_path, [RichProgressCallback(console=console)], disable_tqdm=True)
+    trainer.train()
+    trainer.evaluate()
+    assert console.file.getvalue() == ""
+    assert any(isinstance(one, PrinterCallback) for one in trainer.callback_handler.callbacks)
+    assert "'loss'" in capsys.readouterr().out
+
+
+def test_other_processes_show_nothing(tmp_path):
+    console = screen()
+    trainer = make_trainer(tmp_path, [RichProgressCallback(console=console)], **EVALUATED)
+    trainer.is_world_process_zero = lambda: False
+    trainer.train()
+    assert console.file.getvalue() == ""
+
+
+def test_strange_logs_are_no_markup(tmp_path):
+    console = screen()
+    trainer = make_trainer(tmp_path, [RichProgressCallback(console=console)], disable_tqdm=False)
+    bar = trainer.callback_handler.callbacks[-1]
+    trainer.callback_handler.on_train_begin(trainer.args, trainer.state, trainer.control)
+    trainer.log({"loss": 1.0, "note": "[bold]so[/bold] [/nonsense]"})
+    trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
+    assert "[bold]so[/bold] [/nonsense]" in text_of(console)
+    assert bar.training_bar is None
+
+
+def test_a_training_that_breaks_off_can_be_begun_again(tmp_path):
+    """The part of the screen is given back, and taken again."""
+    console = screen()
+    trainer = make_trainer(tmp_path, [RichProgressCallback(console=console)], disable_tqdm=False)
+    handler = trainer.callback_handler
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            handler.on_train_begin(trainer.args, trainer.state, trainer.control)
+            handler.on_step_end(trainer.args, trainer.state, trainer.control)
+        trainer.train()
+
+
+def test_without_the_package_construction_fails_with_the_extra_to_install(monkeypatch):
+    monkeypatch.setattr(progress_rich, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install 'lightrainer\[rich\]'"):
+        RichProgressCallback()

@@ -1,0 +1,199 @@
+"""Speed, and the share of the device in use."""
+
+import logging
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from small_training import FLOPS_PER_TOKEN, LENGTH, LanguageModel, make_trainer, same, sentences, trained, training_logs
+from small_training import weights as weights_of
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.flop_counter import FlopCounterMode
+
+from lightrainer import TrainerCallback
+from lightrainer.callbacks import MemoryCallback, ThroughputCallback, TrainerControl, TrainerState
+from lightrainer.callbacks._flops import FlopCount
+from lightrainer.callbacks._peaks import peak_flops
+
+CONTROL = TrainerControl()
+
+
+class Sleeps(TrainerCallback):
+    """Takes time in steps and, much more, in evaluations."""
+
+    def __init__(self, step=0.0, evaluation=0.0):
+        self.step, self.evaluation = step, evaluation
+
+    def on_step_end(self, args, state, control, **kwargs):
+        time.sleep(self.step)
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        time.sleep(self.evaluation)
+
+
+class Hears(TrainerCallback):
+    """Notes the logs as those see them who come later, or earlier."""
+
+    def __init__(self):
+        self.logs = []
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.logs.append(dict(logs))
+
+
+def test_speeds_are_in_the_history_and_in_the_logs_of_callbacks_that_were_there_before(tmp_path, capsys):
+    hears = Hears()
+    trainer = make_trainer(tmp_path, [hears])
+    trainer.add_callback(ThroughputCallback(peak_flops=1e15))
+    trainer.train()
+    names = {"samples_per_second", "steps_per_second", "tokens_per_second", "flops_per_second", "mfu"}
+    history, heard = training_logs(trainer), [logs for logs in hears.logs if "loss" in logs]
+    assert len(history) == len(heard) == 8
+    for entry, logs in zip(history, heard, strict=True):
+        assert names <= entry.keys()
+        assert names <= logs.keys()
+        assert entry == {**logs, "step": entry["step"]}
+    assert "tokens_per_second" in capsys.readouterr().out
+    assert not names & trainer.state.log_history[-1].keys()  # the summary of the run
+
+
+def test_the_speeds_fit_each_other_and_the_clock(tmp_path):
+    """20 ms a step; evaluations take far longer, and do not count."""
+    pauses = Sleeps(step=0.02, evaluation=0.2)
+    trainer = trained(tmp_path, [ThroughputCallback(), pauses], eval_strategy="steps", eval_steps=4)
+    for entry in training_logs(trainer):
+        assert 8 < entry["steps_per_second"] < 50
+        assert entry["samples_per_second"] == pytest.approx(8 * entry["steps_per_second"], rel=1e-3)
+        assert entry["tokens_per_second"] == pytest.approx(LENGTH * entry["samples_per_second"], rel=1e-3)
+
+
+def test_operations_are_those_that_the_formula_says(tmp_path):
+    """Six for each token and weight of a matrix; also with accumulation and a shorter last step."""
+    for changes in ({}, {"gradient_accumulation_steps": 3, "logging_steps": 1}):
+        for entry in training_logs(trained(tmp_path, [ThroughputCallback()], **changes)):
+            if "flops_per_second" in entry:
+                expected = FLOPS_PER_TOKEN * entry["tokens_per_second"]
+                assert entry["flops_per_second"] == pytest.approx(expected, rel=2e-3)
+
+
+def test_samples_of_a_short_last_batch_are_not_counted_twice(tmp_path):
+    """10 samples in batches of 8: an epoch of two steps has 10, not 16."""
+    trainer = trained(tmp_path, [ThroughputCallback()], data=sentences(10), num_train_epochs=4)
+    for entry in training_logs(trainer)[1:]:
+        assert entry["samples_per_second"] == pytest.approx(5 * entry["steps_per_second"], rel=1e-3)
+
+
+def test_the_training_is_not_changed_by_a_bit(tmp_path):
+    with_it, without = trained(tmp_path, [ThroughputCallback()]), trained(tmp_path)
+    assert [e["loss"] for e in training_logs(with_it)] == [e["loss"] for e in training_logs(without)]
+    assert same(weights_of(with_it), weights_of(without))
+    assert not with_it.model._forward_pre_hooks
+    assert not with_it.model._forward_hooks
+
+
+def test_counting_finds_what_torch_counts_and_attention_on_the_cpu_too():
+    model, words = LanguageModel(), torch.stack([row["input_ids"] for row in sentences(4)])
+    with FlopCounterMode(display=False) as theirs:
+        model(words, words)["loss"].backward()
+    with FlopCount() as ours:
+        model(words, words)["loss"].backward()
+    assert ours.total == theirs.get_total_flops() == FLOPS_PER_TOKEN * words.numel()
+    assert set(ours.by_type) == {"float32"}
+    query = torch.randn(2, 4, 16, 8, requires_grad=True)
+    with FlopCount() as ours:
+        torch.nn.functional.scaled_dot_product_attention(query, query, query).sum().backward()
+    one = 2 * 2 * 4 * 16 * 16 * 8
+    assert ours.total == 2 * one + 5 * one  # the backward pass computes the scores once more
+
+
+def test_a_step_that_fails_is_not_watched_any_longer(tmp_path):
+    """Else all that comes after it in the process would be slow."""
+
+    class Fails(LanguageModel):
+        def forward(self, input_ids, labels=None):
+            raise RuntimeError("out of order")
+
+    with pytest.raises(RuntimeError, match="out of order"):
+        trained(tmp_path, [ThroughputCallback()], model=Fails())
+    assert _get_current_dispatch_mode_stack() == []
+
+
+def test_a_backward_pass_that_fails_is_watched_until_the_next_event():
+    callback, state = ThroughputCallback(), TrainerState()
+    callback.on_train_begin(SimpleNamespace(), state, CONTROL, model=LanguageModel())
+    callback.on_step_begin(SimpleNamespace(), state, CONTROL)
+    assert len(_get_current_dispatch_mode_stack()) == 1
+    callback.on_train_begin(SimpleNamespace(), state, CONTROL, model=LanguageModel())
+    assert _get_current_dispatch_mode_stack() == []
+
+
+def test_the_share_is_never_above_one(tmp_path, caplog):
+    """A peak that the training exceeds is wrong: that is said once, and no share is logged."""
+    with caplog.at_level(logging.WARNING):
+        logs = training_logs(trained(tmp_path, [ThroughputCallback(peak_flops=1.0)]))
+    assert not any("mfu" in entry for entry in logs)
+    assert all("flops_per_second" in entry for entry in logs)
+    assert caplog.text.count("so no mfu is logged. Set peak_flops") == 1
+
+
+def test_the_share_is_that_of_the_given_peak(tmp_path):
+    for entry in training_logs(trained(tmp_path, [ThroughputCallback(peak_flops=1e12)])):
+        assert entry["mfu"] == pytest.approx(entry["flops_per_second"] / 1e12, rel=1e-4)
+        assert 0 < entry["mfu"] <= 1
+
+
+def test_a_cpu_has_no_known_peak(tmp_path):
+    assert not any("mfu" in entry for entry in training_logs(trained(tmp_path, [ThroughputCallback()])))
+
+
+def test_peaks_are_found_by_the_names_that_drivers_give():
+    assert peak_flops("NVIDIA H200", "bfloat16") == 989.4e12
+    assert peak_flops("NVIDIA H100 80GB HBM3", "float32", tf32=True) == 494.7e12
+    assert peak_flops("NVIDIA H100 PCIe", "bfloat16") == 756e12
+    assert peak_flops("NVIDIA A100-SXM4-80GB", "float32", tf32=False) == 19.5e12
+    assert peak_flops("NVIDIA GeForce RTX 4090", "float16") == 165.2e12
+    assert peak_flops("NVIDIA L40S", "bfloat16") == 362e12
+    assert peak_flops("NVIDIA L4", "bfloat16") == 121e12
+    assert peak_flops("Tesla V100-PCIE-32GB", "float16") == 112e12
+    assert peak_flops("NVIDIA GB200", "bfloat16") == 2500e12
+    assert peak_flops("NVIDIA A1000", "bfloat16") is None
+    assert peak_flops("NVIDIA H200", "int8") is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")
+def test_on_a_gpu_the_peak_is_known_and_not_passed(tmp_path):
+    callbacks = [ThroughputCallback(), MemoryCallback()]
+    for entry in training_logs(trained(tmp_path, callbacks, use_cpu=False, bf16=True)):
+        assert 0 < entry["device_memory_peak_gib"] < 10
+        if peak_flops(torch.cuda.get_device_name(), "bfloat16") is not None:
+            assert 0 < entry["mfu"] <= 1
+
+
+def test_operations_can_be_given_or_be_the_models_own_estimate(tmp_path):
+    class Estimates(LanguageModel):
+        def num_parameters(self, exclude_embeddings=False):
+            return 1000
+
+    for entry in training_logs(trained(tmp_path, [ThroughputCallback(flops=7e6)])):
+        assert entry["flops_per_second"] == pytest.approx(7e6 * entry["samples_per_second"], rel=1e-3)
+    for entry in training_logs(trained(tmp_path, [ThroughputCallback(flops="model")], model=Estimates())):
+        assert entry["flops_per_second"] == pytest.approx(6000 * entry["tokens_per_second"], rel=1e-3)
+    for flops in (None, "model"):  # this model has no estimate
+        assert not any("flops_per_second" in e for e in training_logs(trained(tmp_path, [ThroughputCallback(flops)])))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"flops": "counted"}, "'count', 'model'"),
+        ({"flops": -1.0}, "flops is -1.0"),
+        ({"flops": True}, "flops is True"),
+        ({"peak_flops": 0}, "number of FLOP/s"),
+        ({"peak_flops": "312e12"}, "number of FLOP/s"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        ThroughputCallback(**wrong)

@@ -1,0 +1,151 @@
+"""Stopping when the time is up."""
+
+import logging
+import time
+from datetime import timedelta
+
+import pytest
+from small_training import make_trainer, same, trained, training_logs, weights
+
+from lightrainer import TrainerCallback
+from lightrainer.callbacks import TimeLimitCallback
+from lightrainer.callbacks.time_limit import seconds_of
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [
+        (7200, 7200),
+        (0.5, 0.5),
+        (timedelta(hours=2), 7200),
+        ("2h", 7200),
+        ("2 hours", 7200),
+        ("1h30m", 5400),
+        ("1h 30 min", 5400),
+        ("1.5h", 5400),
+        ("90min", 5400),
+        ("45s", 45),
+        ("1d 2h", 93600),
+        ("1:30:00", 5400),
+        ("45:00", 2700),
+        ("1-12:00:00", 129600),
+        ("7200", 7200),
+        (" 2H ", 7200),
+    ],
+)
+def test_a_time_is_read_as_people_write_it(limit, seconds):
+    assert seconds_of(limit) == seconds
+
+
+@pytest.mark.parametrize(
+    "limit", ["", "soon", "10ms", "2 weeks", "h", "-2h", 0, -1, "0", float("nan"), float("inf"), "1:2:3:4", "2h later"]
+)
+def test_what_is_no_time_is_refused_with_examples(limit):
+    with pytest.raises(ValueError, match=r"For example 7200, .*'1:30:00'"):
+        TimeLimitCallback(limit)
+
+
+@pytest.mark.parametrize("limit", [None, True, [2], b"2h"])
+def test_other_types_are_refused(limit):
+    with pytest.raises(TypeError, match="give seconds, a timedelta, or a text"):
+        TimeLimitCallback(limit)
+
+
+class Clock(TrainerCallback):
+    """Lets ten minutes pass in each step, by a clock of its own."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1e6
+        monkeypatch.setattr("lightrainer.callbacks.time_limit.time.monotonic", lambda: self.now)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.now += 600
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def history(trainer):
+    clocks = ("runtime", "per_second")
+    return [{k: v for k, v in e.items() if not k.endswith(clocks)} for e in training_logs(trainer)]
+
+
+def test_it_stops_and_saves_and_a_resumed_training_ends_with_the_same_bits(tmp_path, clock, caplog):
+    """50 minutes are 5 steps."""
+    limit = TimeLimitCallback("50min")
+    with caplog.at_level(logging.WARNING):
+        stopped = trained(tmp_path, [clock, limit])
+    assert stopped.state.global_step == 5
+    assert limit.stopped
+    assert "The time limit of 50:00 is reached: training stops at step 5 of 16, with a checkpoint" in caplog.text
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-5"]
+    resumed, whole = trained(tmp_path, resume=True), trained(tmp_path / "whole")
+    assert same(weights(resumed), weights(whole))
+    assert history(resumed) == history(whole)
+
+
+def test_what_is_due_at_the_end_of_an_epoch_is_done_first(tmp_path, clock):
+    """Also where it is evaluated and saved by epochs; after a stop in mid-epoch nothing is."""
+    changes = {"eval_strategy": "epoch", "save_strategy": "epoch", "logging_strategy": "epoch"}
+    at_end = trained(tmp_path / "end", [clock, TimeLimitCallback("80min")], **changes)
+    assert [set(entry) & {"loss", "eval_loss"} for entry in at_end.state.log_history[:2]] == [{"loss"}, {"eval_loss"}]
+    assert [path.name for path in (tmp_path / "end").glob("checkpoint-*")] == ["checkpoint-8"]
+    inside = trained(tmp_path / "inside", [clock, TimeLimitCallback("30min")], **changes)
+    assert [set(entry) & {"loss", "eval_loss"} for entry in inside.state.log_history] == [set()]
+    assert [path.name for path in (tmp_path / "inside").glob("checkpoint-*")] == ["checkpoint-3"]
+    resumed = trained(tmp_path / "inside", resume=True, **changes)
+    assert same(weights(resumed), weights(trained(tmp_path / "whole", **changes)))
+
+
+@pytest.mark.parametrize("over_all_runs", [True, False])
+def test_the_time_of_earlier_runs_counts_if_asked_for(tmp_path, clock, over_all_runs):
+    changes = {"save_strategy": "steps", "save_steps": 4}
+    trained(tmp_path, [clock, TimeLimitCallback("2h", over_all_runs=over_all_runs)], **changes)
+    again = TimeLimitCallback("2h", over_all_runs=over_all_runs)
+    trainer = trained(tmp_path, [clock, again], resume=str(tmp_path / "checkpoint-8"), **changes)
+    assert trainer.state.global_step == (12 if over_all_runs else 16)
+    assert again.elapsed == (7200 if over_all_runs else 4800)
+
+
+def test_it_need_not_save(tmp_path, clock):
+    trainer = trained(tmp_path, [clock, TimeLimitCallback(1800, save=False)])
+    assert trainer.state.global_step == 3
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_the_checkpoint_is_there_and_complete_whatever_else_is_said_of_checkpoints(tmp_path, clock):
+    """`save_only_model`, `save_strategy="best"` and `save_total_limit=1` do not take away what to go on from."""
+    changes = {
+        "save_only_model": True,
+        "save_strategy": "best",
+        "metric_for_best_model": "loss",
+        "greater_is_better": True,  # so the first evaluation stays the best
+        "load_best_model_at_end": True,
+        "save_total_limit": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+    }
+    trained(tmp_path, [clock, TimeLimitCallback("1h")], **changes)
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-6"}
+    assert (tmp_path / "checkpoint-6" / "optimizer.pt").exists()
+    assert not (tmp_path / "checkpoint-2" / "optimizer.pt").exists()
+
+
+def test_a_second_training_has_the_whole_time_again(tmp_path, clock):
+    trainer = make_trainer(tmp_path, [clock, TimeLimitCallback("50min", over_all_runs=True)])
+    for _ in range(2):
+        trainer.train()
+        assert trainer.state.global_step == 5
+
+
+def test_a_real_clock_stops_too(tmp_path):
+    class Slow(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            time.sleep(0.02)
+
+    started = time.monotonic()
+    trainer = trained(tmp_path, [Slow(), TimeLimitCallback(0.2)], num_train_epochs=1000)
+    assert trainer.state.global_step < 20
+    assert time.monotonic() - started < 10

@@ -1,0 +1,68 @@
+"""Callbacks in two processes: one whose time is up stops both; measurements and the average are those of both."""
+
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+SCRIPT = Path(__file__).with_name("time_limit_script.py")
+SECONDS = 120  # a run takes about ten
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("time_limit")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
+    command += ["--rdzv-endpoint=localhost:0", str(SCRIPT), str(folder)]
+    log = folder / "log.txt"
+    with log.open("w") as stream:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        process = subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT)
+        try:
+            code = process.wait(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.kill()
+            pytest.fail(f"two ranks were not done after {SECONDS} s\n{log.read_text()[-4000:]}")
+    assert code == 0, log.read_text()[-6000:]
+    return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)], log.read_text()
+
+
+def test_both_stop_at_the_same_step_though_only_one_clock_says_so(run):
+    folder, ranks, said = run
+    steps = {rank["step"] for rank in ranks}
+    assert len(steps) == 1
+    (step,) = steps
+    assert 0 < step < ranks[0]["max_steps"]
+    assert all(rank["stopped"] for rank in ranks)
+    assert [path.name for path in (folder / "stopped").glob("checkpoint-*")] == [f"checkpoint-{step}"]
+    assert said.count("The time limit of") == 1  # said once, by the first process
+
+
+def test_the_average_is_the_same_in_both_and_goes_on_exactly(run):
+    _, ranks, _ = run
+    assert ranks[0]["average"] == ranks[1]["average"] == ranks[0]["whole_average"]
+    assert ranks[0]["weights"] == ranks[0]["average"]
+
+
+def test_measurements_are_those_of_all_processes(run):
+    """Samples of both; the norms of the layers add up to that of all, which is the same in both."""
+    folder, ranks, _ = run
+    for rank in ranks:
+        for entry in rank["logs"]:
+            layers = [value for name, value in entry.items() if name.startswith("grad_norm/")]
+            assert math.sqrt(sum(value**2 for value in layers)) == pytest.approx(entry["grad_norm"], rel=1e-4)
+            assert entry["samples_per_second"] == pytest.approx(8 * entry["steps_per_second"], rel=1e-4)
+            assert entry["flops_per_second"] == pytest.approx(
+                # the gradient with regard to the inputs is not needed
+                (2 * 2 * 8 * 16 + 3 * 2 * 16 * 3) * entry["samples_per_second"],
+                rel=1e-2,
+            )
+    assert (folder / "whole" / "report.html").exists()
