@@ -44,6 +44,10 @@ class TrainerCallback:
     `on_epoch_end`; `on_train_end`. A step: `on_step_begin`, `on_substep_end` after each micro-batch but the last,
     `on_pre_optimizer_step`, `on_optimizer_step`, `on_step_end`. After `on_step_end` and `on_epoch_end` the switches
     are looked at, which gives `on_log`, `on_evaluate` and `on_save`, in this order.
+
+    Beyond the reference: a class that changes `logs` in `on_log` may say `adds_to_logs = True`, and is then called
+    before those that only read them. One that has `state_dict()` and `load_state_dict(state_dict)`, of tensors and
+    plain values, finds its state again when a training goes on from a checkpoint.
     """
 
     def on_init_end(

@@ -6,20 +6,21 @@ import logging
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
+from ._idle import is_empty
 from .base import EVENTS, TrainerCallback
 from .flow import DefaultFlowCallback
 from .state import TrainerControl, TrainerState
 
 logger = logging.getLogger(__name__)
 
-_DO_NOTHING = {event: getattr(TrainerCallback, event) for event in EVENTS}
-_OWN_EVENT = object()
+_EVENTS = frozenset(EVENTS)
 
 
 class CallbackHandler(TrainerCallback):
-    """As `transformers.CallbackHandler`, but an event that a callback does not override is not called.
+    """As `transformers.CallbackHandler`, but an event that a callback does not override or leaves empty is not called.
 
     Args:
         callbacks: instances, or classes that can be constructed without arguments. An object that is no
@@ -30,7 +31,8 @@ class CallbackHandler(TrainerCallback):
         lr_scheduler: may be `None` until training begins.
 
     All of these are attributes that can be replaced at any time, as are `train_dataloader` and `eval_dataloader`;
-    callbacks may also be appended to `callbacks`. Every event passes through `call_event`.
+    callbacks may also be appended to `callbacks`. Every event passes through `call_event`. The methods in `unlisted`,
+    by event, belong to the Trainer itself, and are called after the callbacks.
     """
 
     def __init__(
@@ -42,6 +44,8 @@ class CallbackHandler(TrainerCallback):
         lr_scheduler: Any,
     ) -> None:
         self.callbacks: list[Any] = []
+        self._idle: dict[Any, bool] = {None: False}
+        self.unlisted: dict[str, Any] = {}
         for callback in callbacks:
             self.add_callback(callback)
         self.model = model
@@ -73,7 +77,9 @@ class CallbackHandler(TrainerCallback):
                 type(added).__name__,
                 self._names(),
             )
-        self.callbacks.append(added)
+        self._make_way_for(added)
+        place = self._first_reader_of_logs() if getattr(added, "adds_to_logs", False) else len(self.callbacks)
+        self.callbacks.insert(place, added)
 
     def pop_callback(self, callback: Any) -> Any | None:
         """Take a callback out and return it; `None` if it is not there.
@@ -114,33 +120,41 @@ class CallbackHandler(TrainerCallback):
             AttributeError: neither is `event` one of the events nor does any callback define it.
             TypeError: a callback returned something other than a control or `None`.
         """
-        do_nothing = _DO_NOTHING.get(event, _OWN_EVENT)
-        if do_nothing is _OWN_EVENT:
+        if event not in _EVENTS:
             self._check_is_defined(event)
-        callbacks = self.callbacks
-        index = 0
-        while index < len(callbacks):
-            callback = callbacks[index]
-            method = getattr(callback, event, None)
-            if method is None or getattr(method, "__func__", None) is do_nothing:
-                index += 1
-                continue
-            returned = method(
-                args,
-                state,
-                control,
-                model=self.model,
-                processing_class=self.processing_class,
-                optimizer=self.optimizer,
-                lr_scheduler=self.lr_scheduler,
-                train_dataloader=self.train_dataloader,
-                eval_dataloader=self.eval_dataloader,
-                **kwargs,
-            )
-            if returned is not None:
-                control = _checked_control(returned, callback, event)
-            index = _index_after(callback, index, callbacks)
-        return control
+        callbacks, idle, start = self.callbacks, self._idle, 0
+        while True:
+            for index, callback in enumerate(islice(callbacks, start, None), start):
+                method = getattr(callback, event, None)
+                function = getattr(method, "__func__", None)
+                skipped = idle.get(function)
+                if skipped is None:
+                    skipped = idle[function] = is_empty(function)
+                if skipped or method is None:
+                    continue
+                if kwargs:
+                    returned = self._call(method, args, state, control, kwargs)
+                else:  # at every step: written out, as joining two sets of keywords takes half as long again
+                    returned = method(
+                        args,
+                        state,
+                        control,
+                        model=self.model,
+                        processing_class=self.processing_class,
+                        optimizer=self.optimizer,
+                        lr_scheduler=self.lr_scheduler,
+                        train_dataloader=self.train_dataloader,
+                        eval_dataloader=self.eval_dataloader,
+                    )
+                if returned is not None:
+                    control = _checked_control(returned, callback, event)
+                if index >= len(callbacks) or callbacks[index] is not callback:  # it has changed the list
+                    start = _index_after(callback, index, callbacks)
+                    break
+            else:
+                if event in self.unlisted:
+                    self.unlisted[event](args, state, control)
+                return control
 
     def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         """Pass the event on."""
@@ -224,8 +238,37 @@ class CallbackHandler(TrainerCallback):
         """Pass the event on."""
         return self.call_event("on_push_begin", args, state, control, **kwargs)
 
+    def _call(self, method: Any, args: Any, state: TrainerState, control: TrainerControl, further: Any) -> Any:
+        return method(
+            args,
+            state,
+            control,
+            model=self.model,
+            processing_class=self.processing_class,
+            optimizer=self.optimizer,
+            lr_scheduler=self.lr_scheduler,
+            train_dataloader=self.train_dataloader,
+            eval_dataloader=self.eval_dataloader,
+            **further,
+        )
+
     def _names(self) -> str:
         return ", ".join(type(cb).__name__ for cb in self.callbacks) or "none"
+
+    def _make_way_for(self, added: Any) -> None:
+        """Take out the bars that were there, if one comes that says it stands in for them."""
+        replaced = getattr(added, "takes_place_of", None)
+        if replaced is not None:
+            self.callbacks[:] = [present for present in self.callbacks if not isinstance(present, replaced)]
+
+    def _first_reader_of_logs(self) -> int:
+        """The place before everybody who reads the logs, for one that adds to them."""
+        for index, present in enumerate(self.callbacks):
+            function = getattr(getattr(present, "on_log", None), "__func__", None)
+            reads = function is not None and function is not TrainerCallback.on_log
+            if reads and not getattr(present, "adds_to_logs", False):
+                return index
+        return len(self.callbacks)
 
     def _find(self, callback: Any) -> int | None:
         """Return the index of the first callback of this class, or of this instance."""

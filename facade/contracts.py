@@ -38,6 +38,8 @@ class Host(Protocol):
 
     def _counted_parameters(self) -> int: ...
 
+    def _log_for_lightning(self, metrics: dict[str, Any]) -> None: ...
+
 
 class EvaluationHost(Host, Protocol):
     """What happens to a batch of an evaluation."""
@@ -94,9 +96,13 @@ class TrainingHost(Host, Protocol):
 
     def _load_scaler(self, checkpoint: str | None) -> None: ...
 
+    def _load_lightning_callbacks(self, checkpoint: str) -> None: ...
+
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
     ) -> dict[str, float]: ...
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool: ...
 
     def _maybe_log_save_evaluate(
         self,

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ..lightning_modules import engine
+from ..lightning_modules import engine, models
 from ..lightning_modules._lightning import Trainer as LightningTrainer
 from ..lightning_modules.driven import DrivenModule, ShardedModule
+from ..lightning_modules.forwarding import ForwardingLogger
 from ..lightning_modules.precision import casting
 from ..lightning_modules.sharding import is_sharded
-from . import models
 from .contracts import Host
 from .evaluation import Evaluation
+from .lightning_callbacks import check_training
 from .sizes import has_length
 
 if TYPE_CHECKING:
     from ..lightning_modules.windows import WindowLoader
     from .run import TrainingRun
+
+
+# Lightning evaluates nothing by itself. To its callbacks the interval, which is that of no epoch, says that evaluations
+# may come at any time, so that those which watch a metric look at it then, and not at the end of the epoch.
+_OWN_EVALUATIONS: dict[str, Any] = {
+    "limit_val_batches": 0,
+    "check_val_every_n_epoch": None,
+    "val_check_interval": sys.maxsize,
+}
 
 
 class EvaluationDriver:
@@ -50,7 +61,8 @@ def build_lightning_trainer(host: Host, **kwargs: Any) -> LightningTrainer:
         **host.plan.trainer_kwargs(),
         plugins=[_precision(host)],
         callbacks=list(callbacks),
-        logger=False,
+        logger=ForwardingLogger(host._log_for_lightning, host.plan.default_root_dir) if callbacks else False,
+        log_every_n_steps=1,  # Lightning warns if it is more than there are; a training sets it when it begins
         enable_checkpointing=_any_of(callbacks, "Checkpoint"),
         enable_progress_bar=_any_of(callbacks, "ProgressBar"),
         enable_model_summary=_any_of(callbacks, "ModelSummary"),
@@ -73,13 +85,17 @@ def run_fit(run: TrainingRun, windows: WindowLoader, *, max_epochs: int) -> None
         max_epochs: passes over it, -1 for no limit.
     """
     trainer = run.trainer
+    distributes = trainer.plan.strategy.distributes
+    check_training(trainer._lightning_callbacks, trainer.model, sharded=distributes)
     module = _module(trainer, run)
     with engine.quiet(_is_quiet()):
-        lightning_trainer = build_lightning_trainer(trainer, max_epochs=max_epochs, limit_val_batches=0)
+        lightning_trainer = build_lightning_trainer(trainer, max_epochs=max_epochs, **_OWN_EVALUATIONS)
     run.attach(lightning_trainer, module)
     try:
         with engine.quiet(_is_quiet()), engine.interruptible(), _bound(trainer, lightning_trainer, module):
             lightning_trainer.fit(module, engine.combined(windows, training=True), val_dataloaders=[])
+            if not run.begun:  # a callback such as Timer has stopped it before its first step
+                run.skip()
     finally:
         engine.release(lightning_trainer)
 

@@ -13,10 +13,12 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..lightning_modules import engine
+from ..lightning_modules.models import accepted_arguments, to_call
 from ..lightning_modules.out_of_memory import MemoryPact, explained
 from ..lightning_modules.sharding import is_sharded, unsynchronised
 from .memory_advice import advice_for_training
-from .models import accepted_arguments, to_call
+from .redoing import EvaluationRedoing
+from .replaced_schedule import ReplacedSchedule
 from .running_loss import RunningLoss
 
 if TYPE_CHECKING:
@@ -73,9 +75,13 @@ class TrainingRun:
         self.records_graph = bool(trainer.args.ddp_static_graph)  # DDP does that in the first pass, as it exchanges
         self.evaluation: Evaluation | None = None
         self.evaluated_last = False
+        self.redoing = EvaluationRedoing(self)
+        self.schedule = ReplacedSchedule()
+        self._stopped_before_step = False
+        self.begun = False
         self.model: nn.Module = trainer.model
         self.sharded = False
-        self._ddp: Any = None
+        self.ddp: Any = None
         self.lightning_trainer: LightningTrainer
         self.module: DrivenModule
 
@@ -125,6 +131,11 @@ class TrainingRun:
         """Whether a callback wants the epoch, or the training, to end."""
         return self.trainer.control.should_epoch_stop or self.trainer.control.should_training_stop
 
+    def set_up(self) -> None:
+        """See `Driver.set_up`."""
+        if self.checkpoint is not None:
+            self.trainer._load_lightning_callbacks(self.checkpoint)
+
     def optimizers(self) -> tuple[Any, Any]:
         """See `Driver.optimizers`."""
         trainer = self.trainer
@@ -136,6 +147,7 @@ class TrainingRun:
     def train_begin(self) -> None:
         """See `Driver.train_begin`."""
         trainer, handler = self.trainer, self.trainer.callback_handler
+        self.begun = True
         trainer._load_optimizer_and_scheduler(self.checkpoint)
         trainer._load_scaler(self.checkpoint)
         trainer.model.zero_grad()
@@ -153,20 +165,27 @@ class TrainingRun:
         self.epoch_ended = False
         self.model = to_call(trainer.model, trainer.model_wrapped)
         self.sharded = is_sharded(self.model)
+        by_steps = trainer.args.logging_strategy == "steps"
+        every = int(trainer.state.logging_steps) if by_steps else 0
+        self.lightning_trainer.log_every_n_steps = every  # type: ignore[attr-defined]  # set by a connector
+        self.schedule.look(self.lightning_trainer, trainer.lr_scheduler)
         self._take_optimizer_step = engine.stepper(self.lightning_trainer, self.module.optimizers())
         self.grad_norm, self.learning_rate = self.of_last_step if self.windows.is_at_end else (None, None)
         wrapper: Any = self.lightning_trainer.strategy.model
-        self._ddp = wrapper if hasattr(wrapper, "require_forward_param_sync") else None
+        self.ddp = wrapper if hasattr(wrapper, "require_forward_param_sync") else None
         if trainer.state.global_step >= self.length.max_steps:  # only the end of the epoch is left
             trainer.control.should_training_stop = True
         trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
 
-    def step_begin(self, window: Window) -> None:
+    def step_begin(self, window: Window) -> int | None:
         """See `Driver.step_begin`."""
         trainer = self.trainer
+        if self._stopped_before_step:  # this window had been read already
+            self.windows.done -= 1
+            return -1
         self.seen_in_epoch += 1
-        if self._ddp is not None:  # Lightning's manual optimization turns it off: buffers come from the first process
-            self._ddp.require_forward_param_sync = True
+        if self.ddp is not None:  # Lightning's manual optimization turns it off: buffers come from the first process
+            self.ddp.require_forward_param_sync = True
         trainer.control = trainer.callback_handler.on_step_begin(trainer.args, trainer.state, trainer.control)
 
     def step(self, window: Window) -> torch.Tensor | None:
@@ -217,6 +236,7 @@ class TrainingRun:
                 trainer.state.max_steps,
             )
             trainer.control.should_training_stop = True
+        self.schedule.epoch_ended()
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
         self.epoch_ended = True
         self._log_save_evaluate()
@@ -247,6 +267,13 @@ class TrainingRun:
             self.evaluation = outer
         self.evaluated_last = True
 
+    def stop_before_step(self) -> None:
+        """End the epoch here, although a window may have been read that nobody has seen yet."""
+        self._stopped_before_step = True
+        self.windows.stop()
+        if self.trainer.control.should_training_stop:
+            self.lightning_trainer.should_stop = True
+
     def _micro_step(self, inputs: Any, items: Any) -> torch.Tensor:
         trainer = self.trainer
         known = accepted_arguments(trainer.training_step, num_items_in_batch=items)
@@ -269,14 +296,22 @@ class TrainingRun:
             if self.pact is not None:
                 self.pact.settle()
         trainer.control = handler.on_optimizer_step(args, trainer.state, trainer.control)
-        self.learning_rate = trainer._get_learning_rate()
-        skipped = trainer.accelerator.optimizer_step_was_skipped  # the rate should not change
-        if trainer.lr_scheduler is not None and not skipped and not isinstance(trainer.lr_scheduler, ReduceLROnPlateau):
-            trainer.lr_scheduler.step()
+        self._step_schedule()
         model.zero_grad()
         trainer.state.global_step += 1
         trainer.state.epoch = self._epochs_done()
         self.stepped = True
+
+    def _step_schedule(self) -> None:
+        trainer, own = self.trainer, self.trainer.lr_scheduler
+        if self.schedule.config is not None:
+            self.learning_rate = self.schedule.learning_rate
+            self.schedule.step_ended()
+            return
+        self.learning_rate = trainer._get_learning_rate()
+        skipped = trainer.accelerator.optimizer_step_was_skipped  # the rate should not change
+        if own is not None and not skipped and not isinstance(own, ReduceLROnPlateau):
+            own.step()
 
     def _attempt(self, work: Any) -> Any:
         """Do what takes much memory, and with a pact keep an error until all processes can hear of it."""

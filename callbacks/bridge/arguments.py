@@ -1,0 +1,204 @@
+"""What callbacks read as `args` where there are no training arguments: Lightning's settings under documented names."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from .names import as_metric_for_best_model
+
+
+def _epochs(trainer: Any) -> float:
+    return trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else 0
+
+
+def _batch_size(loader: Any) -> int | None:
+    return getattr(loader, "batch_size", None)
+
+
+def _only(loaders: Any) -> Any:
+    return loaders[0] if isinstance(loaders, (list, tuple)) and len(loaders) == 1 else loaders
+
+
+def _learning_rate(trainer: Any) -> float | None:
+    if not trainer.optimizers:
+        return None
+    group = trainer.optimizers[0].param_groups[0]
+    return float(group.get("initial_lr", group["lr"]))
+
+
+def _precision(name: str) -> Callable[[Any], bool]:
+    return lambda trainer: str(trainer.precision).startswith(name)
+
+
+OF_THE_TRAINER: dict[str, Callable[[Any], Any]] = {
+    "max_steps": lambda trainer: trainer.max_steps,
+    "num_train_epochs": _epochs,
+    "gradient_accumulation_steps": lambda trainer: trainer.accumulate_grad_batches,
+    "max_grad_norm": lambda trainer: trainer.gradient_clip_val or 0.0,
+    "learning_rate": _learning_rate,
+    "per_device_train_batch_size": lambda trainer: _batch_size(trainer.train_dataloader),
+    "train_batch_size": lambda trainer: _batch_size(trainer.train_dataloader),
+    "per_device_eval_batch_size": lambda trainer: _batch_size(_only(trainer.val_dataloaders)),
+    "eval_batch_size": lambda trainer: _batch_size(_only(trainer.val_dataloaders)),
+    "world_size": lambda trainer: trainer.world_size,
+    "process_index": lambda trainer: trainer.global_rank,
+    "local_process_index": lambda trainer: trainer.local_rank,
+    "should_log": lambda trainer: trainer.is_global_zero,
+    "should_save": lambda trainer: trainer.is_global_zero,
+    "device": lambda trainer: trainer.strategy.root_device,
+    "fp16": _precision("16"),
+    "bf16": _precision("bf16"),
+    "resume_from_checkpoint": lambda trainer: trainer.ckpt_path,
+}
+"""Settings that are the Lightning Trainer's alone."""
+
+
+def _output_dir(trainer: Any) -> str:
+    checkpoint = trainer.checkpoint_callback
+    return str(getattr(checkpoint, "dirpath", None) or trainer.default_root_dir)
+
+
+def _eval_strategy(trainer: Any) -> str:
+    if not trainer.enable_validation:
+        return "no"
+    return "epoch" if trainer.val_check_interval == 1.0 and trainer.check_val_every_n_epoch else "steps"
+
+
+def _monitor(trainer: Any) -> Any:
+    watching = (trainer.checkpoint_callback, trainer.early_stopping_callback)
+    return next((one for one in watching if getattr(one, "monitor", None)), None)
+
+
+def _metric(trainer: Any) -> str | None:
+    return as_metric_for_best_model(getattr(_monitor(trainer), "monitor", None))
+
+
+def _eval_steps(trainer: Any) -> int | None:
+    interval = trainer.val_check_interval
+    return interval if isinstance(interval, int) else None
+
+
+SETTINGS: dict[str, Any] = {
+    "output_dir": _output_dir,
+    "logging_dir": lambda trainer: None,
+    "logging_strategy": lambda trainer: "steps" if trainer.log_every_n_steps else "no",
+    "logging_steps": lambda trainer: trainer.log_every_n_steps,
+    "logging_first_step": lambda trainer: False,
+    "eval_strategy": _eval_strategy,
+    "eval_steps": _eval_steps,
+    "eval_delay": lambda trainer: 0,
+    "save_strategy": lambda trainer: "epoch" if trainer.checkpoint_callbacks else "no",
+    "save_steps": lambda trainer: 500,
+    "save_total_limit": lambda trainer: None,
+    "metric_for_best_model": _metric,
+    "greater_is_better": lambda trainer: None,
+    "load_best_model_at_end": lambda trainer: False,
+    "run_name": lambda trainer: None,
+    "project": lambda trainer: "huggingface",
+    "trackio_space_id": lambda trainer: None,
+    "trackio_bucket_id": lambda trainer: None,
+    "report_to": lambda trainer: [],
+    "hub_private_repo": lambda trainer: None,
+    "push_to_hub": lambda trainer: False,
+    "hub_model_id": lambda trainer: None,
+    "disable_tqdm": lambda trainer: False,
+    "include_num_input_tokens_seen": lambda trainer: "no",
+    "seed": lambda trainer: int(os.environ.get("PL_GLOBAL_SEED", 42)),
+}
+"""Settings that may be given to the bridge, and what they are otherwise."""
+
+
+class BridgeArguments:
+    """As `transformers.TrainingArguments` for callbacks that read them: documented names, to read only.
+
+    What Lightning has a setting for comes from its Trainer at the moment of asking; the rest is given to the bridge.
+
+    Args:
+        given: settings of the bridge's user; see `SETTINGS`.
+
+    Raises:
+        TypeError: a setting is the Lightning Trainer's, or there is none of that name.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        for name in given:
+            if name not in SETTINGS:
+                raise TypeError(_refusal(name))
+        if given.get("metric_for_best_model"):
+            given["metric_for_best_model"] = as_metric_for_best_model(given["metric_for_best_model"])
+        object.__setattr__(self, "given", given)
+        object.__setattr__(self, "trainer", None)
+
+    def of(self, trainer: Any) -> BridgeArguments:
+        """Read from this Lightning Trainer from now on; returns itself."""
+        object.__setattr__(self, "trainer", trainer)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("given", "trainer"):
+            raise AttributeError(name)
+        if name in self.given:
+            return self.given[name]
+        read = SETTINGS.get(name) or OF_THE_TRAINER.get(name)
+        if read is None:
+            raise AttributeError(
+                f"The args of a LightningBridge have no {name!r}.{_hint(name)} They are: "
+                f"{', '.join(sorted(SETTINGS | OF_THE_TRAINER))}."
+            )
+        if name == "greater_is_better":
+            return self._greater_is_better()
+        return None if self.trainer is None else read(self.trainer)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(
+            f"The args of a LightningBridge are a view of the Lightning Trainer's settings, so {name!r} cannot be set "
+            "there. Set it on the Trainer, or give it to the bridge."
+        )
+
+    def __dir__(self) -> list[str]:
+        return sorted([*super().__dir__(), *SETTINGS, *OF_THE_TRAINER])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `transformers.TrainingArguments.to_dict`: all settings, devices as text."""
+        values = {name: getattr(self, name) for name in [*SETTINGS, *OF_THE_TRAINER]}
+        return {name: value if _is_plain(value) else str(value) for name, value in values.items()}
+
+    def to_sanitized_dict(self) -> dict[str, Any]:
+        """As `transformers.TrainingArguments.to_sanitized_dict`: what hyperparameter tables take, the rest as text."""
+        values = self.to_dict()
+        return {name: v if isinstance(v, (bool, int, float, str)) else str(v) for name, v in values.items()}
+
+    def to_json_string(self) -> str:
+        """As `transformers.TrainingArguments.to_json_string`."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def _greater_is_better(self) -> bool | None:
+        name = self.metric_for_best_model
+        if name is None or self.trainer is None:
+            return None
+        monitor = _monitor(self.trainer)
+        if "metric_for_best_model" not in self.given and getattr(monitor, "mode", None) in ("min", "max"):
+            return monitor.mode == "max"
+        return not name.endswith("loss")
+
+
+def _refusal(name: str) -> str:
+    if name in OF_THE_TRAINER:
+        return f"LightningBridge({name}=...): this is a setting of the Lightning Trainer, so set it there."
+    return (
+        f"LightningBridge has no setting {name!r}.{_hint(name)} There are: {', '.join(sorted(SETTINGS))}; and what the "
+        "Lightning Trainer decides is taken from it."
+    )
+
+
+def _hint(name: str) -> str:
+    close = get_close_matches(name, [*SETTINGS, *OF_THE_TRAINER], n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str, list))

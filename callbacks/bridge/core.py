@@ -1,0 +1,245 @@
+"""What the hooks of the bridge are made of: the events, and what the control asks of Lightning."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ..handler import CallbackHandler
+from ..state import TrainerControl, TrainerState
+from .arguments import BridgeArguments
+from .flow import BridgeFlow
+from .interception import Interception, ValidationRequest
+from .names import as_training
+from .reports import Reports, epochs_done, planned_epochs, planned_steps
+from .saving import BridgeCheckpoints
+
+
+class BridgeCore:
+    """Handler, state and control of a `LightningBridge`, which has the same parameters, and all steps between hooks."""
+
+    def __init__(self, *callbacks: Any, model: Any = None, processing_class: Any = None, **settings: Any) -> None:
+        self.args = BridgeArguments(**settings)
+        self.state = TrainerState()
+        self.control = TrainerControl()
+        self._flow = BridgeFlow()
+        self.callback_handler = CallbackHandler([self._flow, *callbacks], model, processing_class, None, None)
+        self._model = model
+        self._known = False
+        self._loaded = False
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._reports = Reports()
+        self._checkpoints = BridgeCheckpoints()
+        self._interception = Interception()
+        self._validation = ValidationRequest()
+        self._fitting = self._in_epoch = self._in_step = False
+        self._batches_in_epoch = self._steps_before = self._evaluated_at = 0
+        self._awaits_pre_step = self._awaits_step = self._leaves_epoch = False
+        self._evaluation_started = 0.0
+
+    def _tell(self, event: str) -> None:
+        self.control = getattr(self.callback_handler, event)(self.args, self.state, self.control)
+
+    def _connect(self, trainer: Any, module: Any) -> None:
+        """Let events get what they are promised."""
+        self.args.of(trainer)
+        handler = self.callback_handler
+        handler.model = _model_of(module) if self._model is None else self._model
+        handler.optimizer = trainer.optimizers[0] if trainer.optimizers else None
+        configs = trainer.lr_scheduler_configs
+        handler.lr_scheduler = configs[0].scheduler if configs else None
+        handler.train_dataloader = trainer.train_dataloader
+        handler.eval_dataloader = _only(trainer.val_dataloaders)
+
+    def _take_up_plan(self, trainer: Any) -> None:
+        state = self.state
+        state.max_steps = planned_steps(trainer)
+        state.num_train_epochs = planned_epochs(trainer, state.max_steps)
+        state.compute_steps(self.args, state.max_steps)
+        if self.args.eval_steps is None:
+            state.eval_steps = state.logging_steps
+        state.train_batch_size = self.args.train_batch_size
+        state.global_step = trainer.global_step
+        state.is_local_process_zero, state.is_world_process_zero = trainer.local_rank == 0, trainer.is_global_zero
+        self._reports.last_logged = self._first_step = trainer.global_step
+
+    def _intercept(self, trainer: Any, module: Any) -> None:
+        self._interception.method(module, "on_train_batch_start", self._around_batch_start)
+        if module.automatic_optimization:
+            self._interception.method(module, "configure_gradient_clipping", self._around_clipping)
+        for optimizer in trainer.optimizers:
+            self._interception.steps(optimizer, self._stepped)
+
+    def _around_batch_start(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        """The module's answer -1 is how Lightning is told to leave an epoch."""
+        return -1 if self._leaves_epoch else original(*args, **kwargs)
+
+    def _around_clipping(self, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        original(optimizer, *args, **kwargs)
+        self._about_to_step(optimizer)
+
+    def _about_to_step(self, optimizer: Any) -> None:
+        self._awaits_pre_step = False
+        self.callback_handler.optimizer = getattr(optimizer, "optimizer", optimizer)
+        self._tell("on_pre_optimizer_step")
+
+    def _stepped(self, optimizer: Any) -> None:
+        if self._in_step:
+            self._awaits_step = False
+            self.callback_handler.optimizer = optimizer
+            self._reports.learning_rate = optimizer.param_groups[0]["lr"]
+            self._tell("on_optimizer_step")
+
+    def _end_step(self, trainer: Any, batch_idx: int) -> None:
+        self._tell_of_skipped_step(trainer)
+        self._in_step = False
+        self._count_steps(trainer, batch_idx)
+        self._flow.is_last = is_last_step(trainer)
+        self.control.should_training_stop = self.control.should_training_stop or trainer.should_stop
+        self._tell("on_step_end")
+        self._log_if_asked(trainer)
+        if not self._validation_is_asked(trainer) and self.control.should_save:
+            self._save(trainer)
+        self._obey_stop(trainer)
+
+    def _tell_of_skipped_step(self, trainer: Any) -> None:
+        """The scaler skipped it, or the optimizer cannot be listened to: the events come all the same."""
+        if self._awaits_pre_step:
+            self._tell("on_pre_optimizer_step")
+        if self._awaits_step:
+            self._stepped(self.callback_handler.optimizer or trainer.optimizers[0])
+
+    def _count_steps(self, trainer: Any, batch_idx: int) -> None:
+        state = self.state
+        at_once = trainer.global_step - self._steps_before
+        if state.global_step == self._first_step and at_once > 1 and trainer.max_steps == -1:
+            state.max_steps *= at_once  # several optimizers, each of whose steps Lightning counts
+        state.global_step = trainer.global_step
+        state.epoch = epochs_done(trainer, batch_idx + 1, state.max_steps)
+        self.callback_handler.optimizer = trainer.optimizers[0] if trainer.optimizers else None
+
+    def _epoch(self) -> dict[str, float]:
+        return {"epoch": self.state.epoch}
+
+    def _log_if_asked(self, trainer: Any) -> None:
+        if self.control.should_log and self.state.global_step > self._reports.last_logged:
+            new = as_training(self._reports.changed(trainer.callback_metrics))
+            self._log(new | as_training(self._reports.of_training(trainer)))
+            self._reports.last_logged = self.state.global_step
+
+    def _log_epoch(self, trainer: Any) -> None:
+        """What is known at the end of an epoch only, whether or not a log is due."""
+        metrics = self._reports.of_epoch(trainer.callback_metrics)
+        due = self.control.should_log and self.state.global_step > self._reports.last_logged
+        if due:
+            metrics |= as_training(self._reports.of_training(trainer))
+            self._reports.last_logged = self.state.global_step
+        if metrics:
+            self._log(metrics)
+
+    def _look_at_metrics(self, trainer: Any) -> None:
+        """After the last batch of an epoch: what is different at its end is the epoch's."""
+        if trainer.is_last_batch or trainer.should_stop or self.control.should_epoch_stop or is_last_step(trainer):
+            self._reports.changed(trainer.callback_metrics)
+
+    def _log(self, logs: dict[str, Any]) -> None:
+        logs |= self._epoch()
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
+
+    def _validation_is_asked(self, trainer: Any) -> bool:
+        """Whether Lightning will validate after this batch because a callback wants it."""
+        if not self.control.should_evaluate:
+            return False
+        self.control.should_evaluate = self._validation.make(trainer)
+        return self.control.should_evaluate
+
+    def _validate_now(self, trainer: Any) -> None:
+        """At the end of an epoch Lightning has no place for it any more, so its loop is run here."""
+        if self._evaluated_at == self.state.global_step or not self._validation.make(trainer):
+            self.control.should_evaluate = False
+            return
+        trainer.validating = True
+        try:
+            trainer.fit_loop.epoch_loop.val_loop.run()
+        finally:
+            trainer.training = True
+            self._validation.settle(trainer)
+
+    def _evaluation_begins(self, trainer: Any, loaders: Any) -> None:
+        if trainer.sanity_checking:
+            return
+        self._validation.settle(trainer)
+        self._catch_up()
+        self._reports.changed(trainer.callback_metrics)
+        self.callback_handler.eval_dataloader = _only(loaders)
+        self._evaluation_started = time.time()
+
+    def _predicted(self, metrics: dict[str, float]) -> None:
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
+
+    def _note_best(self, metrics: dict[str, float]) -> None:
+        value = metrics.get(self.args.metric_for_best_model or "")
+        if value is None or value != value:
+            return
+        best, greater = self.state.best_metric, self.args.greater_is_better
+        if best is None or (value > best if greater else value < best):
+            self.state.best_metric, self.state.best_global_step = value, self.state.global_step
+
+    def _note_best_checkpoint(self, trainer: Any) -> None:
+        path = getattr(trainer.checkpoint_callback, "best_model_path", None)
+        if path and self.state.best_model_checkpoint not in self._checkpoints.written:
+            self.state.best_model_checkpoint = str(path)
+
+    def _save(self, trainer: Any) -> None:
+        self.control.should_save = False  # before it is written, so that it is not asked for after a resumption
+        self._checkpoints.save(trainer, self.state, self.args)
+        self._tell("on_save")
+
+    def _catch_up(self) -> None:
+        """Tell of a checkpoint that another callback has written since the last hook."""
+        if self._checkpoints.was_written_by_another:
+            self._checkpoints.was_written_by_another = False
+            if self.args.trainer is not None:
+                self._note_best_checkpoint(self.args.trainer)
+            self._tell("on_save")
+
+    def _obey_stop(self, trainer: Any) -> None:
+        if self.control.should_training_stop and not is_last_step(trainer):
+            trainer.should_stop = True
+
+    def _agree_to_stop(self, trainer: Any) -> None:
+        """Each process has its own metrics where the module does not combine them; all stop where one does."""
+        if trainer.world_size > 1:
+            wanted = self.control.should_training_stop
+            self.control.should_training_stop = trainer.strategy.reduce_boolean_decision(wanted, all=False)
+
+    def _leave(self, trainer: Any) -> None:
+        self._validation.settle(trainer)
+        self._interception.end()
+        self._fitting = self._in_step = False
+
+
+def _model_of(module: Any) -> Any:
+    """The user's model: what the module has under that name, if nothing else in it is trained."""
+    from torch import nn
+
+    inner = getattr(module, "model", None)
+    if not isinstance(inner, nn.Module):
+        return module
+    own = {id(parameter) for parameter in inner.parameters()}
+    return inner if all(id(parameter) in own for parameter in module.parameters()) else module
+
+
+def _only(loaders: Any) -> Any:
+    """The one loader where there is just one."""
+    return loaders[0] if isinstance(loaders, (list, tuple)) and len(loaders) == 1 else loaders
+
+
+def is_last_step(trainer: Any) -> bool:
+    """Whether Lightning ends by itself after this step."""
+    by_steps = 0 < trainer.max_steps <= trainer.global_step
+    last_epoch = trainer.max_epochs is not None and 0 < trainer.max_epochs <= trainer.current_epoch + 1
+    return by_steps or (last_epoch and trainer.is_last_batch)

@@ -1,0 +1,117 @@
+"""What a training that Lightning leads has to report: losses, norms, and the metrics that were logged anew."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from .names import as_training
+
+_OF_STEPS = ("loss", "grad_norm", "learning_rate")
+_SHARDED = ("FSDPStrategy", "DeepSpeedStrategy", "XLAFSDPStrategy")
+
+
+class Reports:
+    """Collects on the device, so that nothing waits for it between two logs."""
+
+    def __init__(self) -> None:
+        self.started = time.time()
+        self.last_logged = 0
+        self.grad_norm: Any = None
+        self.learning_rate: Any = None
+        self._sums: list[Any] = [None, None]  # since the last log, and of the whole training
+        self._counts = [0, 0]
+        self._known: dict[str, Any] = {}
+        self._of_epochs: set[str] = set()
+
+    def add_loss(self, trainer: Any, module: Any, outputs: Any) -> None:
+        """Take in the loss of a micro-batch; Lightning has divided it by the number of those in a step."""
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if loss is None or not hasattr(loss, "detach"):
+            return
+        loss = loss.detach().float()
+        if module.automatic_optimization and trainer.accumulate_grad_batches > 1:
+            loss = loss * trainer.accumulate_grad_batches
+        for place in (0, 1):
+            self._sums[place] = loss if self._sums[place] is None else self._sums[place] + loss
+            self._counts[place] += 1
+
+    def note_norm(self, trainer: Any, module: Any) -> None:
+        """Norm of all gradients; none where a process has only a part of them."""
+        from torch.nn.utils import get_total_norm
+
+        if type(trainer.strategy).__name__ not in _SHARDED:
+            norm: Any = get_total_norm([p.grad for p in module.parameters() if p.grad is not None])
+            self.grad_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+    def of_training(self, trainer: Any) -> dict[str, Any]:
+        """Loss, norm and learning rate since the last log, under documented names."""
+        logs = {"loss": self._mean(trainer, 0), "grad_norm": self.grad_norm, "learning_rate": self.learning_rate}
+        self._sums[0], self._counts[0], self.grad_norm = None, 0, None
+        return {name: value for name, value in logs.items() if value is not None}
+
+    def at_the_end(self, trainer: Any, steps: int) -> dict[str, Any]:
+        """Time, speed and mean loss of the whole training."""
+        runtime = time.time() - self.started
+        logs = {"train_runtime": round(runtime, 4), "train_steps_per_second": round(steps / max(runtime, 1e-9), 3)}
+        loss = self._mean(trainer, 1)
+        return logs if loss is None else {**logs, "train_loss": loss.item()}
+
+    def changed(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """The metrics that were logged since the last call: Lightning keeps them all, and the old ones as they were."""
+        new = {name: value for name, value in metrics.items() if self._known.get(name) is not value}
+        self._known = dict(metrics)
+        return {name: value for name, value in new.items() if name not in self._of_epochs}
+
+    def of_epoch(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """The metrics that were logged for the whole epoch: those that are others than they were after its last batch.
+
+        `loss`, which is logged by steps, is `loss_epoch` there.
+        """
+        self._of_epochs |= {name for name, value in metrics.items() if not _is_same(self._known.get(name), value)}
+        self._known = dict(metrics)
+        found = as_training({name: value for name, value in metrics.items() if name in self._of_epochs})
+        return {f"{name}_epoch" if name in _OF_STEPS else name: value for name, value in found.items()}
+
+    def _mean(self, trainer: Any, place: int) -> Any:
+        if not self._counts[place]:
+            return None
+        mean = self._sums[place] / self._counts[place]
+        return trainer.strategy.reduce(mean, reduce_op="mean") if trainer.world_size > 1 else mean
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    """The same value, be it not a number; asked at the end of an epoch only, as it waits for the device."""
+    if old is None or new is old:
+        return new is old
+    left, right = float(old), float(new)
+    return left == right or (left != left and right != right)
+
+
+def planned_steps(trainer: Any) -> int:
+    """Optimizer steps of the whole training, 0 where nobody knows."""
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+    try:
+        steps = trainer.estimated_stepping_batches
+    except MisconfigurationException:  # the accumulation changes between epochs
+        steps = trainer.max_steps
+    return int(steps) if 0 < steps < math.inf else 0
+
+
+def planned_epochs(trainer: Any, max_steps: int) -> int:
+    """Passes over the data, the last of them perhaps in part; 0 where nobody knows."""
+    batches = trainer.num_training_batches
+    if max_steps and 0 < batches < math.inf:
+        return math.ceil(max_steps / math.ceil(batches / trainer.accumulate_grad_batches))
+    return max(trainer.max_epochs or 0, 0)
+
+
+def epochs_done(trainer: Any, batches_done: int, max_steps: int) -> float:
+    """Epochs with the fraction of the current one; of a stream, as in the Trainer API, the whole training is one."""
+    batches = trainer.num_training_batches
+    if not 0 < batches < math.inf:
+        batches = max_steps * trainer.accumulate_grad_batches
+    return trainer.current_epoch + (batches_done / batches if batches else 0.0)

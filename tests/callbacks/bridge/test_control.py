@@ -1,0 +1,353 @@
+"""What TrainerCallbacks ask for in their control is done by Lightning, and goes on after a resumption."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from plain import Automatic, Network, Recorder, TwoOptimizers, facade, fit, loader, make_trainer, points, raising
+from torch.utils.data import DataLoader, IterableDataset
+
+from lightrainer import (
+    EarlyStoppingCallback,
+    ExportableState,
+    LightningBridge,
+    LossCurveCallback,
+    LossModule,
+    PrinterCallback,
+    ProgressCallback,
+    TensorBoardCallback,
+    TrainerCallback,
+)
+from lightrainer.callbacks import EVENTS
+from lightrainer.lightning_modules import FolderCheckpointIO
+
+
+def steps_of(recorder, event):
+    return [int(line.split()[1]) for line in recorder.lines if line.startswith(f"{event} ")]
+
+
+@pytest.mark.parametrize("event", ["on_step_begin", "on_step_end", "on_evaluate", "on_epoch_end", "on_train_begin"])
+def test_should_training_stop(event):
+    recorder = Recorder()
+    step = {"on_step_begin": 3, "on_step_end": 4, "on_evaluate": 6, "on_epoch_end": 6, "on_train_begin": 0}[event]
+    _, trainer, _ = fit(recorder, raising(event, "should_training_stop", step))
+    assert trainer.global_step == {"on_step_begin": 4, "on_train_begin": 0}.get(event, step)
+    assert recorder.names()[-1] == "on_train_end"
+    assert recorder.names().count("on_train_end") == 1
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("event", ["on_step_begin", "on_substep_end", "on_step_end", "on_epoch_begin"])
+def test_should_epoch_stop(tmp_path, capsys, event, accumulation):
+    """The rest of the epoch is left out, its end is told, and the next begins: as under the facade."""
+    expected, actual, stop = Recorder(), Recorder(), raising(event, "should_epoch_stop", 1)
+    facade(tmp_path, expected, Network(), stop, num_train_epochs=3, gradient_accumulation_steps=accumulation)
+    module = LossModule(Network())
+    fit(stop, actual, module=module, accumulate_grad_batches=accumulation, limit_val_batches=0, max_epochs=3)
+    assert steps_of(actual, "on_epoch_end") == steps_of(expected, "on_epoch_end")
+    ended = len(actual.lines) if event == "on_substep_end" else 12  # the facade stops at the steps that it has planned
+    assert actual.names()[:ended] == expected.names()[:ended]
+
+
+def test_should_log():
+    recorder = Recorder()
+    fit(recorder, raising("on_step_end", "should_log", 2), log_every_n_steps=5, limit_val_batches=0)
+    assert steps_of(recorder, "on_log") == [2, 5, 10, 12]
+    losses = [given["logs"]["loss"] for given in recorder.given if "loss" in given.get("logs", {})]
+    assert len(losses) == 3
+
+
+def test_the_loss_is_the_mean_since_the_last_log():
+    every, third = Recorder(), Recorder()
+    for recorder, interval in ((every, 1), (third, 3)):
+        fit(recorder, log_every_n_steps=interval, limit_val_batches=0)
+    each, means = (
+        [given["logs"]["loss"] for given in recorder.given if "loss" in given.get("logs", {})]
+        for recorder in (every, third)
+    )
+    assert means == pytest.approx([sum(each[at : at + 3]) / 3 for at in range(0, 12, 3)])
+
+
+@pytest.mark.parametrize("event", ["on_step_end", "on_epoch_end"])
+def test_should_evaluate(event):
+    """Lightning validates at once, and by its own schedule as before."""
+    usual, recorder = Recorder(), Recorder()
+    fit(usual, max_epochs=3, check_val_every_n_epoch=3)
+    step = {"on_step_end": 4, "on_epoch_end": 6}[event]
+    _, trainer, _ = fit(recorder, raising(event, "should_evaluate", step), max_epochs=3, check_val_every_n_epoch=3)
+    assert steps_of(usual, "on_evaluate") == [18]
+    assert steps_of(recorder, "on_evaluate") == [step, 18]
+    assert trainer.val_check_batch == 6
+    assert trainer.check_val_every_n_epoch == 3
+    rest = [name for name in recorder.names() if name not in ("on_evaluate", "on_prediction_step", "on_log")]
+    assert rest == [name for name in usual.names() if name not in ("on_evaluate", "on_prediction_step", "on_log")]
+
+
+def test_an_evaluation_that_is_asked_for_changes_no_weight():
+    _, _, usual = fit(limit_val_batches=0)
+    _, _, evaluated = fit(raising("on_step_end", "should_evaluate"), raising("on_epoch_end", "should_evaluate"))
+    assert all(torch.equal(a, b) for a, b in zip(usual.parameters(), evaluated.parameters(), strict=True))
+
+
+def test_an_evaluation_that_cannot_be_is_said_once(caplog):
+    recorder = Recorder()
+    with caplog.at_level(logging.WARNING):
+        fit(recorder, raising("on_step_end", "should_evaluate"), module=TwoOptimizers())
+    assert steps_of(recorder, "on_evaluate") == []
+    assert caplog.text.count("no validation data or step") == 1
+
+
+@pytest.mark.parametrize("event", ["on_step_end", "on_evaluate", "on_epoch_end"])
+def test_should_save(tmp_path, event):
+    """A checkpoint of Lightning, from which the training goes on to the same weights."""
+    step = {"on_step_end": 4}.get(event, 6)
+    recorder = Recorder()
+    settings = {"output_dir": str(tmp_path / "out")}
+    _, _, whole = fit(recorder, raising(event, "should_save", step), bridge=settings)
+    assert steps_of(recorder, "on_save") == [step]
+    path = tmp_path / "out" / f"checkpoint-{step}.ckpt"
+    assert [one.name for one in (tmp_path / "out").iterdir()] == [path.name]
+    if event == "on_step_end":
+        return  # a plain loader does not go on in mid-epoch
+    _, trainer, module = fit(ckpt_path=path)
+    assert trainer.global_step == 12
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), module.parameters(), strict=True))
+
+
+def test_a_save_comes_after_the_evaluation_of_the_same_step(tmp_path):
+    recorder = Recorder()
+    both = [raising("on_step_end", flag, 2) for flag in ("should_save", "should_evaluate")]
+    fit(recorder, *both, bridge={"output_dir": str(tmp_path)}, max_steps=3)
+    names = recorder.names()
+    assert (
+        names.index("on_evaluate") < names.index("on_save") < names.index("on_step_begin", names.index("on_evaluate"))
+    )
+    assert names.count("on_save") == 1
+
+
+def test_only_so_many_checkpoints_are_kept_and_the_best(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2, "output_dir": str(tmp_path)}
+    bridge, _, _ = fit(
+        bridge={**settings, "metric_for_best_model": "val_loss", "eval_strategy": "steps", "eval_steps": 4}
+    )
+    best = bridge.state.best_model_checkpoint
+    assert bridge.state.best_global_step in (4, 6, 8, 12)
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-12.ckpt", Path(best).name} | (
+        {"checkpoint-10.ckpt"} if best.endswith("-12.ckpt") else set()
+    )
+
+
+def test_folders_in_the_documented_layout(tmp_path):
+    """With the plugin that writes them, `should_save` gives `checkpoint-N`, and it is gone on from."""
+    module = LossModule(Network())
+    bridge = LightningBridge(raising("on_step_end", "should_save", 6), output_dir=str(tmp_path))
+    make_trainer(bridge, plugins=[FolderCheckpointIO(module)], limit_val_batches=0).fit(module, loader(), loader(6))
+    assert (tmp_path / "checkpoint-6" / "model.safetensors").is_file()
+    again = LightningBridge(Recorder())
+    trainer = make_trainer(again, limit_val_batches=0)
+    trainer.fit(LossModule(Network()), loader(), loader(6), ckpt_path=tmp_path / "checkpoint-6")
+    assert again.state.global_step == 12
+    assert [entry["step"] for entry in again.state.log_history if "loss" in entry] == list(range(1, 13))
+
+
+@pytest.mark.parametrize(("when", "steps"), [("every_n_train_steps", [4, 8, 12]), ("every_n_epochs", [6, 12])])
+def test_a_model_checkpoint_is_heard(tmp_path, when, steps):
+    """Its files are `on_save` too, told once each, and the best is the state's."""
+    recorder = Recorder()
+    number = {"every_n_train_steps": 4, "every_n_epochs": 1}[when]
+    saving = ModelCheckpoint(dirpath=tmp_path / "own", save_top_k=-1, monitor="val_loss", **{when: number})
+    interval = 2 if when == "every_n_train_steps" else 1.0
+    options = {"callbacks": [saving], "enable_checkpointing": True, "val_check_interval": interval}
+    bridge, _, _ = fit(recorder, **options)
+    assert steps_of(recorder, "on_save") == steps
+    assert len(list((tmp_path / "own").iterdir())) == len(steps)
+    assert bridge.state.best_model_checkpoint == saving.best_model_path
+    assert bridge.args.metric_for_best_model == "eval_loss"
+    assert bridge.args.greater_is_better is False
+    assert bridge.args.output_dir == str(tmp_path / "own")
+
+
+class Counting(TrainerCallback, ExportableState):
+    """Its count is to go on in a resumed training."""
+
+    def __init__(self, start=0):
+        self.start = start
+        self.count = start
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.count += 1
+
+    def state(self):
+        return {"args": {"start": self.start}, "attributes": {"count": self.count}}
+
+
+def test_a_training_goes_on_from_a_checkpoint_of_lightning(tmp_path):
+    """State, history and stateful callbacks, in the very objects that were passed; the epoch in the middle too."""
+    first, second = Counting(), Counting()
+    whole, _, _ = fit(Counting(), bridge={"metric_for_best_model": "accuracy"}, val_check_interval=2)
+    saving = raising("on_step_end", "should_save", 4)
+    settings = {"output_dir": str(tmp_path), "metric_for_best_model": "accuracy"}
+    fit(first, saving, bridge=settings, val_check_interval=2, max_steps=4)
+    recorder = Recorder()
+    bridge, _, _ = fit(
+        second, recorder, bridge=settings, ckpt_path=tmp_path / "checkpoint-4.ckpt", val_check_interval=2
+    )
+    assert (first.count, second.count) == (4, 12)
+    assert recorder.lines[1].split()[:3] == ["on_train_begin", "4", "0.6667"]
+    assert recorder.names()[1:4] == ["on_train_begin", "on_epoch_begin", "on_step_begin"]
+    assert bridge.state.max_steps == whole.state.max_steps == 12
+    steps = [[entry["step"] for entry in of.state.log_history if "loss" in entry] for of in (bridge, whole)]
+    assert steps[0] == steps[1] == list(range(1, 13))
+
+
+def test_early_stopping(tmp_path, caplog):
+    """Patience runs out on a metric that gets worse; how far it had run out goes on in a resumed training."""
+    worse = {"metric_for_best_model": "val/accuracy", "greater_is_better": False, "output_dir": str(tmp_path)}
+    with caplog.at_level(logging.ERROR):
+        bridge, trainer, _ = fit(patient(), bridge=worse, max_epochs=9)
+    assert trainer.current_epoch == 4
+    assert bridge.state.global_step == 24
+    fit(patient(), raising("on_epoch_end", "should_save", 12), bridge=worse, max_epochs=2)
+    again = patient()
+    _, trainer, _ = fit(again, bridge=worse, max_epochs=9, ckpt_path=tmp_path / "checkpoint-12.ckpt")
+    assert again.early_stopping_patience_counter >= 3
+    assert trainer.current_epoch == 4
+
+
+def patient():
+    return EarlyStoppingCallback(early_stopping_patience=3, early_stopping_threshold=10.0)
+
+
+def test_printer_progress_tensorboard_and_loss_curve(tmp_path, capsys):
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("matplotlib")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    settings = {"output_dir": str(tmp_path / "out"), "logging_dir": str(tmp_path / "logs")}
+    fit(PrinterCallback, ProgressCallback, TensorBoardCallback(), LossCurveCallback(), bridge=settings, max_epochs=2)
+    shown = capsys.readouterr()
+    assert "'loss': " in shown.out
+    assert "'eval_loss': " in shown.out
+    assert "12/12" in shown.err
+    events = EventAccumulator(str(tmp_path / "logs")).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, 13))
+    assert [event.step for event in events.Scalars("eval/accuracy")] == [6, 12]
+    assert (tmp_path / "out" / "loss_curve.png").stat().st_size > 5000
+
+
+def test_metrics_that_are_logged_for_an_epoch(capsys):
+    """Those that a module logs `on_epoch` come once, at its end; those of steps do not come again."""
+
+    class Epochs(Automatic):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            self.log("train_both", loss, on_step=True, on_epoch=True, batch_size=4)
+            self.log("train_late", loss, on_step=False, on_epoch=True, batch_size=4)
+            return loss
+
+    recorder = Recorder()
+    bridge, _, _ = fit(recorder, module=Epochs(), limit_val_batches=0, log_every_n_steps=4)
+    late = [(entry["step"], set(entry)) for entry in bridge.state.log_history if "late" in entry]
+    assert [step for step, _ in late] == [6, 12]
+    assert all("loss" not in names and "size" not in names for _, names in late)
+    assert [entry["step"] for entry in bridge.state.log_history if "loss" in entry] == [4, 8, 12]
+
+
+def test_a_stream_has_epochs_in_shares_of_the_training():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(points(40))
+
+    recorder = Recorder()
+    fit(recorder, train=DataLoader(Stream(), batch_size=4), max_steps=5, max_epochs=-1, limit_val_batches=0)
+    epochs = [float(line.split()[2]) for line in recorder.lines if line.startswith("on_step_end")]
+    assert epochs == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+
+
+def test_two_trainings_with_one_bridge():
+    """The state is new in each, and with a trainer that goes on it goes on."""
+    recorder = Recorder()
+    bridge, module = LightningBridge(recorder), Automatic()
+    for _ in range(2):
+        make_trainer(bridge).fit(module, loader(), loader(6, seed=2))
+        assert bridge.state.global_step == 12
+        assert len([entry for entry in bridge.state.log_history if "loss" in entry]) == 12
+    assert recorder.names().count("on_init_end") == 1
+    assert recorder.names().count("on_train_begin") == 2
+
+
+def test_when_lightning_stops_the_control_says_so():
+    recorder = Recorder()
+    stopping = EarlyStopping("val_loss", patience=1, min_delta=100.0, check_on_train_epoch_end=True)
+    fit(recorder, callbacks=[stopping], max_epochs=9)
+    ends = [line for line in recorder.lines if line.startswith("on_train_end")]
+    assert len(ends) == 1
+
+
+REFUSED = {
+    "a setting that is not there": (lambda: LightningBridge(loging_steps=3), TypeError, "Did you mean 'logging_steps'"),
+    "a setting of the Trainer": (lambda: LightningBridge(max_steps=3), TypeError, "set it there"),
+    "a callback of Lightning": (lambda: LightningBridge(EarlyStopping("x")), TypeError, "callback of Lightning"),
+    "no callback": (lambda: LightningBridge(3), TypeError, "none of the events"),
+    "setting a setting": (lambda: setattr(LightningBridge().args, "output_dir", "x"), AttributeError, "a view"),
+    "reading what is not there": (lambda: LightningBridge().args.bogus, AttributeError, "have no 'bogus'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name):
+    call, error, message = REFUSED[name]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_callbacks_are_added_and_removed_as_in_the_trainer():
+    bridge = LightningBridge(PrinterCallback)
+    extra = Recorder()
+    bridge.callback_handler.add_callback(extra)
+    assert bridge.callback_handler.pop_callback(PrinterCallback) is not None
+    make_trainer(bridge).fit(Automatic(), loader(), loader(6, seed=2))
+    assert set(extra.names()) >= set(EVENTS) - {"on_push_begin", "on_predict", "on_save", "on_substep_end"}
+
+
+def test_arguments_are_read_under_documented_names():
+    bridge, _, _ = fit(
+        accumulate_grad_batches=2, gradient_clip_val=0.5, bridge={"run_name": "tried", "logging_steps": 3}
+    )
+    expected = {"num_train_epochs": 2, "gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "learning_rate": 0.1}
+    expected |= {"per_device_train_batch_size": 4, "world_size": 1, "eval_strategy": "epoch", "run_name": "tried"}
+    expected |= {"logging_steps": 3, "device": "cpu", "save_strategy": "no", "max_steps": -1}
+    written = bridge.args.to_dict()
+    assert {name: written[name] for name in expected} == expected
+    assert bridge.args.to_json_string().startswith("{")
+    assert all(isinstance(value, (bool, int, float, str)) for value in bridge.args.to_sanitized_dict().values())
+
+
+@pytest.mark.filterwarnings("ignore:.*exists and is not empty")
+def test_two_processes(tmp_path):
+    """Under DDP all processes hear the same events, the loss is the mean of all, and the first one alone shows."""
+    import json
+    import subprocess
+    import sys
+
+    script = Path(__file__).with_name("two_processes.py")
+    command = [sys.executable, str(script), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=_environment())
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first["lines"] == second["lines"]
+    assert first["losses"] == second["losses"]
+    assert first["own_losses"] != second["own_losses"]
+    means = [(one + other) / 2 for one, other in zip(first["own_losses"], second["own_losses"], strict=True)]
+    assert first["losses"] == pytest.approx(means, rel=1e-5)
+    assert (first["zero"], second["zero"]) == (True, False)
+    assert first["steps"] == second["steps"] == 4, "the second process alone wanted to stop, after an evaluation"
+    assert done.stdout.count("'eval_loss'") == first["evaluations"]
+
+
+def _environment():
+    import os
+
+    return {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

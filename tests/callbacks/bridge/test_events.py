@@ -1,0 +1,285 @@
+"""In a plain Lightning Trainer the events come as from the facade, in the hooks of the table, as promised."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins import MixedPrecision
+from plain import At, Automatic, Network, Recorder, TwoOptimizers, facade, fit, loader, make_trainer, raising
+
+import lightrainer
+from lightrainer import LossModule
+from lightrainer.callbacks import EVENTS, LightningBridge
+from lightrainer.callbacks.bridge import HOOKS, hook_table
+
+PAGE = Path(__file__).parents[3] / "docs" / "callbacks.md"
+BY_THE_TRAINER = {"on_init_end", "on_predict", "on_push_begin"}
+"""Events that under the facade are told outside of Lightning's hooks."""
+
+
+SAME = {
+    "one micro-batch a step": ({}, {"limit_val_batches": 0}),
+    "accumulation": ({"gradient_accumulation_steps": 2}, {"accumulate_grad_batches": 2, "limit_val_batches": 0}),
+    "accumulation with a remainder": (
+        {"gradient_accumulation_steps": 4, "logging_steps": 3},
+        {"accumulate_grad_batches": 4, "limit_val_batches": 0, "log_every_n_steps": 3},
+    ),
+    "evaluation by steps": ({"eval_strategy": "steps", "eval_steps": 3}, {"val_check_interval": 3}),
+    "steps, not epochs": ({"max_steps": 8}, {"max_steps": 8, "max_epochs": -1, "limit_val_batches": 0}),
+    "nothing logged": ({"logging_strategy": "no"}, {"log_every_n_steps": 0, "limit_val_batches": 0}),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_sequence_is_that_of_the_facade(tmp_path, capsys, name):
+    """Names, steps, epochs and switches; who asked for a scheduled evaluation is Lightning, so no switch says so."""
+    arguments, options = SAME[name]
+    expected, actual = Recorder(), Recorder()
+    facade(tmp_path, expected, Network(), **arguments)
+    fit(actual, module=LossModule(Network()), **options)
+    assert actual.lines == [line.replace("V", "-") for line in expected.lines]
+    assert len(actual.lines) > 20
+
+
+def test_the_sequence_is_that_of_the_facade_when_saving(tmp_path, capsys):
+    """With strategies that are given to the bridge, on top of what Lightning does by itself."""
+    expected, actual = Recorder(), Recorder()
+    both = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    facade(tmp_path, expected, Network(), **both)
+    settings = {**both, "output_dir": str(tmp_path / "plain")}
+    fit(actual, module=LossModule(Network()), bridge=settings, check_val_every_n_epoch=None, val_check_interval=100)
+    assert actual.lines == expected.lines
+    assert sorted(path.name for path in (tmp_path / "plain").iterdir()) == sorted(
+        f"checkpoint-{step}.ckpt" for step in (2, 4, 6, 8, 10, 12)
+    )
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory):
+    """All the hooks in which each event was heard, in trainings of every kind."""
+    folder = tmp_path_factory.mktemp("heard")
+    found = {}
+
+    def note(recorder):
+        for event, hooks in recorder.hooks.items():
+            found.setdefault(event, []).append(hooks)
+
+    for options in ({"accumulate_grad_batches": 2}, {"module": TwoOptimizers(2), "limit_val_batches": 0}):
+        recorder = Recorder()
+        _, trainer, module = fit(recorder, **options)
+        if options.get("module") is None:
+            trainer.validate(module, loader(6), verbose=False)
+            trainer.test(module, loader(6), verbose=False)
+            trainer.predict(module, loader(6))
+        note(recorder)
+    for when in ({"every_n_train_steps": 2}, {"every_n_epochs": 1}):
+        recorder = Recorder()
+        saving = ModelCheckpoint(dirpath=folder / str(len(found)), save_top_k=-1, **when)
+        fit(recorder, raising("on_epoch_end", "should_save"), callbacks=[saving], enable_checkpointing=True)
+        note(recorder)
+    recorder = Recorder()
+    fit(recorder, module=Infinite(), plugins=[MixedPrecision("16-mixed", "cpu")], limit_val_batches=0, max_epochs=1)
+    note(recorder)
+    return found
+
+
+class Infinite(Automatic):
+    """Its gradients are infinite, so a scaler leaves out the step."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * float("inf")
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step", "ignore:.*lr_scheduler.step")
+@pytest.mark.parametrize("event", [event for event in EVENTS if event != "on_push_begin"])
+def test_each_event_comes_in_the_hooks_of_the_table(heard, event):
+    """The table in the code is what happens."""
+    names = {hook: {"configure_gradient_clipping": "_around_clipping"}.get(hook, hook) for hook in HOOKS[event].plain}
+    names["Optimizer.register_step_post_hook"] = "_stepped"
+    carriers = {names[hook] for hook in HOOKS[event].plain}
+    assert heard[event], "the event was never heard"
+    assert all(callers & carriers for callers in heard[event])
+
+
+def test_the_table_names_every_event_and_only_hooks_that_there_are():
+    from lightrainer.lightning_modules.driven import DrivenModule
+
+    assert list(dict.fromkeys(HOOKS)) == list(HOOKS)
+    assert set(HOOKS) == set(EVENTS)
+    assert {event for event, carrier in HOOKS.items() if not carrier.facade} == BY_THE_TRAINER
+    assert all(hook in vars(DrivenModule) for carrier in HOOKS.values() for hook in carrier.facade)
+    plain = {hook for carrier in HOOKS.values() for hook in carrier.plain}
+    listened = {hook for hook in vars(LightningBridge) if hook.startswith("on_") or hook in ("setup", "teardown")}
+    assert plain - listened == {"configure_gradient_clipping", "Optimizer.register_step_post_hook"}
+    silent = {"on_exception", "on_save_checkpoint", "on_test_start", "on_predict_start"}
+    assert listened - plain == silent
+
+
+def test_the_table_of_the_page_is_that_of_the_code():
+    assert hook_table() in PAGE.read_text(encoding="utf-8")
+
+
+def test_what_events_are_given():
+    """Model, optimizer, schedule, loaders and processing class; `args` under documented names."""
+    recorder, tokenizer = Recorder(), object()
+    training = loader()
+    _, trainer, module = fit(
+        recorder, train=training, bridge={"processing_class": tokenizer}, accumulate_grad_batches=2
+    )
+    during = [given for given in recorder.given if given["event"] not in ("on_init_end",)]
+    for given in during:
+        assert given["model"] is module
+        assert given["optimizer"] is trainer.optimizers[0]
+        assert given["lr_scheduler"] is trainer.lr_scheduler_configs[0].scheduler
+        assert given["train_dataloader"] is training
+        assert given["processing_class"] is tokenizer
+        assert given["args"].gradient_accumulation_steps == 2
+    evaluated = [given for given in recorder.given if given["event"] == "on_evaluate"]
+    assert [given["state"].global_step for given in evaluated] == [6, 6]  # the state is one object
+    assert all(len(given["eval_dataloader"]) == 2 for given in evaluated)
+    assert all({"eval_loss", "eval_accuracy", "epoch"} <= set(given["metrics"]) for given in evaluated)
+    logged = [given["logs"] for given in recorder.given if given["event"] == "on_log"]
+    assert {"loss", "grad_norm", "learning_rate", "size", "epoch"} == set(logged[0])
+
+
+def test_the_user_s_model_is_the_one_in_the_module():
+    """Where the module has it as `model`, and nothing else to train; another can be named."""
+    network, other = Network(), object()
+    for settings, expected in (({}, network), ({"model": other}, other)):
+        recorder = Recorder()
+        fit(recorder, module=LossModule(network), bridge=settings, max_steps=1)
+        assert all(given["model"] is expected for given in recorder.given)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_weights_gradients_and_rates_at_the_optimizer_step(accumulation):
+    """Before it: old weights and clipped gradients. After it: new weights, gradients, and the rate of this step."""
+    seen = {}
+
+    def look(name):
+        def action(args, state, control, model, optimizer, **kwargs):
+            norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item()
+            weight = model.network.first.weight.detach().clone()
+            seen.setdefault(name, []).append((weight, norm, optimizer.param_groups[0]["lr"]))
+
+        return At(name, action)
+
+    fit(
+        look("on_pre_optimizer_step"),
+        look("on_optimizer_step"),
+        gradient_clip_val=0.01,
+        accumulate_grad_batches=accumulation,
+    )
+    before, after = seen["on_pre_optimizer_step"], seen["on_optimizer_step"]
+    assert len(before) == len(after) == (12 if accumulation == 1 else 6)
+    assert all(norm == pytest.approx(0.01, rel=1e-3) for _, norm, _ in before + after)
+    assert not any(torch.equal(old, new) for (old, *_), (new, *_) in zip(before, after, strict=True))
+    assert all(torch.equal(old, new) for (old, *_), (new, *_) in zip(before[1:], after[:-1], strict=True))
+    assert [rate for *_, rate in after] == pytest.approx([0.1 / (1 + step) for step in range(len(after))])
+
+
+def test_the_logs_are_those_of_the_training(tmp_path, capsys):
+    """Loss, norm, rate and evaluation equal the facade's, where both do the same: in history, and in events."""
+    torch.manual_seed(3)
+    network = Network()
+    copied = Network()
+    copied.load_state_dict(network.state_dict())
+    order = {"train_sampling_strategy": "sequential"}
+    optimizer = {"learning_rate": 0.05, "lr_scheduler_type": "constant", "gradient_accumulation_steps": 2}
+    through = facade(tmp_path, Recorder(), network, logging_steps=2, eval_strategy="epoch", **order, **optimizer)
+    config = lightrainer.OptimizerConfig(learning_rate=0.05)
+    bridge, _, _ = fit(
+        module=LossModule(copied, optimizer=config),
+        accumulate_grad_batches=2,
+        gradient_clip_val=1.0,
+        log_every_n_steps=2,
+    )
+    names = ("loss", "grad_norm", "learning_rate", "eval_loss", "epoch", "step")
+    expected, actual = (
+        [{name: entry[name] for name in names if name in entry} for entry in state.log_history]
+        for state in (through.state, bridge.state)
+    )
+    assert len(expected) == len(actual) == 6
+    for mine, theirs in zip(actual, expected, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-5)
+    for field in ("global_step", "max_steps", "num_train_epochs", "logging_steps", "train_batch_size", "epoch"):
+        assert getattr(bridge.state, field) == getattr(through.state, field), field
+
+
+def test_several_optimizers_under_manual_optimization():
+    """Lightning counts the steps of both; each has its own pair of events, with the optimizer that steps."""
+    recorder = Recorder()
+    bridge, trainer, _ = fit(recorder, module=TwoOptimizers(), limit_val_batches=0, max_epochs=1)
+    assert trainer.global_step == bridge.state.global_step == bridge.state.max_steps == 12
+    assert bridge.state.epoch == 1.0
+    step = [line.split()[0] for line in recorder.lines[3:10]]
+    pair = ["on_pre_optimizer_step", "on_optimizer_step"]
+    assert step == ["on_step_begin", *pair, *pair, "on_step_end", "on_log"]
+    pairs = [given["optimizer"] for given in recorder.given if given["event"] == "on_optimizer_step"]
+    assert pairs == trainer.optimizers * 6
+    assert recorder.names().count("on_step_begin") == recorder.names().count("on_step_end") == 6
+
+
+def test_steps_under_manual_optimization_may_take_several_batches():
+    recorder = Recorder()
+    fit(recorder, module=TwoOptimizers(2), limit_val_batches=0, max_epochs=1, log_every_n_steps=4)
+    names = recorder.names()
+    assert names.count("on_substep_end") == names.count("on_step_begin") == names.count("on_step_end") == 3
+    assert [line.split()[1] for line in recorder.lines if line.startswith("on_log")] == ["4", "6"]
+
+
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step")
+def test_a_step_that_the_scaler_leaves_out_has_its_events_all_the_same():
+    recorder = Recorder()
+    plugins = [MixedPrecision("16-mixed", "cpu")]
+    fit(recorder, module=Infinite(), plugins=plugins, max_epochs=1, limit_val_batches=0)
+    names = recorder.names()
+    for event in ("on_pre_optimizer_step", "on_optimizer_step", "on_step_end"):
+        assert names.count(event) == 6
+
+
+def test_a_sanity_check_is_no_evaluation():
+    recorder = Recorder()
+    fit(recorder, num_sanity_val_steps=2, max_epochs=1)
+    assert recorder.names().count("on_evaluate") == 1
+    assert recorder.names().index("on_train_begin") < recorder.names().index("on_prediction_step")
+
+
+def test_validate_test_and_predict_outside_of_a_training():
+    recorder = Recorder()
+    trainer, module = make_trainer(LightningBridge(recorder)), Automatic()
+    trainer.validate(module, loader(6), verbose=False)
+    trainer.test(module, loader(6), verbose=False)
+    trainer.predict(module, loader(6))
+    assert recorder.names() == [
+        *("on_init_end", "on_prediction_step", "on_prediction_step", "on_log", "on_evaluate"),
+        *("on_prediction_step", "on_prediction_step", "on_predict"),
+        *("on_prediction_step", "on_prediction_step", "on_predict"),
+    ]
+    given = [given["metrics"] for given in recorder.given if given["event"] == "on_predict"]
+    assert set(given[0]) == {"test_loss"}
+    assert given[1] == {}
+
+
+def test_a_training_with_a_bridge_is_the_training_without():
+    """The same weights, and nothing left behind in module and optimizer."""
+    bare = make_trainer(accumulate_grad_batches=2, gradient_clip_val=0.1)
+    module = Automatic()
+    bare.fit(module, loader(), loader(6, seed=2))
+    _, trainer, watched = fit(Recorder(), accumulate_grad_batches=2, gradient_clip_val=0.1)
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), watched.parameters(), strict=True))
+    assert "configure_gradient_clipping" not in vars(watched)
+    assert "on_train_batch_start" not in vars(watched)
+    assert not trainer.optimizers[0]._optimizer_step_post_hooks
+
+
+def test_an_exception_leaves_nothing_behind():
+    def fail(*args, **kwargs):
+        raise ArithmeticError("as planned")
+
+    module = Automatic()
+    with pytest.raises(ArithmeticError, match="as planned"):
+        fit(At("on_step_end", fail), module=module)
+    assert "configure_gradient_clipping" not in vars(module)
+    assert "on_train_batch_start" not in vars(module)

@@ -1,0 +1,342 @@
+"""Each callback of Lightning that is promised to work in `Trainer(callbacks=[...])` does there what it is for."""
+
+import logging
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    Callback,
+    DeviceStatsMonitor,
+    EarlyStopping,
+    EMAWeightAveraging,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    ModelSummary,
+    RichModelSummary,
+    RichProgressBar,
+    StochasticWeightAveraging,
+    Timer,
+    TQDMProgressBar,
+    WeightAveraging,
+)
+from safetensors.torch import load_file
+from tiny import At, Tiny, same, told, trainer, weights
+from torch import nn
+
+from lightrainer import LightningBridge, TensorBoardCallback
+
+EVERY_EPOCH = {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 4}
+SWAP = "ignore:SWA is currently only supported every epoch"
+
+
+def entries(of, name):
+    return [(entry["step"], entry[name]) for entry in of.state.log_history if name in entry]
+
+
+class Averages(Callback):
+    """The weights after each step, and those of a moving average that is computed by hand."""
+
+    def __init__(self, decay=0.5):
+        self.decay = decay
+        self.mean = None
+        self.last = None
+
+    def on_train_start(self, lightning_trainer, module):
+        self.mean = None
+
+    def on_train_batch_end(self, lightning_trainer, module, *args):
+        self.last = weights(module.model)
+        self.mean = weights(module.model) if self.mean is None else self.mean
+        for name, value in self.last.items():
+            self.mean[name].lerp_(value, 1 - self.decay)
+
+
+def close(left, right):
+    return all(torch.allclose(left[name], right[name], atol=1e-6) for name in left)
+
+
+def test_early_stopping(tmp_path):
+    """The training ends when its metric gets no better, and how long it has been is kept in a checkpoint."""
+    values = [3.0, 2.0, 2.5, 2.6, 1.0]
+
+    def made(callback, after=0):
+        left = iter(values[after:])
+        metrics = {"compute_metrics": lambda prediction: {"value": next(left)}}
+        return trainer(tmp_path, callbacks=[callback], **metrics, **{**EVERY_EPOCH, "num_train_epochs": 5})
+
+    stopping = EarlyStopping(monitor="eval_value", patience=2)
+    first = made(stopping)
+    assert first.train().global_step == 16
+    assert stopping.stopped_epoch == 3
+    again = EarlyStopping(monitor="eval_value", patience=2)
+    resumed = made(again, after=3)
+    assert resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12")).global_step == 16
+    assert again.wait_count == 2
+    assert float(again.best_score) == 2.0
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_model_checkpoint(tmp_path):
+    """It writes Lightning's files below `output_dir`, keeps the best, and its record goes on in a resumed training."""
+    values = [3.0, 1.0, 2.0, 4.0]
+
+    def made(callback, after=0):
+        left = iter(values[after:])
+        return trainer(
+            tmp_path, callbacks=[callback], compute_metrics=lambda prediction: {"value": next(left)}, **EVERY_EPOCH
+        )
+
+    saving = ModelCheckpoint(monitor="eval_value", save_top_k=1)
+    first = made(saving)
+    first.train()
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    assert saving.best_model_path == str(path)
+    assert saving.best_model_score == 1.0
+    content = torch.load(path, weights_only=False)
+    assert content["global_step"] == 8
+    assert {"model.first.weight"} <= set(content["state_dict"])
+    again = ModelCheckpoint(monitor="eval_value", save_top_k=1)
+    made(again, after=3).train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
+    assert again.best_model_score == 1.0
+    assert again.best_model_path == str(path)
+
+
+@pytest.mark.parametrize(
+    ("interval", "steps"), [("step", [1, 3, 5, 7]), (None, [1, 3, 5, 7]), ("epoch", [0, 4])], ids=str
+)
+def test_learning_rate_monitor(tmp_path, interval, steps):
+    """Rates of each group of parameters come into the logs, as often as logs do, and so to all trackers."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tracker = TensorBoardCallback()
+    monitor = LearningRateMonitor(logging_interval=interval, log_weight_decay=True)
+    made = trainer(
+        tmp_path, callbacks=[monitor, tracker], num_train_epochs=2, logging_steps=2, logging_dir=str(tmp_path / "logs")
+    )
+    made.train()
+    rates = entries(made, "lr-AdamW/pg1")
+    assert [step for step, _ in rates] == steps
+    assert [rate for _, rate in rates] == pytest.approx([0.01 * (1 - step / 8) for step in steps])
+    assert [value for _, value in entries(made, "lr-AdamW/pg1-weight_decay")] == [0.0] * len(steps)
+    (folder,) = {path.parent for path in tmp_path.rglob("events*")}
+    shown = EventAccumulator(str(folder)).Reload().Scalars("train/lr-AdamW/pg1")
+    assert [event.step for event in shown] == steps
+    losses = entries(made, "loss")
+    assert [step for step, _ in losses] == [2, 4, 6, 8], "a log by a callback has taken the place of the Trainer's"
+
+
+def test_device_stats_monitor(tmp_path):
+    """What the device is at comes into the logs, for training and evaluation."""
+    pytest.importorskip("psutil")
+    made = trainer(tmp_path, callbacks=[DeviceStatsMonitor()], logging_steps=2, eval_strategy="epoch")
+    made.train()
+    begun = entries(made, "DeviceStatsMonitor.on_train_batch_start/cpu_percent")
+    assert [step for step, _ in begun] == [1, 3]
+    assert all(0 <= value <= 100 for _, value in begun)
+    assert entries(made, "DeviceStatsMonitor.on_train_batch_end/cpu_vm_percent")
+
+
+@pytest.mark.filterwarnings(SWAP)
+def test_stochastic_weight_averaging(tmp_path):
+    """From its epoch on the rate is its own, and the final weights are the mean of those at the starts of epochs."""
+    starts = {}
+
+    class Starts(Callback):
+        def on_train_epoch_start(self, lightning_trainer, module):
+            starts[lightning_trainer.current_epoch] = weights(module.model)
+
+    averaging = StochasticWeightAveraging(swa_lrs=0.05, swa_epoch_start=3, annealing_epochs=1)
+    made = trainer(tmp_path, callbacks=[Starts(), averaging], num_train_epochs=5)
+    made.train()
+    mean = {name: sum(starts[epoch][name] for epoch in (2, 3, 4)) / 3 for name in starts[0]}
+    assert close(weights(made.model), mean)
+    rates = dict(entries(made, "learning_rate"))
+    assert rates[8] == pytest.approx(0.01 * (1 - 7 / 20))
+    assert all(rates[step] == pytest.approx(0.05) for step in range(17, 21)), "annealed, and no longer the schedule's"
+
+
+@pytest.mark.filterwarnings(SWAP)
+@pytest.mark.parametrize("step", [8, 16])
+def test_stochastic_weight_averaging_goes_on(tmp_path, step):
+    """A resumed training ends in the same weights, whether averaging had begun or not."""
+
+    def made(folder):
+        averaging = StochasticWeightAveraging(swa_lrs=0.05, swa_epoch_start=3, annealing_epochs=2)
+        return trainer(folder, callbacks=[averaging], num_train_epochs=5, save_strategy="epoch")
+
+    whole = made(tmp_path)
+    whole.train()
+    resumed = made(tmp_path)
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    assert same(weights(whole.model), weights(resumed.model))
+    assert entries(whole, "learning_rate") == entries(resumed, "learning_rate")
+
+
+def test_stochastic_weight_averaging_is_refused_where_it_cannot_be(tmp_path):
+    class Normalised(Tiny):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(6)
+
+    made = trainer(tmp_path, model=Normalised(), callbacks=[StochasticWeightAveraging(swa_lrs=0.05)])
+    with pytest.raises(ValueError, match=r"BatchNorm.*EMAWeightAveraging"):
+        made.train()
+
+
+@pytest.mark.parametrize("kind", [EMAWeightAveraging, WeightAveraging])
+def test_weight_averaging(tmp_path, kind):
+    """Evaluations, checkpoints and the final model have the averaged weights; the training goes on with its own."""
+    evaluated, watching = [], Averages()
+    looking = At("on_prediction_step", lambda of, state, control: evaluated.append(weights(of.model)))
+    averaging = EMAWeightAveraging(decay=0.5) if kind is EMAWeightAveraging else WeightAveraging()
+    made = told(trainer(tmp_path, callbacks=[averaging, watching, looking], **{**EVERY_EPOCH, "num_train_epochs": 2}))
+    made.train()
+    bare = trainer(tmp_path / "bare", **{**EVERY_EPOCH, "num_train_epochs": 2})
+    bare.train()
+    assert same(watching.last, weights(bare.model)), "averaging has changed the training itself"
+    assert entries(bare, "loss") == entries(made, "loss")
+    assert not same(weights(bare.model), weights(made.model))
+    saved = load_file(tmp_path / "checkpoint-8" / "model.safetensors")
+    assert same(saved, weights(made.model))
+    assert same(evaluated[-1], weights(made.model))
+    assert entries(made, "eval_loss") != entries(bare, "eval_loss")
+    if kind is EMAWeightAveraging:
+        assert close(watching.mean, weights(made.model))
+    made.save_model(str(tmp_path / "final"))
+    assert same(load_file(tmp_path / "final" / "model.safetensors"), weights(made.model))
+
+
+@pytest.mark.parametrize("strategy", [{"save_strategy": "steps", "save_steps": 3}, {"save_strategy": "epoch"}])
+def test_weight_averaging_goes_on(tmp_path, strategy):
+    """A resumed training ends in the same weights, of the model and of the average; in mid-epoch too."""
+    arguments = {"num_train_epochs": 2, **strategy}
+    whole = trainer(tmp_path, callbacks=[EMAWeightAveraging(decay=0.8)], **arguments)
+    whole.train()
+    watching = Averages()
+    resumed = trainer(tmp_path, callbacks=[EMAWeightAveraging(decay=0.8), watching], **arguments)
+    step = min(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*"))
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    assert same(weights(whole.model), weights(resumed.model))
+    assert entries(whole, "loss") == entries(resumed, "loss")
+    bare = trainer(tmp_path / "bare", num_train_epochs=2)
+    bare.train()
+    assert same(watching.last, weights(bare.model))
+
+
+def test_the_best_model_is_the_averaged_one(tmp_path):
+    arguments = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", **EVERY_EPOCH}
+    made = trainer(tmp_path, callbacks=[EMAWeightAveraging(decay=0.5)], **arguments)
+    made.train()
+    best = load_file(f"{made.state.best_model_checkpoint}/model.safetensors")
+    assert same(best, weights(made.model))
+    assert made.evaluate()["eval_loss"] == pytest.approx(made.state.best_metric, rel=1e-6)
+
+
+def test_a_checkpoint_with_the_state_of_a_callback_that_is_gone(tmp_path, caplog):
+    """It is said, and the training goes on with the averaged weights that the folder holds."""
+    trainer(tmp_path, callbacks=[EarlyStopping("eval_loss")], **{**EVERY_EPOCH, "num_train_epochs": 1}).train()
+    made = trainer(tmp_path, callbacks=[Timer()], **{**EVERY_EPOCH, "num_train_epochs": 2})
+    with caplog.at_level(logging.WARNING):
+        made.train(resume_from_checkpoint=True)
+    assert "EarlyStopping" in caplog.text
+
+
+@pytest.mark.parametrize("summary", [ModelSummary, RichModelSummary])
+def test_model_summary(tmp_path, capsys, caplog, summary):
+    """A table of the model's layers is shown, although Lightning is quiet otherwise."""
+    with caplog.at_level(logging.INFO, "lightning.pytorch"):
+        trainer(tmp_path, callbacks=[summary(max_depth=2)], max_steps=1).train()
+    text = capsys.readouterr().out + caplog.text
+    assert "model.first" in text
+    assert "Trainable params" in text
+    assert "GPU available" not in text
+
+
+def test_rich_progress_bar(tmp_path):
+    """It is drawn, up to the last step; as is that of tqdm."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    screen = StringIO()
+    bar = RichProgressBar(console_kwargs={"file": screen, "force_terminal": True, "width": 100})
+    made = trainer(tmp_path, callbacks=[bar], num_train_epochs=2)
+    made.train()
+    assert isinstance(bar._console, Console)
+    assert "Epoch 1" in screen.getvalue()
+    assert "4/4" in screen.getvalue()
+
+
+def test_tqdm_progress_bar(tmp_path, capsys):
+    trainer(tmp_path, callbacks=[TQDMProgressBar()]).train()
+    assert "4/4" in capsys.readouterr().out
+
+
+def test_timer(tmp_path):
+    """The training ends in good order when the time is over, and time that has passed counts in a resumed one."""
+    limit = {"seconds": 0.2}
+    timer = Timer(duration=limit)
+    made = trainer(tmp_path, callbacks=[timer, At("on_step_end", _wait)], num_train_epochs=50, save_steps=1)
+    result = made.train()
+    assert 1 < result.global_step < 200
+    assert timer.time_elapsed() > 0.2
+    saving = trainer(
+        tmp_path, callbacks=[Timer(duration=limit), At("on_step_end", _wait)], save_strategy="steps", save_steps=1
+    )
+    saving.train()
+    again = Timer(duration=limit)
+    resumed = trainer(tmp_path, callbacks=[again], num_train_epochs=5)
+    step = max(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*"))
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    assert again.time_elapsed() > 0.04 * step
+
+
+def _wait(*_):
+    import time
+
+    time.sleep(0.05)
+
+
+REFUSED = {
+    "GradientAccumulationScheduler": (
+        lambda: GradientAccumulationScheduler({0: 1, 2: 4}),
+        "gradient_accumulation_steps",
+    ),
+    "BatchSizeFinder": (BatchSizeFinder, "auto_find_batch_size"),
+    "LearningRateFinder": (LearningRateFinder, "hyperparameter_search"),
+    "LightningBridge": (LightningBridge, "themselves"),
+}
+
+
+@pytest.mark.parametrize("way", ["callbacks", "add_callback"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_those_that_cannot_be_are_refused_at_once(tmp_path, name, way):
+    """With the reason, and what to use; when the Trainer is made, not in the middle of the training."""
+    make, instead = REFUSED[name]
+    callback = make()
+    add = trainer(tmp_path).add_callback if way == "add_callback" else lambda one: trainer(tmp_path, callbacks=[one])
+    with pytest.raises(ValueError, match=f"{name} cannot be used with this Trainer: .* Instead, .*{instead}"):
+        add(callback)
+
+
+def test_what_callbacks_log_through_the_module(tmp_path):
+    """`module.log` in a callback of the user's own comes into the logs; without callbacks there is no logger at all."""
+
+    class Logging(Callback):
+        def on_train_batch_end(self, lightning_trainer, module, outputs, batch, batch_idx):
+            module.log("seen", torch.tensor(float(batch_idx)))
+            self.loggers = lightning_trainer.loggers
+
+    callback = Logging()
+    made = trainer(tmp_path, callbacks=[callback], logging_steps=2)
+    made.train()
+    assert entries(made, "seen") == [(2, 1.0), (4, 3.0)]
+    assert len(callback.loggers) == 1
+    found = []
+    looking = At("on_step_end", lambda of, *_: found.append(of._run.lightning_trainer))
+    told(trainer(tmp_path, callbacks=[looking])).train()
+    assert found[0].loggers == []
