@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -10,10 +11,13 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ._others import Others, processes
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
 logger = logging.getLogger(__name__)
+
+_DEFAULT: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}
 
 
 class JITCheckpointCallback(TrainerCallback):
@@ -21,11 +25,13 @@ class JITCheckpointCallback(TrainerCallback):
 
     From `on_train_begin` on, a signal asks for a checkpoint at the end of the step: one with everything that is due at
     that step, so that a resumed run has the numbers of one that was never stopped. Then training stops. Nothing is
-    waited for first (in the reference three seconds), further signals change nothing, and the handlers that were there
-    before are there again after the training, however it ends.
+    waited for first (in the reference three seconds), further signals change nothing but for a second SIGINT (Ctrl-C),
+    which interrupts at once, and the handlers that were there before are there again after the training, however it
+    ends.
 
-    With several processes it does not matter which of them gets the signal. Each tells the others at every step,
-    without waiting for their answer until the next step, so all of them stop at the same one, a step later.
+    With several processes it does not matter which of them gets the signal. Each tells the others, at every step or,
+    where steps are short, every few milliseconds, without waiting for their answer until the next step. So all of them
+    stop at the same one, a step or a few later.
 
     The callback itself sets `should_save` and `should_training_stop`, so it works with any loop that has these events.
     `Trainer.train` does two things more: it calls `stop_listening`, and `pass_on` at the very end.
@@ -35,20 +41,34 @@ class JITCheckpointCallback(TrainerCallback):
             training in another thread nothing is listened to.
         save: writes a checkpoint of the present state. With it, a signal in the middle of an evaluation saves at once,
             and once more after the evaluation; and one after the last step saves what would be lost otherwise.
+        insisted_on: those among `signals` that somebody asked for by name, by default all. They are listened to
+            although the process ignores them, and if they cannot be, a warning says so; the others stay ignored.
+        on_change: called with whether signals are listened to, when that changes.
     """
 
     reads_checkpoints = False
 
-    def __init__(self, signals: Iterable[int] = (signal.SIGTERM,), *, save: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        signals: Iterable[int] = (signal.SIGTERM,),
+        *,
+        save: Callable[[], None] | None = None,
+        insisted_on: Iterable[int] | None = None,
+        on_change: Callable[[bool], None] | None = None,
+    ) -> None:
         self.signals = tuple(signals)
         self.save = save
+        self.insisted_on = self.signals if insisted_on is None else tuple(insisted_on)
+        self.on_change = on_change
         self.leaving = False
         """Whether this is what stops the training, or saves in the middle of it."""
         self.received: int | None = None
         """The signal that this process, or with several of them any process, got."""
         self._previous: dict[int, Any] = {}
         self._listening_in: int | None = None
-        self._others: _Others | None = None
+        self._interrupted = False
+        self._speaks = True
+        self._others: Others | None = None
         self._saved: tuple[int, bool] | None = None
         self._at_epoch_end = False
 
@@ -63,6 +83,7 @@ class JITCheckpointCallback(TrainerCallback):
         """Begin to listen; a training that starts over goes on listening."""
         if not self.is_listening:
             self.leaving, self.received, self._saved = False, None, None
+            self._interrupted, self._speaks = False, state.is_world_process_zero
             self.start_listening()
 
     def on_epoch_begin(
@@ -92,9 +113,23 @@ class JITCheckpointCallback(TrainerCallback):
     def on_prediction_step(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """Save at once, as an evaluation may take longer than there is time; then let it go on."""
-        if self._asked() and (self._saved is None or self._saved[0] != state.global_step):
+        """Save at once, as an evaluation may take longer than there is time; then let it go on.
+
+        Unless it is Ctrl-C, after which nobody wants to wait: whoever goes on from there begins with the evaluation.
+
+        Raises:
+            KeyboardInterrupt: see above.
+        """
+        if not self._asked():
+            return
+        if self._saved is None or self._saved[0] != state.global_step:
             self._save_now(state)
+        if self.received == signal.SIGINT and self.save is not None:
+            handler = self._previous.get(signal.SIGINT, signal.default_int_handler)
+            if handler is signal.default_int_handler:
+                self._say(state)
+                self._give_up()
+                raise KeyboardInterrupt
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -105,11 +140,10 @@ class JITCheckpointCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
         """Stop after a checkpoint that was written anyway."""
+        if getattr(args, "save_only_model", False) and not self.leaving:
+            return
         self._saved = (state.global_step, True)
-        complete = (self._at_epoch_end or not _ends_epoch(state, control)) and not getattr(
-            args, "save_only_model", False
-        )
-        if self._asked() and not self.leaving and complete:
+        if self._asked() and not self.leaving and (self._at_epoch_end or not _ends_epoch(state, control)):
             self._say(state)
             self.leaving = control.should_training_stop = True
 
@@ -128,24 +162,27 @@ class JITCheckpointCallback(TrainerCallback):
 
     def start_listening(self) -> None:
         """Take the signals over; in the main thread only, and only from handlers that can be put back."""
-        self._others = _Others() if _processes() > 1 else None
+        level = logging.WARNING if self.insisted_on else logging.DEBUG
+        try:
+            self._others = Others() if processes() > 1 else None
+        except RuntimeError as error:
+            logger.warning("Signals are not listened to, as the processes cannot tell each other over gloo: %s", error)
+            return
         self._listening_in = os.getpid()
         if threading.current_thread() is not threading.main_thread():
-            logger.warning("Signals are not listened to, as training does not run in the main thread of the process.")
+            logger.log(level, "Signals are not listened to, as training is not in the main thread of the process.")
             return
         for number in self.signals:
-            if signal.getsignal(number) is None:
-                logger.warning("%s is not listened to, for a library handles it already.", _name(number))
-            else:
+            handler = signal.getsignal(number)
+            if handler is None:
+                logger.log(level, "%s is not listened to, for a library handles it already.", _name(number))
+            elif handler != signal.SIG_IGN or number in self.insisted_on:
                 self._previous[number] = signal.signal(number, self._receive)
+        self._tell_of_change(True)
 
     def stop_listening(self) -> None:
         """Put back the handlers that were there, where they have not been replaced since; twice is fine."""
-        self._listening_in = None
-        previous, self._previous = self._previous, {}
-        for number, handler in previous.items():
-            if signal.getsignal(number) == self._receive:
-                signal.signal(number, handler)
+        self._let_go()
         others, self._others = self._others, None
         if others is not None:
             others.leave()
@@ -171,19 +208,49 @@ class JITCheckpointCallback(TrainerCallback):
     def _receive(self, number: int, frame: Any) -> None:
         """Only note it: between any two instructions of the training there is little else that can be done."""
         if self._listening_in != os.getpid():  # a process that was forked off, which is to end as any other
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, self._previous.get(number, _DEFAULT.get(number, signal.SIG_DFL)))
             signal.raise_signal(number)
-        elif self.received is None:
-            self.received = number
+        elif number == signal.SIGINT and self._interrupted:
+            self._give_up()
+            signal.raise_signal(number)
+        else:
+            self.received = number if self.received is None else self.received
+            if number == signal.SIGINT:
+                self._interrupted = True
+                self._answer()
+
+    def _answer(self) -> None:
+        """Tell whoever pressed Ctrl-C what comes now; past the buffers, one of which may be in the middle of a line."""
+        if self._speaks and logger.isEnabledFor(logging.WARNING):
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nInterrupted: saving a checkpoint first. Once more to stop without.\n")
+
+    def _give_up(self) -> None:
+        """Let signals be the script's again, without a checkpoint for this one."""
+        self.received, self.leaving = None, False
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._listening_in = None
+        previous, self._previous = self._previous, {}
+        for number, handler in previous.items():
+            if signal.getsignal(number) == self._receive:
+                signal.signal(number, handler)
+        if previous:
+            self._tell_of_change(False)
+
+    def _tell_of_change(self, listening: bool) -> None:
+        if self.on_change is not None:
+            self.on_change(listening)
 
     def _asked(self, now: bool = False) -> bool:
         """Whether to stop, the same in all processes, which call this at the same places."""
+        if self._others is None:
+            return self.received is not None and self.is_listening
         if not self.is_listening:
             return False
-        if self._others is None:
-            return self.received is not None
         agreed = self._others.exchange(self.received or 0, now)
-        self.received = self.received or agreed or None
+        self.received = agreed or self.received
         return agreed > 0
 
     def _leave(self, state: TrainerState, control: TrainerControl) -> None:
@@ -205,53 +272,6 @@ class JITCheckpointCallback(TrainerCallback):
                 _name(self.received),
                 state.global_step,
             )
-
-
-class _Others:
-    """Tells all processes of a signal; over the network of the hosts, so that no accelerator is waited for."""
-
-    def __init__(self) -> None:
-        import torch.distributed as dist
-
-        self._group: Any = dist.new_group(backend="gloo")
-        self._under_way: Any = None
-        self._heard: Any = None
-        self.agreed = 0
-
-    def exchange(self, number: int, now: bool) -> int:
-        """Say which signal there was here, 0 for none, and hear what all said the last time; with `now`, this time."""
-        import torch
-        import torch.distributed as dist
-
-        if not self.agreed:
-            self._hear()
-        if not self.agreed:
-            self._heard = torch.tensor([number], dtype=torch.int32)
-            self._under_way = dist.all_reduce(self._heard, dist.ReduceOp.MAX, group=self._group, async_op=True)
-            if now:
-                self._hear()
-        return self.agreed
-
-    def leave(self) -> None:
-        """Give up what is needed for talking, unless this process fails in the middle of it: the others may be gone."""
-        import torch.distributed as dist
-
-        if self._under_way is None and dist.is_initialized():
-            dist.destroy_process_group(self._group)
-
-    def _hear(self) -> None:
-        under_way, self._under_way = self._under_way, None
-        if under_way is not None:
-            under_way.wait()
-            self.agreed = int(self._heard)
-
-
-def _processes() -> int:
-    """How many processes train together; 1 also where torch is not in use."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return 1
-    return distributed.get_world_size()
 
 
 def _ends_epoch(state: TrainerState, control: TrainerControl) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..lightning_modules.out_of_memory import explained, is_out_of_memory, shapes_of
@@ -19,7 +19,7 @@ def advice_for_training(args: Any, inputs: Any = None) -> str:
     said = (
         f"This was in the optimizer step, with optim={_plain(args.optim)!r}"
         if inputs is None
-        else f"The batch was: {shapes_of(inputs)}"
+        else f"The batch was: {_described(inputs)}"
     )
     tries = [
         "a smaller per_device_train_batch_size with a larger gradient_accumulation_steps"
@@ -35,7 +35,7 @@ def advice_for_training(args: Any, inputs: Any = None) -> str:
 
 def advice_for_evaluation(args: Any, inputs: Any = None) -> str:
     """The note for an evaluation; `auto_find_batch_size` does not change its batches."""
-    batch = "" if inputs is None else f", and the batch was: {shapes_of(inputs)}"
+    batch = "" if inputs is None else f", and the batch was: {_described(inputs)}"
     tries = ["a smaller per_device_eval_batch_size"]
     if not args.prediction_loss_only:
         if args.eval_accumulation_steps is None and args.device.type != "cpu":
@@ -68,6 +68,14 @@ def _remedies(args: Any, inputs: Any) -> list[tuple[str, bool]]:
         ("bf16=True", args.bf16 or args.fp16 or inputs is None),
         ("an optimizer that keeps less, such as optim='adafactor' or 'sgd'", inputs is not None),
     ]
+
+
+def _described(inputs: Any) -> str:
+    """Shapes, and in words what they mean for a language model."""
+    tokens = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
+    shape = tuple(getattr(tokens, "shape", ()))
+    words = f" (batch size {shape[0]}, sequence length {shape[1]})" if len(shape) == 2 else ""
+    return shapes_of(inputs) + words
 
 
 def _processes(args: Any) -> str:

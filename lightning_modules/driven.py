@@ -17,6 +17,10 @@ from .windows import Window
 class Driver(Protocol):
     """What a run does at each point of Lightning's loops. The facade implements it."""
 
+    def set_up(self) -> None:
+        """A training is about to begin, and Lightning has set up its callbacks."""
+        ...
+
     def optimizers(self) -> tuple[Optimizer, Any]:
         """Optimizer and learning rate scheduler, made when the model is wrapped and on its device."""
         ...
@@ -29,8 +33,8 @@ class Driver(Protocol):
         """A pass over the data begins."""
         ...
 
-    def step_begin(self, window: Window) -> None:
-        """A window has been read."""
+    def step_begin(self, window: Window) -> int | None:
+        """A window has been read; -1 ends the epoch without a step."""
         ...
 
     def step(self, window: Window) -> torch.Tensor | None:
@@ -76,10 +80,26 @@ class DrivenModule(LeanModule):
         self.model = model
         self.driver = driver
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is, also before Lightning has moved it: callbacks make their copies there."""
+        return next((parameter.device for parameter in self.parameters()), super().device)
+
     def configure_optimizers(self) -> Any:
         """Optimizer and scheduler of the run; Lightning callbacks such as LearningRateMonitor see them."""
         optimizer, scheduler = self.driver.optimizers()
-        return [optimizer], ([] if scheduler is None else [scheduler])
+        if scheduler is None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def setup(self, stage: str) -> None:
+        """The callbacks are set up: those of a resumed training go on from their states."""
+        if stage == "fit":
+            self.driver.set_up()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, which callbacks that average weights make: without the run, its data and its Trainer."""
+        return {**super().__getstate__(), "driver": None}
 
     def training_step(self, batch: Window, batch_idx: int) -> torch.Tensor | None:
         """One optimizer step."""
@@ -116,7 +136,7 @@ class DrivenModule(LeanModule):
         if self.trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
             with torch.enable_grad():  # as outside of the loop, where metrics are computed otherwise
                 metrics = self.driver.evaluation_end()
-            self.log_dict(metrics, sync_dist=True)
+            self.log_dict(metrics, sync_dist=True, logger=False)  # the Trainer logs them
 
     def on_train_start(self) -> None:
         """Begin the run."""
@@ -126,9 +146,9 @@ class DrivenModule(LeanModule):
         """Begin an epoch."""
         self.driver.epoch_begin()
 
-    def on_train_batch_start(self, batch: Window, batch_idx: int) -> None:
-        """Begin a step."""
-        self.driver.step_begin(batch)
+    def on_train_batch_start(self, batch: Window, batch_idx: int) -> int | None:
+        """Begin a step; -1 ends the epoch without it."""
+        return self.driver.step_begin(batch)
 
     def on_train_batch_end(self, outputs: Any, batch: Window, batch_idx: int) -> None:
         """End a step."""

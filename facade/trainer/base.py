@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import weakref
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,32 +17,37 @@ from torch.optim import Optimizer
 from ...callbacks import (
     CallbackHandler,
     DefaultFlowCallback,
+    LoggerCallback,
     PrinterCallback,
-    ProgressCallback,
     TrainerCallback,
     TrainerControl,
     TrainerState,
     collect_states,
+    default_progress_callback,
     is_exportable,
     reporting_callbacks,
 )
+from ...lightning_modules import models
 from ...lightning_modules.checkpoints import BackgroundWriter, WriteLater, WriteNow
 from ...lightning_modules.label_smoothing import LabelSmoother
 from ...lightning_modules.length_cache import LengthCache
 from ...lightning_modules.samplers import share_of
 from ...lightning_modules.seeding import enable_full_determinism, host_rng_untouched, set_seed
-from .. import models
 from ..accelerator import Accelerator
 from ..arguments import TrainingArguments
 from ..arguments.checkpointing import checkpointing
 from ..arguments.support import raise_for_unsupported
+from ..arguments.unknown import understand_old_names
 from ..arguments.validation import raise_for_problems
 from ..collation import default_collator
+from ..dry_run import stop_if_asked_to
 from ..hub.pushing import Pusher, PushInProgress
+from ..lightning_callbacks import check_callback
 from ..memory import MemoryTracker
 from ..plan import RunPlan, translate
 from ..verbosity import set_verbosity
 from .checks import MissingModelError, TrainerParameters, check_construction, check_label_names
+from .heeding import SignalChoice
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -54,7 +60,8 @@ _CHECKPOINTING = ("is_activation_checkpointing", "is_gradient_checkpointing")
 """What a model of `transformers` calls it that activations are computed again, in newer and in older versions."""
 
 
-class TrainerBase(TrainerParameters):
+@understand_old_names
+class TrainerBase(TrainerParameters, SignalChoice):
     """Attributes and construction; the concerns of the Trainer build on it, one class each.
 
     See `Trainer` for the parameters.
@@ -174,6 +181,8 @@ class TrainerBase(TrainerParameters):
         self._eval_dataloaders: dict[str, Any] = {}
         self._evaluated_before: dict[str, Any] = {}
         self._lengths = LengthCache()
+        self._length_group: int | None = None
+        self._asked: dict[str, int] | None = None
         self._whole_dataset: tuple[Any, Any] | None = None
         self._run: TrainingRun | None = None
         self._remember_arguments()
@@ -200,6 +209,7 @@ class TrainerBase(TrainerParameters):
         if "neftune_noise_alpha" in changed:
             self.neftune_noise_alpha = args.neftune_noise_alpha
         self._remember_arguments()
+        stop_if_asked_to(self)
 
     def _remember_arguments(self) -> None:
         names = ("per_device_train_batch_size", "auto_find_batch_size", "enable_jit_checkpoint")
@@ -216,7 +226,12 @@ class TrainerBase(TrainerParameters):
         self.callback_handler = CallbackHandler(
             [*defaults, *own], self.model, self.processing_class, self.optimizer, self.lr_scheduler
         )
-        self.add_callback(PrinterCallback if self.args.disable_tqdm else ProgressCallback)
+        for callback in self.callback_handler.callbacks:
+            self._lend_save_model(callback)
+        if self.args.disable_tqdm:
+            self.add_callback(PrinterCallback)
+        elif not any(getattr(callback, "takes_place_of", None) for callback in self.callback_handler.callbacks):
+            self.add_callback(default_progress_callback())
         self.state = TrainerState(
             is_local_process_zero=self.is_local_process_zero(),
             is_world_process_zero=self.is_world_process_zero(),
@@ -272,9 +287,17 @@ class TrainerBase(TrainerParameters):
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Callback) -> None:
         """As `transformers.Trainer.add_callback`; callbacks of Lightning are welcome too."""
         if is_lightning_callback(callback):
+            check_callback(callback)
             self._lightning_callbacks.append(callback() if isinstance(callback, type) else callback)
         else:
             self.callback_handler.add_callback(callback)  # type: ignore[arg-type]
+            self._lend_save_model(self.callback_handler.callbacks[-1])
+
+    def _lend_save_model(self, callback: Any) -> None:
+        """Let a tracker write the model as this Trainer does, without keeping the Trainer alive."""
+        if isinstance(callback, LoggerCallback):
+            trainer: Any = weakref.ref(self)
+            callback.save_model = lambda folder: trainer().save_model(folder, _internal_call=True)
 
     def pop_callback(self, callback: Any) -> TrainerCallback | Callback | None:
         """As `transformers.Trainer.pop_callback`: remove a callback and return it, None if it is not there."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
+from ...lightning_modules import models
 from ...lightning_modules.collators import RemoveColumnsCollator
 from ...lightning_modules.lengths import LengthGroupedSampler, column_lengths, sample_lengths
 from ...lightning_modules.loaders import build_loader
 from ...lightning_modules.seeding import seed_worker
 from ...lightning_modules.workers import deaf_worker
-from .. import models
-from ..columns import is_hub_dataset, remove_unused, signature_columns
+from ..columns import is_hub_dataset, remove_unused
 from ..sizes import has_length
 from .base import TrainerBase
 
@@ -141,8 +142,11 @@ class DataSteps(TrainerBase):
         if seeded:
             rank = self.args.process_index
             options["worker_init_fn"] = functools.partial(seed_worker, num_workers=workers, rank=rank)
-        if self.args.enable_jit_checkpoint and workers > 0:  # a signal goes to all processes of a group, as a rule
-            options["worker_init_fn"] = functools.partial(deaf_worker, then=options.get("worker_init_fn"))
+        if workers > 0 and self._heeded_signals:  # a signal goes to all processes of a group, as a rule
+            then, listens = options.get("worker_init_fn"), self._shared_flag()
+            options["worker_init_fn"] = functools.partial(
+                deaf_worker, signals=self._heeded_signals, listens=listens, then=then
+            )
         return options
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
@@ -151,7 +155,8 @@ class DataSteps(TrainerBase):
             return None
         order = self._training_order()
         if order == "group_by_length":
-            return self._by_length(dataset, self.args.train_batch_size * self.args.gradient_accumulation_steps)
+            group = self.args.train_batch_size * self.args.gradient_accumulation_steps
+            return self._by_length(dataset, self._length_group or group)
         if order == "sequential":
             return SequentialSampler(dataset)
         if len(dataset) == 0:
@@ -172,7 +177,8 @@ class DataSteps(TrainerBase):
         """The sampler of a dataset that may lack columns of the `whole` one, such as that of the lengths."""
         self._whole_dataset = (dataset, whole)
         try:
-            return sampler_fn(dataset)
+            # Overrides of older scripts take the dataset from the Trainer.
+            return sampler_fn(dataset) if inspect.signature(sampler_fn).parameters else sampler_fn()  # type: ignore[call-arg]
         finally:
             self._whole_dataset = None
 
@@ -194,7 +200,7 @@ class DataSteps(TrainerBase):
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
-            self._signature_columns = signature_columns(models.base_of_adapter(self.model), self.label_names)
+            self._signature_columns = models.signature_columns(models.base_of_adapter(self.model), self.label_names)
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
         if not self.args.remove_unused_columns:

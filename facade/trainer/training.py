@@ -55,8 +55,8 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
         Raises:
             ValueError: there is nothing to train on, or the checkpoint is damaged.
             FileNotFoundError: the checkpoint is not there.
-            SystemExit: a signal ended the training, and a checkpoint to go on from is written; see
-                `enable_jit_checkpoint`.
+            SystemExit, KeyboardInterrupt: a signal ended the training, and a checkpoint to go on from is written; see
+                `checkpoint_on_signals`.
         """
         with self._signals_passed_on(), self._uploads_quiet():
             return self._train_from(resume_from_checkpoint, trial, ignore_keys_for_eval)
@@ -65,10 +65,11 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
         self, resume_from_checkpoint: str | bool | None, trial: Any, ignore_keys_for_eval: list[str] | None
     ) -> TrainOutput:
         self._take_up_arguments()
-        self._take_up_jit_checkpoint()
+        self._take_up_signals()
         self._take_up_hub()
         checkpoint = self._find_checkpoint(resume_from_checkpoint)
         self._require_data()
+        self._require_place()
         self._memory_tracker.start("train")
         self.is_in_train = True
         try:
@@ -181,7 +182,8 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
         if not self._is_leaving:
             if self.args.load_best_model_at_end and self._best_was_saved():
                 self._load_best_model()
-            self._keep_only_best_checkpoint(run.trial)
+            if not self._time_is_up:
+                self._keep_only_best_checkpoint(run.trial)
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         self._finish_hub(last_push=run.trial is None and not self._is_leaving)
         self._output = TrainOutput(self.state.global_step, train_loss, metrics)
@@ -212,10 +214,11 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
             self._flush_input_tokens()
             self._log(logs, start_time)
         if self.control.should_evaluate:
-            metrics = self._evaluate(trial, ignore_keys_for_eval)
+            with run.redoing.possible():
+                metrics = self._evaluate(trial, ignore_keys_for_eval)
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
             if self.args.save_strategy == "best":
-                self.control.should_save = is_best or self._is_leaving
+                self.control.should_save = is_best or self._is_leaving or self._time_is_up
         if self.control.should_save:
             self._flush_input_tokens()
             self._save_or_warn(model, trial)
@@ -256,6 +259,7 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
             if self.args.auto_find_batch_size:
                 self.state.train_batch_size = self._train_batch_size
             self._load_callback_state()
+            self._load_callback_states(checkpoint)
         self.state.init_training_references(self, length.max_steps, length.num_train_epochs, trial)
 
     def _warn_of_differences(self, stored: TrainerState) -> None:

@@ -169,10 +169,68 @@ def test_what_did_not_stop_the_training_is_not_passed_on(callback):
     callback.pass_on()
 
 
-def test_several_processes_stop_at_the_same_step(tmp_path):
-    """The others hear of the signal at the next step."""
+@pytest.fixture
+def _sigint():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_sigint")
+def test_a_second_ctrl_c_interrupts_at_once(capfd):
+    """And what comes at the first one says so; the end of the training then is not that of a signal."""
+    callback = JITCheckpointCallback([signal.SIGINT], save=lambda: None)
+    at(callback, "on_train_begin")
+    signal.raise_signal(signal.SIGINT)
+    assert "Once more to stop without" in capfd.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert switches(at(callback, "on_step_end", global_step=3, epoch=0.5)) == []
+    callback.pass_on()
+
+
+@pytest.mark.usefixtures("_sigint")
+def test_ctrl_c_in_an_evaluation_saves_and_interrupts(caplog):
+    saved = []
+    callback = JITCheckpointCallback([signal.SIGINT], save=lambda: saved.append(callback.leaving))
+    at(callback, "on_train_begin")
+    signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        at(callback, "on_prediction_step", global_step=3)
+    assert saved == [True]
+    assert "SIGINT: training stops at step 3" in caplog.text
+    assert not callback.is_listening
+
+
+def test_what_nobody_insists_on_stays_ignored(callback):
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        modest = JITCheckpointCallback([signal.SIGUSR1], insisted_on=())
+        at(modest, "on_train_begin")
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+        at(callback, "on_train_begin")
+        assert signal.getsignal(signal.SIGUSR1) == callback._receive
+        callback.stop_listening()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_who_wants_to_know_hears_when_it_listens():
+    changes = []
+    callback = JITCheckpointCallback([signal.SIGUSR1], on_change=changes.append)
+    at(callback, "on_train_begin")
+    at(callback, "on_train_begin")
+    at(callback, "on_train_end")
+    callback.stop_listening()
+    assert changes == [True, False]
+
+
+@pytest.mark.parametrize("milliseconds", [30, 1])
+def test_several_processes_stop_at_the_same_step(tmp_path, milliseconds):
+    """The others hear of the signal at the next step; where steps are short, some steps later."""
     script = """
-import os, signal, sys
+import os, signal, sys, time
 from types import SimpleNamespace
 import torch.distributed as dist
 from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, TrainerState
@@ -181,9 +239,10 @@ dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, 
 callback, control = JITCheckpointCallback(), TrainerControl()
 state = TrainerState(max_steps=100, is_world_process_zero=rank == 0)
 callback.on_train_begin(None, state, control)
-while not control.should_training_stop and state.global_step < 20:
+while not control.should_training_stop and state.global_step < 300:
+    time.sleep(float(sys.argv[4]) / 1000)
     state.global_step += 1
-    state.epoch = state.global_step / 100
+    state.epoch = state.global_step / 1000
     if state.global_step == 5 and rank == int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGTERM)
     callback.on_step_end(None, state, control)
@@ -193,8 +252,12 @@ dist.destroy_process_group()
 """
     command = [sys.executable, "-W", "ignore", "-c", script]
     processes = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "store"), "0"], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "store"), "0", str(milliseconds)], stdout=subprocess.PIPE, text=True
+        )
         for rank in (0, 1)
     ]
     said = [process.communicate(timeout=60)[0].split() for process in processes]
-    assert said == [["6", "True", str(int(signal.SIGTERM))]] * 2
+    assert said[0] == said[1]
+    assert said[0][1:] == ["True", str(int(signal.SIGTERM))]
+    assert said[0][0] == "6" or (milliseconds == 1 and 6 < int(said[0][0]) < 60)

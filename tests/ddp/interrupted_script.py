@@ -1,6 +1,6 @@
-"""Trainings that something interrupts in one of two processes only, for `torchrun`.
+"""Trainings that something goes wrong with, or interrupts, in one of two processes only, for `torchrun`.
 
-    torchrun --nproc_per_node=2 interrupted_script.py memory|stopped|resumed OUTPUT_FOLDER
+    torchrun --nproc_per_node=2 interrupted_script.py faults|stopped|interrupted|evaluated|endless|resumed OUTPUT_FOLDER
 
 Every rank writes what it saw to `OUTPUT_FOLDER/SCENARIO-rank<rank>.json`.
 """
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lightrainer import Trainer, TrainingArguments
+from lightrainer import NaNGuardCallback, Trainer, TrainingArguments
 
 RANK = int(os.environ["RANK"])
 
@@ -40,21 +40,35 @@ class Model(nn.Module):
     Where and when this process runs out of memory, or is asked to end, is a matter of the rank.
     """
 
-    def __init__(self, memory: str = "", limit: int = 99, asked_in: int = 0):
+    def __init__(
+        self,
+        memory: str = "",
+        limit: int = 99,
+        asked_in: int = 0,
+        number: int = signal.SIGTERM,
+        training_counts: bool = True,
+        tells: bool = False,
+    ):
         super().__init__()
         self.first = nn.Linear(8, 16)
         self.norm = nn.BatchNorm1d(16)
         self.dropout = nn.Dropout(0.2)
         self.second = nn.Linear(16, 3)
         self.sometimes = nn.Parameter(torch.ones(3))
-        self.memory, self.limit, self.asked_in = memory, limit, asked_in
-        self.passes = 0
+        self.memory, self.limit, self.asked_in, self.number = memory, limit, asked_in, number
+        self.training_counts, self.tells = training_counts, tells
+        self.passes = self.evaluated = 0
 
     def forward(self, x, labels=None):
+        self.evaluated += not self.training
+        if not self.training and not self.training_counts and self.evaluated == self.asked_in and RANK == 1:
+            os.kill(os.getpid(), self.number)
         if self.training:
             self.passes += 1
-            if self.passes == self.asked_in and RANK == 1:
-                os.kill(os.getpid(), signal.SIGTERM)
+            if self.passes == 5 and self.tells and RANK == 0:
+                print("training", flush=True)
+            if self.passes == self.asked_in and RANK == 1 and self.training_counts:
+                os.kill(os.getpid(), self.number)
             if len(x) > self.limit and self.passes > 2 and RANK == 1:
                 if self.memory == "forward":
                     raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -102,30 +116,83 @@ def trained(folder: Path, model: dict[str, Any], resume: bool = False, **changes
     }
 
 
-def memory(folder: Path) -> dict[str, Any]:
-    """Rank 1 alone cannot take more than two samples from some step on."""
+class Bad(nn.Module):
+    """In its second pass rank 1 has a NaN in the loss alone; in its third, in the gradients too."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+        self.passes = 0
+
+    def forward(self, x, labels=None):
+        self.passes += 1
+        loss, nan = self.layer(x).square().mean(), torch.tensor(float("nan"))
+        if RANK == 1 and self.passes in (2, 3):
+            loss = loss + nan if self.passes == 2 else loss * nan
+        return {"loss": loss}
+
+
+def guarded(folder: Path) -> dict[str, Any]:
+    """Rank 1 alone meets a NaN."""
+    guard = NaNGuardCallback("skip")
+    options = {"output_dir": str(folder / "guarded"), "per_device_train_batch_size": 2, "num_train_epochs": 1}
+    arguments = TrainingArguments(**options, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True)
+    torch.manual_seed(7)
+    trainer = Trainer(Bad(), arguments, train_dataset=points(16, 1), callbacks=[guard])
+    trainer.train()
+    weight = trainer.model.layer.weight
+    return {"skipped": guard.skipped, "steps": trainer.state.global_step, "weight": weight.tolist()}
+
+
+def faults(folder: Path) -> dict[str, Any]:
+    """Rank 1 alone cannot take more than two samples from some step on, or meets a NaN."""
     half = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     found = {
         place: trained(folder / place, {"memory": place, "limit": 2}, auto_find_batch_size=True)
         for place in ("forward", "backward")
     }
-    return {"given": trained(folder / "given", {}, **half), **found, "large": trained(folder / "large", {})}
+    return {
+        "given": trained(folder / "given", {}, **half),
+        **found,
+        "large": trained(folder / "large", {}),
+        "guarded": guarded(folder),
+    }
+
+
+SAVING = {"save_strategy": "steps", "save_steps": 1000}
 
 
 def stopped(folder: Path) -> dict[str, Any]:
     """Rank 1 alone is asked to end, in its fourth step."""
-    return {"stopped": trained(folder / "jit", {"asked_in": 4}, enable_jit_checkpoint=True)}
+    return {"stopped": trained(folder / "stopped", {"asked_in": 4}, **SAVING)}
+
+
+def interrupted(folder: Path) -> dict[str, Any]:
+    """Rank 1 alone gets a Ctrl-C, in its fourth step."""
+    return {"interrupted": trained(folder / "interrupted", {"asked_in": 4, "number": signal.SIGINT}, **SAVING)}
+
+
+def evaluated(folder: Path) -> dict[str, Any]:
+    """Rank 1 alone gets a Ctrl-C, in the first batch of its first evaluation."""
+    model = {"asked_in": 1, "number": signal.SIGINT, "training_counts": False}
+    return {"evaluated": trained(folder / "evaluated", model, **SAVING)}
+
+
+def endless(folder: Path) -> dict[str, Any]:
+    """Trains until somebody from outside ends it."""
+    return {"endless": trained(folder / "endless", {"tells": True}, **SAVING, num_train_epochs=10000, eval_steps=10**6)}
 
 
 def resumed(folder: Path) -> dict[str, Any]:
-    """The rest of that training, and the whole of it."""
-    again = trained(folder / "jit", {}, resume=True, enable_jit_checkpoint=True)
-    return {"resumed": again, "whole": trained(folder / "whole", {}, enable_jit_checkpoint=True)}
+    """The rest of these trainings, and the whole of it."""
+    names = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and path.name != "endless"]
+    rest = {name: trained(folder / name, {}, resume=True, **SAVING) for name in names}
+    return {**rest, "whole": trained(folder / "whole", {}, **SAVING)}
 
 
 def main(scenario: str, folder: Path) -> None:
     warnings.filterwarnings("ignore")
-    seen = {"memory": memory, "stopped": stopped, "resumed": resumed}[scenario](folder)
+    seen = globals()[scenario](folder)
     (folder / f"{scenario}-rank{RANK}.json").write_text(json.dumps(seen))
 
 

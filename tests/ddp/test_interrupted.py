@@ -2,36 +2,59 @@
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from lightrainer.lightning_modules.checkpoints import problems
+
 SCRIPT = Path(__file__).with_name("interrupted_script.py")
 SECONDS = 120  # a run takes about ten
 
 
-def launch(scenario, folder):
-    """Start two processes; returns the exit code and what they said."""
+INTERRUPTED = {-signal.SIGINT, 1}
+"""How a KeyboardInterrupt ends Python: with 1 if an exit handler runs code, as one of torch's may."""
+ENDED = {
+    "stopped": ({128 + signal.SIGTERM}, range(4, 12)),
+    "interrupted": (INTERRUPTED, range(4, 12)),
+    "evaluated": (INTERRUPTED, [3]),
+}
+"""How a process ends itself, and the steps at which."""
+
+
+def start(scenario, folder):
+    """Start two processes; returns torchrun, and the file with what they say."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
     command += ["--rdzv-endpoint=localhost:0", str(SCRIPT), scenario, str(folder)]
     log = folder / f"{scenario}.log"
     with log.open("w") as stream:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        process = subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT)
-        try:
-            code = process.wait(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    member.kill()
-            pytest.fail(f"{scenario}: two ranks were not done after {SECONDS} s\n{log.read_text()[-4000:]}")
-    return code, log.read_text()
+        return subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT), log
+
+
+def finish(process, scenario, log):
+    """The exit code."""
+    try:
+        return process.wait(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        pytest.fail(f"{scenario}: two ranks were not done after {SECONDS} s\n{log.read_text()[-4000:]}")
+
+
+def launch(scenario, folder):
+    """Run two processes; returns the exit code and what they said."""
+    process, log = start(scenario, folder)
+    return finish(process, scenario, log), log.read_text()
 
 
 def seen(scenario, folder):
@@ -39,18 +62,18 @@ def seen(scenario, folder):
 
 
 @pytest.fixture(scope="module")
-def memory(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("memory")
-    code, said = launch("memory", folder)
+def faults(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults")
+    code, said = launch("faults", folder)
     assert code == 0, said[-5000:]
     assert said.count("Training starts again") == 2  # once for each training, by the first process
-    return seen("memory", folder)
+    return seen("faults", folder)
 
 
 @pytest.mark.parametrize("place", ["forward", "backward"])
-def test_both_start_again_when_one_runs_out_of_memory(memory, place):
+def test_both_start_again_when_one_runs_out_of_memory(faults, place):
     """In its third step; the end is that of a training with the smaller batch, gradients averaged by DDP itself."""
-    for rank in memory:
+    for rank in faults:
         found, given = rank[place], rank["given"]
         assert found["batch"] == given["batch"] == 2
         assert found["weights"] == given["weights"]
@@ -58,24 +81,71 @@ def test_both_start_again_when_one_runs_out_of_memory(memory, place):
         assert found["passes"] == given["passes"] + 3
 
 
-def test_a_training_with_the_large_batch_ends_elsewhere(memory):
+def test_a_training_with_the_large_batch_ends_elsewhere(faults):
     """Negative control."""
-    assert memory[0]["large"]["weights"] != memory[0]["given"]["weights"]
+    assert faults[0]["large"]["weights"] != faults[0]["given"]["weights"]
 
 
-def test_both_stop_when_one_is_asked_to_and_go_on_to_the_same_bits(tmp_path):
-    """Rank 1 gets the signal in step 4; both hear of it at the end of step 5, and exit with 143."""
-    code, said = launch("stopped", tmp_path)
+def test_both_leave_out_a_step_when_one_meets_a_nan(faults):
+    """Also where it is in the loss alone, so that the gradients of the other one are sound."""
+    first, second = (rank["guarded"] for rank in faults)
+    assert first == second
+    assert first["skipped"] == [2, 3]
+    assert first["steps"] == 4
+    assert all(math.isfinite(number) for row in first["weight"] for number in row)
+
+
+def codes_of(said):
+    """The exit codes of the workers, as torchrun reports them."""
+    return {int(code) for code in re.findall(r"exitcode  : (-?\d+)", said)}
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """Trainings that a signal to the second process ended, how they ended, and what became of them."""
+    folder = tmp_path_factory.mktemp("stopped")
+    ends = {}
+    for scenario in ENDED:
+        code, said = launch(scenario, folder)
+        left = sorted(path.name for path in (folder / scenario).iterdir())
+        ends[scenario] = (code, codes_of(said), left, said, sorted(folder.glob(f"{scenario}-rank*.json")))
+    code, said = launch("resumed", folder)
+    assert code == 0, said[-5000:]
+    return ends, seen("resumed", folder)
+
+
+@pytest.mark.parametrize("scenario", ENDED)
+def test_both_stop_when_one_is_asked_to_and_go_on_to_the_same_bits(stopped, scenario):
+    """Rank 1 gets the signal in step 4, or in the evaluation of step 3; both hear of it soon, and end with an error."""
+    ends, resumed = stopped
+    own, steps = ENDED[scenario]
+    code, codes, left, said, finished = ends[scenario]
     assert code != 0
     # The first one to be gone lets torchrun end the other, which may have been on its way out still.
-    codes = re.findall(r"exitcode  : (-?\d+)", said)
-    assert "143" in codes
-    assert set(codes) <= {"143", str(-signal.SIGTERM)}
-    assert not list(tmp_path.glob("stopped-rank*.json"))
-    assert [path.name for path in (tmp_path / "jit").iterdir()] == ["checkpoint-5"]
-    code, said = launch("resumed", tmp_path)
-    assert code == 0, said[-5000:]
-    for rank in seen("resumed", tmp_path):
-        assert rank["resumed"]["passes"] == rank["whole"]["passes"] - 5
-        assert rank["resumed"]["weights"] == rank["whole"]["weights"]
-        assert rank["resumed"]["history"] == rank["whole"]["history"]
+    assert own & codes, said[-5000:]
+    assert codes <= own | {-signal.SIGTERM}
+    assert not finished
+    assert len(left) == 1
+    assert int(left[0].removeprefix("checkpoint-")) in steps
+    for rank in resumed:
+        assert rank[scenario]["passes"] == rank["whole"]["passes"] - int(left[0].removeprefix("checkpoint-"))
+        assert rank[scenario]["weights"] == rank["whole"]["weights"]
+        assert rank[scenario]["history"] == rank["whole"]["history"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_torchrun_itself(tmp_path, number):
+    """It passes it on to all, and they save before it loses patience."""
+    process, log = start("endless", tmp_path)
+    for _ in range(600):
+        if "training" in log.read_text():
+            break
+        time.sleep(0.1)
+    process.send_signal(number)
+    code = finish(process, "endless", log)
+    assert code not in (0, None)
+    left = sorted(path.name for path in (tmp_path / "endless").iterdir())
+    assert len(left) == 1, (left, log.read_text()[-3000:])
+    assert left[0].startswith("checkpoint-")
+    assert problems(tmp_path / "endless" / left[0]) == []
+    assert f"{number.name}: training stops at step {left[0].removeprefix('checkpoint-')}" in log.read_text()

@@ -1,4 +1,4 @@
-"""Trains in forked children that get a SIGTERM at a chosen moment, resumes, and reports how it ended.
+"""Trains in forked children that get a signal at a chosen moment, resumes, and reports how it ended.
 
 Run as a script by test_trainer_signals.py: `sigterm_trainer.py FOLDER`. Prints one JSON object.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from tiny import At, Tiny, points, same, told, trainer, weights
 
-from lightrainer import get_last_checkpoint
+from lightrainer import EarlyStoppingCallback, get_last_checkpoint
 from lightrainer.lightning_modules import engine  # imported before the forks, so that they start at once
 
 assert engine
@@ -27,14 +27,14 @@ ARGUMENTS = {
     "num_train_epochs": 2,
     "eval_strategy": "steps",
     "eval_steps": 3,
-    "save_strategy": "no",
-    "enable_jit_checkpoint": True,
+    "save_strategy": "steps",
+    "save_steps": 100,
 }
 
 
-def ask_to_end(times: int = 1) -> None:
+def ask_to_end(times: int = 1, number: int = signal.SIGTERM) -> None:
     for _ in range(times):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
 
 class Asked(Tiny):
@@ -43,21 +43,31 @@ class Asked(Tiny):
     With `killed`, the process is killed a pass later, once there is a checkpoint.
     """
 
-    def __init__(self, training_pass: int = 0, evaluation_pass: int = 0, times: int = 1, killed: str = ""):
+    def __init__(
+        self,
+        training_pass: int = 0,
+        evaluation_pass: int = 0,
+        times: int = 1,
+        number: int = signal.SIGTERM,
+        killed: str = "",
+    ):
         super().__init__()
         self.passes = {True: 0, False: 0}
         self.when = {True: training_pass, False: evaluation_pass}
-        self.times = times
+        self.times, self.number = times, number
         self.killed = killed
+        self.draws = False
 
     def forward(self, x, labels=None):
         self.passes[self.training] += 1
         later = self.passes[self.training] - self.when[self.training]
         if later == 0:
-            ask_to_end(self.times)
+            ask_to_end(self.times, self.number)
         if later == 1 and self.killed and self.when[self.training]:
             wait_for(Path(self.killed))
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.draws and not self.training:
+            torch.rand(1)
         return super().forward(x, labels)
 
 
@@ -96,6 +106,32 @@ class Scenario:
     renames: str = ""
     """The signal comes when a checkpoint gets this name."""
     killed: bool = False
+    draws: bool = False
+    """Whether evaluations draw random numbers."""
+    given: Callable[[], dict[str, Any]] = dict
+    """Further parameters of the Trainer."""
+    code: int = 128 + signal.SIGTERM
+    """How the process ends; 130 stands for a KeyboardInterrupt that comes out of `train`."""
+
+    def __post_init__(self) -> None:
+        if self.model.get("number") == signal.SIGINT:
+            self.code = 128 + signal.SIGINT
+        if self.killed:
+            self.code = -signal.SIGKILL
+
+
+CTRL_C = {"number": signal.SIGINT}
+ASKED_FOR = {"save_strategy": "no", "enable_jit_checkpoint": True}
+BEST = {"metric_for_best_model": "loss"}
+
+
+def two_sets() -> dict[str, Any]:
+    return {"eval_dataset": {"first": points(6, seed=2), "second": points(6, seed=4)}}
+
+
+def impatience() -> dict[str, Any]:
+    """What ends the training at the second evaluation."""
+    return {"callbacks": [EarlyStoppingCallback(1, early_stopping_threshold=100.0)]}
 
 
 BY_EPOCH = {"eval_strategy": "epoch"}
@@ -113,6 +149,24 @@ SCENARIOS: dict[str, Scenario] = {
     "while a checkpoint is written": Scenario(
         5, {}, {"save_strategy": "steps", "save_steps": 4}, renames="checkpoint-4"
     ),
+    "with enable_jit_checkpoint": Scenario(5, {"training_pass": 9}, ASKED_FOR),
+    "in an evaluation at the start": Scenario(0, {"evaluation_pass": 1}, {"eval_on_start": True}),
+    "interrupted in a step": Scenario(5, {"training_pass": 9, **CTRL_C}),
+    "interrupted in a step, twice": Scenario(4, {"training_pass": 10, "times": 2, **CTRL_C}, {"save_steps": 2}),
+    "interrupted in an evaluation": Scenario(3, {"evaluation_pass": 1, **CTRL_C}),
+    "interrupted in an evaluation of an epoch": Scenario(6, {"evaluation_pass": 1, **CTRL_C}, BY_EPOCH),
+    "interrupted in an evaluation that sets the rate": Scenario(3, {"evaluation_pass": 1, **CTRL_C}, ON_PLATEAU),
+    "interrupted in an evaluation that tells what is best": Scenario(3, {"evaluation_pass": 1, **CTRL_C}, BEST),
+    "interrupted where only models are saved": Scenario(3, {"evaluation_pass": 1, **CTRL_C}, {"save_only_model": True}),
+    "interrupted in an evaluation that draws numbers": Scenario(3, {"evaluation_pass": 2, **CTRL_C}, draws=True),
+    "interrupted in the second of two evaluations": Scenario(3, {"evaluation_pass": 3, **CTRL_C}, given=two_sets),
+    "interrupted in an evaluation that ends the training": Scenario(
+        4, {"evaluation_pass": 3, **CTRL_C}, {**BEST, "eval_steps": 2}, given=impatience
+    ),
+    "interrupted in an evaluation between two logs": Scenario(
+        3, {"evaluation_pass": 1, **CTRL_C}, {"logging_steps": 2}
+    ),
+    "interrupted in the last evaluation": Scenario(12, {"evaluation_pass": 7, **CTRL_C}),
     "in the last step": Scenario(12, {"training_pass": 24}),
     "after the last step": Scenario(12, callbacks=[At("on_train_end", after_the_last_step)]),
     "with a schedule that looks at evaluations": Scenario(3, {"training_pass": 5}, ON_PLATEAU),
@@ -127,9 +181,10 @@ def made(folder: Path, scenario: Scenario, stops: bool):
         while_writing(folder, scenario.renames)
     killed = str(folder / f"checkpoint-{scenario.step}") if scenario.killed else ""
     model = Asked(**scenario.model, killed=killed) if stops else Asked()
-    arguments = {**ARGUMENTS, **scenario.arguments}
-    callbacks = scenario.callbacks if stops else []
-    return told(trainer(folder, model=model, train_dataset=points(48), callbacks=callbacks, **arguments))
+    model.draws = scenario.draws
+    callbacks = {"callbacks": scenario.callbacks} if stops and scenario.callbacks else {}
+    arguments = {**ARGUMENTS, **scenario.arguments, **scenario.given(), **callbacks}
+    return told(trainer(folder, model=model, train_dataset=points(48), **arguments))
 
 
 def train(folder: Path, scenario: Scenario, stops: bool = False) -> None:
@@ -156,6 +211,8 @@ def forked(action: Callable[[], None]) -> int:
             code = 0
         except SystemExit as exit_:
             code = exit_.code
+        except KeyboardInterrupt:
+            code = 128 + signal.SIGINT
         finally:
             if code == 1:
                 import traceback

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tiny import At, Tiny, arguments, points, same, tiny, told, trainer, weights
+from torch import nn
 
 from lightrainer import EarlyStoppingCallback, ExportableState, TrainerCallback, TrainerState
 
@@ -212,6 +213,27 @@ def test_without_the_argument_it_says_what_was_too_large_and_what_to_try(tmp_pat
     assert "per_device_train_batch_size=4, gradient_accumulation_steps=2" in note
     assert "auto_find_batch_size=True" in note
     assert "gradient_checkpointing=True" in note
+
+
+class OfTokens(nn.Module):
+    """Asks for more than any machine has, so that the allocator of the CPU refuses it for real."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(10, 4)
+
+    def forward(self, input_ids, labels=None):
+        return {"loss": self.embedding(input_ids).mean() + torch.empty(2**50).sum()}
+
+
+def test_batch_size_and_sequence_length_are_said_in_words(tmp_path):
+    data = [{"input_ids": torch.zeros(128, dtype=torch.long)} for _ in range(16)]
+    made = trainer(tmp_path, model=OfTokens(), train_dataset=data, per_device_train_batch_size=8)
+    with pytest.raises(RuntimeError, match="can't allocate memory") as error:
+        made.train()
+    note = "".join(getattr(error.value, "__notes__", [str(error.value)]))
+    assert "input_ids 8 x 128 (batch size 8, sequence length 128)" in note
+    assert "What to try: a smaller per_device_train_batch_size" in note
 
 
 class Heavy(torch.optim.SGD):

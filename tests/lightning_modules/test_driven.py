@@ -31,6 +31,9 @@ class Recorder:
         window = list(itertools.islice(batches, count))
         return window, len(window)
 
+    def set_up(self):
+        """Nothing to go on from."""
+
     def optimizers(self):
         self.events.append("optimizers")
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)

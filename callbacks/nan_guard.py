@@ -1,0 +1,246 @@
+"""Losses and gradients that are NaN or infinite: the weights never see them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ._others import processes
+from .base import TrainerCallback
+from .state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+Action = Literal["stop", "raise", "skip"]
+_NAMED = 5
+
+
+class NaNGuardError(FloatingPointError):
+    """A loss, or gradients, that are NaN or infinite, where `NaNGuardCallback` was told to raise."""
+
+
+class NaNGuardCallback(TrainerCallback):
+    """No counterpart in transformers: leaves out an optimizer step whose loss or gradients are NaN or infinite.
+
+    Looked at are the gradients as the optimizer would get them, summed over the micro-batches, and the losses that the
+    model returned. All processes decide the same. A step that is left out counts as one, in `global_step` and for the
+    schedule, but weights, optimizer state and running statistics (those of batch norm) stay what they were, to the bit.
+    Each one is said in a warning, with the losses and the names of parameters; where gradients are clipped by their
+    norm, one NaN has become a NaN in all of them by then.
+
+    Under fp16, infinite gradients are the way in which the loss scale is found, and such steps are left out anyway:
+    there only the losses count.
+
+    This reads all gradients once, and waits for the device once a step, which a training without it does not. It has to
+    be every step: one later, the weights are NaN.
+
+    Args:
+        action: what happens then: "stop" ends the training in good order, "raise" with an error, "skip" goes on with
+            the next step.
+        patience: with "skip", how many steps in a row may be left out before the training ends; None for any number.
+
+    Attributes:
+        skipped: the steps that were left out in this training, the one that ended it included.
+
+    Raises:
+        ValueError: there is no such action, or the patience is no positive number.
+    """
+
+    def __init__(self, action: Action = "stop", patience: int | None = 10) -> None:
+        if action not in get_args(Action):
+            raise ValueError(f"action is {action!r}. It has to be one of {', '.join(map(repr, get_args(Action)))}.")
+        if patience is not None and patience < 1:
+            raise ValueError(f"patience is {patience}, but counts steps: give 1 or more, or None for no limit.")
+        self.action = action
+        self.patience = patience
+        self.skipped: list[int] = []
+        self._in_a_row = 0
+        self._losses: list[torch.Tensor] = []
+        self._hook: Any = None
+        self._statistics: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+        self._groups: list[dict[str, Any]] | None = None
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Look at what the model returns from now on."""
+        self._let_go()
+        self.skipped, self._in_a_row = [], 0
+        if model is None:
+            return
+        if not getattr(args, "torch_compile", False) and getattr(model, "_compiled_call_impl", None) is None:
+            self._hook = model.register_forward_hook(self._note_loss)
+        found = list(_running_statistics(model))
+        self._statistics = (found, [buffer.clone() for buffer in found])
+
+    def on_step_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Remember running statistics: the forward pass changes them before anybody knows the loss."""
+        self._losses = []
+        present, kept = self._statistics
+        _copy(kept, present)
+
+    def on_pre_optimizer_step(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        optimizer: Any = None,
+        **kwargs: Any,
+    ) -> TrainerControl | None:
+        """Look at losses and gradients, and if they are no numbers, leave the optimizer nothing to do.
+
+        Raises:
+            NaNGuardError: with the action "raise".
+        """
+        losses, self._losses = self._losses, []
+        parameters, scaled = _parameters(model, optimizer), getattr(args, "fp16", False)
+        gradients = [] if scaled else [one.grad for one in parameters if one.grad is not None]
+        if not _any_process_has_bad(losses, gradients):
+            self._in_a_row = 0
+            return
+        bad = _named(model, parameters)
+        said = _said(state.global_step + 1, losses, bad)
+        if not (scaled and bad):  # then the loss scaler leaves the step out, and is to see why
+            for parameter in parameters:
+                parameter.grad = None
+        present, kept = self._statistics
+        _copy(present, kept)
+        self._groups = [{**group} for group in getattr(optimizer, "param_groups", ())]
+        self._answer(said, state, control)
+
+    def on_optimizer_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, optimizer: Any = None, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Undo what an optimizer counted although it had no gradients."""
+        groups, self._groups = self._groups, None
+        for group, before in zip(getattr(optimizer, "param_groups", ()), groups or (), strict=False):
+            group.update(before)
+
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Look no more."""
+        self._let_go()
+
+    def _answer(self, said: str, state: TrainerState, control: TrainerControl) -> None:
+        self.skipped.append(state.global_step + 1)
+        self._in_a_row += 1
+        if self.action == "raise":
+            self._let_go()
+            raise NaNGuardError(f"{said} The weights are those before this step.")
+        at_its_end = self.action == "skip" and self.patience is not None and self._in_a_row >= self.patience
+        if at_its_end:
+            said += f" That is {self._in_a_row} in a row, as many as patience={self.patience} allows."
+        if self.action == "stop" or at_its_end:
+            control.should_training_stop = True
+            said += " Training stops, with the weights before this step."
+        else:
+            said += " The step is left out."
+        if state.is_world_process_zero:
+            logger.warning("%s", said)
+
+    def _note_loss(self, module: Any, inputs: Any, output: Any) -> None:
+        """The forward hook; the loss stays on the device."""
+        loss = _loss_of(output) if module.training else None
+        if loss is not None:
+            self._losses.append(loss.detach())
+
+    def _let_go(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook, self._losses, self._statistics = None, [], ([], [])
+
+
+def _any_process_has_bad(losses: list[torch.Tensor], gradients: list[torch.Tensor]) -> bool:
+    """Whether a number here or in another process is NaN or infinite: one wait for the device."""
+    import torch
+
+    parts = [_values(one) for one in gradients]
+    largest = torch.nn.utils.get_total_norm([one for one in parts if one.numel()], norm_type=float("inf"))
+    bad = ~largest.isfinite()
+    for loss in losses:
+        bad = bad | ~loss.isfinite().all().to(bad.device)
+    if processes() > 1:
+        shared = bad.to(_transport(bad.device), torch.int32).reshape(1)
+        torch.distributed.all_reduce(shared, torch.distributed.ReduceOp.MAX)
+        return bool(shared.item())
+    return bool(bad.item())
+
+
+def _transport(device: torch.device) -> torch.device:
+    """Where a tensor has to be for the process group to carry it."""
+    import torch
+
+    if str(torch.distributed.get_backend()) == "nccl":
+        return device if device.type == "cuda" else torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu") if str(torch.distributed.get_backend()) == "gloo" else device
+
+
+def _values(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers that this process has of a tensor, which may be sparse, or spread over processes."""
+    local: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[operator]
+    return local.coalesce().values() if local.is_sparse else local
+
+
+def _parameters(model: Any, optimizer: Any) -> list[torch.nn.Parameter]:
+    """Those that the step would change."""
+    groups = getattr(optimizer, "param_groups", None)
+    if groups is not None:
+        return [parameter for group in groups for parameter in group["params"]]
+    return [] if model is None else list(model.parameters())
+
+
+def _named(model: Any, parameters: list[torch.nn.Parameter]) -> list[str]:
+    """Names of the parameters whose gradients are bad here."""
+    names = {} if model is None else {id(parameter): name for name, parameter in model.named_parameters()}
+    return [
+        names.get(id(parameter), f"parameter {index} of the optimizer")
+        for index, parameter in enumerate(parameters)
+        if parameter.grad is not None and not bool(_values(parameter.grad).isfinite().all())
+    ]
+
+
+def _said(step: int, losses: list[torch.Tensor], bad: list[str]) -> str:
+    """What is wrong with a step, in this process."""
+    of_model = f"the loss is {', '.join(f'{loss.float().mean().item():.4g}' for loss in losses)}" if losses else ""
+    more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+    of_gradients = f"gradients are NaN or infinite in {', '.join(bad[:_NAMED])}{more}" if bad else ""
+    facts = " and ".join(fact for fact in (of_model, of_gradients) if fact)
+    return f"Step {step}: {facts or 'another process has a loss that is NaN or infinite'}."
+
+
+def _loss_of(output: Any) -> torch.Tensor | None:
+    """The loss in what a model returned: in a mapping, as an attribute, the first of a tuple, or the output itself."""
+    import torch
+
+    found = output.get("loss") if hasattr(output, "get") else getattr(output, "loss", None)
+    if found is None:
+        found = output[0] if isinstance(output, (tuple, list)) and output else output
+        found = found if isinstance(found, torch.Tensor) and found.ndim == 0 else None
+    return found if isinstance(found, torch.Tensor) and found.is_floating_point() else None
+
+
+def _running_statistics(model: Any) -> Iterator[torch.Tensor]:
+    """Buffers that forward passes change."""
+    for module in model.modules():
+        if getattr(module, "track_running_stats", False):
+            for name in ("running_mean", "running_var", "num_batches_tracked"):
+                buffer = getattr(module, name, None)
+                if buffer is not None:
+                    yield buffer
+
+
+def _copy(to: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    """Copy all of them at once, where a loop would launch something for each."""
+    if to:
+        import torch
+
+        with torch.no_grad():
+            torch._foreach_copy_(to, values)  # type: ignore[reportPrivateImportUsage]

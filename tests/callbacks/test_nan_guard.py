@@ -1,0 +1,263 @@
+"""NaNGuardCallback: a step that would put NaN into the weights is not taken, and everything else goes on as it was."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import lightrainer.callbacks
+from lightrainer import (
+    NaNGuardCallback,
+    NaNGuardError,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+BAD = 3  # the step with the bad sample: two a step, no shuffling
+
+
+class Model(nn.Module):
+    """Dropout and batch norm, so that generators and running statistics count."""
+
+    def __init__(self, tells_loss: bool = True):
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.dropout = nn.Dropout(0.1)
+        self.second = nn.Linear(8, 1)
+        self.tells_loss = tells_loss
+
+    def forward(self, x, labels=None):
+        out = self.second(self.dropout(torch.tanh(self.norm(self.first(x))))).squeeze(-1)
+        return {"loss": functional.mse_loss(out, labels), "logits": out} if self.tells_loss else {"logits": out}
+
+
+def samples(bad=(2 * BAD - 2,), value=math.nan, where="x", count=16):
+    torch.manual_seed(1)
+    found = [{"x": torch.randn(4), "labels": torch.randn(())} for _ in range(count)]
+    for index in bad:
+        found[index][where] = torch.full_like(found[index][where], value)
+    return found
+
+
+def make(folder, data, *callbacks, model=None, **changes):
+    torch.manual_seed(3)
+    options = {
+        "per_device_train_batch_size": 2,
+        "num_train_epochs": 1,
+        "learning_rate": 1e-2,
+        "weight_decay": 0.1,
+        "optim": "adamw_torch",
+        "train_sampling_strategy": "sequential",
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        **changes,
+    }
+    args = TrainingArguments(output_dir=str(folder), **options)
+    return Trainer(model or Model(), args, train_dataset=data, callbacks=list(callbacks))
+
+
+def state(trainer):
+    """Weights, buffers and what the optimizer keeps."""
+    return copy.deepcopy({"model": trainer.model.state_dict(), "optimizer": trainer.optimizer.state_dict()["state"]})
+
+
+def same(left, right):
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[name], right[name]) for name in left)
+    return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
+
+
+class Watch(TrainerCallback):
+    """Notes down the state of the trainer after every step."""
+
+    def __init__(self):
+        self.after = {}
+
+    def on_step_end(self, args, state_, control, **kwargs):
+        self.after[state_.global_step] = state(self.trainer)
+
+
+def watched(folder, data, *callbacks, **changes):
+    watch = Watch()
+    watch.trainer = make(folder, data, *callbacks, watch, **changes)
+    watch.trainer.train()
+    return watch.trainer, watch.after
+
+
+class LeaveOut(TrainerCallback):
+    """Leaves out the update of one step by hand, in a training without anything bad."""
+
+    def __init__(self, steps):
+        self.steps, self.buffers = steps, {}
+
+    def on_step_begin(self, args, state_, control, model=None, **kwargs):
+        self.buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+    def on_pre_optimizer_step(self, args, state_, control, model=None, optimizer=None, **kwargs):
+        if state_.global_step + 1 in self.steps:
+            optimizer.zero_grad(set_to_none=True)
+            for name, buffer in model.named_buffers():
+                buffer.copy_(self.buffers[name])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused", "sgd", "adafactor"])
+def test_skipping_ends_like_a_run_without_that_update(tmp_path, caplog, value, optim):
+    """The step itself leaves weights, optimizer state and running statistics as they were; those after it are taken."""
+    guard = NaNGuardCallback("skip")
+    options = {"optim": optim, "optim_args": "momentum=0.9" if optim == "sgd" else None}
+    trainer, after = watched(tmp_path, samples(value=value), guard, **options)
+    left_out, _ = watched(tmp_path, samples(bad=()), LeaveOut([BAD]), **options)
+    assert same(after[BAD - 1], after[BAD])
+    assert same(state(trainer), state(left_out))
+    assert guard.skipped == [BAD]
+    assert trainer.state.global_step == 8
+    assert f"Step {BAD}: the loss is {value if math.isnan(value) else 'nan'}" in caplog.text or "inf" in caplog.text
+    logged = trainer.state.log_history[BAD - 1]
+    assert not math.isfinite(logged["grad_norm"])
+
+
+def test_without_it_the_weights_are_lost(tmp_path):
+    """Negative control; and the bad step is still named once."""
+    trainer, _ = watched(tmp_path, samples())
+    assert not all(tensor.isfinite().all() for tensor in trainer.model.state_dict().values())
+
+
+def test_it_changes_nothing_where_nothing_is_bad(tmp_path):
+    guarded, _ = watched(tmp_path, samples(bad=()), NaNGuardCallback("skip"))
+    plain, _ = watched(tmp_path, samples(bad=()))
+    assert same(state(guarded), state(plain))
+    assert not any(guarded.model._forward_hooks.values())
+
+
+def test_stopping_leaves_the_weights_before_the_step_and_a_sound_checkpoint(tmp_path, caplog):
+    guard = NaNGuardCallback()
+    trainer, after = watched(tmp_path, samples(), guard, save_strategy="steps", save_steps=1)
+    assert trainer.state.global_step == BAD
+    assert same(state(trainer), after[BAD - 1])
+    assert f"Step {BAD}: the loss is nan and gradients are NaN or infinite in first.weight, " in caplog.text
+    assert "and 1 more. Training stops, with the weights before this step." in caplog.text
+    last = str(tmp_path / f"checkpoint-{BAD}")
+    again = make(tmp_path, samples(), NaNGuardCallback("skip"))
+    again.train(resume_from_checkpoint=last)
+    skipping, _ = watched(tmp_path / "whole", samples(), NaNGuardCallback("skip"))
+    assert same(state(again), state(skipping)), "it goes on as if that step had been skipped"
+
+
+def test_raising(tmp_path):
+    trainer = make(tmp_path, samples(), NaNGuardCallback("raise"))
+    with pytest.raises(NaNGuardError, match=rf"Step {BAD}: the loss is nan.*weights are those before"):
+        trainer.train()
+    assert all(tensor.isfinite().all() for tensor in trainer.model.state_dict().values())
+    assert not trainer.model._forward_hooks
+
+
+def test_patience_counts_steps_in_a_row(tmp_path, caplog):
+    """Steps 1, 2, 4, 5 and 6 are bad."""
+    guard = NaNGuardCallback("skip", patience=3)
+    trainer, _ = watched(tmp_path, samples(bad=(0, 2, 6, 8, 10)), guard)
+    assert guard.skipped == [1, 2, 4, 5, 6]
+    assert trainer.state.global_step == 6
+    assert "3 in a row, as many as patience=3 allows" in caplog.text
+    endless = NaNGuardCallback("skip", patience=None)
+    trainer, _ = watched(tmp_path, samples(bad=range(16)), endless)
+    assert endless.skipped == list(range(1, 9))
+
+
+def test_names_of_the_gradients_where_clipping_has_not_spread_them(tmp_path, caplog):
+    """And a loss that is a number, with gradients that are none: the derivative of a root at zero."""
+
+    class Root(Model):
+        def forward(self, x, labels=None):
+            found = super().forward(x, labels)
+            return {**found, "loss": found["loss"] + (self.second.bias * 0 * labels.mean()).abs().sqrt().sum()}
+
+    torch.manual_seed(3)
+    guard = NaNGuardCallback()
+    watched(tmp_path, samples(bad=()), guard, model=Root(), max_grad_norm=0.0)
+    assert guard.skipped == [1]
+    assert "gradients are NaN or infinite in second.bias." in caplog.text
+    assert "the loss is nan" not in caplog.text
+
+
+def test_in_one_micro_batch_of_a_window(tmp_path, caplog):
+    guard = NaNGuardCallback("skip")
+    trainer, after = watched(tmp_path, samples(bad=(4,)), guard, gradient_accumulation_steps=2)
+    assert guard.skipped == [2]
+    assert same(after[1], after[2])
+    assert "Step 2: the loss is nan, " in caplog.text
+    assert trainer.state.global_step == 4
+
+
+def test_a_loss_that_the_model_does_not_return(tmp_path, caplog):
+    """Then its gradients tell."""
+    guard = NaNGuardCallback("skip")
+    trainer = make(tmp_path, samples(), guard, model=Model(tells_loss=False), label_names=["labels"])
+    trainer.compute_loss_func = lambda outputs, labels, num_items_in_batch=None: functional.mse_loss(
+        outputs["logits"], labels
+    )
+    trainer.train()
+    assert guard.skipped == [BAD]
+    assert f"Step {BAD}: gradients are NaN" in caplog.text
+
+
+def test_an_optimizer_that_counts_without_gradients(tmp_path):
+    """Schedule-free ones keep their counts in the parameter groups."""
+
+    class Counting(torch.optim.SGD):
+        def step(self, closure=None):
+            self.param_groups[0]["k"] = self.param_groups[0].get("k", 0) + 1
+            return super().step(closure)
+
+    model = Model()
+    optimizer = Counting(model.parameters(), lr=0.1)
+    torch.manual_seed(3)
+    trainer = make(tmp_path, samples(), NaNGuardCallback("skip"), model=model)
+    trainer.optimizer = optimizer
+    trainer.train()
+    assert optimizer.param_groups[0]["k"] == 7
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+def test_overflows_of_fp16_are_not_counted(tmp_path, monkeypatch, optim):
+    """The scale begins far too large, and is found in the first steps; a loss that is NaN counts as ever."""
+    from lightrainer.lightning_modules import precision
+
+    monkeypatch.setattr(
+        precision.LossScaler,
+        "__init__",
+        lambda self, device, **options: (
+            torch.amp.GradScaler.__init__(self, device, init_scale=2.0**40),
+            vars(self).update(step_was_skipped=False, _unscaled=set()),
+        )[0],
+    )
+    guard = NaNGuardCallback("skip")
+    data = samples(bad=(), count=64)
+    _, after = watched(tmp_path, data, guard, fp16=True, optim=optim)
+    assert same(after[1]["model"]["first.weight"], after[2]["model"]["first.weight"]), "there was no overflow"
+    assert not same(after[31]["model"]["first.weight"], after[32]["model"]["first.weight"])
+    assert guard.skipped == []
+    data[60]["x"] = torch.full((4,), math.nan)
+    _, after = watched(tmp_path, data, guard, fp16=True, optim=optim)
+    assert guard.skipped == [31]
+    assert same(after[30], after[31])
+
+
+def test_what_cannot_be():
+    with pytest.raises(ValueError, match=r"action is 'ignore'\. It has to be one of 'stop', 'raise', 'skip'"):
+        NaNGuardCallback("ignore")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="patience is 0"):
+        NaNGuardCallback("skip", patience=0)
+
+
+def test_it_comes_with_the_package():
+    assert lightrainer.callbacks.NaNGuardCallback is NaNGuardCallback
