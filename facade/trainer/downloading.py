@@ -62,5 +62,5 @@ class Downloading(Saving):
         self, name: str | None = None, *, token: str | None = None, revision: str | None = None
     ) -> Repository:
         """That of the arguments, but for what is given."""
-        name = name or self.hub_model_id or self.args.hub_model_id or self._output_name
-        return Repository(name, token or self.args.hub_token, revision or self.args.hub_revision)
+        full: str = name or self.hub_model_id or self.args.hub_model_id or self._output_name
+        return Repository(full, token or self.args.hub_token, revision or self.args.hub_revision)

@@ -1,4 +1,4 @@
-"""What callbacks of Lightning log, and what they keep in checkpoints."""
+"""What callbacks of Lightning keep in checkpoints."""
 
 from __future__ import annotations
 
@@ -27,12 +27,6 @@ class LightningSide(Reporting):
 
     _writer: Any
     _told_lightning: dict[str, Any] | None = None
-
-    def _log_for_lightning(self, metrics: dict[str, Any]) -> None:
-        """Log what a callback of Lightning logs, as anything else; a log that is asked for comes all the same."""
-        wanted = self.control.should_log
-        self._log({name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()})
-        self.control.should_log = wanted
 
     @contextlib.contextmanager
     def _telling_lightning(self) -> Iterator[None]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from ...lightning_modules import models
 from .. import metrics as formats
-from .. import models
 from .base import TrainerBase
 
 
@@ -38,6 +38,12 @@ class Reporting(TrainerBase):
     def _log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Call `log`, which people override without `start_time`."""
         self.log(logs, **models.accepted_arguments(self.log, start_time=start_time))
+
+    def _log_for_lightning(self, metrics: dict[str, Any]) -> None:
+        """Log what a callback of Lightning logs, as anything else; a log that is asked for comes all the same."""
+        wanted = self.control.should_log
+        self._log({name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()})
+        self.control.should_log = wanted
 
     def log_metrics(self, split: str, metrics: dict[str, float]) -> None:
         """As `transformers.Trainer.log_metrics`: print metrics as a table, on the first process."""
