@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
-
 from ..lightning_modules.collators import ignored_columns_message, no_columns_left_error
 
 logger = logging.getLogger(__name__)
-
-
-def signature_columns(model: nn.Module, label_names: Sequence[str]) -> list[str]:
-    """The names that `model.forward` takes, and those that collators turn into labels."""
-    columns = list(inspect.signature(model.forward).parameters)
-    return columns + [name for name in dict.fromkeys(["label", "label_ids", *label_names]) if name not in columns]
 
 
 def is_hub_dataset(dataset: Any) -> bool:

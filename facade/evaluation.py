@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..lightning_modules.collect import BatchCollector, LossCollector, find_batch_size
+from ..lightning_modules.models import accepted_arguments, to_call
 from ..lightning_modules.objects import ObjectCollector
 from ..lightning_modules.out_of_memory import explained
 from .contracts import EvaluationHost
 from .live_metrics import LiveMetrics, consists_of_metrics
 from .memory_advice import advice_for_evaluation
 from .metrics import denumpify_detensorize
-from .models import accepted_arguments, to_call
 from .results import EvalLoopOutput, EvalPrediction
 from .sizes import has_length
 

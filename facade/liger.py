@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .models import base_of_adapter, is_pretrained
+from ..lightning_modules.models import base_of_adapter, is_pretrained
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..lightning_modules.collect import find_batch_size, map_nested
+from ..lightning_modules.models import base_of_adapter
 from ..lightning_modules.next_token import predicts_next_token
-from .models import base_of_adapter
 
 if TYPE_CHECKING:
     from .contracts import EvaluationHost

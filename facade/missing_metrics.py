@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..lightning_modules.models import base_of_adapter
 from ..lightning_modules.names import did_you_mean
-from .models import base_of_adapter
 
 if TYPE_CHECKING:
     from .trainer.evaluating import Evaluating

@@ -56,7 +56,10 @@ def _deferring(library: str) -> Iterator[None]:
 with _deferring("transformers"):
     import torchmetrics  # first, so that Lightning finds it loaded
 
-from lightning.pytorch import LightningModule, Trainer  # noqa: E402
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer  # noqa: E402
+from lightning.pytorch.callbacks import BatchSizeFinder, ModelCheckpoint  # noqa: E402
+from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters  # noqa: E402
+from lightning.pytorch.loggers.logger import Logger  # noqa: E402
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop  # noqa: E402
 from lightning.pytorch.plugins import (  # noqa: E402
     CheckpointIO,
@@ -68,16 +71,22 @@ from lightning.pytorch.plugins import (  # noqa: E402
 from lightning.pytorch.strategies import FSDPStrategy, Strategy  # noqa: E402
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn  # noqa: E402
 from lightning.pytorch.utilities import CombinedLoader  # noqa: E402
+from torchmetrics import classification  # noqa: E402
 from torchmetrics.aggregation import BaseAggregator  # noqa: E402
 
 __all__ = [
     "BaseAggregator",
+    "BatchSizeFinder",
+    "Callback",
     "CheckpointIO",
     "CombinedLoader",
     "FSDPPrecision",
     "FSDPStrategy",
+    "LightningDataModule",
     "LightningModule",
+    "Logger",
     "MixedPrecision",
+    "ModelCheckpoint",
     "Precision",
     "RunningStage",
     "Strategy",
@@ -85,5 +94,7 @@ __all__ = [
     "Trainer",
     "TrainerFn",
     "_EvaluationLoop",
+    "_given_hyperparameters",
+    "classification",
     "torchmetrics",
 ]

@@ -21,11 +21,15 @@ from ._lightning import (
     Trainer,
     TrainerFn,
     _EvaluationLoop,
+    _given_hyperparameters,
 )
 from .precision import HALF, LossScaler
 
 LOGGED_STEPS = "_batches_that_stepped"
 """Under this name a checkpoint of Lightning holds the step that its loggers have come to."""
+
+
+_ANNOUNCING, _CALLBACKS = ("lightning.pytorch", "lightning.fabric"), "lightning.pytorch.callbacks"
 
 
 def leave_signals_alone(trainer: Trainer) -> None:
@@ -106,6 +110,26 @@ def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> 
     epoch_loop._restarting = window > 0
 
 
+def made_by_cli() -> bool:
+    """Whether `LightningCLI` is making a module at the moment: it has hyperparameters to be noted, in plain values."""
+    return _given_hyperparameters.get() is not None
+
+
+def deal_out_samples(trainer: Trainer, active: bool) -> None:
+    """Whether Lightning puts samplers of its own into loaders where there are several processes.
+
+    Args:
+        trainer: its data has not been asked for yet.
+        active: as `Trainer(use_distributed_sampler=)`.
+    """
+    trainer._accelerator_connector.use_distributed_sampler = active
+
+
+def deals_out_samples(trainer: Trainer) -> bool:
+    """As `Trainer(use_distributed_sampler=)` was."""
+    return trainer._accelerator_connector.use_distributed_sampler
+
+
 def combined(loader: Any, *, training: bool) -> CombinedLoader:
     """The one loader in the collection that Lightning would make of it, which warns of torch's future."""
     with warnings.catch_warnings():
@@ -165,11 +189,15 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet(active: bool = True) -> Iterator[None]:
-    """Keep Lightning's own announcements (devices found, limits reached) out of the script's output."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")] if active else []
+    """Keep Lightning's own announcements (devices found, limits reached) out of the script's output.
+
+    What its callbacks say, such as a summary of the model, was asked for, and is heard.
+    """
+    loggers = [logging.getLogger(name) for name in (*_ANNOUNCING, _CALLBACKS)] if active else []
     levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(max(logger.level, logging.WARNING))
+    heard = [logger.getEffectiveLevel() for logger in loggers]
+    for logger, level in zip(loggers, heard, strict=True):
+        logger.setLevel(level if logger.name == _CALLBACKS else max(logger.level, logging.WARNING))
     try:
         yield
     finally:

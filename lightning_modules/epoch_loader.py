@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from .agreement import AgreedSampler
 from .collect import find_batch_size
 from .reading import NOTHING, Reading, Resumption
 from .samplers import IterableShard, SkippingBatchSampler
@@ -93,8 +94,15 @@ class EpochLoader(DataLoader):
 
     @order_seed.setter
     def order_seed(self, seed: Any) -> None:
+        sampler = getattr(self.batch_sampler, "sampler", None)
+        if isinstance(seed, torch.Tensor) and getattr(sampler, "generator", seed) is None:
+            # It was drawn from a generator of its own, as it is among several processes.
+            sampler.generator = torch.Generator()  # type: ignore[union-attr]
+            sampler = self.batch_sampler.sampler = AgreedSampler(sampler)  # type: ignore[union-attr]
         if seed is not None and self.order_seed is not None:
-            self.batch_sampler.sampler.seed = seed  # type: ignore[union-attr]
+            sampler.seed = seed  # type: ignore[union-attr]
+        elif isinstance(sampler, AgreedSampler):  # it was drawn from the global one, as it is in one process
+            sampler.sampler.generator = None
 
     @property
     def next_order_seed(self) -> Any:
@@ -152,7 +160,7 @@ class EpochLoader(DataLoader):
         """
         if self.persistent_workers and states is not None:
             states = {**states, "last": None}
-            begun = {"epoch": self.epoch, "handed_out": 0, "start": None, "renewed": False, "seed": None}
+            begun = {"epoch": self.epoch, "handed_out": 0, "start": None, "renewed": False, "seed": self.order_seed}
             self._resumption = Resumption({**begun, "workers": states, "workers_at_start": states}, None)
 
     def begin_epoch_after(self, state: dict[str, Any]) -> None:

@@ -59,6 +59,15 @@ class LossMeter:
         self._losses, self._steps = [], []
         self._chunks = [(state["losses"], list(state["steps"]))] if state["steps"] else []
 
+    @staticmethod
+    def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
+        """The mean of the `state_dict`s of several processes, as one."""
+        steps = torch.tensor([step for state in states for step in state["steps"]], dtype=torch.int64)
+        losses = torch.cat([state["losses"].double() for state in states]) / len(states)
+        order = torch.argsort(steps, stable=True)
+        rest = sum(state["rest"] for state in states) / len(states)
+        return {"rest": rest, "losses": losses[order], "steps": steps[order].tolist()}
+
     def take(self) -> float:
         """The sum since the last call, in float32.
 

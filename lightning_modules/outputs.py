@@ -24,7 +24,7 @@ def read_loss(outputs: Any, inputs: Mapping[str, Any] | None = None) -> torch.Te
         ValueError: there is no loss in the outputs.
         TypeError: what stands in the place of the loss is not a tensor.
     """
-    loss = _loss_of(outputs)
+    loss = find_loss(outputs)
     if loss is None:
         raise ValueError(_no_loss_message(outputs, inputs))
     if not isinstance(loss, torch.Tensor):
@@ -70,7 +70,21 @@ def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -
     return outputs[1:] if has_loss else outputs
 
 
-def _loss_of(outputs: Any) -> Any:
+def has_loss(outputs: Any) -> bool:
+    """Whether there is a loss: a single number in its place, where logits may stand too."""
+    loss = find_loss(outputs)
+    return isinstance(loss, torch.Tensor) and loss.dim() == 0
+
+
+def predictions_in(outputs: Any, ignore_keys: Sequence[str]) -> Any:
+    """As `split_outputs`, for outputs with a loss or without, and the value itself where there is just one."""
+    in_front = isinstance(outputs, (tuple, list, torch.Tensor))
+    found = split_outputs(outputs, ignore_keys, has_loss=has_loss(outputs) or not in_front)
+    return found[0] if isinstance(found, tuple) and len(found) == 1 else found
+
+
+def find_loss(outputs: Any) -> Any:
+    """What stands in the place of the loss; None if nothing does."""
     if isinstance(outputs, Mapping):
         return outputs.get("loss")
     if isinstance(outputs, torch.Tensor):

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import math
-from collections.abc import Callable
 from typing import Any
 
-import torch.distributed as dist
-
-from ._lightning import LightningModule, Strategy, TorchCheckpointIO, Trainer, TrainerFn
+from ._lightning import Callback, LightningModule, Strategy, TorchCheckpointIO, Trainer
 from .checkpoints.folder_io import FolderReader
-from .checkpoints.tensors import pack, unpack
-from .engine import begin_reading_anew
-from .epoch_loader import EpochLoader
-from .loop_states import IN_WINDOWS, PROCESS_STATES, leave_out_loaders, place_in_loops
-from .plain import NotPlainError, from_plain, to_plain
-from .seeding import capture_rng_state, restore_rng_state
-from .windows import WindowLoader
+from .loop_states import PROCESS_STATES
+from .resuming import Resuming, add_process_states, is_fitted
 
-__all__ = ["ResumableModule", "add_process_states"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["ResumableModule", "ResumingCallback", "add_process_states"]
 
 
 class ResumableModule(LightningModule):
@@ -31,8 +19,13 @@ class ResumableModule(LightningModule):
     Loaders of other kinds go on as Lightning lets them. Who overrides one of the hooks below calls `super()`.
     """
 
-    _resumed: dict[str, Any] | None = None
-    _generators: dict[str, Any] | None = None
+    _own_resuming: Resuming | None = None
+
+    @property
+    def _resuming(self) -> Resuming:
+        if self._own_resuming is None:
+            self._own_resuming = Resuming()
+        return self._own_resuming
 
     def setup(self, stage: str) -> None:
         """Let `ckpt_path` be a folder too, where Lightning would read and write its own files."""
@@ -45,140 +38,65 @@ class ResumableModule(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the state of every process."""
         super().on_save_checkpoint(checkpoint)
-        if self._is_fitted():
+        if self._is_fitted() and PROCESS_STATES not in checkpoint:
             add_process_states(checkpoint, self.trainer)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Note the state of this process, and give tied weights that were stored once all their names."""
         super().on_load_checkpoint(checkpoint)
         _add_tied_names(self, checkpoint["state_dict"])
-        if not self._is_fitted():
-            return
-        states, rank = checkpoint.get(PROCESS_STATES) or {}, self.trainer.global_rank
-        if states and rank not in states:
-            _log.warning("The checkpoint has no state of process %s: its random numbers will be others.", rank)
-        self._resumed = unpack(states[rank]) if rank in states else {}
+        if self._is_fitted():
+            self._resuming.on_load_checkpoint(self.trainer, checkpoint)
 
     def on_train_start(self) -> None:
         """Go to the position in the data."""
         super().on_train_start()
-        resumed, self._resumed = self._resumed, None
-        loader = _epoch_loader(self.trainer)
-        if loader is not None:
-            loader.track()
-        if resumed is None:
-            return
-        self._generators = resumed.get("rng")
-        epoch, done = place_in_loops(self.trainer)
-        if loader is not None:
-            _go_to(loader, epoch, done, _loader_state(self.trainer, resumed.get("data")), self._restore_generators)
-        if done == 0:
-            self._restore_generators()
-        if loader is not None or done == 0:  # a loader of torch draws when its iteration begins
-            begin_reading_anew(self.trainer)
+        self._resuming.on_train_start(self.trainer)
 
     def on_train_epoch_start(self) -> None:
         """Give the loader its epoch: one that Lightning has cut short does not know that it has ended."""
         super().on_train_epoch_start()
-        loader = _epoch_loader(self.trainer)
-        if loader is not None and self.trainer.current_epoch != loader.epoch:
-            loader.set_epoch(self.trainer.current_epoch)
+        self._resuming.on_train_epoch_start(self.trainer)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
         """Restore the generators where a batch had to be read once more to get here."""
-        self._restore_generators()
+        self._resuming.on_train_batch_start(self.trainer)
         return super().on_train_batch_start(batch, batch_idx)
 
     def _is_fitted(self) -> bool:
         try:
-            return self.trainer.state.fn == TrainerFn.FITTING
+            return is_fitted(self.trainer)
         except RuntimeError:  # there is no trainer, as in `load_from_checkpoint`
             return False
 
-    def _restore_generators(self) -> None:
-        state, self._generators = self._generators, None
-        if state is not None:
-            restore_rng_state(state, self.trainer.world_size > 1)
 
+class ResumingCallback(Callback):
+    """Does what a `ResumableModule` does for itself, for any other module that is trained with `DataModule`."""
 
-def add_process_states(checkpoint: dict[str, Any], trainer: Trainer) -> None:
-    """Put what `PROCESS_STATES` stands for into what Lightning is about to write, unless that is weights only."""
-    if "optimizer_states" not in checkpoint:
-        return
-    state = {"rng": capture_rng_state(trainer.world_size > 1), "data": data_state(trainer)}
-    checkpoint[PROCESS_STATES] = dict(enumerate(_gathered(pack(state), trainer.world_size)))
-    if isinstance(trainer.train_dataloader, WindowLoader):
-        checkpoint[IN_WINDOWS] = True
-    if state["data"] is not None:
-        leave_out_loaders(checkpoint)
+    def __init__(self) -> None:
+        self.resuming = Resuming()
 
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add the state of every process."""
+        if is_fitted(trainer) and PROCESS_STATES not in checkpoint:
+            add_process_states(checkpoint, trainer)
 
-def data_state(trainer: Trainer) -> dict[str, Any] | None:
-    """As the facade's `data_state_*.pth`: where a training stands in an `EpochLoader`; None for loaders of other kinds.
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Note the state of this process."""
+        if is_fitted(trainer):
+            self.resuming.on_load_checkpoint(trainer, checkpoint)
 
-    Of a stream only the position is told, not the loader's state: Lightning has read one batch more than it used.
-    """
-    loader = trainer.train_dataloader
-    windowed = isinstance(loader, WindowLoader)
-    inner = loader.loader if windowed else loader
-    if not isinstance(inner, EpochLoader):
-        return None
-    epoch, done = place_in_loops(trainer)
-    batches, accumulation = trainer.num_training_batches, 1 if windowed else trainer.accumulate_grad_batches
-    sized = windowed or batches != float("inf")
-    windows = math.ceil(batches / accumulation) if sized else done // accumulation + 1
-    state: dict[str, Any] = {
-        "epoch": epoch,
-        "done": windows if done >= batches else done // accumulation,
-        "loader": inner.state_dict() if sized and done % accumulation == 0 else None,
-        "windows": windows,
-        "layout": _layout(trainer, inner, loader.accumulation if windowed else accumulation),
-    }
-    try:
-        return to_plain(state)
-    except NotPlainError as error:
-        _log.warning("The state of the data loader is not saved, as it holds what a checkpoint cannot: %s.", error)
-        return to_plain({**state, "loader": None})
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Go to the position in the data."""
+        self.resuming.on_train_start(trainer)
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Give the loader its epoch."""
+        self.resuming.on_train_epoch_start(trainer)
 
-def _layout(trainer: Trainer, loader: EpochLoader, accumulation: int) -> dict[str, int]:
-    batch_size = loader.samples_per_round // trainer.world_size
-    return {"world_size": trainer.world_size, "batch_size": batch_size, "accumulation": accumulation}
-
-
-def _epoch_loader(trainer: Trainer) -> EpochLoader | None:
-    loader = trainer.train_dataloader
-    return loader if isinstance(loader, EpochLoader) else None
-
-
-def _loader_state(trainer: Trainer, written: Any) -> dict[str, Any] | None:
-    """The state of the loader, if it is of a training that dealt out its data in the same way, at the same place."""
-    loader = _epoch_loader(trainer)
-    if written is None or loader is None or trainer.num_training_batches == float("inf"):
-        return None
-    stored: dict[str, Any] = from_plain(written)
-    place = (stored["epoch"], stored["done"] * stored["layout"]["accumulation"])
-    layout = _layout(trainer, loader, trainer.accumulate_grad_batches)
-    same = stored["layout"] == layout and place == place_in_loops(trainer)
-    return stored["loader"] if same else None
-
-
-def _go_to(
-    loader: EpochLoader, epoch: int, done: int, state: dict[str, Any] | None, on_ready: Callable[[], None]
-) -> None:
-    loader.set_epoch(epoch)
-    if done and state is not None:
-        loader.load_state_dict(state, on_ready)
-    elif done:
-        loader.skip(done)
-
-
-def _gathered(value: Any, world_size: int) -> list[Any]:
-    if world_size == 1:
-        return [value]
-    values: list[Any] = [None] * world_size
-    dist.all_gather_object(values, value)
-    return values
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Restore the generators."""
+        self.resuming.on_train_batch_start(trainer)
 
 
 def _add_tied_names(module: LightningModule, stored: dict[str, Any]) -> None:

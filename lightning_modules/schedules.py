@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -354,8 +355,8 @@ class ScheduleConfig:
 
     name: str | SchedulerType = SchedulerType.LINEAR
     """Which schedule, a `SchedulerType` or its value."""
-    warmup_steps: int = 0
-    """Optimizer steps in which the rate rises to its full value."""
+    warmup_steps: float = 0
+    """Optimizer steps in which the rate rises to its full value; below 1, a share of `total_steps`, rounded up."""
     total_steps: int | None = None
     """Optimizer steps of the whole run, warm-up included; None for the schedules that have no end."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -368,10 +369,22 @@ class ScheduleConfig:
             if value is not None and value < 0:
                 raise ValueError(f"`{key}` is {value}, but it counts optimizer steps and cannot be negative.")
 
+    @property
+    def waits_for_metric(self) -> bool:
+        """Whether it is stepped with a metric, not with the steps."""
+        return SchedulerType(self.name) is SchedulerType.REDUCE_ON_PLATEAU
+
     def build(self, optimizer: Optimizer) -> LRScheduler:
         """The scheduler for this optimizer.
 
         Args:
             optimizer: a fresh optimizer, whose learning rate is the full one.
         """
-        return get_scheduler(self.name, optimizer, self.warmup_steps, self.total_steps, self.kwargs)
+        return get_scheduler(self.name, optimizer, self._warmup(), self.total_steps, self.kwargs)
+
+    def _warmup(self) -> int:
+        if self.warmup_steps >= 1 or self.warmup_steps == 0:
+            return int(self.warmup_steps)
+        if self.total_steps is None:
+            raise ValueError(f"`warmup_steps` is {self.warmup_steps}, a share of `total_steps`: give that too.")
+        return math.ceil(self.total_steps * self.warmup_steps)

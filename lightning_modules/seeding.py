@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .checkpoints.tensors import load_torch
+from .checkpoints.tensors import load_torch, save_torch
 
 __all__ = [
     "capture_rng_state",
@@ -198,8 +198,11 @@ def save_rng_file(path: str | os.PathLike[str], distributed: bool) -> None:
     Args:
         path: the file; its folder must exist.
         distributed: see `capture_rng_state`.
+
+    Raises:
+        OSError: the disk refused.
     """
-    torch.save(capture_rng_state(distributed), path)
+    save_torch(capture_rng_state(distributed), path)
 
 
 def load_rng_file(path: str | os.PathLike[str]) -> dict[str, Any]:

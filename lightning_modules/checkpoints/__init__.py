@@ -39,11 +39,13 @@ from .owners import owner_token
 from .space import DiskFullError, bytes_of, free_space, require_space
 from .staging import abort, begin, commit, discard, remove_leftovers, staged_folder, staging_path
 from .tensors import load_torch, save_torch
+from .together import Together
 from .verify import problems, require_intact
 from .weights import load_weights, read_weights, save_weights
 from .writing import BackgroundWriter, WriteLater, WriteNow, warn_if_disk_full
 
 if TYPE_CHECKING:
+    from .folder_checkpoint import FolderCheckpoint
     from .folder_io import FolderCheckpointIO
 
 __all__ = [
@@ -65,8 +67,10 @@ __all__ = [
     "WEIGHTS_NAME",
     "BackgroundWriter",
     "DiskFullError",
+    "FolderCheckpoint",
     "FolderCheckpointIO",
     "LoadReport",
+    "Together",
     "WriteLater",
     "WriteNow",
     "abort",
@@ -106,4 +110,8 @@ def __getattr__(name: str) -> Any:
         from .folder_io import FolderCheckpointIO
 
         return FolderCheckpointIO
+    if name == "FolderCheckpoint":
+        from .folder_checkpoint import FolderCheckpoint
+
+        return FolderCheckpoint
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -34,10 +34,17 @@ def is_abandoned(folder: Path, owner: str) -> bool:
         folder: a folder in the making.
         owner: the token in its name, as `owner_token` made it.
     """
+    return is_gone(owner) or time.time() - _last_change(folder) > IDLE_SECONDS
+
+
+def is_gone(owner: str) -> bool:
+    """Whether a process is known to run no more: it was on this machine, and is not there.
+
+    Args:
+        owner: its token, as `owner_token` made it.
+    """
     host, pid, start = owner.rsplit("-", 2)
-    if host == _host() and os.name == "posix" and not _is_running(int(pid), int(start)):
-        return True
-    return time.time() - _last_change(folder) > IDLE_SECONDS
+    return host == _host() and os.name == "posix" and not _is_running(int(pid), int(start))
 
 
 def _host() -> str:

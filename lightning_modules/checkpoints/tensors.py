@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import re
 from pathlib import Path
@@ -12,6 +13,9 @@ from .names import StrPath
 
 if TYPE_CHECKING:
     import torch
+
+
+_A_LITTLE = 1 << 20  # bytes; less may fit into what is left of a file's last block
 
 
 def save_torch(obj: Any, path: StrPath) -> None:
@@ -26,7 +30,7 @@ def save_torch(obj: Any, path: StrPath) -> None:
     try:
         torch.save(obj, path)
     except RuntimeError as error:  # what torch's zip writer raises when the disk is full or the folder is missing
-        raise OSError(f"{path} could not be written: {error}") from error
+        raise _refusal_of_the_disk(path, error) from error
 
 
 def load_torch(path: StrPath, map_location: str | torch.device | None = "cpu") -> Any:
@@ -77,6 +81,18 @@ def unpack(packed: torch.Tensor) -> Any:
         raise ValueError(_refusal("the packed value", error)) from error
     except (RuntimeError, EOFError, OSError) as error:
         raise ValueError(f"the packed value is damaged and cannot be read: {error}") from error
+
+
+def _refusal_of_the_disk(path: StrPath, error: RuntimeError) -> OSError:
+    """The error with the number that torch does not pass on: the system is asked once more, with a little to write."""
+    try:
+        with open(path, "ab") as file:
+            file.write(bytes(_A_LITTLE))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as refusal:
+        return type(refusal)(refusal.errno, f"could not be written: {refusal.strerror}", os.fspath(path))
+    return OSError(f"{path} could not be written: {error}")
 
 
 def _refusal(path: StrPath, error: pickle.UnpicklingError) -> str:

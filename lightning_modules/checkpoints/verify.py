@@ -6,6 +6,7 @@ import json
 import logging
 import zipfile
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 from .forms import (
@@ -16,18 +17,27 @@ from .forms import (
     has_weights,
     read_index,
 )
-from .manifest import manifest_problems
+from .manifest import manifest_problems, read_manifest
 from .names import (
     ADAPTER_CONFIG_NAME,
     CONFIG_NAME,
     GENERATION_CONFIG_NAME,
+    OPTIMIZER_NAME,
     OPTIMIZER_NAME_BIN,
+    SCALER_NAME,
+    SCHEDULER_NAME,
     TRAINER_STATE_NAME,
     TRAINING_ARGS_NAME,
     StrPath,
 )
 
 _log = logging.getLogger(__name__)
+
+_STATES = (
+    *(OPTIMIZER_NAME, SCHEDULER_NAME, SCALER_NAME, "rng_state*.pth", "data_state_*.pth"),
+    *("lightning_state.pt", "lightning_callbacks.pt", "callback_states.pt"),
+)
+"""The files that training continues from, besides `trainer_state.json`; others may be anything."""
 
 
 def problems(folder: StrPath, *, training_state: bool = True, lost: bool = True) -> list[str]:
@@ -115,9 +125,18 @@ def _training_problems(folder: Path) -> Iterator[str]:
     # Only files of the format: a user's own .bin or .json may be of any kind.
     for name in (OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME):
         yield from _file_problems(folder / name)
-    for pattern in ("*.pt", "*.pth", "*.ckpt"):
-        for path in sorted(folder.glob(pattern)):
-            yield from _file_problems(path)
+    for path in sorted(path for pattern in _STATES for path in folder.glob(pattern)):
+        yield from _file_problems(path)
+    for name in _named_in_manifest(folder):
+        if name.endswith((".pt", ".pth", ".ckpt")) and not any(fnmatch(name, pattern) for pattern in _STATES):
+            yield from _file_problems(folder / name)
+
+
+def _named_in_manifest(folder: Path) -> list[str]:
+    try:
+        return sorted(read_manifest(folder) or {})
+    except ValueError:  # which is a problem of its own
+        return []
 
 
 def _shard_problems(index_file: Path) -> Iterator[str]:

@@ -51,9 +51,19 @@ def save_weights(
 
     Raises:
         TypeError: the state dict holds something that is not a tensor.
+        OSError: the disk refused.
     """
+    from safetensors import SafetensorError
+
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    try:
+        _save(model, folder, state_dict, max_shard_size)
+    except SafetensorError as error:  # all that goes wrong in its writer, a full disk too
+        raise OSError(f"the weights could not be written to {folder}: {error}") from error
+
+
+def _save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None, max_shard_size: int | str) -> None:
     before = _weight_stamps(folder)
     save_pretrained = getattr(model, "save_pretrained", None)
     if callable(save_pretrained):

@@ -7,7 +7,8 @@ import torch
 from tiny import tiny
 from torch import nn
 
-from lightrainer.facade.columns import is_hub_dataset, remove_unused, signature_columns
+from lightrainer.facade.columns import is_hub_dataset, remove_unused
+from lightrainer.lightning_modules.models import signature_columns
 
 
 @pytest.fixture(scope="module")

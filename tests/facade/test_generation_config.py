@@ -12,7 +12,11 @@ from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 from transformers import Seq2SeqTrainer as Reference
 
 from lightrainer import Seq2SeqTrainer
-from lightrainer.facade.generation_config import give_generation_config, kind_of_config, read_generation_config
+from lightrainer.lightning_modules.generation_config import (
+    give_generation_config,
+    kind_of_config,
+    read_generation_config,
+)
 
 
 def t5():

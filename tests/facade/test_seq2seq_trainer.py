@@ -12,11 +12,11 @@ from plain_seq2seq import END, PAD, START, Plain, pad, pairs, plain, seq2seq_tra
 from torch.utils.data import RandomSampler, SequentialSampler
 
 from lightrainer import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainingArguments
-from lightrainer.facade.generation import common_length, generate, padding_token
 from lightrainer.facade.strategies.base import StrategyPlan
 from lightrainer.facade.strategies.ddp import DDPPlan
 from lightrainer.facade.strategies.deepspeed import DeepSpeedPlan
 from lightrainer.facade.strategies.fsdp import FSDPPlan
+from lightrainer.lightning_modules.generation import common_length, generate, padding_token
 from lightrainer.lightning_modules.lengths import LengthGroupedSampler
 
 

@@ -56,7 +56,7 @@ class WithMore(LossModule):
     def training_step(self, batch, batch_idx):
         for optimizer in self.optimizers():
             optimizer.zero_grad()
-        loss = self._loss(batch) + self.extra(torch.ones(2)).sum()
+        loss = self.compute_loss(batch)[0] + self.extra(torch.ones(2)).sum()
         self.manual_backward(loss)
         for optimizer in self.optimizers():
             optimizer.step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -51,6 +52,12 @@ def accepts_loss_kwargs(model: nn.Module) -> bool:
     if declared is not None:
         return declared
     return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(model.forward).parameters.values())
+
+
+def signature_columns(model: nn.Module, label_names: Sequence[str]) -> list[str]:
+    """The names that `model.forward` takes, and those that collators turn into labels."""
+    columns = list(inspect.signature(model.forward).parameters)
+    return columns + [name for name in dict.fromkeys(["label", "label_ids", *label_names]) if name not in columns]
 
 
 def find_labels(model_class: type) -> list[str]:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..lightning_modules.checkpoints.names import GENERATION_CONFIG_NAME
-from ..lightning_modules.names import did_you_mean
 from . import models
+from .checkpoints.names import GENERATION_CONFIG_NAME
+from .names import did_you_mean
 
 _WHOLE_NUMBERS = ("max_length", "max_new_tokens", "num_beams", "num_return_sequences")
 

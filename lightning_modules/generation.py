@@ -105,6 +105,14 @@ def padding_token(processing_class: Any, model: Any) -> int:
     )
 
 
+def without_answers(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The batch without decoder inputs that were made from the labels: a model would go on from where these end."""
+    labels, decoded = inputs.get("labels"), inputs.get("decoder_input_ids")
+    if labels is None or decoded is None or labels.shape != decoded.shape:
+        return dict(inputs)
+    return {name: inputs[name] for name in inputs if name not in ("decoder_input_ids", "decoder_attention_mask")}
+
+
 def _gather_weights_for_generate(model: Any) -> None:
     """Let torch's `fully_shard` treat `generate` as a forward pass: it calls parts of the model, not only the whole."""
     fsdp = sys.modules.get("torch.distributed.fsdp")

@@ -7,14 +7,14 @@ import types
 
 import pytest
 import torch
-from tiny import Tiny, tiny
+from module_world import Net
 from torch import nn
 
-from lightrainer.facade import models
+from lightrainer.lightning_modules import models
 
 
 def test_wrappers_are_taken_off():
-    model = tiny()
+    model = Net()
     wrapped = [
         model,
         nn.DataParallel(model),
@@ -29,7 +29,7 @@ def test_a_model_of_the_user_that_holds_a_module_is_no_wrapper():
     class Holder(nn.Module):
         def __init__(self):
             super().__init__()
-            self.module = tiny()
+            self.module = Net()
 
     holder = Holder()
     assert models.unwrap_model(holder) is holder
@@ -39,14 +39,14 @@ def test_models_of_the_other_library(monkeypatch):
     transformers = pytest.importorskip("transformers")
     model = transformers.GPT2Model(transformers.GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=11))
     assert models.is_pretrained(model)
-    assert not models.is_pretrained(tiny())
+    assert not models.is_pretrained(Net())
     monkeypatch.delitem(sys.modules, "transformers.modeling_utils")
-    assert not models.is_pretrained(tiny())
+    assert not models.is_pretrained(Net())
     assert "transformers.modeling_utils" not in sys.modules
 
 
 def test_the_model_under_an_adapter(monkeypatch):
-    base = tiny()
+    base = Net()
     peft = types.ModuleType("peft")
     peft.PeftModel = type("PeftModel", (), {"get_base_model": lambda self: base})
     peft.PeftMixedModel = type("PeftMixedModel", (), {"base_model": types.SimpleNamespace(model=base)})
@@ -57,12 +57,12 @@ def test_the_model_under_an_adapter(monkeypatch):
     assert models.base_of_adapter(base) is base
 
 
-class TakesAnything(Tiny):
+class TakesAnything(Net):
     def forward(self, x, **more):
         return super().forward(x)
 
 
-class SaysYes(Tiny):
+class SaysYes(Net):
     accepts_loss_kwargs = True
 
 
@@ -70,7 +70,7 @@ class SaysNo(TakesAnything):
     accepts_loss_kwargs = False
 
 
-@pytest.mark.parametrize(("cls", "expected"), [(Tiny, False), (TakesAnything, True), (SaysYes, True), (SaysNo, False)])
+@pytest.mark.parametrize(("cls", "expected"), [(Net, False), (TakesAnything, True), (SaysYes, True), (SaysNo, False)])
 def test_who_can_be_told_the_number_of_items(cls, expected):
     """What the model says itself goes before what its `forward` takes."""
     assert models.accepts_loss_kwargs(cls()) is expected
@@ -116,12 +116,12 @@ def test_labels_of_models_of_the_user():
         def forward(self, x, return_loss=None):
             return None
 
-    assert models.find_labels(Tiny) == ["labels"]
+    assert models.find_labels(Net) == ["labels"]
     assert models.find_labels(ForQuestionAnswering) == ["start_positions", "end_positions", "my_label_ids"]
     assert models.find_labels(Spans) == ["my_label_ids"]
     assert models.can_return_loss(ReturnsLoss)
     assert not models.can_return_loss(MayReturnLoss)
-    assert not models.can_return_loss(Tiny)
+    assert not models.can_return_loss(Net)
 
 
 class Steps:

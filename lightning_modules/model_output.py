@@ -1,0 +1,122 @@
+"""What a model may return: a dict, a tuple and an object with attributes in one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch.utils import _pytree
+
+
+class ModelOutput(OrderedDict):
+    """As `transformers.utils.ModelOutput`: a base for dataclasses whose fields can also be asked for by key and index.
+
+    Fields that are None do not count. A subclass is a dataclass, all of whose fields but the first are None by default;
+    it is made of its fields, or of one mapping, or of pairs of name and value. torch sees into it, so that hooks,
+    DistributedDataParallel and exports do.
+
+    Raises:
+        TypeError: The subclass is not a dataclass.
+        ValueError: It has no field, or several without a default; or it was given something else than pairs.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _pytree.register_pytree_node(
+            cls,
+            lambda output: (list(output.values()), list(output.keys())),
+            lambda values, names: cls(**dict(zip(names, values, strict=True))),
+            serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
+        )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # The decorator replaces this method, so it is only reached where there is none.
+        if type(self) is not ModelOutput and not is_dataclass(self):
+            raise TypeError(f"{type(self).__qualname__} is a ModelOutput, but no dataclass. Put @dataclass above it.")
+
+    def __post_init__(self) -> None:
+        names = [item.name for item in fields(self)]  # type: ignore[arg-type]
+        if not names:
+            raise ValueError(f"{type(self).__name__} has no fields.")
+        if any(item.default is not None for item in fields(self)[1:]):  # type: ignore[arg-type]
+            raise ValueError(f"{type(self).__name__} has fields without a default of None after the first.")
+        first = getattr(self, names[0])
+        alone = all(getattr(self, name) is None for name in names[1:])
+        pairs = _pairs(first) if alone else None
+        if pairs is None:
+            for name in names:
+                if getattr(self, name) is not None:
+                    self[name] = getattr(self, name)
+            return
+        setattr(self, names[0], None)
+        super().pop(names[0], None)
+        for name, value in pairs:
+            setattr(self, name, value)
+            if value is not None:
+                self[name] = value
+
+    def __getitem__(self, key: str | int | slice) -> Any:  # type: ignore[override]
+        return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if value is not None and name in {item.name for item in fields(self)}:  # type: ignore[arg-type]
+            super().__setitem__(name, value)
+        super().__setattr__(name, value)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+
+    def __delitem__(self, *args: Any) -> NoReturn:
+        self._refuse("__delitem__")
+
+    def setdefault(self, *args: Any) -> NoReturn:  # type: ignore[override]
+        """Not allowed: the fields are those of the class."""
+        self._refuse("setdefault")
+
+    def pop(self, *args: Any) -> NoReturn:  # type: ignore[override]
+        """Not allowed: the fields are those of the class."""
+        self._refuse("pop")
+
+    def update(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
+        """Not allowed: the fields are those of the class."""
+        self._refuse("update")
+
+    def _refuse(self, method: str) -> NoReturn:
+        raise Exception(f"{method} cannot be used on a {type(self).__name__}: its fields are fixed. Set an attribute.")
+
+    def __reduce__(self) -> Any:
+        if not is_dataclass(self):
+            return super().__reduce__()
+        make, _, *state = super().__reduce__()
+        return make, tuple(getattr(self, item.name) for item in fields(self)), *state
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """The values of the fields that are not None, in order."""
+        return tuple(self[name] for name in self)
+
+
+def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:
+    """The pairs of name and value that a lone first field holds; None where it is a value itself."""
+    if value is None or isinstance(value, (str, bytes, torch.Tensor, np.ndarray)) or not isinstance(value, Iterable):
+        return None
+    entries = iter(value.items() if isinstance(value, Mapping) else value)
+    first = next(entries, None)
+    if first is None:
+        return []
+    if not _is_pair(first):
+        return None
+    pairs = [first, *entries]
+    wrong = next((entry for entry in pairs if not _is_pair(entry)), None)
+    if wrong is not None:
+        raise ValueError(f"{wrong!r} is no pair of a name and a value, as those before it are.")
+    return pairs
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[0], str)

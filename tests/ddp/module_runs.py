@@ -1,0 +1,143 @@
+"""Trainings with modules and `DataModule`, for one process or several: the same data for all of them together."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+from torch.nn import functional
+from torchmetrics.classification import MulticlassAccuracy
+
+from lightrainer.lightning_modules import CausalLMModule, DataModule, LossModule, engine, set_seed
+
+TOKENS = 11
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.second(torch.tanh(self.first(x)))
+
+
+class Words(nn.Module):
+    """Logits for each token; divides its loss by what it is told. Has a buffer, which DDP sends around."""
+
+    _no_split_modules = ("Layer",)
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, 8)
+        self.layers = nn.ModuleList([Layer(), Layer()])
+        self.head = nn.Linear(8, TOKENS)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, input_ids, labels=None, num_items_in_batch=None, **kwargs):
+        hidden = self.embedding(input_ids)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        logits = self.head(hidden)
+        total = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+        count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
+        return {"loss": total / count, "logits": logits}
+
+
+class Points(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x, labels=None):
+        logits = self.layer(x)
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class Foreign(LightningModule):
+    """A module that knows nothing of ours, with dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = seeded(Points)
+
+    def training_step(self, batch, batch_idx):
+        return self.model(functional.dropout(batch["x"], 0.3), batch["labels"])["loss"]
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.05)
+
+
+def seeded(make):
+    torch.manual_seed(5)
+    return make()
+
+
+def texts(count, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, 10, (count,), generator=generator).tolist()
+    return [{"input_ids": torch.randint(1, TOKENS, (length,), generator=generator)} for length in lengths]
+
+
+def points(count, seed=2):
+    rows = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
+    return [{"x": row, "labels": row[:3].argmax()} for row in rows]
+
+
+def pad(items):
+    longest = max(len(item["input_ids"]) for item in items)
+    padded = [functional.pad(item["input_ids"] + 1, (0, longest - len(item["input_ids"]))) for item in items]
+    ids = torch.stack(padded)
+    return {"input_ids": (ids - 1).clamp(min=0), "labels": ids - 1 + (ids == 0) * -99}
+
+
+def make_trainer(**options: Any) -> Trainer:
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 1}
+    with engine.quiet():
+        return Trainer(**{"accelerator": "cpu", "max_epochs": 2, "enable_checkpointing": False, **quiet, **options})
+
+
+def values_of(module: Any) -> list[float]:
+    state = {name: value for name, value in module.model.state_dict().items() if name != "steps"}
+    whole = [value.full_tensor() if hasattr(value, "full_tensor") else value for value in state.values()]
+    return torch.cat([value.flatten() for value in whole]).tolist()
+
+
+def words(share: int, folder: Path, **options: Any) -> dict[str, Any]:
+    """A language model; 8 samples a step in all processes together, of 40, evaluated on 10 others."""
+    source: Any = (lambda: seeded(Words)) if options.pop("later", False) else seeded(Words)
+    module = CausalLMModule(source, optimizer={"learning_rate": 0.01, "weight_decay": 0.1}, schedule={"name": "linear"},
+                            metrics={"acc": MulticlassAccuracy(TOKENS, average="micro")})  # fmt: skip
+    data = DataModule(texts(40), texts(10, seed=3), collate_fn=pad, batch_size=share)
+    trainer = make_trainer(gradient_clip_val=0.5, default_root_dir=folder, **options)
+    set_seed(42)
+    trainer.fit(module, data)
+    found = {name: float(trainer.callback_metrics[name]) for name in ("val_loss", "val_acc")}
+    sharded = any(hasattr(parameter, "full_tensor") for parameter in module.parameters())
+    module.save_pretrained(folder / "saved")
+    return {**found, "steps": trainer.global_step, "weights": values_of(module), "sharded": sharded}
+
+
+def evaluated(share: int, **options: Any) -> dict[str, Any]:
+    """Eleven samples, which fill no round."""
+    module = LossModule(seeded(Points), metrics={"acc": MulticlassAccuracy(3, average="micro")})
+    data = DataModule(None, {"a": points(11), "b": points(3, seed=4)}, batch_size=share)
+    results = make_trainer(**options).validate(module, data, verbose=False)
+    return {name: value for result in results for name, value in result.items()}
+
+
+def interrupted(share: int, folder: Path, **options: Any) -> dict[str, Any]:
+    """Weights of a training that was not interrupted, and of one that went on in mid-epoch."""
+    found = {}
+    for name, start in (("whole", None), ("resumed", folder / "step=2.ckpt")):
+        saving = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=2, save_top_k=-1)
+        trainer = make_trainer(callbacks=[saving], enable_checkpointing=True, **options)
+        set_seed(42 + trainer.global_rank)
+        if start is not None:
+            torch.rand(5)
+        trainer.fit(Foreign(), DataModule(points(22), batch_size=share), ckpt_path=start)
+        found[name] = values_of(trainer.lightning_module)
+    found["steps"] = [trainer.global_step]
+    return found

@@ -1,0 +1,63 @@
+"""Modules and `DataModule` in two processes: the training is that of one process with the batches of both."""
+
+import pytest
+import torch
+from module_runs import Words, evaluated, words
+from safetensors.torch import load_file
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*LeafSpec:FutureWarning",
+    "ignore:.*does not have many workers",
+    "ignore:You defined a `validation_step` but have no `val_dataloader`",
+)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    torch.set_num_threads(1)
+    return words(8, tmp_path_factory.mktemp("alone"))
+
+
+@pytest.fixture
+def both(two_ranks):
+    return two_ranks("lightrainer", "modules")
+
+
+@pytest.mark.parametrize("name", ["words", "accumulated", "sharded"])
+def test_the_same_training_as_in_one_process(alone, both, name):
+    """Each token counts the same over processes and batches; DDP, with accumulation, and sharded (made when needed)."""
+    first, second = (rank[name] for rank in both.ranks)
+    assert first == second
+    assert first["steps"] == alone["steps"] == 10
+    assert first["weights"] == pytest.approx(alone["weights"], abs=2e-5)
+    assert first["val_acc"] == pytest.approx(alone["val_acc"])
+    assert first["sharded"] == (name == "sharded")
+
+
+def test_without_the_other_process_it_is_another(alone, tmp_path):
+    """Negative control: half of the batch makes other weights."""
+    assert words(4, tmp_path)["weights"] != pytest.approx(alone["weights"], abs=1e-3)
+
+
+def test_what_is_saved_is_whole(both):
+    for name in ("ddp", "sharded"):
+        weights = load_file(both.folder / name / "saved" / "model.safetensors")
+        assert {key: value.shape for key, value in weights.items()} == {
+            key: value.shape for key, value in Words().state_dict().items()
+        }
+
+
+def test_each_sample_is_evaluated_once(both):
+    """Eleven samples in rounds of eight, and three: what fills up the rounds does not count."""
+    expected = evaluated(4)
+    first, second = (rank["evaluated"] for rank in both.ranks)
+    assert first == second == pytest.approx(expected, rel=1e-6)
+    assert set(expected) == {"val_a_loss", "val_b_loss", "val_a_acc", "val_b_acc"}
+
+
+def test_any_module_goes_on_exactly(both):
+    """The generators of both processes, and the position in the data."""
+    first, second = (rank["interrupted"] for rank in both.ranks)
+    assert first == second
+    assert first["resumed"] == first["whole"]
+    assert first["steps"] == [6]

@@ -1,0 +1,114 @@
+"""The same model and data give the same losses through the facade and through the modules with a plain Trainer."""
+
+import pytest
+import torch
+from comparison import differences
+from datasets_for_parity import class_data, point_data, sentence_data
+from harness import Case, run
+from models import Classifier, bert, gpt2, t5
+from plain_lightning import plain_run
+
+from lightrainer.lightning_modules import (
+    CausalLMModule,
+    LossModule,
+    Seq2SeqModule,
+    SequenceClassificationModule,
+)
+
+pytestmark = [
+    # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    # Lightning advises more workers on machines with many cores.
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+]
+
+# Dropout is on in all of them. Clipping, warm-up and decay all have an effect here; evaluations draw numbers as well.
+FULL = {
+    "max_grad_norm": 0.5,
+    "warmup_steps": 3,
+    "weight_decay": 0.1,
+    "lr_scheduler_type": "cosine",
+    "eval_strategy": "epoch",
+}
+SMOOTH = {**FULL, "label_smoothing_factor": 0.1}
+BY_LENGTH = {**SMOOTH, "neftune_noise_alpha": 5.0, "train_sampling_strategy": "group_by_length"}
+CASES = {
+    "a module": (Case(Classifier, point_data, FULL), LossModule),
+    "a module, smoothed": (Case(Classifier, point_data, SMOOTH), LossModule),
+    "gpt2": (Case(gpt2, sentence_data, FULL), CausalLMModule),
+    "gpt2, any module": (Case(gpt2, sentence_data, FULL), LossModule),
+    "gpt2, smoothed, noise, by length": (Case(gpt2, sentence_data, BY_LENGTH), CausalLMModule),
+    "bert": (Case(bert, class_data, FULL), SequenceClassificationModule),
+    "t5": (Case(t5, sentence_data, FULL), Seq2SeqModule),
+    "a share of warm-up, by steps": (
+        Case(Classifier, point_data, {"warmup_steps": 0.3, "max_steps": 9, "num_train_epochs": 3}),
+        LossModule,
+    ),
+}
+# These models let themselves be told how many items there are, and do not listen: see the last test.
+DEAF = ("bert", "t5")
+
+
+def logged(found, name):
+    return [entry[name] for entry in found.history if name in entry]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bit_for_bit(ours, tmp_path, name):
+    """Losses and rates of each step, all weights, and where the generator stands; without accumulation."""
+    case, kind = CASES[name]
+    facade = run(ours, case, tmp_path / "facade")
+    plain = plain_run(case, tmp_path / "plain", kind)
+    assert logged(facade, "loss") == plain.losses
+    assert len(plain.losses) == plain.trainer.global_step == facade.state["global_step"] > 8
+    assert logged(facade, "learning_rate") == plain.rates
+    assert not differences(facade.weights, plain.weights, "weights")
+    assert torch.equal(facade.random_state["torch"], plain.random)
+    assert logged(facade, "eval_loss") == pytest.approx(plain.evaluations, rel=1e-6)
+
+
+@pytest.mark.parametrize("accumulation", [2, 4])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in DEAF])
+def test_with_accumulation(ours, tmp_path, name, accumulation):
+    """To 1e-6; six batches in an epoch, so that steps of four leave a shorter one, and tokens are not equally many."""
+    case, kind = CASES[name]
+    case = case.but(arguments={"gradient_accumulation_steps": accumulation, "learning_rate": 1e-3})
+    facade = run(ours, case, tmp_path / "facade")
+    plain = plain_run(case, tmp_path / "plain", kind)
+    assert logged(facade, "loss") == pytest.approx(plain.losses, rel=1e-6, abs=1e-6)
+    assert plain.trainer.global_step == facade.state["global_step"]
+    assert logged(facade, "eval_loss") == pytest.approx(plain.evaluations, rel=1e-6)
+    torch.testing.assert_close(plain.weights, facade.weights, rtol=1e-5, atol=1e-5)
+
+
+CHANGES = {
+    "clipping": {"max_grad_norm": 0.6},
+    "warm-up": {"warmup_steps": 2},
+    "decay": {"weight_decay": 0.2},
+    "smoothing": {"label_smoothing_factor": 0.2},
+    "noise": {"neftune_noise_alpha": 4.0},
+    "batches": {"train_sampling_strategy": "random"},
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_small_difference_is_seen(ours, tmp_path, what):
+    """Negative control: each part of the comparison can fail."""
+    case, kind = CASES["gpt2, smoothed, noise, by length"]
+    facade = run(ours, case, tmp_path / "facade")
+    plain = plain_run(case.but(arguments=CHANGES[what]), tmp_path / "plain", kind)
+    assert logged(facade, "loss") != plain.losses
+    assert differences(facade.weights, plain.weights, "weights")
+
+
+@pytest.mark.parametrize("name", DEAF)
+def test_models_that_do_not_listen(ours, tmp_path, name):
+    """With accumulation the facade adds their losses up, as the reference does; a module takes the mean, as Lightning.
+
+    They take `num_items_in_batch` among other keywords, so that they count as models that divide by it.
+    """
+    case, kind = CASES[name]
+    case = case.but(arguments={"gradient_accumulation_steps": 2, "eval_strategy": "no", "num_train_epochs": 1})
+    facade, plain = run(ours, case, tmp_path / "facade"), plain_run(case, tmp_path / "plain", kind)
+    assert logged(facade, "loss")[0] / 2 == pytest.approx(plain.losses[0], rel=2e-2)
