@@ -17,6 +17,7 @@ from .argument_help import ArgumentHelpFormatter, concern
 from .argument_options import add_field, chosen_type, keeps_default
 from .arguments.fields import ArgumentFields
 from .arguments.unknown import advice
+from .old_options import add_old_options, old_names
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +127,7 @@ class HfArgumentParser(ArgumentParser):
             named, words = _named_files(words, args_file_flag)
             files += named
         words = [word for file in files for word in file.read_text(encoding="utf-8").split()] + words
+        add_old_options(self, self.dataclass_types, words)
         namespace, rest = self.parse_known_args(words)
         if rest and not return_remaining_strings:
             raise ValueError(self._not_understood(rest))
@@ -134,7 +136,7 @@ class HfArgumentParser(ArgumentParser):
 
     def _fill(self, namespace: Namespace) -> list[Any]:
         given = vars(namespace)
-        known = [{item.name for item in fields(kind) if item.init} for kind in self.dataclass_types]
+        known = [_names(kind) | old_names(kind) for kind in self.dataclass_types]
         inputs = [
             {
                 name: value
@@ -143,9 +145,21 @@ class HfArgumentParser(ArgumentParser):
             }
             for names in known
         ]
+        for kind, values in zip(self.dataclass_types, inputs, strict=True):
+            if not old_names(kind).isdisjoint(values):  # what nobody wrote does not contradict them
+                for name in [name for name in values if name in self._unwritten(namespace)]:
+                    del values[name]
         others = {name: value for name, value in given.items() if not any(name in names for names in known)}
         found = [kind(**values) for kind, values in zip(self.dataclass_types, inputs, strict=True)]
         return [*found, Namespace(**others)] if others else found
+
+    def _unwritten(self, namespace: Namespace) -> set[str]:
+        """Fields that have a default and nothing else."""
+        return {
+            action.dest
+            for action in self._actions
+            if not action.required and getattr(namespace, action.dest, None) is action.default
+        }
 
     def _not_understood(self, rest: list[str]) -> str:
         names = {text.lstrip("-").replace("-", "_") for action in self._actions for text in action.option_strings}
@@ -179,7 +193,7 @@ class HfArgumentParser(ArgumentParser):
         Raises:
             ValueError: There are such keys, or a dataclass does not accept its values.
         """
-        known = [{item.name for item in fields(kind) if item.init} for kind in self.dataclass_types]
+        known = [_names(kind) | old_names(kind) for kind in self.dataclass_types]
         names = set().union(*known)
         extra = [key for key in args if key not in names]
         if extra and not allow_extra_keys:
@@ -213,6 +227,10 @@ class HfArgumentParser(ArgumentParser):
             ) from error
         content = yaml.safe_load(Path(yaml_file).read_text(encoding="utf-8"))
         return self.parse_dict(_as_dict(content, yaml_file), allow_extra_keys=allow_extra_keys)
+
+
+def _names(kind: Any) -> set[str]:
+    return {item.name for item in fields(kind) if item.init}
 
 
 def _hints(kind: type) -> dict[str, Any]:

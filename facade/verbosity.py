@@ -20,7 +20,18 @@ def set_verbosity(args: TrainingArguments) -> None:
     wanted = args.log_level if args.should_log else args.log_level_replica
     if wanted == "passive":
         return
-    logger = logging.getLogger(_ROOT)
+    logger = top_logger()
     logger.setLevel(args.get_process_log_level())
     if not logger.hasHandlers():
         logger.addHandler(logging.StreamHandler())
+
+
+def top_logger() -> logging.Logger:
+    """The logger that decides how much this package says: its own, or the one that its messages are handed on to.
+
+    Where names of the reference are served, that is `transformers`, as scripts expect.
+    """
+    logger = logging.getLogger(_ROOT)
+    while logger.parent is not None and logger.parent is not logging.root:
+        logger = logger.parent
+    return logger

@@ -1,15 +1,20 @@
-"""The command line: `plan` shows what Lightning is given for training arguments, `convert` turns checkpoints around."""
+"""The command line: `run` starts a script, `sweep` many times; `plan` shows what Lightning is given, `convert` turns
+checkpoints around.
+
+Without one of these words it is `run`: `python -m lightrainer script.py`.
+"""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from . import __version__
-from .conversion import convert
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,19 +24,59 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The words after the program's name; by default those this program was started with.
 
     Returns:
-        0, the exit status.
+        The exit status. A script that is started takes the place of this process, and its status is the script's.
 
     Raises:
         SystemExit: With status 2 and the reason on stderr where something cannot be; with 0 after `--help`.
     """
-    parser = ArgumentParser(prog="lightrainer", description="The documented Trainer API over PyTorch Lightning.")
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and _names_a_script(words[0]):
+        words.insert(0, "run")
+    if words[:1] == ["run"]:
+        return run(words[1:])
+    parser = ArgumentParser(
+        prog="lightrainer",
+        description="The documented Trainer API over PyTorch Lightning.",
+        epilog="What is no command is a script to run: lightrainer script.py. See `lightrainer run --help`.",
+    )
     parser.add_argument("--version", action="version", version=f"lightrainer {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     # What follows the command is read by a parser of its own, which is only built for it.
+    commands.add_parser("run", add_help=False, help="run a script with our Trainer; the word itself can be left out")
+    commands.add_parser("sweep", add_help=False, help="run a script many times, to find its best arguments")
     commands.add_parser("plan", add_help=False, help="show what Lightning is given for some training arguments")
     commands.add_parser("convert", add_help=False, help="turn a checkpoint file of Lightning into a folder, or back")
-    known, flags = parser.parse_known_args(argv)
-    return {"plan": plan, "convert": convert}[known.command](flags)
+    known, flags = parser.parse_known_args(words)
+    return _COMMANDS[known.command](flags)
+
+
+def _names_a_script(word: str) -> bool:
+    """Whether a command line that begins so is one for Python: a file, an option of `run`, or one of Python's own."""
+    if word.startswith("-"):
+        return word in ("-", "--verbose", "--dry-run") or word[:2] in ("-m", "-c")
+    misspelt = "." not in word and get_close_matches(word, _COMMANDS, n=1, cutoff=0.8)
+    return word not in _COMMANDS and (not misspelt or os.path.exists(word))
+
+
+def run(words: Sequence[str]) -> int:
+    """Run a script that uses the names of the reference, with ours in their place; see `serving.runner.run`."""
+    from .serving.runner import run as start
+
+    return start(words)
+
+
+def convert(flags: Sequence[str]) -> int:
+    """Turn a checkpoint around; see `conversion.convert`."""
+    from .conversion import convert as turn
+
+    return turn(flags)
+
+
+def sweep(flags: Sequence[str]) -> int:
+    """Run a script as a sweep; see `sweep.sweep`."""
+    from .sweep import sweep as start
+
+    return start(flags)
 
 
 def plan(flags: Sequence[str]) -> int:
@@ -58,6 +103,9 @@ def plan(flags: Sequence[str]) -> int:
     except (ValueError, TypeError, NotImplementedError, OSError) as error:
         parser.error(str(error))
     return 0
+
+
+_COMMANDS = {"run": run, "sweep": sweep, "plan": plan, "convert": convert}
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@ from typing import Any
 
 from .generation import GenerationArguments
 from .training_arguments import TrainingArguments
+from .unknown import understand_old_names
 
 
 # Dataclasses gather fields from the last base to the first: those about generation come last, as documented.
+@understand_old_names
 @dataclass(repr=False)
 class Seq2SeqTrainingArguments(GenerationArguments, TrainingArguments):
     """As `transformers.Seq2SeqTrainingArguments`, but `sortish_sampler` has an effect.

@@ -4,21 +4,24 @@ import math
 import os
 from dataclasses import dataclass
 
+from ..accelerate_state import tell_process
 from ..process import launched_world_size
 from .coercion import coerce
 from .data_rules import warn_of_dealing
 from .hardware import set_tf32, supports_tf32
+from .old_names import OldAttributes
 from .process_view import ProcessView
 from .serialization import Serialization
 from .setters import Setters
 from .sharding_rules import warn_of_sharding
 from .support import raise_for_unsupported
-from .unknown import NamesItsArguments
+from .unknown import understand_old_names
 from .validation import raise_for_problems
 
 
+@understand_old_names
 @dataclass(repr=False)
-class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
+class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
     """As `transformers.TrainingArguments`: the same fields, in the same order, with the same defaults.
 
     Each field is described beside itself, in the modules of this folder and in `dataclasses.fields(...)[i].metadata`.
@@ -53,6 +56,10 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
     fsdp_plugin_args = None
 
     def __post_init__(self) -> None:
+        if "LIGHTRAINER_TRIAL" in os.environ:  # this script is a trial of a sweep
+            from ..search.child import take_up_values
+
+            take_up_values(self)
         coerce(self, self._VALID_DICT_FIELDS)
         raise_for_problems(self)
         raise_for_unsupported(self)
@@ -61,6 +68,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
         self._launcher_precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
         if launched_world_size() > 1:
             self.distributed_state  # noqa: B018 - joins the process group
+        tell_process(self)
         if self.tf32 is not None and supports_tf32():
             set_tf32(self.tf32)
 

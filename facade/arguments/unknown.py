@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Set
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...lightning_modules.names import did_you_mean
+from .. import old_style
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -64,15 +66,48 @@ class NamesItsArguments:
         """
         known = _parameters(cls.__init__)
         unknown = [] if known is None else [name for name in kwargs if name not in known]
+        if unknown and old_style.accepted() and not cls._old_names().isdisjoint(unknown):
+            # The constructor of a subclass; those here do so by themselves.
+            understand_old_names(cls)
+            unknown = [name for name in unknown if name not in cls._old_names()]
         if unknown:
-            said = [f"{_shown(name, kwargs[name])}: {cls._advice(name, known or ())}" for name in unknown]
+            said = [f"{shown(name, kwargs[name])}: {cls._advice(name, known or ())}" for name in unknown]
             several = f"{len(said)} arguments that {cls.__name__} does not have:\n" if len(said) > 1 else ""
             raise TypeError(several + "\n".join(said))
         return super().__new__(cls)
 
     @classmethod
+    def _old_names(cls) -> Set[str]:
+        """Names of transformers 4 that are understood where these are accepted."""
+        return frozenset()
+
+    def _modernise(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The keywords of today, from such as may have old names."""
+        return given
+
+    @classmethod
     def _advice(cls, name: str, known: Collection[str]) -> str:
         return f"{cls.__name__} has no such argument.{advice(name, known)}"
+
+
+T = TypeVar("T", bound=type[NamesItsArguments])
+
+
+def understand_old_names(cls: T) -> T:
+    """Let the constructor of a class take keywords of transformers 4, where these are accepted; a decorator."""
+    plain: Any = cls.__init__
+    if getattr(plain, "understands", False):
+        return cls
+
+    @functools.wraps(plain)
+    def understanding(self: NamesItsArguments, *args: Any, **kwargs: Any) -> None:
+        if old_style.accepted() and not self._old_names().isdisjoint(kwargs):
+            kwargs = self._modernise(kwargs)
+        plain(self, *args, **kwargs)
+
+    understanding.understands = True  # type: ignore[attr-defined]
+    cls.__init__ = understanding  # type: ignore[method-assign, assignment]
+    return cls
 
 
 def advice(name: str, known: Iterable[str]) -> str:
@@ -87,11 +122,12 @@ def advice(name: str, known: Iterable[str]) -> str:
 
 def _parameters(init: Any) -> tuple[str, ...] | None:
     """The names that a constructor takes; None where it takes any, or does not say."""
-    code = getattr(init, "__code__", None)
+    code = getattr(inspect.unwrap(init), "__code__", None)
     if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
         return None
     return code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
 
 
-def _shown(name: str, value: Any) -> str:
+def shown(name: str, value: Any) -> str:
+    """A keyword with its value as it was passed, on one short line; secrets are not shown."""
     return f"{name}=..." if name.endswith("token") else f"{name}={' '.join(repr(value).split()):.60}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import fields
 from typing import Any
 
 from torch import nn
 
 from ...lightning_modules.names import did_you_mean
+from .. import old_style
 from ..arguments import TrainingArguments
 from ..arguments.unknown import NamesItsArguments
 from ..liger import liger_patch
@@ -26,6 +27,25 @@ class CheckpointNotFoundError(FileNotFoundError, ValueError):
 
 class TrainerParameters(NamesItsArguments):
     """Answers keywords that the Trainer does not take: those of older versions, and those of the training arguments."""
+
+    processing_class: Any
+
+    @classmethod
+    def _old_names(cls) -> Set[str]:
+        return {"tokenizer"}
+
+    def _modernise(self, given: dict[str, Any]) -> dict[str, Any]:
+        tokenizer = given.pop("tokenizer")
+        if tokenizer is not None and given.get("processing_class") is not None:
+            raise ValueError("tokenizer is called processing_class now, and both are given. Leave tokenizer out.")
+        old_style.warn("tokenizer is a parameter of transformers 4. Instead: `processing_class`.")
+        return given if tokenizer is None else {**given, "processing_class": tokenizer}
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "tokenizer" or not old_style.accepted():
+            return self.__getattribute__(name)  # raises what it raised before
+        old_style.warn("Trainer.tokenizer is an attribute of transformers 4. Instead: `Trainer.processing_class`.")
+        return self.processing_class
 
     @classmethod
     def _advice(cls, name: str, known: Collection[str]) -> str:

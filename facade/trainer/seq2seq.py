@@ -10,16 +10,25 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ...lightning_modules.generation import (
+    common_length,
+    generate,
+    padding_token,
+    require_generate,
+    settle_defaults,
+    without_answers,
+)
+from ...lightning_modules.generation_config import give_generation_config, kind_of_config, read_generation_config
+from ...lightning_modules.models import accepted_arguments
 from ...lightning_modules.outputs import read_loss
 from ..arguments import Seq2SeqTrainingArguments
 from ..arguments.generation import GenerationArguments
-from ..generation import common_length, generate, padding_token, require_generate, settle_defaults
-from ..generation_config import give_generation_config, kind_of_config, read_generation_config
-from ..models import accepted_arguments
+from ..arguments.unknown import understand_old_names
 from ..results import PredictionOutput
 from .trainer import Trainer
 
 
+@understand_old_names
 class Seq2SeqTrainer(Trainer):
     """As `transformers.Seq2SeqTrainer`, but for any model that has a method `generate`.
 
@@ -177,7 +186,7 @@ class Seq2SeqTrainer(Trainer):
         unset = [name for name in ("max_length", "num_beams") if name in gen_kwargs and gen_kwargs[name] is None]
         options = {name: value for name, value in gen_kwargs.items() if name not in unset}
         synced = self.plan.strategy.shards_weights
-        tokens = generate(self.model, _without_answers(inputs), options, synced_gpus=synced)
+        tokens = generate(self.model, without_answers(inputs), options, synced_gpus=synced)
         settle_defaults(getattr(self.model, "generation_config", None))
         return tokens
 
@@ -258,14 +267,6 @@ class Seq2SeqTrainer(Trainer):
     def _training_order(self) -> str:
         order = super()._training_order()
         return "group_by_length" if self.args.sortish_sampler and order == "random" else order
-
-
-def _without_answers(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The batch without decoder inputs that were made from the labels: a model would go on from where these end."""
-    labels, decoded = inputs.get("labels"), inputs.get("decoder_input_ids")
-    if labels is None or decoded is None or labels.shape != decoded.shape:
-        return inputs
-    return {name: inputs[name] for name in inputs if name not in ("decoder_input_ids", "decoder_attention_mask")}
 
 
 def _require_generation_arguments(args: Any) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from lightrainer.facade.arguments import TrainingArguments, unsupported
 from lightrainer.facade.arguments.support import HARMLESS, IN_EFFECT, NOT_YET, PARTLY
+from lightrainer.facade.arguments.validation import INTEGRATIONS
 from lightrainer.facade.enums import OptimizerNames, SchedulerType
 
 FIELDS = {item.name for item in dataclasses.fields(TrainingArguments)}
@@ -43,8 +44,7 @@ def test_defaults_written_out_are_fine():
 
 
 def test_what_is_harmless_is_accepted():
-    kwargs = {"hub_token": "token", "project": "mine", "trackio_space_id": None, "local_rank": 0}
-    kwargs |= {"trackio_bucket_id": "me/bucket", "trackio_static_space_id": False}
+    kwargs = {"hub_token": "token", "local_rank": 0}
     assert unsupported(TrainingArguments(**kwargs)) == []
 
 
@@ -60,11 +60,14 @@ def test_all_schedules_are_in_effect(name):
     assert args.lr_scheduler_type is name
 
 
-def test_trackers_that_are_not_there_are_refused():
-    for name in ("wandb", "mlflow", "trackio"):
-        with pytest.raises(NotImplementedError, match=f"report_to=.*{name}"):
-            TrainingArguments(report_to=["tensorboard", name])
-    assert TrainingArguments(report_to="tensorboard").report_to == ["tensorboard"]
+def test_all_documented_trackers_are_in_effect():
+    """A package that is not there is named when the callback is made."""
+    for name in INTEGRATIONS:
+        if name == "neptune":
+            with pytest.raises(NotImplementedError, match=r"neptune.*deprecated.*use another tracker"):
+                TrainingArguments(report_to=["tensorboard", name])
+        else:
+            assert TrainingArguments(report_to=name).report_to == [name]
 
 
 def test_all_ways_of_dealing_out_batches_are_in_effect():
@@ -92,6 +95,6 @@ def test_what_accelerate_launch_asks_for_is_not_ignored(variable, value, monkeyp
 
 def test_what_is_set_later_is_found_again():
     args = TrainingArguments()
-    args.report_to, args.debug = ["wandb"], ["tpu_metrics_debug"]
+    args.report_to, args.debug = ["neptune"], ["tpu_metrics_debug"]
     assert [line.partition("=")[0] for line in unsupported(args)] == ["debug", "report_to"]
     assert unsupported(args, ["seed"]) == []

@@ -36,7 +36,7 @@ def test_the_page_is_up_to_date(tool):
 
 
 def test_values_that_are_refused_are_marked(tool):
-    assert tool.remark("report_to") == ". Not yet: trackers other than TensorBoard"
+    assert tool.remark("report_to") == ". Not there: 'neptune'"
     assert all(tool.remark(name) for name in tool.PARTLY)
 
 

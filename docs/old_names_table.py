@@ -1,0 +1,35 @@
+"""Writes the names of transformers 4, from the code, into `migrate.md`: `python docs/old_names_table.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lightrainer.facade.arguments.old_names import OLD_NAMES
+from lightrainer.serving.renamed import RENAMED
+from lightrainer.serving.targets import written
+
+PAGE = Path(__file__).resolve().parent / "migrate.md"
+BEGIN, END = "<!-- table of old names: begin -->\n", "<!-- table of old names: end -->\n"
+
+
+def tables() -> str:
+    """Training arguments, then names that are imported."""
+    lines = ["| training argument | now |", "|---|---|"]
+    for name, old in OLD_NAMES.items():
+        refused = "; a value that asks for more is refused" if old.turn is None and old.refused(object()) else ""
+        lines.append(f"| `{name}` | {old.now}{refused} |")
+    lines += ["", "| name that is imported | taken in its place |", "|---|---|"]
+    lines += [
+        f"| `{module}.{name}` | `{written(to)}` |" for module, names in RENAMED.items() for name, to in names.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def page(text: str) -> str:
+    """The page with the tables of today."""
+    before, _, rest = text.partition(BEGIN)
+    return before + BEGIN + tables() + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

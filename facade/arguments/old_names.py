@@ -1,0 +1,242 @@
+"""Training arguments of transformers 4: what each of them means now.
+
+One table; the documentation is made from it. It is used where old names are understood, see `facade.old_style`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Set
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any
+
+from .. import old_style
+from .unknown import NamesItsArguments, shown
+
+Given = Mapping[str, Any]
+
+
+class NoLongerPossibleError(ValueError):
+    """An argument of transformers 4 asks for something that there is not any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OldName:
+    """What becomes of one argument."""
+
+    now: str
+    """What to write instead, for warning and documentation."""
+    turn: Callable[[Any, Given], dict[str, Any]] | None = None
+    """From its value, and all that was given, to arguments of today; None where it has no effect."""
+    read: Callable[[Any], Any] | None = None
+    """Its value, read off arguments of today; None for that which was given, or `default`."""
+    default: Any = None
+    """Its value where it was not given."""
+    refused: Callable[[Any], bool] = lambda value: False
+    """Whether a value cannot be honoured."""
+    kind: Callable[[str], Any] | None = None
+    """From a word of a command line to a value; None for truth values."""
+
+
+def _to(new: str, kind: Callable[[str], Any] | None = str) -> OldName:
+    return OldName(
+        now=f"`{new}`", turn=lambda value, given: {new: value}, read=lambda args: getattr(args, new), kind=kind
+    )
+
+
+def _nothing(why: str, default: Any = None, kind: Callable[[str], Any] | None = str) -> OldName:
+    return OldName(now=f"nothing: {why}", default=default, kind=kind)
+
+
+def _refused(now: str, default: Any, kind: Callable[[str], Any] | None, fine: tuple[Any, ...] = ()) -> OldName:
+    """One that may only have the value that it has by default, or another one that means the same."""
+    harmless = (default, None, *fine)
+    return OldName(now=now, default=default, refused=lambda value: value not in harmless, kind=kind)
+
+
+def _in_dict(holder: str, key: str, value: Any, given: Given) -> dict[str, Any]:
+    there = given.get(holder) or {}
+    if value is None:
+        return {}
+    if is_dataclass(there) and not isinstance(there, type):
+        return {holder: replace(there, **{key: value})}
+    if not isinstance(there, Mapping):
+        raise NoLongerPossibleError(f"{key}={value!r} is part of {holder} now, which is given too. Write it there.")
+    return {holder: {**there, key: value}}
+
+
+def _into(holder: str, key: str, kind: Callable[[str], Any] | None) -> OldName:
+    """One that is part of a dict now."""
+
+    def read(args: Any) -> Any:
+        there = getattr(args, holder)
+        return there.get(key) if isinstance(there, Mapping) else getattr(there, key, None)
+
+    return OldName(
+        now=f"`{holder}={{'{key}': ...}}`",
+        turn=lambda value, given: _in_dict(holder, key, value, given),
+        read=read,
+        kind=kind,
+    )
+
+
+def _flag(new: str, value_now: Any) -> OldName:
+    """One that was a truth value and is a choice now."""
+
+    def turn(value: Any, given: Given) -> dict[str, Any]:
+        return {new: value_now} if value else {}
+
+    return OldName(now=f"`{new}={value_now!r}`", turn=turn, read=lambda args: getattr(args, new) == value_now)
+
+
+def _one_more(new: str, word: str) -> OldName:
+    """One that was a truth value and is a word in a list now."""
+
+    def turn(value: Any, given: Given) -> dict[str, Any]:
+        there = given.get(new) or []
+        there = there.split() if isinstance(there, str) else list(there)
+        return {new: [*there, word] if value and word not in there else there}
+
+    return OldName(now=f"`{new}=[{word!r}]`", turn=turn, read=lambda args: word in (getattr(args, new) or []))
+
+
+def _in_organization(value: Any, given: Given) -> dict[str, Any]:
+    folder = os.path.normpath(given.get("output_dir") or "trainer_output")
+    name = (given.get("hub_model_id") or os.path.basename(folder)).rpartition("/")[2]
+    return {} if value is None else {"hub_model_id": f"{value}/{name}"}
+
+
+def _optional_int(text: str) -> int | None:
+    return None if text.lower() == "none" else int(text)
+
+
+OLD_NAMES: dict[str, OldName] = {
+    "adafactor": _flag("optim", "adafactor"),
+    "dispatch_batches": _into("accelerator_config", "dispatch_batches", None),
+    "evaluate_during_training": _flag("eval_strategy", "steps"),
+    "evaluation_strategy": _to("eval_strategy"),
+    "fp16_backend": _refused("nothing: `fp16=True` takes torch's own", "auto", str, ("amp", "cuda_amp", "cpu_amp")),
+    "fp16_opt_level": _nothing("it was for Apex, `fp16=True` takes torch's own", "O1"),
+    "fsdp_min_num_params": OldName(
+        now="`fsdp_config={'min_num_params': ...}`",
+        turn=lambda value, given: _in_dict("fsdp_config", "min_num_params", value or None, given),
+        default=0,
+        kind=int,
+    ),
+    "fsdp_transformer_layer_cls_to_wrap": _into("fsdp_config", "transformer_layer_cls_to_wrap", str),
+    "group_by_length": _flag("train_sampling_strategy", "group_by_length"),
+    "half_precision_backend": _refused(
+        "nothing: `fp16=True` and `bf16=True` take torch's own", "auto", str, ("amp", "cuda_amp", "cpu_amp")
+    ),
+    "include_inputs_for_metrics": _one_more("include_for_metrics", "inputs"),
+    "include_tokens_per_second": _flag("include_num_input_tokens_seen", "all"),
+    "jit_mode_eval": _refused("`torch_compile=True`", False, None),
+    "mp_parameters": _refused("nothing: there is no SageMaker model parallelism", "", str),
+    "no_cuda": _to("use_cpu", None),
+    "overwrite_output_dir": _nothing("a folder is written to as it is; scripts may go on reading it", False, None),
+    "past_index": _refused("nothing: models keep no state from one batch to the next", -1, int),
+    "per_gpu_eval_batch_size": _to("per_device_eval_batch_size", int),
+    "per_gpu_train_batch_size": _to("per_device_train_batch_size", int),
+    "push_to_hub_model_id": _to("hub_model_id"),
+    "push_to_hub_organization": OldName(
+        now="`hub_model_id='organization/name'`",
+        turn=_in_organization,
+        read=lambda args: (args.hub_model_id or "").rpartition("/")[0] or None,
+        kind=str,
+    ),
+    "push_to_hub_token": _to("hub_token"),
+    "ray_scope": _refused("`hyperparameter_search(scope=...)`", "last", str),
+    "save_safetensors": _nothing("weights are always written as safetensors, and read from both", True, None),
+    "sharded_ddp": _refused("`fsdp='full_shard'`", "", str, (False, [])),
+    "split_batches": _into("accelerator_config", "split_batches", None),
+    "torchdynamo": _to("torch_compile_backend"),
+    "tpu_metrics_debug": _one_more("debug", "tpu_metrics_debug"),
+    "tpu_num_cores": _nothing("the launcher says it", None, _optional_int),
+    "use_ipex": _refused("`torch_compile=True`", False, None),
+    "use_legacy_prediction_loop": _nothing("there is one loop", False, None),
+    "use_mps_device": _nothing("the device is found by itself", False, None),
+    "xpu_backend": _to("ddp_backend"),
+}
+"""All of them that 5.3.0 does not know any more. `warmup_ratio` and `logging_dir` it still knows, as fields."""
+
+
+def modernised(given: Given, fields: Collection[str]) -> dict[str, Any]:
+    """Arguments of today, from such as may have old names; each old name is a warning.
+
+    Args:
+        given: The arguments by name.
+        fields: The names that the class has; of these none is old, even if it is in the table.
+
+    Returns:
+        The arguments without old names, and with what they mean.
+
+    Raises:
+        NoLongerPossibleError: One asks for something that there is not any more, or says otherwise than its new name.
+    """
+    old = [name for name in OLD_NAMES if name in given and name not in fields]
+    new = {name: value for name, value in given.items() if name not in old}
+    # An organization needs the name that another one gives.
+    for name in sorted(old, key=lambda one: one == "push_to_hub_organization"):
+        for target, value in turned(name, given[name], new).items():
+            if name in _RENAMED and target in given and given[target] != value:
+                raise NoLongerPossibleError(
+                    f"{shown(name, given[name])} is called {target} now, and {shown(target, given[target])} is given "
+                    f"too. Leave {name} out."
+                )
+            new[target] = value
+    return new
+
+
+def turned(name: str, value: Any, given: Given) -> dict[str, Any]:
+    """The arguments of today that one old one becomes, after a warning.
+
+    Raises:
+        NoLongerPossibleError: It asks for something that there is not any more.
+    """
+    old = OLD_NAMES[name]
+    if old.refused(value):
+        raise NoLongerPossibleError(
+            f"{shown(name, value)} was possible in transformers 4, and is not any more. Instead: {old.now}."
+        )
+    old_style.warn(f"{name} is an argument of transformers 4. Instead: {old.now}.")
+    return {} if old.turn is None else old.turn(value, given)
+
+
+_RENAMED = {name for name, old in OLD_NAMES.items() if old.now.strip("`").isidentifier()}
+
+
+class OldAttributes(NamesItsArguments):
+    """Training arguments that understand the names of transformers 4, where these are accepted."""
+
+    @classmethod
+    def _old_names(cls) -> Set[str]:
+        return OLD_NAMES.keys() - getattr(cls, "__dataclass_fields__", {}).keys()
+
+    def _modernise(self, given: dict[str, Any]) -> dict[str, Any]:
+        for name in self._old_names() & given.keys():
+            self._keep(name, given[name])
+        return modernised(given, getattr(self, "__dataclass_fields__", {}).keys())
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in OLD_NAMES or not old_style.accepted():
+            return self.__getattribute__(name)  # raises what it raised before
+        old = OLD_NAMES[name]
+        if old.read is None:
+            return self.__dict__.get(_KEPT, {}).get(name, old.default)
+        old_style.warn(f"{name} is an argument of transformers 4. Instead: {old.now}.")
+        return old.read(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in OLD_NAMES or not old_style.accepted() or name not in self._old_names():
+            object.__setattr__(self, name, value)
+            return
+        self._keep(name, value)
+        for new, meant in turned(name, value, vars(self)).items():
+            object.__setattr__(self, new, meant)
+
+    def _keep(self, name: str, value: Any) -> None:
+        if OLD_NAMES[name].read is None:
+            self.__dict__.setdefault(_KEPT, {})[name] = value
+
+
+_KEPT = "_given_by_old_names"

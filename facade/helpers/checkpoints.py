@@ -1,0 +1,112 @@
+"""Functions for checkpoint folders."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...lightning_modules.checkpoints import rotate_checkpoints, sort_checkpoints
+from ...lightning_modules.checkpoints.names import SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME, StrPath
+
+__all__ = [
+    "load_sharded_checkpoint",
+    "remove_dummy_checkpoint",
+    "rotate_checkpoints",
+    "safe_globals",
+    "set_rng_state_for_device",
+    "sort_checkpoints",
+]
+
+logger = logging.getLogger(__name__)
+
+
+class _Keys(NamedTuple):
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+def load_sharded_checkpoint(model: nn.Module, folder: StrPath, strict: bool = True, prefer_safe: bool = True) -> _Keys:
+    """As `transformers.trainer_utils.load_sharded_checkpoint`: weights from several files that an index names.
+
+    Args:
+        model: loaded in place, one file after the other.
+        folder: holds the index.
+        strict: refuse a checkpoint with more or fewer names than the model has.
+        prefer_safe: where there are two indexes take that of the safetensors.
+
+    Returns:
+        The names that are missing, and those that the model does not have.
+
+    Raises:
+        ValueError: There is no index.
+        RuntimeError: Names differ, and `strict` is set; nothing was loaded.
+    """
+    index = _index(Path(folder), prefer_safe)
+    files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    own = model.state_dict().keys()
+    keys = _Keys([name for name in own if name not in files], [name for name in files if name not in own])
+    if strict and (keys.missing_keys or keys.unexpected_keys):
+        raise RuntimeError(
+            f"The checkpoint {folder} does not fit {type(model).__name__}. Missing: {keys.missing_keys}. Not in the "
+            f"model: {keys.unexpected_keys}. Pass strict=False to load what fits."
+        )
+    for name in dict.fromkeys(files.values()):
+        model.load_state_dict(_read(index.parent / name), strict=False)
+    return keys
+
+
+def _index(folder: Path, prefer_safe: bool) -> Path:
+    names = [SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME]
+    found = [folder / name for name in (names if prefer_safe else names[::-1]) if (folder / name).is_file()]
+    if not found:
+        raise ValueError(f"There is no index of a checkpoint in several files in {folder}: {' or '.join(names)}.")
+    return found[0]
+
+
+def _read(file: Path) -> dict[str, torch.Tensor]:
+    if file.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(file)
+    return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def remove_dummy_checkpoint(is_main_process: bool, output_dir: StrPath, filenames: Iterable[str]) -> None:
+    """As `transformers.trainer_pt_utils.remove_dummy_checkpoint`: delete files, in the main process, where they are."""
+    for name in filenames if is_main_process else ():
+        Path(output_dir, name).unlink(missing_ok=True)
+
+
+def safe_globals() -> contextlib.AbstractContextManager[Any]:
+    """As `transformers.trainer_pt_utils.safe_globals`: meanwhile `torch.load` reads states of numpy's generator."""
+    core: Any = getattr(np, "_core", None) or np.core  # type: ignore[attr-defined]
+    allowed = [core.multiarray._reconstruct, np.ndarray, np.dtype, type(np.dtype(np.uint32))]
+    return torch.serialization.safe_globals(allowed)
+
+
+def set_rng_state_for_device(
+    device_name: str, device_module: Any, checkpoint_rng_state: dict[str, Any], is_distributed: bool
+) -> None:
+    """As `transformers.trainer_pt_utils.set_rng_state_for_device`: an error is logged, and nothing is raised.
+
+    Args:
+        device_name: such as "CUDA".
+        device_module: such as `torch.cuda`.
+        checkpoint_rng_state: what a checkpoint keeps, by the device's name in small letters.
+        is_distributed: it has the states of all devices.
+    """
+    try:
+        state = checkpoint_rng_state[device_name.lower()]
+        (device_module.random.set_rng_state_all if is_distributed else device_module.random.set_rng_state)(state)
+    except Exception as error:
+        logger.error(
+            "The random numbers of %s could not be set back, so the run goes on with others: %s", device_name, error
+        )

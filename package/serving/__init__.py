@@ -1,0 +1,10 @@
+"""Names of the reference served by this package: scripts that import them from there get ours, and are not edited.
+
+`names` is the table of what is served; `finder` answers imports; `switch` turns it on and off; `runner` starts scripts.
+Importing this loads nothing but the standard library, since every child process of a served script may do it.
+"""
+
+import lazy_loader
+
+# The names are listed in the stub beside this file, which type checkers read too.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,67 @@
+"""Turns serving on in a process whose environment asks for it; imports nothing until a served name is asked for."""
+
+from __future__ import annotations
+
+# Every Python process of a served script runs this at its start: nothing is imported that is not there already.
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_ASKED_FOR = "LIGHTRAINER_INSTALL"
+_SAYS_MORE = "LIGHTRAINER_VERBOSE"
+
+
+class Waiting:
+    """A finder that waits for the first import of a served module, turns serving on, and is gone."""
+
+    is_of_lightrainer = True
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+        """As `importlib.abc.MetaPathFinder.find_spec`: None for everything that is not served."""
+        if name.partition(".")[0] != "transformers":
+            return None
+        finder = cls.switch_on()
+        return finder and finder.find_spec(name, path, target)
+
+    @classmethod
+    def switch_on(cls) -> Any:
+        """Install the finder that serves; None where this Python has no lightrainer."""
+        if cls in sys.meta_path:
+            sys.meta_path.remove(cls)  # type: ignore[arg-type]
+        try:
+            from lightrainer.serving import switch  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            return None
+        return switch.install()
+
+
+def _load_the_next() -> None:
+    """Run the `sitecustomize` that this one hides, if there is one."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != here]
+    specs = (finder.find_spec("sitecustomize", None) for finder in sys.meta_path)
+    spec = next((found for found in specs if found is not None), None)
+    if spec is None or spec.loader is None:
+        return
+    from importlib.util import module_from_spec
+
+    module = sys.modules["sitecustomize"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+def _start() -> None:
+    if os.environ.get(_ASKED_FOR, "0") in ("", "0"):
+        return
+    sys.meta_path.insert(0, Waiting)  # type: ignore[arg-type]
+    # Asked for at the start of this very process, so that the end of it has something to report.
+    if os.environ.get(_SAYS_MORE) == str(os.getpid()):
+        Waiting.switch_on()
+
+
+if __name__ == "sitecustomize":
+    _load_the_next()
+    _start()

@@ -1,0 +1,42 @@
+"""The environment variables that switch serving on in child processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+
+INSTALL = "LIGHTRAINER_INSTALL"
+"""Set to 1: Python processes that are started serve from their beginning. 0 keeps a child from it."""
+VERBOSE = "LIGHTRAINER_VERBOSE"
+"""The id of the process that says at its end which names were served."""
+DRY_RUN = "LIGHTRAINER_DRY_RUN"
+"""Set to 1: the Trainer prints its plan and ends the process before the first step; read by the Trainer."""
+
+FOLDER = str(Path(__file__).with_name("children"))
+"""The folder whose `sitecustomize` reads these variables; it has to be on PYTHONPATH."""
+
+
+def switch_on(environment: MutableMapping[str, str]) -> None:
+    """Change an environment so that Python processes started with it serve; what was there stays.
+
+    Args:
+        environment: Changed in place.
+    """
+    environment[INSTALL] = "1"
+    environment["PYTHONPATH"] = os.pathsep.join([FOLDER, *_others(environment)])
+
+
+def switch_off(environment: MutableMapping[str, str]) -> None:
+    """Undo `switch_on`."""
+    environment.pop(INSTALL, None)
+    others = _others(environment)
+    if others:
+        environment["PYTHONPATH"] = os.pathsep.join(others)
+    else:
+        environment.pop("PYTHONPATH", None)
+
+
+def _others(environment: MutableMapping[str, str]) -> list[str]:
+    path = environment.get("PYTHONPATH", "")
+    return [part for part in path.split(os.pathsep) if part != FOLDER] if path else []

@@ -1,0 +1,110 @@
+"""Answers the imports of served modules."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from .modules import ServedModule, serve_top_level
+from .names import SERVED, TOP_LEVEL
+from .renamed import RENAMED
+from .shadow import Shadow
+from .stand_in import package
+
+LIBRARY = "transformers"
+
+
+class Finder:
+    """A finder for `sys.meta_path`: the modules of the table are ours, all others are left to the other finders."""
+
+    is_of_lightrainer = True
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """As `importlib.abc.MetaPathFinder.find_spec`.
+
+        Raises:
+            ModuleNotFoundError: The reference is not installed, and its stand-in has no such module.
+        """
+        library, _, inside = name.partition(".")
+        if library != LIBRARY:
+            return None
+        loaded = sys.modules.get(LIBRARY)
+        if package.is_stand_in(loaded) if inside else spec_of_others(name) is None:
+            return package.find(inside)
+        if inside and loaded is not None:
+            # The library runs its own `__init__` again now and then, without asking anybody.
+            serve_top_level(loaded, TOP_LEVEL)
+        if inside in SERVED:
+            return served_spec(name)
+        return self._with_more(name, path, target) if name in RENAMED or not inside else None
+
+    def _with_more(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
+        """The library's own module, with some names served in it."""
+        spec = spec_of_others(name, path, target)
+        if spec is not None and spec.loader is not None:
+            names = {} if "." in name else TOP_LEVEL
+            spec.loader = _Afterwards(spec.loader, lambda: serve_top_level(sys.modules[name], names))  # type: ignore[assignment]
+        return spec
+
+
+def spec_of_others(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    """What the other finders say of a module; None where they do not know it."""
+    for finder in list(sys.meta_path):
+        find = getattr(finder, "find_spec", None)
+        if find is None or getattr(finder, "is_of_lightrainer", False):
+            continue
+        spec = find(name, path, target)
+        if spec is not None:
+            return spec
+    return None
+
+
+def served_spec(name: str) -> ModuleSpec:
+    """The spec of a served module, with the place of the reference's own file."""
+    inside = name.partition(".")[2]
+    parent = sys.modules.get(name.rpartition(".")[0])
+    theirs = spec_of_others(name, getattr(parent, "__path__", None))
+    shadow = Shadow(theirs, SERVED[inside])
+    loader = ServedLoader(SERVED[inside], shadow.get, shadow.names)
+    spec = ModuleSpec(name, loader, origin=None if theirs is None else theirs.origin)
+    spec.has_location = spec.origin is not None
+    return spec
+
+
+class ServedLoader(Loader):
+    """Makes a served module; its names are looked up when they are asked for."""
+
+    def __init__(
+        self, ours: Mapping[str, str], theirs: Callable[[str], Any], their_names: Callable[[], list[str]] = list
+    ) -> None:
+        self._ours, self._theirs, self._their_names = ours, theirs, their_names
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The module, empty."""
+        return ServedModule(spec.name, self._ours, self._theirs, self._their_names)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing to run."""
+
+
+class _Afterwards:
+    """A loader that lets another one load a module, and then does something with it."""
+
+    def __init__(self, loader: Any, act: Callable[[], None]) -> None:
+        self._loader, self._act = loader, act
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._act()

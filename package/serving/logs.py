@@ -1,0 +1,72 @@
+"""Messages of this package under the names that scripts know: `transformers.trainer` and the like."""
+
+from __future__ import annotations
+
+import logging
+
+NAMES = {
+    "lightrainer": "transformers.trainer",
+    "lightrainer.callbacks": "transformers.trainer_callback",
+    "lightrainer.callbacks.jit_checkpoint": "transformers.trainer_jit_checkpoint",
+    "lightrainer.callbacks.loggers": "transformers.integrations.integration_utils",
+    "lightrainer.callbacks.reporting": "transformers.integrations.integration_utils",
+    "lightrainer.facade": "transformers.trainer",
+    "lightrainer.facade.argument_parser": "transformers.hf_argparser",
+    "lightrainer.facade.arguments": "transformers.training_args",
+    "lightrainer.facade.hub": "transformers.trainer",
+    "lightrainer.facade.process": "transformers.training_args",
+    "lightrainer.facade.trainer": "transformers.trainer",
+    "lightrainer.facade.trainer.seq2seq": "transformers.trainer_seq2seq",
+    "lightrainer.lightning_modules": "transformers.trainer",
+    "lightrainer.lightning_modules.checkpoints": "transformers.trainer_utils",
+    "lightrainer.lightning_modules.collators": "transformers.data.data_collator",
+    "lightrainer.lightning_modules.optimizers": "transformers.trainer_optimizer",
+    "lightrainer.lightning_modules.seeding": "transformers.trainer_utils",
+}
+"""Loggers of this package, with those of the reference that speak for them; theirs is that of the nearest parent."""
+
+
+class _Forward(logging.Handler):
+    """Hands a record to another logger, whose level, filters and handlers decide what becomes of it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.target = logging.getLogger(name)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        record.name = self.target.name
+        if self.target.isEnabledFor(record.levelno):
+            self.target.handle(record)
+
+
+def forward() -> None:
+    """From now on our loggers speak through those of the reference. Levels are theirs, too."""
+    # All are made first: making a logger later would put it between another one and the parent that is set here.
+    loggers = {name: logging.getLogger(name) for name in sorted(NAMES)}
+    for name, logger in loggers.items():
+        if any(isinstance(handler, _Forward) for handler in logger.handlers):
+            continue
+        handler = _Forward(NAMES[name])
+        logger.addHandler(handler)
+        logger.parent, logger.propagate = handler.target, False
+    _forget_levels()
+
+
+def forward_no_more() -> None:
+    """Undo `forward`."""
+    for name in sorted(NAMES):
+        logger = logging.getLogger(name)
+        for handler in [one for one in logger.handlers if isinstance(one, _Forward)]:
+            logger.removeHandler(handler)
+            logger.parent, logger.propagate = _parent(name), True
+    _forget_levels()
+
+
+def _parent(name: str) -> logging.Logger:
+    above = name.rpartition(".")[0]
+    return logging.getLogger(above) if above else logging.root
+
+
+def _forget_levels() -> None:
+    """Make all loggers find out anew which levels are on; setting a level is what does so."""
+    logging.root.setLevel(logging.root.level)

@@ -1,0 +1,110 @@
+"""Modules that look each name up where it is, when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from logging import getLogger
+from types import ModuleType
+from typing import Any
+
+from . import report
+from .renamed import renamed
+from .targets import resolve, written
+
+
+class ServedModule(ModuleType):
+    """A module of the reference whose names are ours where the table has them, and somebody else's otherwise.
+
+    Args:
+        name: In full, such as `transformers.trainer`.
+        ours: The names that are served, each with its target.
+        theirs: Called with any other name; returns what it is, or raises AttributeError.
+        their_names: The names that `theirs` knows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ours: Mapping[str, str],
+        theirs: Callable[[str], Any],
+        their_names: Callable[[], list[str]] = list,
+    ) -> None:
+        super().__init__(name)
+        self.__dict__.update(_ours=ours, _theirs=theirs, _their_names=their_names)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            # Some names are only there where another library is.
+            return [one for one in dir(self) if not one.startswith("_") and hasattr(self, one)]
+        if name.startswith("__") and name != "__version__":
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        try:
+            value = self._find(name)
+        except AttributeError:
+            old = renamed(self.__name__, name)
+            if old is None:
+                raise
+            return old
+        self.__dict__[name] = value
+        return value
+
+    def _find(self, name: str) -> Any:
+        if name in self._ours:
+            report.note(f"{self.__name__}.{name}", written(self._ours[name]))
+            return resolve(self._ours[name])
+        if name == "logger":
+            return getLogger(self.__name__)
+        value = self._theirs(name)
+        report.note(f"{self.__name__}.{name}", "as it is in transformers")
+        return value
+
+    def __dir__(self) -> list[str]:
+        own = [name for name in self.__dict__ if name not in ("_ours", "_theirs", "_their_names")]
+        return sorted({*own, *self._ours, *self._their_names()})
+
+
+def serve_top_level(module: ModuleType, top_level: Mapping[str, str]) -> None:
+    """Let a package that is loaded answer some of its names from served modules, if it does not yet.
+
+    Only the class of the module object is changed, so that everything else stays the package's own business.
+
+    Args:
+        module: The loaded package.
+        top_level: For each name the module of the package, such as `trainer`, that has it.
+    """
+    kind = type(module)
+    if hasattr(kind, "_plain_kind"):
+        return
+
+    class Served(kind):  # type: ignore[misc, valid-type]
+        """The package's own kind of module, but with some names looked up in served modules."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in top_level:
+                return self._theirs(name)
+            value = getattr(import_module(f"{self.__name__}.{top_level[name]}"), name)
+            self.__dict__[name] = value
+            return value
+
+        def _theirs(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)  # type: ignore[misc]
+            except AttributeError:
+                old = None if name.startswith("__") else renamed(self.__name__, name)
+                if old is None:
+                    raise
+                return old
+
+        def __reduce__(self) -> Any:
+            return import_module, (self.__name__,)
+
+    Served._plain_kind = kind  # type: ignore[attr-defined]
+    module.__class__ = Served
+
+
+def stop_serving_top_level(module: ModuleType) -> None:
+    """Undo `serve_top_level`."""
+    plain = getattr(type(module), "_plain_kind", None)
+    if plain is not None:
+        module.__class__ = plain

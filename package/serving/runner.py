@@ -1,0 +1,104 @@
+"""`python -m lightrainer script.py`: the script run by Python itself, with our names served to it.
+
+The process is replaced by a Python that was told by its environment to serve. So `__main__`, `sys.argv`, `sys.path`,
+tracebacks, signals, exit codes and spawned workers are not like those of a script run by Python, but are those.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from . import environment
+
+_USAGE = """\
+usage: python -m lightrainer [--verbose] [--dry-run] SCRIPT [ARGUMENTS]
+       python -m lightrainer [--verbose] [--dry-run] -m MODULE [ARGUMENTS]
+       python -m lightrainer [--verbose] [--dry-run] -c CODE [ARGUMENTS]
+
+Run a script, unchanged, with the Trainer of lightrainer in the place of that of transformers. `lightrainer run` is the
+same, and reaches scripts that are called like a command.
+
+options:
+  --verbose   say at the end, on stderr, which names were served, and from where
+  --dry-run   print the plan of the first Trainer that is to train, evaluate or predict, and end before the first step
+  -h, --help  show this text
+"""
+
+
+def run(words: Sequence[str]) -> int:
+    """Run what the command line names; there is no such command in the reference.
+
+    Args:
+        words: Options of the runner, then a script, `-m` and a module, `-c` and code, or `-` for the standard input;
+            then the arguments.
+
+    Returns:
+        The exit status where something is wrong with the command line. Otherwise it does not return.
+    """
+    rest, options = list(words), set()
+    while rest and rest[0] in ("--verbose", "--dry-run", "-h", "--help"):
+        options.add(rest.pop(0))
+    if options & {"-h", "--help"}:
+        print(_USAGE, end="")
+        return 0
+    problem = _problem(rest)
+    if problem:
+        print(f"lightrainer: {problem}\n\n{_USAGE}", end="", file=sys.stderr)
+        return 2
+    environment.switch_on(os.environ)
+    if "--verbose" in options:
+        os.environ[environment.VERBOSE] = str(os.getpid())
+    if "--dry-run" in options:
+        os.environ[environment.DRY_RUN] = "1"
+    return _become([sys.executable, *python_options(words), *rest])
+
+
+def _problem(rest: Sequence[str]) -> str | None:
+    if not rest or (rest[0] in ("-m", "-c") and len(rest) == 1):
+        return "there is no script to run."
+    if rest[0].startswith("-") and rest[0][:2] not in ("-m", "-c") and rest[0] != "-":
+        return f"there is no option {rest[0]}. Options of the script follow its name."
+    if sys.flags.ignore_environment or sys.flags.no_site:
+        return (
+            "Python was started with -E, -I or -S, so the script could not be told to use lightrainer. Leave that out, "
+            "or call lightrainer.install() in the script."
+        )
+    return None
+
+
+def python_options(words: Sequence[str]) -> list[str]:
+    """The options that the running Python was started with, such as `-u` and `-X dev`.
+
+    Args:
+        words: The words of the command line that follow the program's name.
+    """
+    command = list(sys.orig_argv[1:])
+    if not words or command[-len(words) :] != list(words):
+        return []  # called from within another program
+    command = command[: -len(words)]
+    if command and command[-1] == "run":  # `lightrainer run`
+        command.pop()
+    if not command:
+        return []
+    last = command.pop()
+    if not last.startswith("-"):  # a script, or the module that follows -m
+        module = bool(command) and command[-1].startswith("-") and command[-1].endswith("m") and last == "lightrainer"
+        return _without_m(command) if module else command
+    return [*command, *_without_m([last.partition("m")[0] + "m"])]  # `-mlightrainer`
+
+
+def _without_m(command: list[str]) -> list[str]:
+    *rest, last = command
+    return rest if last == "-m" else [*rest, last[:-1]]
+
+
+def _become(command: list[str]) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.name == "nt":  # there, the shell would take the replaced process for done
+        import subprocess
+
+        return subprocess.call(command)
+    os.execv(command[0], command)

@@ -1,0 +1,1 @@
+"""A `transformers` for where there is none: what a script needs that brings its own model."""

@@ -1,0 +1,91 @@
+"""The modules of the stand-in, and what it says of names that it has not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from ..modules import ServedModule
+from .availability_of_itself import asked_whether_it_is_there
+from .names import STAND_IN
+
+LIBRARY = "transformers"
+
+
+class StandIn(ServedModule):
+    """A module of the stand-in. All of them are packages, so that Python asks the finder for names they have not."""
+
+    def __getattr__(self, name: str) -> Any:
+        inside = f"{self.__name__}.{name}".partition(".")[2]
+        if inside in STAND_IN and name not in self._ours:
+            return import_module(f"{LIBRARY}.{inside}")
+        return super().__getattr__(name)
+
+
+def is_stand_in(module: ModuleType | None) -> bool:
+    """Whether a loaded module is the stand-in, not the library."""
+    return isinstance(module, StandIn)
+
+
+def find(inside: str) -> ModuleSpec | None:
+    """The spec of a module of the stand-in.
+
+    Args:
+        inside: Its name below `transformers`, such as `trainer_utils`; "" for the package.
+
+    Returns:
+        None where somebody only asks whether the library is installed: it is not.
+
+    Raises:
+        ModuleNotFoundError: The stand-in has no such module.
+    """
+    if asked_whether_it_is_there():
+        if inside:
+            raise ModuleNotFoundError(f"No module named {LIBRARY!r}", name=LIBRARY)
+        return None
+    if inside not in STAND_IN:
+        # `from transformers import BertModel` comes here too, as "BertModel".
+        raise ModuleNotFoundError(refusal(f"{LIBRARY}.{inside}"), name=LIBRARY)
+    name = f"{LIBRARY}.{inside}" if inside else LIBRARY
+    return ModuleSpec(name, _Loader(STAND_IN[inside]), is_package=True)
+
+
+def refusal(name: str) -> str:
+    """What is said of a name that is not served."""
+    return (
+        f"{name} is not part of lightrainer, which stands in for transformers here because that is not installed. "
+        "Install it (pip install transformers): it will be used, together with lightrainer's Trainer."
+    )
+
+
+class _Loader(Loader):
+    def __init__(self, ours: Mapping[str, str]) -> None:
+        self._ours = ours
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        def nothing(name: str) -> Any:
+            raise AttributeError(refusal(f"{spec.name}.{name}"))
+
+        return StandIn(spec.name, self._ours, nothing)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__name__ != LIBRARY:
+            return
+        from ..names import VERSION
+        from .availability_of_itself import say_it_is_not_there
+        from .logging import configure
+
+        module.__dict__["__version__"] = VERSION
+        say_it_is_not_there()
+        configure()
+
+
+def forget() -> None:
+    """Remove the stand-in from the modules that are loaded."""
+    for name in [name for name, module in sys.modules.items() if is_stand_in(module)]:
+        del sys.modules[name]

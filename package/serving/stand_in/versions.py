@@ -1,0 +1,61 @@
+"""Versions that scripts ask for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+
+
+def check_min_version(min_version: str) -> None:
+    """As `transformers.utils.check_min_version`: that the API stood in for is new enough.
+
+    Raises:
+        ImportError: The script wants a newer one.
+    """
+    from packaging.version import parse
+
+    from ..names import VERSION
+
+    # A script of the next version's development says "5.4.0.dev0".
+    if parse(VERSION) < parse(min_version):
+        raise ImportError(
+            f"This script asks for transformers {min_version}, and lightrainer stands in for {VERSION}. Install "
+            "transformers, it will be used with ours, or run the script of that version."
+        )
+
+
+def require_version(requirement: str, hint: str | None = None) -> None:
+    """As `transformers.utils.versions.require_version`: that a package is there, in a version that fits.
+
+    Args:
+        requirement: Such as "datasets>=2.14.0", or "python>=3.10".
+        hint: What the error says besides.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: It is not installed.
+        ImportError: It is of another version.
+    """
+    from packaging.requirements import Requirement
+
+    wanted = Requirement(requirement)
+    more = f" {hint}" if hint else ""
+    if wanted.name == "python":
+        found = ".".join(map(str, sys.version_info[:3]))
+    else:
+        try:
+            found = importlib.metadata.version(wanted.name)
+        except importlib.metadata.PackageNotFoundError:
+            raise importlib.metadata.PackageNotFoundError(
+                f"{requirement} is required and not installed: pip install '{requirement}'.{more}"
+            ) from None
+    if not wanted.specifier.contains(found, prereleases=True):
+        raise ImportError(f"{requirement} is required, but {wanted.name} is {found}.{more}")
+
+
+def require_version_core(requirement: str) -> None:
+    """As `transformers.utils.versions.require_version_core`."""
+    require_version(requirement, "Try: pip install -U transformers")
+
+
+def send_example_telemetry(example_name: str, *example_args: object, framework: str = "pytorch") -> None:
+    """As `transformers.utils.send_example_telemetry`, but nothing is sent to anybody."""

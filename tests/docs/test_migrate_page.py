@@ -1,0 +1,35 @@
+"""The page about scripts of transformers says what the code does."""
+
+import importlib.util
+from pathlib import Path
+
+from lightrainer.serving import environment
+from lightrainer.serving.names import SERVED
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "migrate.md").read_text(encoding="utf-8")
+
+
+def test_the_tables_are_those_of_the_code():
+    spec = importlib.util.spec_from_file_location("old_names_table", DOCS / "old_names_table.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.page(PAGE) == PAGE, "run python docs/old_names_table.py"
+    assert PAGE.count("\n| `") > 35
+
+
+def test_every_served_module_is_named():
+    for module in SERVED:
+        assert f"`.{module}`" in PAGE or f"`transformers.{module}`" in PAGE
+
+
+def test_options_and_variables_are_named():
+    for word in (
+        "--dry-run",
+        "--verbose",
+        environment.INSTALL,
+        "lightrainer run",
+        "%load_ext",
+        "lightrainer.uninstall()",
+    ):
+        assert word in PAGE

@@ -1,0 +1,162 @@
+"""With transformers installed: its Trainer-related modules are ours, all their names are there, the rest is its own."""
+
+import json
+from pathlib import Path
+
+import pytest
+from processes import run, said
+
+from lightrainer.serving.names import SERVED, TOP_LEVEL
+
+AUDIT = Path(__file__).with_name("audit_script.py")
+
+# In a process without serving: what the library's own modules have.
+LOOK = """
+import importlib, json, sys, transformers
+names = {}
+for inside in json.loads(sys.argv[1]):
+    module = importlib.import_module("transformers." + inside)
+    own = [name for name in vars(module) if not name.startswith("__") or name == "__version__"]
+    names[inside] = own
+print(json.dumps(names))
+"""
+
+
+@pytest.fixture(scope="module")
+def theirs(with_library, tmp_path_factory):
+    return said(run(with_library, "-c", LOOK, json.dumps([*SERVED]), cwd=tmp_path_factory.mktemp("look")))
+
+
+def test_every_name_of_every_served_module_is_there_once(theirs, with_library, tmp_path):
+    """Public or not, defined there or imported; those of the table are ours, and each class is one object."""
+    assert sum(map(len, theirs.values())) > 500
+    assert "PreTrainedModel" in theirs["trainer"]
+    audit = said(run(with_library, "-m", "lightrainer", AUDIT, cwd=tmp_path, input=json.dumps(theirs)))
+    assert audit["missing"] == []
+    assert audit["wrong"] == []
+    assert audit["several"] == []
+    assert [name for name, right in audit["built"].items() if not right] == []
+
+
+def test_what_a_script_imports_most_is_ours(theirs):
+    """Names of the Trainer API that its modules define; what is left to the library has nothing to do with it."""
+    left = {
+        "integrations.integration_utils": "run_hp_search_ _is_comet _comet _MIN_COMET Neptune WandbLogModel "
+        "default_logdir hp_params save_model_architecture is_neptune _has_neptune INTEGRATION_TO get_reporting "
+        "KubeflowCallback is_kubeflow",
+        "trainer_optimizer": "_get_ _setup _OPTIMIZER _BITS _GALORE _APOLLO _SCHED _TORCHAO Optimizer has_mixed",
+        "hyperparameter_search": "ALL_ HyperParam Optuna Ray Wandb default_hp_search",
+        "trainer_jit_checkpoint": "CheckpointManager",
+        "trainer_pt_utils": "smp_ get_tpu nested_xla BatchRebalance",
+        "optimization": "_get_ Greedy Streaming get_greedy",
+        "debug_utils": "detect_overflow get_abs_min_max",
+        "trainer": "IS_XLA",
+        "trainer_utils": "_align",
+    }
+    unaccounted = [
+        f"{inside}.{name}"
+        for inside, names in defined_in(theirs).items()
+        for name in names
+        if name not in SERVED[inside] and not name.startswith(tuple(left.get(inside, "?").split()))
+    ]
+    assert unaccounted == []
+
+
+def defined_in(theirs):
+    """The names that the reference's modules define themselves, read from their source."""
+    import ast
+    import importlib.util
+
+    from lightrainer.serving.shadow import defined
+
+    found = {}
+    for inside in theirs:
+        spec = importlib.util.find_spec("transformers")
+        source = Path(spec.submodule_search_locations[0], *inside.split(".")).with_suffix(".py").read_text()
+        body = [
+            node
+            for node in ast.parse(source).body
+            if not isinstance(node, (ast.Import, ast.ImportFrom, ast.If, ast.Try))
+        ]
+        body += [
+            inner
+            for node in ast.parse(source).body
+            if isinstance(node, ast.If)
+            for inner in node.body
+            if isinstance(inner, (ast.FunctionDef, ast.ClassDef))
+        ]
+        found[inside] = defined(ast.Module(body, [])) - {"logger"}
+    return found
+
+
+AT_THE_TOP = """
+    Adafactor DefaultFlowCallback EarlyStoppingCallback EvalPrediction HfArgumentParser IntervalStrategy
+    PrinterCallback ProgressCallback SchedulerType Seq2SeqTrainer Seq2SeqTrainingArguments Trainer TrainerCallback
+    TrainerControl TrainerState TrainingArguments enable_full_determinism get_constant_schedule
+    get_constant_schedule_with_warmup get_cosine_schedule_with_warmup
+    get_cosine_with_hard_restarts_schedule_with_warmup get_inverse_sqrt_schedule get_linear_schedule_with_warmup
+    get_polynomial_decay_schedule_with_warmup get_scheduler get_wsd_schedule set_seed torch_distributed_zero_first
+"""
+
+
+def test_the_names_at_the_top_are_frozen():
+    assert sorted(TOP_LEVEL) == sorted(AT_THE_TOP.split())
+
+
+LIGHT = """
+import json, sys
+import transformers
+from transformers.utils import is_torch_available
+from transformers.trainer_utils import IntervalStrategy
+before = [name for name in ("lightrainer.facade.trainer", "lightning", "accelerate") if name in sys.modules]
+from transformers import BertConfig
+config = [name for name in ("lightrainer.facade.trainer", "lightning") if name in sys.modules]
+print(json.dumps([before, config, IntervalStrategy.__module__]))
+"""
+
+
+def test_nothing_is_loaded_before_it_is_asked_for(with_library, tmp_path):
+    before, config, home = said(run(with_library, "-m", "lightrainer", "-c", LIGHT, cwd=tmp_path))
+    assert before == config == []
+    assert home.startswith("lightrainer.")
+
+
+TRAINING = """
+import json, logging, os, sys
+import torch
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+from transformers.utils import logging as hf_logging
+hf_logging.set_verbosity_info()
+records = []
+class Gather(logging.Handler):
+    def emit(self, record):
+        records.append([record.name, record.levelname, record.getMessage()])
+logging.getLogger("transformers").addHandler(Gather())
+torch.manual_seed(0)
+config = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+data = [{"input_ids": torch.tensor([i % 20, 3]), "labels": i % 2} for i in range(8)]
+args = TrainingArguments("out", use_cpu=True, num_train_epochs=1, report_to="none", disable_tqdm=True, seed=3)
+trainer = Trainer(BertForSequenceClassification(config), args, train_dataset=data)
+loss = trainer.train().training_loss
+names = sorted({name for name, _, _ in records})
+levels = sorted({level for _, level, _ in records})
+records.clear()
+hf_logging.set_verbosity_error()
+trainer.train()
+print(json.dumps([type(trainer).__module__.partition(".")[0], loss, names, levels, len(records)]))
+"""
+
+
+def test_a_model_of_the_library_trains_to_the_same_loss_and_its_messages_have_the_known_names(with_library, tmp_path):
+    ours = run(with_library, "-m", "lightrainer", "-c", TRAINING, cwd=tmp_path)
+    plain = run(with_library, "-c", TRAINING, cwd=tmp_path)
+    (kind, loss, names, levels, after), theirs = said(ours), said(plain)
+    assert (kind, theirs[0]) == ("lightrainer", "transformers")
+    assert loss == theirs[1]
+    assert "transformers.trainer" in names
+    assert "transformers.trainer" in theirs[2]
+    assert [name for name in names if not name.startswith("transformers.")] == []
+    assert "INFO" in levels
+    assert after == theirs[4] == 0
+    # Nothing is said twice, and in the same form.
+    assert ours.stderr.count("Running training") == plain.stderr.count("Running training") == 1

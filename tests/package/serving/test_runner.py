@@ -1,0 +1,232 @@
+"""A script run by the runner is a script run by Python: every word of it is compared with plain Python."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from processes import clean_environment, run
+
+import lightrainer
+from lightrainer.serving.runner import python_options
+
+SCRIPT = """
+import os, pickle, signal, sys, traceback
+
+class Mine:
+    pass
+
+def inner(word):
+    if word == "raise":
+        raise ValueError("of the script")
+    if word == "exit":
+        sys.exit(7)
+    if word == "text":
+        sys.exit("said at the end")
+    if word == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if word == "terminate":
+        os.kill(os.getpid(), signal.SIGTERM)
+    if word == "interrupt":
+        os.kill(os.getpid(), signal.SIGINT)
+
+main = sys.modules["__main__"]
+print(__name__, __file__, sys.argv, sys.path[0], os.getcwd(), main.__spec__, main.__dict__ is globals())
+print(type(pickle.loads(pickle.dumps(Mine()))) is Mine, sys.flags.optimize, sys.stdin.read())
+print(signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+sys.stdout.flush()
+inner(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "in a folder").mkdir()
+    path = tmp_path / "in a folder" / "some script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def both(tmp_path, *words, options=()):
+    plain = run(sys.executable, *options, *words, cwd=tmp_path, input="in\n")
+    served = run(sys.executable, *options, "-m", "lightrainer", *words, cwd=tmp_path, input="in\n")
+    return plain, served
+
+
+@pytest.mark.parametrize("ending", ["nothing", "raise", "exit", "text", "kill", "terminate", "interrupt"])
+def test_a_script_cannot_tell(script, tmp_path, ending):
+    """Output, errors with their traceback, exit code or signal, `__main__`, arguments, folder and standard input."""
+    plain, served = both(tmp_path, script.relative_to(tmp_path), ending, "--verbose", "-m", options=["-O"])
+    assert (served.returncode, served.stdout, served.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+    assert (
+        plain.returncode
+        == {
+            "nothing": 0,
+            "raise": 1,
+            "exit": 7,
+            "text": 1,
+            "kill": -signal.SIGKILL,
+            "terminate": -signal.SIGTERM,
+            "interrupt": -signal.SIGINT,
+        }[ending]
+    )
+    assert "some script.py" in plain.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-m", "json.tool", "--help"],
+        ["-mjson.tool", "not there.json"],
+        ["-c", "import sys; print(sys.argv, __name__, sys.path[0]); 1 / 0", "-x"],
+        ["-", "a", "b"],
+        ["not there.py"],
+        ["-m", "no.such.module"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_modules_code_and_the_standard_input(words, tmp_path):
+    plain = run(sys.executable, *words, cwd=tmp_path, input="import sys; print(sys.argv, __name__)")
+    served = run(
+        sys.executable, "-m", "lightrainer", *words, cwd=tmp_path, input="import sys; print(sys.argv, __name__)"
+    )
+    assert (served.returncode, served.stdout, served.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+
+
+def test_the_console_script_and_words_that_are_commands(tmp_path):
+    """`lightrainer run plan` runs a script called plan, `lightrainer plan` is the command."""
+    (tmp_path / "plan").write_text("import sys; print('the script', sys.argv, sys.flags.optimize)")
+    (tmp_path / "other").write_text("import sys; print('the other', sys.argv)")
+    console = "import sys; from lightrainer.__main__ import main; sys.exit(main())"
+    program = tmp_path / "lightrainer"  # as pip makes it
+    program.write_text(f"#!{sys.executable}\n{console}\n")
+    program.chmod(0o755)
+    done = subprocess.run(
+        [str(program), "run", "plan", "x"], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True
+    )
+    assert done.stdout == "the script ['plan', 'x'] 0\n", done.stderr
+    assert run(sys.executable, "-O", "-m", "lightrainer", "run", "plan", cwd=tmp_path).stdout.endswith(" 1\n")
+    assert (
+        run(sys.executable, "-m", "lightrainer", "other", "run", cwd=tmp_path).stdout == "the other ['other', 'run']\n"
+    )
+    assert "--gradient_accumulation" in run(sys.executable, "-m", "lightrainer", "plan", "--help", cwd=tmp_path).stdout
+
+
+def test_its_own_options(tmp_path):
+    assert run(sys.executable, "-m", "lightrainer", "--version", cwd=tmp_path).stdout == (
+        f"lightrainer {lightrainer.__version__}\n"
+    )
+    assert "--dry-run" in run(sys.executable, "-m", "lightrainer", "run", "--help", cwd=tmp_path).stdout
+    for words, reason in [
+        (["run"], "no script"),
+        (["-m"], "no script"),
+        (["run", "--verbos", "x.py"], "no option --verbos"),
+        (["--verbos", "x.py"], "invalid choice: 'x.py'"),
+        (["plann"], "invalid choice: 'plann'"),
+        (["--dry-run"], "no script"),
+    ]:
+        done = run(sys.executable, "-m", "lightrainer", *words, cwd=tmp_path)
+        assert done.returncode == 2
+        assert reason in done.stderr
+
+
+def test_a_python_that_does_not_read_its_environment(tmp_path):
+    done = run(sys.executable, "-E", "-m", "lightrainer", "x.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "-E, -I or -S" in done.stderr
+    assert "lightrainer.install()" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (["-m", "lightrainer"], []),
+        (["-u", "-W", "error", "-m", "lightrainer"], ["-u", "-W", "error"]),
+        (["-um", "lightrainer"], ["-u"]),
+        (["-umlightrainer"], ["-u"]),
+        (["-X", "dev", "-m", "lightrainer", "run"], ["-X", "dev"]),
+        (["-B", "/bin/lightrainer", "run"], ["-B"]),
+        (["-B", "/bin/lightrainer"], ["-B"]),
+    ],
+    ids=lambda words: " ".join(words) or "none",
+)
+def test_options_of_python_are_passed_on(monkeypatch, before, expected):
+    words = ["--verbose", "script.py", "-m", "run"]
+    monkeypatch.setattr(sys, "orig_argv", ["python", *before, *words])
+    assert python_options(words) == expected
+
+
+def test_called_from_within_another_program_there_are_none():
+    assert python_options(["script.py"]) == []
+
+
+def test_verbose_says_at_the_end_what_was_served(tmp_path):
+    code = "from transformers import TrainerCallback; from transformers.trainer_utils import has_length as b"
+    done = run(sys.executable, "-m", "lightrainer", "--verbose", "-c", code, cwd=tmp_path)
+    assert done.stdout == ""
+    assert re.search(
+        r"transformers\.trainer_callback\.TrainerCallback +lightrainer\.callbacks\.TrainerCallback", done.stderr
+    )
+    assert re.search(r"transformers\.trainer_utils\.has_length +lightrainer\.facade\.sizes\.has_length", done.stderr)
+    quiet = run(sys.executable, "-m", "lightrainer", "-c", code, cwd=tmp_path)
+    assert quiet.stderr == ""
+    nothing = run(sys.executable, "-m", "lightrainer", "--verbose", "-c", "pass", cwd=tmp_path)
+    assert "no name" in nothing.stderr
+
+
+DRY = """
+import torch
+from transformers import Trainer, TrainingArguments
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+
+    def forward(self, x, labels):
+        print("A STEP")
+        return {"loss": ((self.layer(x) - labels) ** 2).mean()}
+
+data = [{"x": torch.ones(2), "labels": torch.ones(1)}] * 4
+args = TrainingArguments("out", use_cpu=True, max_steps=2, learning_rate=0.125, report_to="none", disable_tqdm=True)
+trainer = Trainer(Model(), args, train_dataset=data, eval_dataset=data)
+import sys
+getattr(trainer, sys.argv[1])(*([data] if sys.argv[1] == "predict" else []))
+print("THE END")
+"""
+
+
+def test_a_dry_run_prints_the_plan_and_takes_no_step(without_library, tmp_path):
+    (tmp_path / "script.py").write_text(DRY)
+    done = run(without_library, "-m", "lightrainer", "--dry-run", "script.py", "evaluate", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "learning_rate=0.125" in done.stdout, done.stdout
+    assert "A STEP" not in done.stdout
+    assert "THE END" not in done.stdout
+
+
+def test_torchrun(without_library, tmp_path):
+    """Each worker is served, and each is what torchrun started: ranks, one exit code, a plan from one of them."""
+    (tmp_path / "script.py").write_text(DRY)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "lightrainer"]
+    done = run(without_library, *launch, "script.py", "train", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("THE END") == 2
+    dry = run(without_library, *launch, "--dry-run", "script.py", "train", cwd=tmp_path)
+    assert dry.returncode == 0, dry.stderr
+    assert dry.stdout.count("learning_rate=0.125") == 1
+    assert "A STEP" not in dry.stdout
+
+
+def test_the_environment_is_only_added_to(tmp_path):
+    """PYTHONPATH of the user stays in force, in its order, and running a runner in a runner adds nothing twice."""
+    code = (
+        "import os, sys\n"
+        "print(os.environ['PYTHONPATH'].split(os.pathsep)[1:], [p for p in sys.path if 'children' in p])"
+    )
+    extra = os.pathsep.join([str(tmp_path / "a"), "relative"])
+    for words in (["-c", code], ["-m", "lightrainer", "-c", code]):
+        done = run(sys.executable, "-m", "lightrainer", *words, cwd=tmp_path, environment={"PYTHONPATH": extra})
+        assert done.stdout == f"{[str(tmp_path / 'a'), 'relative']} []\n", done.stderr

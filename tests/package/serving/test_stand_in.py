@@ -1,0 +1,268 @@
+"""Without transformers: a stand-in has what a script needs that brings its own model, and refuses the rest."""
+
+import json
+
+import pytest
+from processes import run, said
+
+from lightrainer.serving.names import VERSION
+from lightrainer.serving.stand_in.names import STAND_IN
+
+EVERYTHING = """
+import importlib, json, sys
+import transformers
+table = json.loads(sys.stdin.read())
+broken, several = [], {}
+for inside, names in table.items():
+    module = importlib.import_module("transformers." + inside if inside else "transformers")
+    for name in names:
+        try:
+            value = getattr(module, name)
+        except Exception as error:
+            broken.append(f"{inside}.{name}: {error!r}")
+        else:
+            if callable(value):
+                several.setdefault(name, set()).add(id(value))
+broken += [f"{name} is not one object" for name, ids in several.items() if len(ids) > 1]
+undocumented = [name for name in table[""] if callable(value := getattr(transformers, name)) and not value.__doc__]
+own = sorted(name for name in sys.modules if name.startswith("transformers"))
+print(json.dumps([broken, undocumented, own]))
+"""
+
+
+def test_every_name_of_the_table_is_there_and_one_object(without_library, tmp_path):
+    table = {inside: [*names] for inside, names in STAND_IN.items()}
+    assert sum(map(len, table.values())) > 400
+    done = run(without_library, "-m", "lightrainer", "-c", EVERYTHING, cwd=tmp_path, input=json.dumps(table))
+    broken, undocumented, own = said(done)
+    assert broken == []
+    assert undocumented == []
+    assert own == sorted(".".join(filter(None, ("transformers", inside))) for inside in STAND_IN)
+
+
+REFUSALS = """
+import importlib, importlib.metadata, importlib.util, json
+said = {}
+for statement in (
+    "from transformers import BertModel",
+    "from transformers.trainer_utils import nothing_known",
+    "import transformers.models.bert",
+    "from transformers.models.bert.modeling_bert import BertModel",
+    "import transformers; transformers.BertModel",
+    "import transformers.trainer; transformers.trainer.nothing_known",
+):
+    try:
+        exec(statement)
+    except Exception as error:
+        said[statement] = [type(error).__name__, str(error), getattr(error, "name", None)]
+import transformers
+try:
+    importlib.metadata.version("transformers")
+    version = "found"
+except importlib.metadata.PackageNotFoundError:
+    version = "not found"
+try:
+    below = importlib.util.find_spec("transformers.trainer")
+except ModuleNotFoundError as error:
+    below = error.name
+probes = [
+    hasattr(transformers, "BertModel"),
+    getattr(transformers, "BertModel", 3),
+    version,
+    importlib.util.find_spec("transformers") is None,
+    below,
+    importlib.util.find_spec("json") is not None,
+    transformers.__version__,
+    transformers.trainer_utils.__name__,
+]
+print(json.dumps([said, probes]))
+"""
+
+
+def test_other_names_are_refused_with_what_to_do(without_library, tmp_path):
+    refused, probes = said(run(without_library, "-m", "lightrainer", "-c", REFUSALS, cwd=tmp_path))
+    assert len(refused) == 6
+    for statement, (kind, text, name) in refused.items():
+        assert kind == ("AttributeError" if ";" in statement else "ModuleNotFoundError")
+        assert "not part of lightrainer" in text
+        assert "pip install transformers" in text
+        assert "together with lightrainer's Trainer" in text
+        assert statement.split()[-1] in text or "models.bert" in text
+        if kind == "ModuleNotFoundError":
+            assert name == "transformers"  # as if there were no stand-in: who catches that, catches this
+    assert probes == [False, 3, "not found", True, "transformers", True, VERSION, "transformers.trainer_utils"]
+
+
+LIBRARIES = """
+import importlib.util, json, sys
+from transformers import Trainer
+early = importlib.util.find_spec
+import torch, torchmetrics, datasets, accelerate, accelerate.utils, huggingface_hub, lightning, lightning.pytorch
+import torchmetrics.text, torchmetrics.multimodal
+data = datasets.Dataset.from_dict({"a": [1, 2, 3]}).map(lambda row: {"b": Trainer is not None and row["a"] + 1})
+model = torch.compile(torch.nn.Linear(2, 2), backend="eager")
+out = model(torch.ones(1, 2))
+print(json.dumps([data["b"][:], bool(accelerate.utils.is_transformers_available()), list(out.shape)]))
+"""
+
+
+def test_libraries_that_look_for_it_go_on_as_without_it(without_library, tmp_path):
+    """They ask whether it is installed, or find it in `sys.modules`; none may break on the stand-in."""
+    assert said(run(without_library, "-m", "lightrainer", "-c", LIBRARIES, cwd=tmp_path)) == [[2, 3, 4], False, [1, 2]]
+
+
+FIRST = """
+import importlib.util, json
+asked = importlib.util.find_spec("transformers") is None
+import transformers
+print(json.dumps([asked, importlib.util.find_spec("transformers") is None, transformers.__name__]))
+"""
+
+
+def test_a_question_before_the_first_import_is_answered_alike(without_library, tmp_path):
+    assert said(run(without_library, "-m", "lightrainer", "-c", FIRST, cwd=tmp_path)) == [True, True, "transformers"]
+
+
+SCRIPT = """
+import json, logging, os, sys
+from dataclasses import dataclass, field
+from typing import Optional
+
+import torch
+import transformers
+from transformers import (
+    DataCollatorWithPadding, EarlyStoppingCallback, EvalPrediction, HfArgumentParser, Trainer, TrainerCallback,
+    TrainingArguments, default_data_collator, enable_full_determinism, get_linear_schedule_with_warmup, get_scheduler,
+    is_torch_available, set_seed,
+)
+from transformers.trainer_utils import IntervalStrategy, get_last_checkpoint
+from transformers.utils import ModelOutput, PaddingStrategy, check_min_version
+from transformers.utils.versions import require_version
+
+check_min_version("5.0.0")
+require_version("datasets>=1.8.0", "To fix: pip install datasets")
+logger = logging.getLogger(__name__)
+
+@dataclass
+class DataArguments:
+    length: Optional[int] = field(default=8, metadata={"help": "how many samples"})
+
+@dataclass
+class Output(ModelOutput):
+    loss: Optional[torch.FloatTensor] = None
+    logits: torch.FloatTensor = None
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+
+    def forward(self, x, labels=None):
+        logits = self.layer(x)
+        return Output(loss=torch.nn.functional.cross_entropy(logits, labels), logits=logits)
+
+def main():
+    data, args = HfArgumentParser((DataArguments, TrainingArguments)).parse_args_into_dataclasses()
+    logging.basicConfig(handlers=[logging.StreamHandler(sys.stdout)], level=logging.WARNING)
+    transformers.utils.logging.set_verbosity(args.get_process_log_level())
+    transformers.utils.logging.enable_default_handler()
+    transformers.utils.logging.enable_explicit_format()
+    last = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
+    set_seed(args.seed)
+    samples = [{"x": torch.randn(2), "label": i % 2} for i in range(data.length)]
+    trainer = Trainer(
+        Model(), args, train_dataset=samples, eval_dataset=samples, data_collator=default_data_collator,
+        compute_metrics=lambda p: {"right": float((p.predictions.argmax(-1) == p.label_ids).mean())},
+    )
+    result = trainer.train(resume_from_checkpoint=last)
+    trainer.save_model()
+    trainer.log_metrics("train", result.metrics)
+    trainer.save_metrics("train", result.metrics)
+    trainer.save_state()
+    metrics = trainer.evaluate()
+    trainer.save_metrics("eval", metrics)
+    print(json.dumps([last, sorted(metrics), trainer.state.global_step, is_torch_available()]))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_whole_script_with_a_model_of_its_own(without_library, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    words = (
+        "--output_dir out --use_cpu --max_steps 2 --save_steps 1 --report_to none --disable_tqdm True --log_level info"
+    )
+    done = run(without_library, "-m", "lightrainer", "script.py", *words.split(), cwd=tmp_path)
+    last, metrics, step, there = said(done)
+    assert last is None
+    assert "eval_right" in metrics
+    assert (step, there) == (2, True)
+    assert "[INFO|" in done.stderr
+    assert "Running training" in done.stderr
+    assert json.loads((tmp_path / "out" / "all_results.json").read_text())["eval_right"] >= 0
+    again = said(run(without_library, "-m", "lightrainer", "script.py", *words.split(), cwd=tmp_path))
+    assert again[0].endswith("checkpoint-2")
+
+
+LOGGING = """
+import json, logging, os, sys
+from transformers.utils import logging as served
+from transformers import logging as at_the_top
+import transformers
+seen = []
+class Gather(logging.Handler):
+    def emit(self, record):
+        seen.append([record.name, record.levelno, record.getMessage()])
+gather = Gather()
+served.add_handler(gather)
+ours = logging.getLogger("lightrainer.facade.trainer.anything")
+other = logging.getLogger("lightrainer.callbacks.loggers.anything")
+results = [served is at_the_top is sys.modules["transformers.utils.logging"], served.get_verbosity()]
+ours.info("hidden"); ours.warning("shown")
+served.set_verbosity_debug(); other.debug("shown too")
+logging.getLogger("transformers.trainer").setLevel(logging.ERROR); ours.warning("hidden"); other.warning("shown 3")
+logging.getLogger("transformers.trainer").setLevel(logging.NOTSET)
+logging.getLogger("transformers.trainer").addFilter(lambda record: "secret" not in record.getMessage())
+ours.warning("secret")
+for _ in range(2):
+    served.get_logger("transformers.trainer").warning_once("once")
+served.disable_default_handler(); ours.error("not on stderr"); served.enable_default_handler()
+served.disable_progress_bar()
+results += [served.is_progress_bar_enabled(), list(served.tqdm([1, 2]))]
+import lightrainer
+lightrainer.uninstall()
+print(json.dumps([results, seen, ours.getEffectiveLevel()]))
+"""
+
+
+def test_messages_go_through_the_loggers_that_scripts_know(without_library, tmp_path):
+    """Levels, handlers and filters of `transformers.trainer` decide; each message appears once."""
+    done = run(
+        without_library,
+        "-m",
+        "lightrainer",
+        "-c",
+        LOGGING,
+        cwd=tmp_path,
+        environment={"TRANSFORMERS_VERBOSITY": "warning"},
+    )
+    results, seen, level = said(done)
+    assert results == [True, 30, False, [1, 2]]
+    assert seen == [
+        ["transformers.trainer", 30, "shown"],
+        ["transformers.integrations.integration_utils", 10, "shown too"],
+        ["transformers.integrations.integration_utils", 30, "shown 3"],
+        ["transformers.trainer", 30, "once"],
+        ["transformers.trainer", 40, "not on stderr"],
+    ]
+    assert done.stderr.splitlines() == ["shown", "shown too", "shown 3", "once"]
+    assert level == 30
+
+
+@pytest.mark.parametrize("name", ["send_example_telemetry", "is_torch_tpu_available"])
+def test_names_of_transformers_4_at_their_old_place(without_library, tmp_path, name):
+    code = f"from transformers.utils import {name}; print({name}({'' if 'tpu' in name else repr('a')}))"
+    done = run(without_library, "-m", "lightrainer", "-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in ("None", "False")

@@ -1,0 +1,248 @@
+"""Serving is switched on and off in a running process, also late, and in the processes that it starts."""
+
+import json
+
+import pytest
+from processes import run, said
+
+ON_AND_OFF = """
+import importlib, importlib.util, json, logging, os, sys
+import lightrainer
+from lightrainer.serving import installed
+finders, path, spec = list(sys.meta_path), dict(os.environ), importlib.util.find_spec
+level = logging.getLogger("lightrainer").getEffectiveLevel()
+facts = [installed()]
+first = lightrainer.install()
+facts += [lightrainer.install() is first, sys.meta_path.count(first), installed(), os.environ["LIGHTRAINER_INSTALL"]]
+from transformers import Trainer
+import transformers.trainer_utils
+facts += [Trainer is lightrainer.Trainer]
+lightrainer.uninstall()
+lightrainer.uninstall()
+facts += [installed(), first not in sys.meta_path and set(finders) <= set(sys.meta_path)]
+facts += [dict(os.environ) == path, importlib.util.find_spec is spec]
+facts += [level == logging.getLogger("lightrainer").getEffectiveLevel()]
+try:
+    import transformers
+    from transformers import Trainer as again
+    import transformers.trainer_utils
+    facts += [again.__module__, transformers.Trainer is again, type(transformers).__name__]
+    facts += [transformers.trainer_utils.set_seed.__module__]
+except ModuleNotFoundError as error:
+    facts += [error.name, str(error)]
+lightrainer.install(children=False)
+from transformers import Trainer
+facts += [Trainer is lightrainer.Trainer, "LIGHTRAINER_INSTALL" in os.environ]
+print(json.dumps(facts))
+"""
+BOTH = [False, True, 1, True, "1", True, False, True, True, True, True]
+
+
+def test_it_leaves_nothing_behind(with_library, tmp_path):
+    facts = said(run(with_library, "-c", ON_AND_OFF, cwd=tmp_path))
+    library = ["transformers.trainer", True, "_LazyModule", "transformers.trainer_utils"]
+    assert facts == [*BOTH, *library, True, False]
+
+
+def test_it_leaves_nothing_behind_of_the_stand_in(without_library, tmp_path):
+    facts = said(run(without_library, "-c", ON_AND_OFF, cwd=tmp_path))
+    assert facts == [*BOTH, "transformers", "No module named 'transformers'", True, False]
+
+
+LATE = """
+import importlib, json, sys, types, warnings
+import transformers
+from transformers import Trainer, TrainerCallback, set_seed
+from transformers.trainer_utils import FSDPOption, get_last_checkpoint, total_processes_number
+import transformers.integrations, transformers.modelcard, transformers.trainer_pt_utils as before
+from transformers.trainer import logger, is_sagemaker_mp_enabled
+held = importlib.import_module("transformers.trainer")
+mine = types.ModuleType("a_module_of_mine")
+mine.Base, mine.other = Trainer, 3
+sys.modules["a_module_of_mine"] = mine
+import lightrainer
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    lightrainer.install()
+    lightrainer.install()
+text = [str(one.message) for one in caught if one.category is UserWarning]
+import transformers.trainer_pt_utils as after
+import transformers.trainer
+from transformers.trainer import is_sagemaker_mp_enabled as again
+ours = [
+    transformers.Trainer is lightrainer.Trainer,
+    transformers.trainer.Trainer is lightrainer.Trainer,
+    sys.modules["transformers.trainer"].Trainer is lightrainer.Trainer,
+    transformers.trainer_utils.set_seed is lightrainer.set_seed,
+    transformers.set_seed is lightrainer.set_seed,
+    again is is_sagemaker_mp_enabled,
+    Trainer is not lightrainer.Trainer,
+    after is not before,
+]
+lightrainer.uninstall()
+import transformers.trainer_pt_utils as last
+back = [
+    transformers.Trainer is Trainer is transformers.trainer.Trainer,
+    sys.modules["transformers.trainer"] is held,
+    last is before,
+    transformers.set_seed is set_seed,
+    type(transformers).__name__ == "_LazyModule",
+]
+print(json.dumps([text, ours, back]))
+"""
+
+
+def test_modules_that_are_loaded_already_are_replaced_and_what_others_hold_is_named(with_library, tmp_path):
+    text, ours, back = said(run(with_library, "-c", LATE, cwd=tmp_path))
+    assert all(ours), ours
+    assert all(back), back
+    (warning,) = text
+    for said_ in (
+        "__main__ (Trainer, TrainerCallback, set_seed, ",
+        "a_module_of_mine (Base)",
+        "`python -m lightrainer`",
+    ):
+        assert said_ in warning
+
+
+EARLY = """
+import json, sys, warnings
+warnings.simplefilter("error")
+import transformers, transformers.utils, transformers.models.bert
+import lightrainer
+lightrainer.install()
+from transformers import Trainer
+print(json.dumps([Trainer is lightrainer.Trainer, [name for name in sys.modules if name == "transformers.trainer"]]))
+"""
+
+
+def test_a_library_of_which_nothing_was_taken_yet_is_no_reason_to_warn(with_library, tmp_path):
+    assert said(run(with_library, "-c", EARLY, cwd=tmp_path)) == [True, ["transformers.trainer"]]
+
+
+NOTEBOOK = """
+import json
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+def cell(text):
+    done = shell.run_cell(text)
+    done.raise_error()
+    return done.result
+cell("%load_ext lightrainer")
+kind = cell("from transformers import Trainer; Trainer.__module__")
+cell("%load_ext lightrainer")
+cell("%unload_ext lightrainer")
+try:
+    after = cell("from transformers import Trainer as plain; plain.__module__")
+except ModuleNotFoundError as error:
+    after = error.name
+cell("%reload_ext lightrainer")
+again = cell("from transformers import Trainer; Trainer.__module__")
+print(json.dumps([kind, after, again]))
+"""
+
+
+@pytest.mark.parametrize("python", ["with_library", "without_library"])
+def test_a_notebook(python, request, tmp_path):
+    pytest.importorskip("IPython")
+    done = run(request.getfixturevalue(python), "-c", NOTEBOOK, cwd=tmp_path, environment={"IPYTHONDIR": str(tmp_path)})
+    kind, after, again = said(done)
+    assert kind.startswith("lightrainer.")
+    assert after == ("transformers.trainer" if python == "with_library" else "transformers")
+    assert again == kind
+
+
+CHILDREN = """
+import json, multiprocessing, os, pickle, subprocess, sys
+
+class OfMain:
+    def __init__(self, value):
+        self.value = value
+
+def in_child(given):
+    from transformers import TrainerCallback
+    return [type(given).__module__, given.value, TrainerCallback.__module__, given.__class__.__name__]
+
+class Data:
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        from transformers.trainer_utils import IntervalStrategy
+        return f"{index} {IntervalStrategy.__module__} {OfMain(index).value}"
+
+if __name__ == "__main__":
+    found = {}
+    for method in ("fork", "spawn", "forkserver"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            found[method] = pool.apply(in_child, (OfMain(method),))
+    import torch
+    loader = torch.utils.data.DataLoader(Data(), num_workers=1, multiprocessing_context="spawn", batch_size=2)
+    found["workers"] = next(iter(loader))
+    code = "from transformers import TrainerCallback as T; print(T.__module__)"
+    found["process"] = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+    off = {**os.environ, "LIGHTRAINER_INSTALL": "0"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=off)
+    found["kept from it"] = done.stderr.strip().splitlines()[-1]
+    isolated = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
+    found["isolated"] = isolated.stderr.strip().splitlines()[-1]
+    print(json.dumps(found))
+"""
+INSTALLING = "import lightrainer; lightrainer.install()\n" + CHILDREN
+
+
+@pytest.mark.parametrize("way", ["runner", "install"])
+def test_child_processes_of_every_kind_are_served(way, without_library, tmp_path):
+    """Forked and spawned ones, data workers, other Pythons; those that are to be left alone are."""
+    (tmp_path / "script.py").write_text(CHILDREN if way == "runner" else INSTALLING)
+    words = ["-m", "lightrainer"] if way == "runner" else []
+    found = said(run(without_library, *words, "script.py", cwd=tmp_path))
+    for method in ("fork", "spawn", "forkserver"):
+        home = "__main__" if method == "fork" else "__mp_main__"
+        assert found[method] == [home, method, "lightrainer.callbacks.base", "OfMain"]
+    assert found["workers"] == [f"{index} lightrainer.facade.enums {index}" for index in (0, 1)]
+    assert found["process"] == "lightrainer.callbacks.base"
+    assert found["kept from it"] == found["isolated"] == "ModuleNotFoundError: No module named 'transformers'"
+
+
+NEXT = "import os; os.environ['SEEN'] = os.environ.get('SEEN', '') + 'x'"
+
+
+def test_a_sitecustomize_that_is_there_already_is_run_too(without_library, tmp_path):
+    """Once, and under its own name; the start of a process that asks for nothing loads nothing of lightrainer."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(NEXT)
+    code = (
+        "import json, os, sys, sitecustomize\n"
+        "ours = sorted(name for name in sys.modules if name.partition('.')[0] in ('lightrainer', 'lazy_loader'))\n"
+        "print(json.dumps([os.environ['SEEN'], sitecustomize.__file__, ours]))"
+    )
+    on = {"PYTHONPATH": str(tmp_path / "site")}
+    seen, file, ours = said(run(without_library, "-m", "lightrainer", "-c", code, cwd=tmp_path, environment=on))
+    assert seen == "xx"  # in the Python that started, and in the one that took its place
+    assert file == str(tmp_path / "site" / "sitecustomize.py")
+    assert ours == []
+
+
+def test_a_python_without_lightrainer_is_not_disturbed(without_library, tmp_path):
+    """Scripts start programs of other environments, which inherit the variables."""
+    from lightrainer.serving import environment
+
+    variables: dict[str, str] = {}
+    environment.switch_on(variables)
+    code = "import sys; sys.modules['lightrainer'] = None\ntry: import transformers\nexcept ImportError as e: print(e)"
+    done = run(without_library, "-c", code, cwd=tmp_path, environment=variables)
+    assert done.stdout == "No module named 'transformers'\n", done.stderr
+
+
+def test_the_environment_is_put_back():
+    from lightrainer.serving import environment
+
+    for before in ({}, {"PYTHONPATH": "/a:/b"}, {"PYTHONPATH": "/a", "OTHER": "1"}):
+        after = dict(before)
+        environment.switch_on(after)
+        environment.switch_on(after)
+        assert after["PYTHONPATH"].count(environment.FOLDER) == 1
+        assert after["PYTHONPATH"].endswith(before.get("PYTHONPATH", ""))
+        environment.switch_off(after)
+        assert json.dumps(after) == json.dumps(before)
