@@ -12,6 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO_OUTPUT := demo_output
+NEWEST := transformers==5.23.0 tokenizers==0.23.3
 
 .PHONY: help demo test lint bench clean
 # Two pip processes must not write into one environment.
@@ -29,7 +30,7 @@ demo: $(VENV)/.demo  ## train a small GPT on Python's own sources, stop half-way
 	$(BIN)/python examples/train_code_model.py --output-dir $(DEMO_OUTPUT) --resume
 
 # One thread per process: sums come out the same on every run, and the workers do not fight for the cores.
-test: $(VENV)/.test  ## run the tests
+test: $(VENV)/.test $(VENV)/.newest  ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist loadfile $(PYTEST_ARGS)
 
 lint: $(VENV)/.lint  ## check style (ruff), format (ruff) and types (pyright)
@@ -56,6 +57,13 @@ $(VENV)/.torch: constraints.txt
 $(VENV)/.demo $(VENV)/.test $(VENV)/.bench: $(VENV)/.%: $(VENV)/.torch pyproject.toml constraints.txt
 	@echo "installing lightrainer[$*]"
 	@$(PIP_INSTALL) --editable ".[$*]"
+	@touch $@
+
+# The newest transformers, beside the one that is compared with: scripts have to run unchanged with it too.
+$(VENV)/.newest: $(VENV)/.test
+	@echo "installing the newest transformers into $(VENV)/newest"
+	@rm -rf $(VENV)/newest
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/newest $(NEWEST)
 	@touch $@
 
 # pyright follows imports, so it also needs what the tests import.

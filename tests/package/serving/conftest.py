@@ -1,6 +1,5 @@
-"""Pythons to run scripts with: this one, and one that has everything but transformers."""
+"""Pythons to run scripts with: this one, one with the newest transformers, and one without any."""
 
-import os
 import sys
 import sysconfig
 import venv
@@ -11,24 +10,49 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 SITES = dict.fromkeys(Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
-LEFT_OUT = ("transformers", "transformers-")
+
+
+def linked(folder, replaced=()):
+    """A Python whose packages are those of this one, but for transformers: a virtual environment made of links.
+
+    Args:
+        folder: where to make it.
+        replaced: files and folders of packages to be there in place of those of the same project.
+    """
+    venv.create(folder, symlinks=True, with_pip=False)
+    site = next((folder / "lib").glob("python*/site-packages"))
+    projects = {"transformers", *(project(one) for one in replaced)}
+    for source in SITES:
+        for entry in source.iterdir():
+            if project(entry) not in projects and not (site / entry.name).exists():
+                (site / entry.name).symlink_to(entry)
+    for entry in replaced:
+        (site / entry.name).symlink_to(entry)
+    return str(folder / "bin" / "python")
+
+
+def project(entry):
+    """`transformers` for the folder of that name, and for that of its metadata."""
+    return entry.name.split("-")[0].split(".")[0]
 
 
 @pytest.fixture(scope="session")
 def without_library(tmp_path_factory):
-    """A Python whose packages are those of this one, but for transformers: a virtual environment made of links."""
-    folder = tmp_path_factory.mktemp("without") / "venv"
-    venv.create(folder, symlinks=True, with_pip=False)
-    site = next((folder / "lib").glob("python*/site-packages"))
-    for source in SITES:
-        for entry in source.iterdir():
-            is_library = entry.name == LEFT_OUT[0] or entry.name.startswith(LEFT_OUT[1])
-            if not is_library and not (site / entry.name).exists():
-                (site / entry.name).symlink_to(entry)
-    return str(folder / "bin" / "python")
+    return linked(tmp_path_factory.mktemp("without") / "venv")
 
 
 @pytest.fixture(scope="session")
 def with_library():
-    """This Python; LIGHTRAINER_TEST_PYTHON names another one, which has another version of transformers."""
-    return os.environ.get("LIGHTRAINER_TEST_PYTHON", sys.executable)
+    return sys.executable
+
+
+@pytest.fixture(scope="session", params=["the reference", "the newest"])
+def with_either(request, tmp_path_factory):
+    """This Python, and one with the newest transformers, which the Makefile puts beside the other packages."""
+    if request.param == "the reference":
+        return sys.executable
+    newest = Path(sys.prefix) / "newest"
+    if not newest.is_dir():
+        pytest.skip("the newest transformers is not there: `make test` puts it into .venv/newest")
+    entries = [entry for entry in newest.iterdir() if entry.name != "bin" and not entry.name.startswith("__")]
+    return linked(tmp_path_factory.mktemp("newest") / "venv", entries)

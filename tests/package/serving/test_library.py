@@ -23,15 +23,15 @@ print(json.dumps(names))
 
 
 @pytest.fixture(scope="module")
-def theirs(with_library, tmp_path_factory):
-    return said(run(with_library, "-c", LOOK, json.dumps([*SERVED]), cwd=tmp_path_factory.mktemp("look")))
+def theirs(with_either, tmp_path_factory):
+    return said(run(with_either, "-c", LOOK, json.dumps([*SERVED]), cwd=tmp_path_factory.mktemp("look")))
 
 
-def test_every_name_of_every_served_module_is_there_once(theirs, with_library, tmp_path):
+def test_every_name_of_every_served_module_is_there_once(theirs, with_either, tmp_path):
     """Public or not, defined there or imported; those of the table are ours, and each class is one object."""
     assert sum(map(len, theirs.values())) > 500
     assert "PreTrainedModel" in theirs["trainer"]
-    audit = said(run(with_library, "-m", "lightrainer", AUDIT, cwd=tmp_path, input=json.dumps(theirs)))
+    audit = said(run(with_either, "-m", "lightrainer", AUDIT, cwd=tmp_path, input=json.dumps(theirs)))
     assert audit["missing"] == []
     assert audit["wrong"] == []
     assert audit["several"] == []
@@ -115,8 +115,8 @@ print(json.dumps([before, config, IntervalStrategy.__module__]))
 """
 
 
-def test_nothing_is_loaded_before_it_is_asked_for(with_library, tmp_path):
-    before, config, home = said(run(with_library, "-m", "lightrainer", "-c", LIGHT, cwd=tmp_path))
+def test_nothing_is_loaded_before_it_is_asked_for(with_either, tmp_path):
+    before, config, home = said(run(with_either, "-m", "lightrainer", "-c", LIGHT, cwd=tmp_path))
     assert before == config == []
     assert home.startswith("lightrainer.")
 
@@ -147,9 +147,9 @@ print(json.dumps([type(trainer).__module__.partition(".")[0], loss, names, level
 """
 
 
-def test_a_model_of_the_library_trains_to_the_same_loss_and_its_messages_have_the_known_names(with_library, tmp_path):
-    ours = run(with_library, "-m", "lightrainer", "-c", TRAINING, cwd=tmp_path)
-    plain = run(with_library, "-c", TRAINING, cwd=tmp_path)
+def test_a_model_of_the_library_trains_to_the_same_loss_and_its_messages_have_the_known_names(with_either, tmp_path):
+    ours = run(with_either, "-m", "lightrainer", "-c", TRAINING, cwd=tmp_path)
+    plain = run(with_either, "-c", TRAINING, cwd=tmp_path)
     (kind, loss, names, levels, after), theirs = said(ours), said(plain)
     assert (kind, theirs[0]) == ("lightrainer", "transformers")
     assert loss == theirs[1]
