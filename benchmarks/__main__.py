@@ -6,7 +6,9 @@ import sys
 NAMES = {
     "step_overhead": "time of one training step beyond that of a bare loop, against the reference",
     "start": "time from the start of a process to the end of its first step, against the reference",
+    "callback_cost": "time of a step that one callback more takes which does nothing, against the reference",
     "host_sync": "how often the host waits for a number from the device between two logs",
+    "checkpoint": "time that training stands still for a periodic checkpoint, against the reference",
     "evaluation": "time and memory of an evaluation with large predictions, and the overhead of a small one",
 }
 

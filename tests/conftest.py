@@ -1,8 +1,18 @@
-"""What all tests share: each finds the package's logger as a fresh process has it."""
+"""What all tests share: each finds the package's logger, and Ctrl-C, as a fresh process in the foreground has them."""
 
 import logging
+import signal
 
 import pytest
+
+# A shell has its background jobs ignore Ctrl-C, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser):
+    """`--soak 500`: so many kills in tests/faults, where it is some eighty otherwise."""
+    parser.addoption("--soak", type=int, default=0, metavar="KILLS", help="kill trainings so often (tests/faults)")
 
 
 @pytest.fixture(autouse=True)

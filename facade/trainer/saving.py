@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import errno
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...callbacks import TrainerControl, TrainerState, collect_states, reads_checkpoints
-from ...lightning_modules import checkpoints, sharding
+from ...lightning_modules import checkpoints, models, sharding
 from ...lightning_modules.checkpoints import (
     OPTIMIZER_NAME,
     PREFIX_CHECKPOINT_DIR,
@@ -29,14 +30,16 @@ from ...lightning_modules.checkpoints import (
 )
 from ...lightning_modules.collect import map_nested
 from ...lightning_modules.seeding import load_rng_file, restore_rng_state, save_rng_file
-from .. import models
+from .callback_states import CallbackStates
 from .checks import CheckpointNotFoundError
-from .reporting import Reporting
+from .lightning_side import LightningSide
 
 logger = logging.getLogger(__name__)
 
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
-class Saving(Reporting):
+
+class Saving(CallbackStates, LightningSide):
     """From memory to folders, and back."""
 
     background_checkpoints: int | None = 16 * 2**20
@@ -45,6 +48,8 @@ class Saving(Reporting):
     Smaller ones are written at once, as that takes no time to speak of; all are with None. An override of
     `save_model`, or a callback that looks at the files, always finds them written.
     """
+
+    _best_before: str | None = None  # the best checkpoint before the last one was begun
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As `transformers.Trainer.save_model`: the model, what processes its data, and the arguments.
@@ -58,8 +63,10 @@ class Saving(Reporting):
             weights = sharding.whole_state_dict(sharded, keep=self.args.should_save)
             if self.args.should_save:
                 self._save(folder, state_dict=weights)
-        elif self.args.should_save:
-            self._save(folder)
+        else:
+            wanted = self._weights_of_lightning()
+            if self.args.should_save:
+                self._save(folder) if wanted is None else self._save(folder, state_dict=wanted)
         if not _internal_call:
             self._model_saved()
 
@@ -87,75 +94,107 @@ class Saving(Reporting):
         self._finish_writing()
         run_dir = self._get_output_dir(trial)
         final = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        with self._staged(final, run_dir) as folder:
-            self.save_model(str(folder), _internal_call=True)
+        with self._telling_lightning(), self._staged(final, run_dir) as (folder, together):
+            with together.part():
+                self.save_model(str(folder), _internal_call=True)
             self._note_best_checkpoint(run_dir, final)
             if self._saves_training_state():
-                self._save_optimizer_and_scheduler(str(folder))
-                self._save_scaler(str(folder))
-                self._save_rng_state(str(folder))
-                self._save_data_state(str(folder))
+                for save in self._parts_of_training_state():
+                    with together.part():
+                        save(str(folder))
             if self.args.should_save:
                 self.state.stateful_callbacks = collect_states(self._stateful_callbacks())
-                self.state.save_to_json(folder / TRAINER_STATE_NAME)
+                with together.part():
+                    self.state.save_to_json(folder / TRAINER_STATE_NAME)
+                    self._save_callback_states(str(folder))
         self._checkpoint_saved(final)
 
     def _checkpoint_saved(self, checkpoint: Path) -> None:
         """What follows when a checkpoint is written, or on its way; nothing where nobody uploads."""
 
+    def _parts_of_training_state(self) -> list[Callable[[str], None]]:
+        return [
+            self._save_optimizer_and_scheduler,
+            self._save_scaler,
+            self._save_rng_state,
+            self._save_data_state,
+            self._save_lightning_callbacks,
+        ]
+
     @contextlib.contextmanager
-    def _staged(self, final: Path, run_dir: str) -> Iterator[Path]:
+    def _staged(self, final: Path, run_dir: str) -> Iterator[tuple[Path, checkpoints.Together]]:
         """The folder in the making, shared by all processes; the one that saves begins and commits it."""
-        owner = self._from_main_process(checkpoints.owner_token() if self._has_room(run_dir) else "")
-        if not owner:
-            raise checkpoints.DiskFullError(final, self._bytes_to_save(), checkpoints.free_space(final))
-        if self.args.should_save:
-            checkpoints.begin(final, owner)
-        self.accelerator.wait_for_everyone()
-        folder = checkpoints.staging_path(final, owner)
+        owner = self._from_main_process(checkpoints.owner_token())
+        folder, together = checkpoints.staging_path(final, owner), checkpoints.Together(final, self.args.world_size)
         undo = partial(checkpoints.abort, folder)
-        self._writer = WriteLater(self._background) if self._may_write_later() else WriteNow()
         try:
-            yield folder
-            self.accelerator.wait_for_everyone()
-            if self.args.should_save:
-                best = self.state.best_model_checkpoint
-                self._writer.finish(partial(self._commit, folder, final, run_dir, best), undo)
+            with together.part():
+                self._begin(final, run_dir, owner)
+            together.agree()
+            self._writer = WriteLater(self._background) if self._may_write_later() else WriteNow()
+            yield folder, together
+            together.agree()
+            with together.part():
+                if self.args.should_save:
+                    best = self.state.best_model_checkpoint
+                    self._writer.finish(partial(self._commit, folder, final, run_dir, best), undo)
+            together.agree()
         except BaseException:
             if self.args.should_save:
                 undo()
             raise
         finally:
             self._writer = WriteNow()
-        self.accelerator.wait_for_everyone()
 
-    def _has_room(self, run_dir: str) -> bool:
-        """Whether the next checkpoint fits on the disk, if need be in the place of an older one."""
+    def _begin(self, final: Path, run_dir: str, owner: str) -> None:
+        """Make the folder, where there is room for it, if need be in the place of an older checkpoint."""
         if not self.args.should_save:
-            return True
+            return
         best = self.state.best_model_checkpoint
         limit = self.args.save_total_limit
         older = checkpoints.sort_checkpoints(run_dir, best_model_checkpoint=best)[:-1] if limit else []
         spare = [path for path in older if best is None or not os.path.exists(best) or not os.path.samefile(path, best)]
-        try:
-            doomed = checkpoints.require_space(run_dir, self._bytes_to_save(), spare=spare)
-        except checkpoints.DiskFullError:
-            return False
-        for path in doomed:
+        for path in checkpoints.require_space(run_dir, self._bytes_to_save(), spare=spare):
             logger.info("Removing %s before the next checkpoint is written: the disk is nearly full", path)
             checkpoints.discard(path)
-        return True
+        try:
+            checkpoints.begin(final, owner)
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+            raise type(error)(
+                error.errno,
+                f"{final.name} cannot be written ({error.strerror}); the older checkpoints are untouched. Make the "
+                "folder writable, and go on with resume_from_checkpoint=True",
+                run_dir,
+            ) from error
+
+    def _require_place(self) -> None:
+        """Say at once that checkpoints could not be written, and not when the first one is due."""
+        if not self.args.should_save or self.args.save_strategy == "no":
+            return
+        place = Path(str(self.args.output_dir)).absolute()
+        while not place.exists():
+            place = place.parent
+        what = f"output_dir={str(self.args.output_dir)!r} cannot hold checkpoints: {place}"
+        if not place.is_dir():
+            raise NotADirectoryError(f"{what} is a file. Pass another output_dir, or set save_strategy='no'.")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(
+                f"{what} is not writable for this process. Make it so, pass another output_dir, or set "
+                "save_strategy='no'."
+            )
 
     def _saves_training_state(self) -> bool:
         """Whether a checkpoint is to hold more than the model."""
-        return not self.args.save_only_model
+        return not self.args.save_only_model or self._time_is_up
 
     def _bytes_to_save(self) -> int:
         optimizer = [] if not self._saves_training_state() else list(getattr(self.optimizer, "state", {}).values())
         if self._sharded is not None:  # parts of about the same size; only all processes together could say it exactly
             parts = map_nested(sharding.own_part, [*self.model.parameters(), *self.model.buffers(), *optimizer])
             return checkpoints.bytes_of(parts) * self.args.world_size
-        return checkpoints.bytes_of([self.model.state_dict(), optimizer])
+        return checkpoints.bytes_of([self.model.state_dict(), optimizer, self._tensor_states(), self._told_lightning])
 
     def _commit(self, folder: Path, final: Path, run_dir: str, best: str | None) -> None:
         checkpoints.write_manifest(folder)
@@ -196,6 +235,7 @@ class Saving(Reporting):
         except Exception as error:
             checkpoints.warn_if_disk_full(error, str(self.args.output_dir))
         self.accelerator.wait_for_everyone()
+        self._keep_the_best_there_is()
         self._writing_finished()
 
     def _writing_finished(self) -> None:
@@ -209,11 +249,18 @@ class Saving(Reporting):
         return values[0]
 
     def _note_best_checkpoint(self, run_dir: str, current: Path) -> None:
+        self._best_before = self.state.best_model_checkpoint
         if not self.state.best_global_step:
             return
         best = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
         if best == current or best.exists():
             self.state.best_model_checkpoint = str(best)
+
+    def _keep_the_best_there_is(self) -> None:
+        """Go back to the best checkpoint before, if the last one was to be the best and could not be written."""
+        best, before = self.state.best_model_checkpoint, self._best_before
+        if best is not None and before is not None and not os.path.exists(best) and os.path.exists(before):
+            self.state.best_model_checkpoint = before
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         sharded, keep = self._sharded, self.args.should_save

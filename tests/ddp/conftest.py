@@ -13,12 +13,15 @@ from typing import Any
 import psutil
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # the tests read the tables of cases in the scripts
+HERE = Path(__file__).parent
+# The tests read the tables of cases in the scripts, one of which forks its processes as those of the faults do.
+sys.path[:0] = [str(HERE), str(HERE.parent / "faults")]
 
 SCRIPT = Path(__file__).with_name("train_script.py")
 OTHER_SCRIPTS = dict.fromkeys(("seq2seq", "seq2seq_sharded"), SCRIPT.with_name("seq2seq_script.py"))  # by scenario
 OTHER_SCRIPTS["dealing"] = SCRIPT.with_name("dealing_script.py")
 OTHER_SCRIPTS["folders"] = SCRIPT.with_name("folder_script.py")
+OTHER_SCRIPTS["modules"] = SCRIPT.with_name("module_script.py")
 PROCESSES = {"evaluation1": 1, "evaluation3": 3, "evaluation4": 4}  # two in all other scenarios
 OTHER_SCRIPTS |= dict.fromkeys(("evaluation2", *PROCESSES), SCRIPT.with_name("evaluation_script.py"))
 SECONDS = 240  # a run takes ten to forty; one rank that waits for the other for ever is caught here

@@ -236,7 +236,7 @@ def train(
     *,
     saves: tuple[int, ...] = (),
     stop: int | None = None,
-    resume: str | None = None,
+    resume: str | bool | None = None,
     **changes: Any,
 ) -> Run:
     """Train to the end, or to step `stop`; a resumed training begins with other random numbers."""

@@ -1,0 +1,104 @@
+"""What two processes began, one or four go on with, and the other way round: the same samples in each step."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from elastic_script import CASES, CHAIN, RESUMED, SAMPLES
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the trainings are forked")
+KEPT = [(name, number) for name, cases in RESUMED.items() for number in range(len(cases)) if name != "shuffled"]
+KEPT += [("shuffled", number) for number in (0, 1, 2, 3, 4, 5, 6, 9)]
+OTHERS = {"of three processes": 7, "of another batch": 8}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    script, faults = Path(__file__).with_name("elastic_script.py"), Path(__file__).parents[1] / "faults"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(faults)}
+    command = [sys.executable, str(script), str(tmp_path_factory.mktemp("elastic"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def close(left, right):
+    """The same but for the order in which numbers are added up."""
+    assert left.keys() == right.keys()
+    for name, values in left.items():
+        torch.testing.assert_close(torch.tensor(values), torch.tensor(right[name]), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), KEPT, ids=[f"{name}, {RESUMED[name][number][:2]}" for name, number in KEPT]
+)
+def test_each_step_takes_the_samples_it_would_have_taken(report, name, number):
+    """Whatever number of processes, batch and accumulation that is; losses and weights are those of the whole."""
+    whole, resumed = report[name]["whole"], report[name]["resumed"][number]
+    step = RESUMED[name][number][1]
+    assert resumed["steps"] == {key: value for key, value in whole["steps"].items() if int(key) > step}
+    assert resumed["global_step"] == whole["global_step"]
+    close(resumed["weights"], whole["weights"])
+    torch.testing.assert_close(torch.tensor(resumed["losses"]), torch.tensor(whole["losses"]), rtol=0, atol=1e-6)
+    assert "a step still takes 8 samples, in the same order" in resumed["warned"][-1]
+
+
+def test_what_was_changed_is_said_once_and_undone(report):
+    """The arguments stay the user's."""
+    one, four = (report["shuffled"]["resumed"][number] for number in (0, 1))
+    assert one["warned"][0].startswith("The checkpoint was made by 2 processes, and now there is one: ")
+    assert "gradient_accumulation_steps=4 instead of 2 keeps the 8 samples of a step" in one["warned"][0]
+    assert "gradient_accumulation_steps=1 instead of 2 keeps the 8 samples of a step" in four["warned"][0]
+    smaller = report["one batch a step"]["resumed"][1]
+    assert "now there are 4: per_device_train_batch_size=2 instead of 4 keeps the 8 samples" in smaller["warned"][0]
+    assert {len(run["warned"]) for run in (one, four, smaller)} == {2}
+    assert one["given"] == four["given"] == 2
+
+
+def test_where_halves_are_added_up_the_bits_are_the_same(report):
+    """The mean of two processes is that of two micro-batches."""
+    found = report["one batch a step"]
+    assert found["resumed"][0]["weights"] == found["whole"]["weights"]
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_where_it_cannot_be_kept_it_is_said(report, kind):
+    """No sample of the epoch is left out, and none seen twice but those that are named."""
+    whole, resumed = report["shuffled"]["whole"], report["shuffled"]["resumed"][OTHERS[kind]]
+    said = {"of three processes": "world_size 2 -> 3: a step takes 12 samples instead of 8", "of another batch": "32"}
+    assert said[kind] in resumed["warned"][0]
+    assert "24 samples of this epoch are seen" in resumed["warned"][0]
+    seen = [index for step in ("1", "2", "3") for index in whole["steps"][step]]
+    again = "the last 24 of which are seen again" in resumed["warned"][0]
+    assert again == (kind == "of another batch")
+    first = resumed["steps"]["4"]
+    rest = [index for key in ("1", "2", "3", "4", "5", "6") for index in whole["steps"][key]][
+        0 if again else len(seen) :
+    ]
+    assert first == rest[: len(first)]
+    assert resumed["weights"] != whole["weights"]
+
+
+@pytest.mark.parametrize("name", ["shuffled", "by length"])
+def test_a_training_may_move_about(report, name):
+    """From two processes to one, to four, and back, with the same arguments all the time: the global batch stays."""
+    parts, whole = report[f"chain, {name}"], report[name]["whole"]
+    assert [len(part["steps"]) for part in parts] == [3, 2, 3, 4]
+    assert {key: value for part in parts for key, value in part["steps"].items()} == whole["steps"]
+    close(parts[-1]["weights"], whole["weights"])
+    assert len(CHAIN) == len(parts)
+
+
+def test_the_samples_are_told_apart(report):
+    """Control: an epoch has each of them once, in another order each time and for each way to read."""
+    orders = set()
+    for name in CASES:
+        steps = report[name]["whole"]["steps"]
+        epoch = [index for step in range(1, 7) for index in steps[str(step)]]
+        assert sorted(epoch) == list(range(SAMPLES))
+        orders.add(tuple(epoch))
+    assert len(orders) >= 4

@@ -1,0 +1,237 @@
+"""Trainings whose disk is full, or read-only, from some moment on; reports how they end.
+
+disk_trainings.py FOLDER
+
+Prints one JSON object, with an entry for each case.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from forking import Ended, forked
+from kill_trainings import found, warm_up
+from moments import writes
+from tiny import At
+from trainings import BEST, EVALUATED, EVERY_STEP, Case, end, train
+
+from lightrainer.lightning_modules import checkpoints
+from lightrainer.lightning_modules.checkpoints import space
+
+KEEP_ALL = {**EVERY_STEP, "save_total_limit": None}
+IN_TWO = {**KEEP_ALL, "per_device_train_batch_size": 1}
+CASES = {
+    "full": Case(arguments=KEEP_ALL),
+    "full, in the background": Case(arguments=KEEP_ALL, in_background=True),
+    "full, and the best is kept": Case(arguments={**EVERY_STEP, **EVALUATED, **BEST}, in_background=True),
+    "full in two processes": Case(arguments=IN_TWO, processes=2),
+    "full in two processes, in the background": Case(arguments=IN_TWO, processes=2, in_background=True),
+}
+SIZES = (60, 140, 220)  # kilobytes of a file system; a checkpoint takes about fifty
+
+
+class Free(NamedTuple):
+    free: int
+
+
+def refuse(folder: Path, when: Callable[[], bool], rank: int = 0) -> None:
+    """Let some of the writes below a folder fail in one process, as if the disk were full."""
+    if rank != int(os.environ.get("RANK", "0")):
+        return
+    inner = torch.save
+
+    def write(path: Any) -> None:
+        if str(path).startswith(f"{folder}{os.sep}") and when():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def watch(event: str, args: tuple[Any, ...]) -> None:
+        if event == "os.mkdir" or (event == "open" and writes(args)):
+            write(args[0])
+
+    def save(obj: Any, path: Any) -> None:
+        write(path)
+        inner(obj, path)
+
+    torch.save = save
+    sys.addaudithook(watch)
+
+
+def promised() -> None:
+    """The free space is said to be what it was before somebody else took it, so that the disk refuses in mid-file."""
+    space.shutil = type("Promising", (), {"disk_usage": staticmethod(lambda folder: Free(1 << 40))})
+
+
+@contextmanager
+def small_disk(folder: Path, kilobytes: int) -> Iterator[bool]:
+    """A file system of this size; False where nobody but an administrator can make one."""
+    folder.mkdir(parents=True)
+    options = ["-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(["mount", *options], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(folder)], check=True)
+
+
+def without_privileges() -> None:
+    """Let folders without the permission to write be such for an administrator too (`capset`; Linux only)."""
+    if os.geteuid() != 0:
+        return
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    granted = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice, for 64 of them
+    if ctypes.CDLL(None, use_errno=True).capset(header, granted) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def ended_as(case: Case, whole: Path, folder: Path, ended: Ended) -> dict[str, Any]:
+    """How a training with a full disk went, against the whole one."""
+    report = {"codes": ended.codes, "seconds": ended.seconds, "said": ended.said}
+    if any(ended.codes):
+        return report
+    left, right = end(case, whole), end(case, folder)
+    report |= {what: all(a[what] == b[what] for a, b in zip(left, right, strict=True)) for what in ("weights", "logs")}
+    report |= {"warnings": ended.said.count("No checkpoint was written"), "best": right[0]["best"]}
+    return {**report, "left": names(folder / "out"), "damaged": damaged(folder)}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def damaged(folder: Path) -> list[str]:
+    return [problem for path in found(folder) for problem in checkpoints.problems(path)]
+
+
+def whole_of(case: Case, folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    ended = forked(partial(train, case, folder), case.processes, log=folder / "log.txt")
+    if any(ended.codes):
+        sys.exit(f"the training with enough space failed: {ended}")
+    return folder
+
+
+def refused(case: Case, whole: Path, folder: Path, rank: int, seed: int) -> dict[str, Any]:
+    """One write in ten fails, drawn by chance; a checkpoint has about eight."""
+    folder.mkdir()
+
+    def action() -> None:
+        draw = random.Random(seed)
+        refuse(folder / "out", lambda: draw.random() < 0.1, rank)
+        train(case, folder)
+
+    return ended_as(case, whole, folder, forked(action, case.processes, log=folder / "log.txt"))
+
+
+def small(case: Case, whole: Path, folder: Path, kilobytes: int) -> dict[str, Any] | None:
+    """On a file system that is too small; then there is more space, and the training goes on from what there is."""
+
+    def action() -> None:
+        promised()
+        train(case, folder)
+
+    with small_disk(folder, kilobytes) as mounted:
+        if not mounted:
+            return None
+        log = folder.with_suffix(".txt")
+        report = ended_as(case, whole, folder, forked(action, log=log))
+        subprocess.run(["mount", "-o", "remount,size=10m", str(folder)], check=True)
+        again = ended_as(case, whole, folder, forked(partial(train, case, folder), log=log.with_suffix(".again.txt")))
+        return {**report, "afterwards": again["codes"] == [0] and again["weights"] and again["logs"]}
+
+
+def saved_by_hand(folder: Path) -> dict[str, Any]:
+    """`save_model` on a full disk: what the error is."""
+
+    def action() -> None:
+        from tiny import trainer
+
+        trainer(folder / "out").save_model()
+
+    with small_disk(folder, 4) as mounted:
+        return {"said": forked(action, log=folder.with_suffix(".txt")).said} if mounted else {}
+
+
+def never_writable(case: Case, folder: Path) -> dict[str, Any]:
+    """The folder was read-only all the time."""
+    (folder / "out").mkdir(parents=True)
+    (folder / "out").chmod(0o555)
+
+    def action() -> None:
+        without_privileges()
+        train(case, folder, **{"callbacks": [At("on_step_end", lambda *_: (folder / "steps.txt").touch())]})
+
+    ended = forked(action, case.processes, log=folder / "log.txt")
+    return {"codes": ended.codes, "said": ended.said, "trained": (folder / "steps.txt").exists()}
+
+
+def below_a_file(case: Case, folder: Path) -> dict[str, Any]:
+    """There can be no folder at the place."""
+    folder.mkdir()
+    (folder / "out").write_text("a file")
+    ended = forked(partial(train, case, folder, output_dir=str(folder / "out" / "below")), log=folder / "log.txt")
+    return {"codes": ended.codes, "said": ended.said, "content": (folder / "out").read_text()}
+
+
+def no_more_writable(case: Case, whole: Path, folder: Path) -> dict[str, Any]:
+    """The folder becomes read-only in mid-training; later it is writable again, and the training goes on."""
+    folder.mkdir()
+    out = folder / "out"
+    close = At("on_step_end", lambda *_: out.chmod(0o555), step=5)
+
+    def action() -> None:
+        without_privileges()
+        train(case, folder, **{"callbacks": [close]})
+
+    ended = forked(action, case.processes, log=folder / "log.txt")
+    left, bad = names(out), damaged(folder)
+    out.chmod(0o755)
+    again = ended_as(case, whole, folder, forked(partial(train, case, folder), case.processes, log=folder / "2.txt"))
+    return {
+        "codes": ended.codes,
+        "said": ended.said,
+        "seconds": ended.seconds,
+        "left": left,
+        "damaged": bad,
+        "again": again,
+    }
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    folder, report = Path(sys.argv[1]), {}
+    warm_up(folder)
+    for name, case in CASES.items():
+        place = folder / name
+        whole = whole_of(case, place / "whole")
+        of = report[name] = {"refused": [], "small": []}
+        for rank in range(case.processes):
+            of["refused"] += [refused(case, whole, place / f"{rank}-{i}", rank, i) for i in (1, 2)]
+        if case.processes == 1:
+            of["small"] = [small(case, whole, place / f"{size}k", size) for size in SIZES]
+    place, case, whole = folder / "read-only", CASES["full"], folder / "full" / "whole"
+    report["by hand"] = saved_by_hand(place / "hand")
+    report["never writable"] = never_writable(case, place / "never")
+    report["not asked to write"] = never_writable(Case(arguments={"save_strategy": "no"}), place / "no")
+    report["below a file"] = below_a_file(case, place / "file")
+    for name in ("full", "full, in the background", "full in two processes"):
+        whole = folder / name / "whole"
+        report[f"no more writable: {name}"] = no_more_writable(CASES[name], whole, place / name)
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Real processes that start at once: forked from a parent in which everything is imported, one or several together.
+
+Each leads a group of its own, so that its workers go with it when it is killed.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+SECONDS = 60  # what takes longer hangs: it is a matter of a second or two
+GRACE = 3.0  # torchrun waits for half a minute between asking the other processes to end and killing them
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How processes ended: `codes` by rank, negative for a signal as in `subprocess`; what they said; the time."""
+
+    codes: list[int]
+    said: str
+    seconds: float
+
+
+def forked(
+    action: Callable[[], object],
+    processes: int = 1,
+    *,
+    log: Path,
+    killed_after: float | None = None,
+    victims: Iterable[int] = (0,),
+) -> Ended:
+    """Fork so many processes and wait until all have ended; when one fails, the others are ended as torchrun does it.
+
+    Args:
+        action: what each does; with several of them `RANK` and the like are set.
+        processes: how many.
+        log: gets what they say.
+        killed_after: seconds until the victims get a SIGKILL.
+        victims: by rank.
+    """
+    log.touch()
+    begin, port = time.monotonic(), _free_port() if processes > 1 else 0
+    running = {rank: _fork(action, rank, processes, port, log) for rank in range(processes)}
+    groups, codes, failed_at = list(running.values()), {}, None
+    while running:
+        for rank, pid in list(running.items()):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                del running[rank]
+                codes[rank] = os.waitstatus_to_exitcode(status)
+        now = time.monotonic() - begin
+        if killed_after is not None and now >= killed_after:
+            _send(signal.SIGKILL, [pid for rank, pid in running.items() if rank in victims])
+            killed_after = None
+        if failed_at is None and any(codes.values()):
+            failed_at = now
+            _send(signal.SIGTERM, running.values())
+        if now > (SECONDS if failed_at is None else failed_at + GRACE):
+            _send(signal.SIGKILL, running.values())
+        time.sleep(0.002)
+    _send(signal.SIGKILL, groups, to_group=True)
+    ended = Ended([codes[rank] for rank in range(processes)], log.read_text(errors="replace"), time.monotonic() - begin)
+    if ended.seconds > SECONDS:
+        raise TimeoutError(f"not done after {SECONDS} s\n{ended.said[-6000:]}")
+    return ended
+
+
+def _fork(action: Callable[[], object], rank: int, processes: int, port: int, log: Path) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        _speak_into(log)
+        if processes > 1:
+            there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": processes, "RANK": rank}
+            there |= {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": processes}
+            os.environ.update({name: str(value) for name, value in there.items()})
+        action()
+        _leave_the_others()
+        code = 0
+    except SystemExit as ending:
+        code = int(ending.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _speak_into(log: Path) -> None:
+    """Only warnings and errors: the logs of the losses are of no interest."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+
+
+def _leave_the_others() -> None:
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _send(number: int, pids: Iterable[int], *, to_group: bool = False) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            (os.killpg if to_group else os.kill)(pid, number)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]

@@ -1,0 +1,101 @@
+"""A disk that is full, or read-only: a training goes on, or ends in a clear error, and nothing older is harmed."""
+
+import os
+import re
+
+import pytest
+from disk_trainings import CASES
+from launching import report_of
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the trainings are forked")
+FILES = {"", "model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "data_state_0.pth"}
+FILES |= {"trainer_state.json", "_manifest.json", "training_args.bin"}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    return report_of("disk_trainings.py", tmp_path_factory.mktemp("disks"))
+
+
+def goes_on(found, case):
+    """It came to its end, with the same losses, and what is left is whole."""
+    assert not any(found["codes"]), found["said"]
+    assert found["logs"]
+    assert found["damaged"] == []
+    assert all(name.startswith("checkpoint-") for name in found["left"])
+    assert found["warnings"] > 0
+    if "metric_for_best_model" not in case.arguments:
+        assert found["weights"]
+        assert 12 - len(found["left"]) <= found["warnings"] <= (12 - len(found["left"])) * case.processes
+    elif found["left"]:
+        assert found["best"][2] in found["left"] or "is not there, or damaged" in found["said"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_full_disk_is_a_warning(report, name):
+    """Some write is refused in every other checkpoint or so; the loss goes its way, in all processes."""
+    for found in report[name]["refused"]:
+        goes_on(found, CASES[name])
+
+
+def test_every_kind_of_file_was_refused(report):
+    """Control."""
+    said = "".join(found["said"] for name in CASES for found in report[name]["refused"])
+    paths = re.findall(r"\.checkpoint-\d+\.partial-[\w-]+/?([\w.-]*)", said)
+    names = {re.sub(r"^\.(.*?)\.\d+-\w+\.tmp$", r"\1", name) for name in paths}
+    assert names >= FILES - {"model.safetensors"}  # which is not written by Python
+    assert {"rng_state_1.pth", "data_state_1.pth"} <= names
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].processes == 1])
+def test_a_real_disk_that_is_full_is_a_warning(report, name):
+    """It refuses in mid-file, after it was said that there is enough space; with more space the training goes on."""
+    if report[name]["small"][0] is None:
+        pytest.skip("only an administrator can make a small file system")
+    for found in report[name]["small"]:
+        goes_on(found, CASES[name])
+        assert found["afterwards"]
+    assert len({len(found["left"]) for found in report[name]["small"]}) > 1
+
+
+def test_a_model_that_is_saved_by_hand_is_an_error(report):
+    if not report["by hand"]:
+        pytest.skip("only an administrator can make a small file system")
+    assert re.search(r"OSError: .*No space left on device", report["by hand"]["said"])
+
+
+def test_a_folder_that_is_read_only_is_an_error_before_the_first_step(report):
+    found = report["never writable"]
+    assert found["codes"] == [1]
+    assert re.search(r"PermissionError: output_dir='.*out' cannot hold checkpoints: .* not writable", found["said"])
+    assert not found["trained"]
+
+
+def test_it_may_be_read_only_where_nothing_is_to_be_saved(report):
+    assert report["not asked to write"]["codes"] == [0]
+    assert report["not asked to write"]["trained"]
+
+
+def test_a_place_below_a_file_is_an_error(report):
+    found = report["below a file"]
+    assert found["codes"] == [1]
+    assert "NotADirectoryError" in found["said"]
+    assert found["content"] == "a file"
+
+
+@pytest.mark.parametrize("name", ["full", "full, in the background", "full in two processes"])
+def test_a_folder_that_becomes_read_only_ends_the_training_and_harms_nothing(report, name):
+    """No process waits for ever; when it is writable again, the training goes on to the same bits."""
+    found = report[f"no more writable: {name}"]
+    assert all(found["codes"])
+    assert "PermissionError" in found["said"]
+    assert found["damaged"] == []
+    assert {"checkpoint-1", "checkpoint-2", "checkpoint-3"} <= set(found["left"])
+    assert "checkpoint-5" not in found["left"]
+    assert found["seconds"] < 30
+    again = found["again"]
+    assert not any(again["codes"]), again["said"]
+    assert again["weights"]
+    assert again["logs"]
+    assert len(again["left"]) == 12
+    assert all(left.startswith("checkpoint-") for left in again["left"])

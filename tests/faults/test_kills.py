@@ -1,0 +1,94 @@
+"""A training that is killed again and again ends as one that never was. Real signals, real processes."""
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+
+import pytest
+from launching import report_of
+from resuming import KINDS
+from trainings import CASES, Case
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="the trainings are forked"),
+    # torchdata 0.11 with torch 2.13.
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),
+]
+LEAST = {1: 30, 2: 8}
+"""Kills, by the number of processes, that there are at the least."""
+
+
+def reports(folder: Path, processes: int, soak: int) -> Iterator[dict]:
+    """One after the other until there were as many kills as a soak asks for; the first is always the same."""
+    kills, share = 0, soak * len(of(processes)) // len(CASES)
+    for seed in count(0, len(CASES)):
+        options = ["--processes", processes, "--seed", seed, "--kills", 12 if seed else 3]
+        report = report_of("kill_trainings.py", folder / str(seed), *options)
+        kills += sum(len(case["kills"]) for name, case in report.items() if name != "control")
+        yield report
+        if kills >= share:
+            return
+
+
+def of(processes: int) -> list[str]:
+    return [name for name, case in CASES.items() if case.processes == processes and is_there(KINDS[case.reads].needs)]
+
+
+def is_there(package: str) -> bool:
+    return not package or find_spec(package) is not None
+
+
+@pytest.fixture(scope="module")
+def all_reports(request, tmp_path_factory):
+    """`all_reports(processes)`, made once."""
+    made: dict[int, list[dict]] = {}
+
+    def get(processes: int) -> list[dict]:
+        if processes not in made:
+            folder = tmp_path_factory.mktemp(f"in{processes}")
+            made[processes] = list(reports(folder, processes, request.config.getoption("--soak")))
+        return made[processes]
+
+    return get
+
+
+@pytest.mark.parametrize("name", [name for processes in (1, 2) for name in of(processes)])
+def test_it_ends_the_same(all_reports, name):
+    """Weights, logs and best model, bit for bit; nothing damaged after any kill, and nothing left over at the end."""
+    case: Case = CASES[name]
+    for report in all_reports(case.processes):
+        found = report[name]
+        assert found["failed"] is None
+        assert [kill for kill in found["kills"] if kill["damaged"]] == []
+        there = [kill["complete"] > 0 for kill in found["kills"]]
+        assert there == sorted(there), "rotation took the last one away before the next was complete"
+        assert found["other"] == []
+        assert [left for left in found["left"] if left.startswith(".")] == []
+        if case.limit is not None:
+            assert set(found["left by the whole"]) <= set(found["left"])
+            assert len(found["left"]) <= len(found["left by the whole"]) + 1
+        elif case.number == 9:
+            assert found["left"] == found["left by the whole"]
+
+
+@pytest.mark.parametrize("processes", LEAST)
+def test_it_was_killed_often_and_everywhere(all_reports, processes):
+    """Control: in the middle of saves too, and trainings did go on from many steps."""
+    report = all_reports(processes)[0]
+    kills = [kill for case in report.values() for kill in case["kills"]]
+    assert len(kills) >= LEAST[processes]
+    assert all(any(kill["codes"]) for kill in kills)
+    assert sum(kill["hidden"] for kill in kills) >= len(kills) / 8
+    assert len({begin for case in report.values() for begin in case["begins"]}) >= 4
+    moments = {kill["moment"].partition("'")[2].partition("'")[0] for kill in kills}
+    assert moments >= ({"change", "pass", "byte", "second", "sample"} if processes == 1 else {"pass", "second"})
+
+
+def test_without_its_generators_it_would_end_otherwise(all_reports):
+    """Negative control: the comparison sees trainings that went on from checkpoints in which something was missing."""
+    found = all_reports(1)[0]["control"]
+    assert found["failed"] is None
+    assert "weights" in found["other"]
+    assert "step" not in found["other"]

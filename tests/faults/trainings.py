@@ -1,0 +1,116 @@
+"""The trainings that are killed, and what a script does that may be killed at any time."""
+
+import os
+import pickle
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import resuming
+from moments import Counter, Moment
+from tiny import tiny
+
+from lightrainer import Trainer, get_last_checkpoint
+
+ANYTIME = ("change", "pass", "byte", "second")
+EVERY_STEP = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 3}
+WORKERS = {"dataloader_num_workers": 2, "dataloader_multiprocessing_context": "fork"}
+BEST = {"metric_for_best_model": "loss", "greater_is_better": True, "load_best_model_at_end": True}
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 1}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training of 12 steps, or 6 in two processes, over two epochs, in windows of two batches, with dropout."""
+
+    reads: str = "samples"
+    """The data, by its name in `resuming.KINDS`: dataset and collator draw from all generators."""
+    arguments: dict[str, Any] = field(default_factory=lambda: EVERY_STEP)
+    moments: tuple[str, ...] = ANYTIME
+    in_background: bool = False
+    """Whether a thread writes the checkpoints, small as they are."""
+    processes: int = 1
+    part: float = 0.33
+    """How far a training may get, at most, before it is killed once more."""
+    number: int = signal.SIGKILL
+    """Or SIGTERM, upon which a training saves and ends."""
+
+    @property
+    def limit(self) -> int | None:
+        """How many checkpoints may be left; a kill between the last save and its rotation leaves one more."""
+        limit = self.arguments.get("save_total_limit")
+        return None if limit is None else limit + 1 + ("metric_for_best_model" in self.arguments and limit == 1)
+
+
+CASES = {
+    "samples": Case(),
+    "samples, in the background": Case(in_background=True),
+    "samples, rarely saved": Case(arguments={"save_strategy": "steps", "save_steps": 5}, part=0.8),
+    "samples, killed around the end of an epoch": Case(
+        arguments={"save_strategy": "epoch", "save_total_limit": 1}, moments=("change", "byte", "pass"), part=0.7
+    ),
+    "samples with workers": Case(arguments={**EVERY_STEP, **WORKERS}, moments=(*ANYTIME, "sample")),
+    "the best is kept": Case(arguments={**EVERY_STEP, **EVALUATED, **BEST, "save_total_limit": 1}),
+    "the best is kept, in the background": Case(
+        arguments={**EVERY_STEP, **EVALUATED, **BEST, "save_total_limit": 2}, in_background=True
+    ),
+    "only the best is saved": Case(arguments={**EVALUATED, **BEST, "save_strategy": "best", "save_total_limit": 2}),
+    "by length": Case("a table by length", EVERY_STEP),
+    "by length, with workers that stay": Case(
+        "a table by length", {**EVERY_STEP, **WORKERS, "dataloader_persistent_workers": True}, in_background=True
+    ),
+    "a stream": Case("a stream", in_background=True),
+    "a stream with workers": Case("a stream", {**EVERY_STEP, **WORKERS}, ("sample", "second", "change")),
+    "a stream with a state": Case("a stream with a state", in_background=True),
+    "a stream with a state and workers": Case("a stream with a state", {**EVERY_STEP, **WORKERS}),
+    "a shuffled stream of rows": Case("a shuffled stream of rows", in_background=True),
+    "a StatefulDataLoader": Case("a StatefulDataLoader"),
+    "asked to end": Case(
+        arguments={**EVERY_STEP, "enable_jit_checkpoint": True}, moments=("pass", "change"), number=signal.SIGTERM
+    ),
+    "asked to end, otherwise never saved": Case(
+        arguments={"save_strategy": "no", "enable_jit_checkpoint": True, **WORKERS},
+        moments=("pass",),
+        in_background=True,
+        number=signal.SIGTERM,
+    ),
+    "two processes": Case(arguments={**EVERY_STEP, "per_device_train_batch_size": 1}, processes=2),
+    "two processes, in the background": Case(
+        arguments={**EVERY_STEP, "per_device_train_batch_size": 1}, processes=2, in_background=True
+    ),
+    "two processes, by length, with workers": Case(
+        "a table by length", {**EVERY_STEP, **WORKERS, "per_device_train_batch_size": 1}, processes=2
+    ),
+    "two processes, a stream with a state": Case(
+        "a stream with a state", {**EVERY_STEP, "per_device_train_batch_size": 1, "max_steps": 6}, processes=2
+    ),
+    "two processes, one asked to end": Case(
+        arguments={**EVERY_STEP, "per_device_train_batch_size": 1, "enable_jit_checkpoint": True},
+        moments=("pass",),
+        processes=2,
+        number=signal.SIGTERM,
+    ),
+}
+
+
+def train(case: Case, folder: Path, moment: Moment | None = None, **changes: Any) -> None:
+    """Go on if there is something to go on from; write down the end of it, and how much of everything there was."""
+    rank, output = int(os.environ.get("RANK", "0")), folder / "out"
+    kind = resuming.KINDS[case.reads]
+    if case.in_background:
+        Trainer.background_checkpoints = 0
+    begin = get_last_checkpoint(output) if output.is_dir() else None
+    with (folder / "begins.txt").open("a") as file:
+        file.write(f"{Path(begin).name if begin else 'nothing'}\n" if rank == 0 else "")
+    counter = Counter(moment, output, rank)
+    counted = {"model": counter.model(tiny()), "data_collator": counter.collator(kind.collator)}
+    counter.start()
+    output = Path(changes.pop("output_dir", output))
+    run = resuming.train(output, kind, resume=True if begin else None, **{**counted, **case.arguments, **changes})
+    (folder / f"end{rank}.pickle").write_bytes(pickle.dumps({**run.end, "seen": counter.seen}))
+
+
+def end(case: Case, folder: Path) -> list[dict[str, Any]]:
+    """What each process wrote down, all of it made of plain values."""
+    return [pickle.loads((folder / f"end{rank}.pickle").read_bytes()) for rank in range(case.processes)]
