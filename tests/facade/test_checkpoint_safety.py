@@ -25,11 +25,14 @@ READ_BY_TRAINER = {
     "scaler.pt": True,
     "rng_state.pth": True,
     "data_state_0.pth": True,
+    "callback_states.pt": True,
+    "lightning_callbacks.pt": True,
     "pytorch_model.bin": True,
     "training_args.bin": False,
     "lightning_state.pt": False,
 }
-READ_BY_LIGHTNING = {**READ_BY_TRAINER, "lightning_state.pt": True}
+OF_CALLBACKS = {"callback_states.pt": False, "lightning_callbacks.pt": False}
+READ_BY_LIGHTNING = {**READ_BY_TRAINER, **OF_CALLBACKS, "lightning_state.pt": True}
 
 pytestmark = [
     # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).

@@ -1,0 +1,299 @@
+"""Complete scripts of the usual kind, unmodified: plain Python with the reference, and `python -m lightrainer`.
+
+Each is stopped after three steps, and started again for six: it finds its checkpoint and goes on. What it leaves on the
+disk is the same to the last bit, but for what a clock measured (`CLOCK_ENDINGS`) and for `train_loss` after a
+resumption, which the reference 5.3.0 divides by all steps (`tests/parity/repairs.py`); six being twice three, doubling
+it gives the right one exactly.
+"""
+
+import ast
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from comparison import differences, without_clock
+from safetensors.torch import load_file
+
+HERE = Path(__file__).parent
+SCRIPTS = HERE.parents[1] / "examples" / "scripts"
+OURS, REFERENCE = ("-m", "lightrainer"), ()
+SECONDS = 300
+LOG = "log.txt"
+
+COMMON = "--output_dir out --do_train --do_eval --eval_strategy steps --eval_steps 3 --save_steps 3 --logging_steps 1"
+COMMON += " --learning_rate 5e-3 --report_to none --use_cpu"
+WORDS = {
+    "text_classification": "--do_predict --train_file train.csv --validation_file held_out.csv --test_file held_out.csv"
+    " --load_best_model_at_end --metric_for_best_model accuracy --patience 9 --save_total_limit 2 --warmup_steps 2"
+    " --lr_scheduler_type cosine",
+    "causal_lm": "--train_file text.txt --validation_split_percentage 20 --weight_decay 0.1 --optim adafactor",
+    "masked_lm": "--mlm_probability 0.3 --max_grad_norm 0.5 --lr_scheduler_type constant",
+    "token_classification": "--do_predict --return_entity_level_metrics --per_device_train_batch_size 5",
+    "question_answering": "--do_predict --pad_to_max_length False --per_device_eval_batch_size 6 --eval_on_start",
+    "translation": "--do_predict --predict_with_generate --num_beams 2 --label_smoothing_factor 0.1",
+    "multiple_choice": "--include_num_input_tokens_seen --max_eval_samples 13 --lr_scheduler_type constant",
+    "image_classification": "--remove_unused_columns False --lr_scheduler_type constant_with_warmup",
+    "own_model": "--do_predict --table_learning_rate 0.02",
+}
+# Data or collator draw random numbers. There the reference goes on to other numbers than those of its own training
+# without an interruption, and ours to just those (docs/checkpoints.md).
+DRAWING = ("masked_lm", "image_classification")
+# What a script writes itself.
+WRITTEN = {
+    "text_classification": ["predict_results.txt"],
+    "token_classification": ["predictions.txt", "predict_results.json"],
+    "question_answering": ["eval_predictions.json", "predict_predictions.json", "predict_results.json"],
+    "translation": ["generated_predictions.txt", "predict_results.json"],
+    "own_model": ["guesses.txt", "losses.txt", "predict_results.json"],
+}
+RESULTS = ["all_results.json", "train_results.json", "eval_results.json"]
+# What ours has besides: see docs/checkpoints.md.
+MORE_FILES = {"_manifest.json", "data_state_0.pth"}
+
+
+def environment(home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LIGHTRAINER", "PYTHONPATH"))}
+    hub = {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {**kept, **hub, "OMP_NUM_THREADS": "1"}
+
+
+def said_by(commands: list[list[object]], folders: list[Path], *, fails: bool = False) -> list[str]:
+    """Run commands side by side, each in its folder; returns what they have printed."""
+    logs, running = [folder / LOG for folder in folders], []
+    try:
+        for command, folder, log in zip(commands, folders, logs, strict=True):
+            with log.open("w") as stream:
+                settings = {"cwd": folder, "env": environment(folder / "home"), "stdout": stream}
+                running.append(subprocess.Popen([*map(str, command)], stderr=subprocess.STDOUT, **settings))
+        codes = [process.wait(SECONDS) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    said = [log.read_text() for log in logs]
+    for code, text in zip(codes, said, strict=True):
+        assert (code != 0) is fails, text[-6000:]
+    return said
+
+
+def put_data_into(folder: Path) -> None:
+    """The files that some of the scripts read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in (("train.csv", 40), ("held_out.csv", 15)):
+        with (folder / name).open("w", newline="") as stream:
+            rows = csv.writer(stream)
+            rows.writerow(["text", "label"])
+            kinds = ["sour", "sweet", "salty"]
+            rows.writerows([f"number {n * n} tastes {kinds[n % 3]}, as {n} does", kinds[n % 3]] for n in range(count))
+    (folder / "text.txt").write_text(
+        "".join(f"{n} bottles hang there, and {n - 1} are left.\n" for n in range(60, 0, -1))
+    )
+
+
+def options_in_a_file(folder: Path, words: list[str]) -> list[str]:
+    """The same options as a JSON file."""
+    names = [word[2:] for word in words if word.startswith("--")]
+    text = " ".join(words)
+    values = [value.strip() for value in re.split(r"--\w+", text)[1:]]
+    options = {
+        name: json.loads(value) if re.fullmatch(r"[\d.e-]+", value) else value or True
+        for name, value in zip(names, values, strict=True)
+    }
+    path = folder / f"options-{options['max_steps']}.json"
+    path.write_text(json.dumps(options))
+    return [path.name]
+
+
+def jobs(folder: Path) -> list[tuple[str, str, list[str]]]:
+    """Each script, and again, and with another seed; some without an interruption; one for a model that was saved."""
+    found = []
+    for name, special in WORDS.items():
+        there, other = folder / name, folder / "seeds" / name
+        put_data_into(there)
+        put_data_into(other)
+        words = [*COMMON.split(), *special.split()]
+        for steps in (3, 6):
+            now = [*words, "--max_steps", str(steps)]
+            now = options_in_a_file(there, now) if name == "text_classification" else now
+            found.append((there, name, now))
+        found.append((other, name, [*words, "--max_steps", "3", "--seed", "7"]))
+        if name in DRAWING:
+            (folder / "whole" / name).mkdir(parents=True)
+            found.append((folder / "whole" / name, name, [*words, "--max_steps", "6"]))
+    saved = "--model_name_or_path out --output_dir saved --do_eval --do_predict --validation_file held_out.csv"
+    found.append((folder / "text_classification", "text_classification", f"{saved} --test_file held_out.csv".split()))
+    return [(str(there), str(SCRIPTS / f"{name}.py"), words) for there, name, words in found]
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory):
+    """The folders of the reference and of ours, in which all scripts have run."""
+    folders = {"transformers": tmp_path_factory.mktemp("reference"), "lightrainer": tmp_path_factory.mktemp("ours")}
+    todo = {side: jobs(folder) for side, folder in folders.items()}
+    for side, folder in folders.items():
+        (folder / "jobs.json").write_text(json.dumps(todo[side]))
+    commands = [[sys.executable, *runner, HERE / "side.py", "jobs.json"] for runner in (REFERENCE, OURS)]
+    for side, text in zip(folders, said_by(commands, list(folders.values())), strict=True):
+        said = json.loads(text.splitlines()[-1])
+        assert said["trainer"] == side
+        failed = [job for job, code in zip(todo[side], said["codes"], strict=True) if code]
+        assert not failed, Path(failed[0][0], LOG).read_text()[-6000:]
+    return tuple(folders.values())
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def repaired(entry: dict) -> dict:
+    """Without what a clock measured, and with the loss of the steps since the resumption."""
+    entry = without_clock(entry)
+    return {**entry, "train_loss": 2 * entry["train_loss"]} if "train_loss" in entry else entry
+
+
+def assert_same(left: object, right: object) -> None:
+    assert not differences(left, right)
+
+
+def test_each_script_is_tried_and_names_nothing_of_ours():
+    page = (HERE.parents[1] / "docs" / "migrate.md").read_text()
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == set(WORDS)
+    for path in SCRIPTS.glob("*.py"):
+        imported = {
+            node.names[0].name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import)
+        }
+        imported |= {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
+        assert "transformers" in imported
+        assert not {name for name in imported if "lightrainer" in name or name in WORDS}
+        assert f"`{path.name}`" in page
+
+
+@pytest.mark.parametrize("name", [name for name in WORDS if name not in DRAWING])
+def test_results_are_equal(sides, name):
+    """Metrics, logs, weights and predictions of a script that was stopped and went on."""
+    reference, ours = (side / name / "out" for side in sides)
+    for file in [*RESULTS, *[file for file in WRITTEN.get(name, []) if file.endswith("results.json")]]:
+        expected = repaired(read(reference / file))
+        assert len(expected) > 1
+        assert_same(expected, without_clock(read(ours / file)))
+    expected, actual = (read(out / "trainer_state.json") for out in (reference, ours))
+    *steps, last = expected.pop("log_history")
+    *own_steps, own_last = actual.pop("log_history")
+    assert_same([without_clock(entry) for entry in steps], [without_clock(entry) for entry in own_steps])
+    assert_same(repaired(last), without_clock(own_last))
+    assert_same(expected, actual)
+    assert_same(*(load_file(out / "model.safetensors") for out in (reference, ours)))
+    for file in [file for file in WRITTEN.get(name, []) if not file.endswith("results.json")]:
+        assert (reference / file).read_bytes() == (ours / file).read_bytes()
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_results_are_those_of_an_uninterrupted_run(sides, name):
+    """Ours, when it went on, has those of the reference that was never stopped, and the reference has others."""
+    whole, stopped, ours = sides[0] / "whole" / name / "out", sides[0] / name / "out", sides[1] / name / "out"
+    assert differences(*(without_clock(read(out / "eval_results.json")) for out in (whole, stopped)))
+    assert_same(*(without_clock(read(out / "eval_results.json")) for out in (whole, ours)))
+    expected, actual = (read(out / "trainer_state.json")["log_history"][:-1] for out in (whole, ours))
+    assert_same([without_clock(entry) for entry in expected], [without_clock(entry) for entry in actual])
+    assert_same(*(load_file(out / "model.safetensors") for out in (whole, ours)))
+    assert_same(*(read(side / "whole" / name / "out" / "all_results.json")["train_loss"] for side in sides))
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_it_went_on_where_it_was(sides, name):
+    """The second run has the logs of the first, and three more; each step is logged once."""
+    _, ours = sides
+    out = ours / name / "out"
+    last = {"out/checkpoint-3", "out/checkpoint-6"}
+    assert {f"out/{path.name}" for path in out.glob("checkpoint-*")} == last
+    history = read(out / "trainer_state.json")["log_history"]
+    assert [entry["step"] for entry in history if "loss" in entry] == [1, 2, 3, 4, 5, 6]
+    first = [without_clock(entry) for entry in read(out / "checkpoint-3" / "trainer_state.json")["log_history"]]
+    assert history[0]["step"] in (0, 1)
+    assert_same(first, [without_clock(entry) for entry in history[: len(first)]])
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_files_are_the_same(sides, name):
+    """What other programs look for is there, under the same names."""
+    reference, ours = ({str(path.relative_to(side)) for path in (side / name).rglob("*")} for side in sides)
+    assert reference == {path for path in ours if Path(path).name not in MORE_FILES}
+    card = f"{name}/out/README.md"
+    assert (card in ours) is (name != "own_model")
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_another_seed_gives_other_numbers(sides, name):
+    """Else the comparisons above would say nothing; and with that seed, too, both sides agree."""
+    reference, ours = (side / "seeds" / name / "out" / "all_results.json" for side in sides)
+    assert_same(*(without_clock(read(path)) for path in (reference, ours)))
+    before = read(sides[1] / name / "out" / "checkpoint-3" / "trainer_state.json")["log_history"]
+    other = read(sides[1] / "seeds" / name / "out" / "trainer_state.json")["log_history"]
+    losses = [[entry["loss"] for entry in history if "loss" in entry][:3] for history in (before, other)]
+    assert len(losses[0]) == len(losses[1]) == 3
+    assert not set(losses[0]) & set(losses[1])
+
+
+def test_a_saved_model_is_evaluated_without_training(sides):
+    reference, ours = (side / "text_classification" / "saved" for side in sides)
+    expected, actual = (without_clock(read(out / "all_results.json")) for out in (reference, ours))
+    assert_same(expected, actual)
+    trained = read(sides[1] / "text_classification" / "out" / "all_results.json")
+    assert actual["eval_loss"] == trained["eval_loss"]
+    assert (reference / "predict_results.txt").read_bytes() == (ours / "predict_results.txt").read_bytes()
+
+
+def test_messages_follow_the_script(sides):
+    """Scripts turn the messages of transformers on: so ours are there, in its format."""
+    for side in sides:
+        said = (side / "causal_lm" / LOG).read_text()
+        assert re.search(r"^\[INFO\|\w+\.py:\d+\] .* >> \*{5} Running training \*{5}$", said, re.MULTILINE)
+        assert "***** train metrics *****" in said
+
+
+def test_without_transformers(sides, without_library, tmp_path):
+    """A script with a model of its own, named on the command line, where the library is not installed."""
+    words = [*COMMON.split(), *WORDS["own_model"].split()]
+    (absent,) = said_by([[without_library, "-c", "import transformers"]], [tmp_path], fails=True)
+    assert "No module named 'transformers'" in absent
+    program = [without_library, *OURS, SCRIPTS / "own_model.py", *words, "--max_steps", 3]
+    (said,) = said_by([program], [tmp_path])
+    assert "***** eval metrics *****" in said
+    expected = [
+        without_clock(entry)
+        for entry in read(sides[0] / "own_model" / "out" / "checkpoint-3" / "trainer_state.json")["log_history"]
+    ]
+    actual = [without_clock(entry) for entry in read(tmp_path / "out" / "trainer_state.json")["log_history"]]
+    assert_same(expected, actual[: len(expected)])
+    weights = (
+        folder / "model.safetensors" for folder in (sides[0] / "own_model" / "out" / "checkpoint-3", tmp_path / "out")
+    )
+    assert_same(*map(load_file, weights))
+
+
+def test_two_processes(tmp_path):
+    """Under torchrun: equal to a millionth, and so are the labels that the first process writes."""
+    words = [*COMMON.split(), *WORDS["text_classification"].split(), "--max_steps", "3", "--ddp_backend", "gloo"]
+    folders = [tmp_path / "reference", tmp_path / "ours"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
+    launcher.append("--rdzv-endpoint=localhost:0")
+    for folder in folders:
+        put_data_into(folder)
+    program = [SCRIPTS / "text_classification.py", *words]
+    for text in said_by([[*launcher, *runner, *program] for runner in (REFERENCE, OURS)], folders):
+        assert "process 0 of 2" in text
+    expected, actual = (without_clock(read(folder / "out" / "all_results.json")) for folder in folders)
+    assert actual == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    assert actual.keys() == expected.keys()
+    assert actual["train_samples"] == 40
+    histories = [read(folder / "out" / "trainer_state.json")["log_history"] for folder in folders]
+    for one, other in zip(*histories, strict=True):
+        assert without_clock(one) == pytest.approx(without_clock(other), rel=1e-6, abs=1e-9)
+    predicted = [(folder / "out" / "predict_results.txt").read_text() for folder in folders]
+    assert predicted[0] == predicted[1]
+    assert len(predicted[0].splitlines()) == 15
