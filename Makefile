@@ -13,6 +13,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO_OUTPUT := demo_output
 NEWEST := transformers==5.23.0 tokenizers==0.23.3
+COMET := "comet_ml>=3.43.2,<4"
 
 .PHONY: help demo test lint bench clean
 # Two pip processes must not write into one environment.
@@ -30,7 +31,7 @@ demo: $(VENV)/.demo  ## train a small GPT on Python's own sources, stop half-way
 	$(BIN)/python examples/train_code_model.py --output-dir $(DEMO_OUTPUT) --resume
 
 # One thread per process: sums come out the same on every run, and the workers do not fight for the cores.
-test: $(VENV)/.test $(VENV)/.newest  ## run the tests
+test: $(VENV)/.test $(VENV)/.newest $(VENV)/.comet  ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist loadfile $(PYTEST_ARGS)
 
 lint: $(VENV)/.lint  ## check style (ruff), format (ruff) and types (pyright)
@@ -64,6 +65,13 @@ $(VENV)/.newest: $(VENV)/.test
 	@echo "installing the newest transformers into $(VENV)/newest"
 	@rm -rf $(VENV)/newest
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/newest $(NEWEST)
+	@touch $@
+
+# Comet's client, aside: where it is among the packages, transformers imports it in every process.
+$(VENV)/.comet: $(VENV)/.test
+	@echo "installing comet_ml into $(VENV)/comet"
+	@rm -rf $(VENV)/comet
+	@$(PIP_INSTALL) --target $(VENV)/comet $(COMET)
 	@touch $@
 
 # pyright follows imports, so it also needs what the tests import.

@@ -1,8 +1,11 @@
 """A training that is reported to Comet: `python comet_script.py transformers|lightrainer FOLDER`."""
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
+
+sys.path.append(os.environ["BESIDE"])  # last, so that only what is missing is taken from there
 
 import comet_ml  # noqa: F401  # pyright: ignore[reportMissingImports]  # wants to be the first
 from small_run import points, trainer
