@@ -187,3 +187,9 @@ def test_no_tests_or_code_at_the_top_make_a_package():
     """A root `__init__.py` would make pytest load the code twice."""
     assert not (ROOT / "__init__.py").exists()
     assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+def test_helpers_of_tests_have_names_of_their_own():
+    """They are imported as if they lay at the top, so of two with the same name one process would see only the first."""
+    helpers = [path.name for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith(("test_", "conftest"))]
+    assert sorted(set(helpers)) == sorted(helpers)

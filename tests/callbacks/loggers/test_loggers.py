@@ -5,7 +5,7 @@ import logging
 from types import SimpleNamespace
 
 import pytest
-import stand_ins
+import recorded_clients
 import torch
 import transformers
 from small_run import Small, callback_of, trainer
@@ -18,14 +18,14 @@ from lightrainer.callbacks.loggers.values import flattened, number, parameter_co
 from lightrainer.callbacks.reporting import CALLBACKS
 
 STAND_INS = {
-    "azure_ml": stand_ins.azureml,
-    "clearml": stand_ins.clearml,
-    "comet_ml": stand_ins.comet_ml,
-    "dagshub": stand_ins.dagshub,
-    "flyte": stand_ins.flytekit,
-    "mlflow": stand_ins.mlflow,
-    "swanlab": stand_ins.swanlab,
-    "trackio": stand_ins.trackio,
+    "azure_ml": recorded_clients.azureml,
+    "clearml": recorded_clients.clearml,
+    "comet_ml": recorded_clients.comet_ml,
+    "dagshub": recorded_clients.dagshub,
+    "flyte": recorded_clients.flytekit,
+    "mlflow": recorded_clients.mlflow,
+    "swanlab": recorded_clients.swanlab,
+    "trackio": recorded_clients.trackio,
 }
 """Of codecarbon, dvclive and wandb the real ones are in `test_offline.py`, of tensorboard in `test_tensorboard.py`."""
 EXTRA = {
@@ -63,7 +63,7 @@ def test_a_package_that_is_missing_is_named_when_the_trainer_is_made(name, monke
 
 
 def test_mlflow_that_is_turned_off_is_said_to_be(monkeypatch, tmp_path):
-    stand_ins.mlflow(monkeypatch)
+    recorded_clients.mlflow(monkeypatch)
     monkeypatch.setenv("DISABLE_MLFLOW_INTEGRATION", "TRUE")
     with pytest.raises(ImportError, match="turned off by the environment variable DISABLE_MLFLOW_INTEGRATION"):
         trainer(lightrainer, tmp_path / "out", report_to="mlflow")
@@ -134,7 +134,7 @@ def test_a_network_that_goes_away_does_not_end_the_training(tracker, tmp_path, c
 
 
 def test_what_is_wrong_in_an_override_is_not_hidden(monkeypatch, tmp_path):
-    stand_ins.mlflow(monkeypatch)
+    recorded_clients.mlflow(monkeypatch)
 
     class Own(loggers.MLflowCallback):
         def on_log(self, args, state, control, **kwargs):
@@ -169,7 +169,7 @@ def test_checkpoints_are_waited_for_only_where_they_are_uploaded(tracker):
 
 
 def test_setup_can_be_overridden(monkeypatch, tmp_path):
-    stand_ins.swanlab(monkeypatch)
+    recorded_clients.swanlab(monkeypatch)
     told = []
 
     class Own(loggers.SwanLabCallback):
@@ -191,7 +191,7 @@ def test_a_callback_serves_the_trainer_of_the_reference(tracker, tmp_path):
 
 
 def test_a_logger_does_not_keep_its_trainer_alive(monkeypatch, tmp_path):
-    stand_ins.swanlab(monkeypatch)
+    recorded_clients.swanlab(monkeypatch)
     made = trainer(lightrainer, tmp_path / "out", report_to="swanlab")
     callback = callback_of(made, "SwanLabCallback")
     callback.save_model(str(tmp_path / "kept"))

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-import stand_ins
+import recorded_clients
 import torch
 from effects import (
     Effect,
@@ -71,7 +71,7 @@ def told_to_trackio(function: str, option: str) -> Observation:
     """What a stand-in for the client of this tracker is given for an option of a function."""
 
     def observe(given: dict[str, Any], place: Place) -> Any:
-        record = stand_ins.trackio(place.patch)
+        record = recorded_clients.trackio(place.patch)
         make(given, place).train()
         return next((kwargs.get(option) for name, _, kwargs in record.calls if name == function), "no call")
 

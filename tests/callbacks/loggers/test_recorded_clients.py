@@ -4,7 +4,7 @@ import copy
 import os
 
 import pytest
-import stand_ins
+import recorded_clients
 import transformers
 from small_run import SECRET, Small, callback_of, points, trainer, without_times
 from transformers.integrations import integration_utils as reference
@@ -54,15 +54,15 @@ def described(values):
 
 
 def test_azure_ml_is_told_what_the_reference_tells(monkeypatch, tmp_path):
-    theirs, ours = both(stand_ins.azureml, monkeypatch, tmp_path, "azure_ml", lambda made: made.evaluate())
+    theirs, ours = both(recorded_clients.azureml, monkeypatch, tmp_path, "azure_ml", lambda made: made.evaluate())
     assert timeless(theirs.calls) == timeless(ours.calls)
     assert ("Run.get_context.log", ("loss", ours.calls[1][1][1]), {"description": "loss"}) == ours.calls[1]
     assert {args[0] for _, args, _ in ours.calls[1:]} >= {"loss", "learning_rate", "eval_loss", "train_loss"}
 
 
 def test_a_given_azure_ml_run_is_used(monkeypatch, tmp_path):
-    stand_ins.azureml(monkeypatch)
-    own = stand_ins.Recorder()
+    recorded_clients.azureml(monkeypatch)
+    own = recorded_clients.Recorder()
     trainer(lightrainer, tmp_path / "out", [loggers.AzureMLCallback(own.run)]).train()
     assert {name for name, *_ in own.calls} == {"run.log"}
 
@@ -98,7 +98,7 @@ def test_comet_is_told_what_the_reference_tells(mode, comet_is_there, monkeypatc
         made.evaluate()
         made.predict(points(4))
 
-    records = both(stand_ins.comet_ml, monkeypatch, tmp_path, "comet_ml", then, run_name="named")
+    records = both(recorded_clients.comet_ml, monkeypatch, tmp_path, "comet_ml", then, run_name="named")
     theirs, ours = (public(record.calls) for record in records)
     assert [call[0] for call in theirs] == [call[0] for call in ours]
     for mine, other in zip(ours, theirs, strict=True):
@@ -120,14 +120,14 @@ def test_comet_is_told_what_the_reference_tells(mode, comet_is_there, monkeypatc
 
 def test_comet_does_nothing_in_another_mode(comet_is_there, monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("COMET_MODE", "disabled")
-    record = stand_ins.comet_ml(monkeypatch)
+    record = recorded_clients.comet_ml(monkeypatch)
     trainer(lightrainer, tmp_path / "out", report_to="comet_ml").train()
     assert record.calls == []
     assert "COMET_MODE='disabled' is none of get, get_or_create, create" in caplog.text
 
 
 def test_each_comet_trial_is_an_experiment(comet_is_there, monkeypatch, tmp_path):
-    record = stand_ins.comet_ml(monkeypatch)
+    record = recorded_clients.comet_ml(monkeypatch)
     args = trainer(lightrainer, tmp_path / "out").args
     callback = loggers.CometCallback()
     for number in range(2):
@@ -163,7 +163,7 @@ REPORTS = ("task.get_logger.report_scalar", "task.get_logger.report_single_value
 @pytest.mark.usefixtures("_fresh_counters")
 def test_clearml_is_told_what_the_reference_tells(monkeypatch, tmp_path):
     monkeypatch.setenv("CLEARML_PROJECT", "mine")
-    theirs, ours = both(stand_ins.clearml, monkeypatch, tmp_path, "clearml", **SAVING)
+    theirs, ours = both(recorded_clients.clearml, monkeypatch, tmp_path, "clearml", **SAVING)
     assert timeless(called(theirs, *REPORTS)) == timeless(called(ours, *REPORTS))
     titles = {(kwargs["title"], kwargs["series"]) for _, _, kwargs in called(ours, REPORTS[0])}
     assert titles >= {("train", "loss"), ("eval", "loss"), ("train", "learning_rate")}
@@ -193,7 +193,7 @@ def comparable(calls):
 
 @pytest.mark.usefixtures("_fresh_counters")
 def test_a_clearml_task_that_was_closed_is_gone_on_with_and_another_training_has_another(monkeypatch, tmp_path):
-    record = stand_ins.clearml(monkeypatch)
+    record = recorded_clients.clearml(monkeypatch)
     made = trainer(lightrainer, tmp_path / "out", report_to="clearml")
     made.train()
     made.evaluate()
@@ -205,8 +205,8 @@ def test_a_clearml_task_that_was_closed_is_gone_on_with_and_another_training_has
 
 @pytest.mark.usefixtures("_fresh_counters")
 def test_a_clearml_task_of_the_script_is_used_and_left_open(monkeypatch, tmp_path):
-    own = stand_ins.Task(stand_ins.Recorder(), "own")
-    record = stand_ins.clearml(monkeypatch, current_task=own)
+    own = recorded_clients.Task(recorded_clients.Recorder(), "own")
+    record = recorded_clients.clearml(monkeypatch, current_task=own)
     own._record = record
     made = trainer(lightrainer, tmp_path / "out", report_to="clearml")
     assert not lightrainer.callbacks.reads_checkpoints(callback_of(made, "ClearMLCallback"))
@@ -218,8 +218,8 @@ def test_a_clearml_task_of_the_script_is_used_and_left_open(monkeypatch, tmp_pat
 
 @pytest.mark.usefixtures("_fresh_counters")
 def test_arguments_from_the_interface_are_used_on_a_clearml_agent(monkeypatch, tmp_path):
-    own = stand_ins.Task(stand_ins.Recorder(), "own")
-    record = stand_ins.clearml(monkeypatch, current_task=own, locally=False)
+    own = recorded_clients.Task(recorded_clients.Recorder(), "own")
+    record = recorded_clients.clearml(monkeypatch, current_task=own, locally=False)
     own._record = record
     record.answers |= {
         "task.get_parameter": False,
@@ -240,7 +240,7 @@ def test_dagshub_is_told_what_the_reference_tells(monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://dagshub.com/me/repository.mlflow")
     monkeypatch.setenv("HF_DAGSHUB_LOG_ARTIFACTS", "TRUE")
     monkeypatch.setenv("BRANCH", "second")
-    theirs, ours = both(stand_ins.dagshub, monkeypatch, tmp_path, "dagshub", run_name="named")
+    theirs, ours = both(recorded_clients.dagshub, monkeypatch, tmp_path, "dagshub", run_name="named")
     for name in ("Repo", "Repo.directory", "Repo.directory.add_dir", "set_tracking_uri", "start_run"):
         assert called(theirs, name) == called(ours, name) != []
     metrics = [[without_times(k["metrics"]) for _, _, k in called(record, "log_metrics")] for record in (theirs, ours)]
@@ -251,7 +251,7 @@ def test_dagshub_is_told_what_the_reference_tells(monkeypatch, tmp_path):
 
 
 def test_dagshub_says_what_it_needs(monkeypatch, tmp_path, caplog):
-    stand_ins.dagshub(monkeypatch)
+    recorded_clients.dagshub(monkeypatch)
     made = trainer(lightrainer, tmp_path / "out", report_to="dagshub")
     with pytest.raises(RuntimeError, match=r"MLFLOW_TRACKING_URI, which is None\. Call `dagshub\.init\(\)`"):
         made.train()
@@ -260,7 +260,7 @@ def test_dagshub_says_what_it_needs(monkeypatch, tmp_path, caplog):
 
 def test_mlflow_parameters_are_cut_as_asked(monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("MLFLOW_MAX_LOG_PARAMS", "105")
-    record = stand_ins.mlflow(monkeypatch)
+    record = recorded_clients.mlflow(monkeypatch)
     made = trainer(lightrainer, tmp_path / "out", report_to="mlflow")
     made.model.config.to_dict = lambda: {"long": "x" * 6001, "short": 1}
     made.train()
@@ -272,7 +272,7 @@ def test_mlflow_parameters_are_cut_as_asked(monkeypatch, tmp_path, caplog):
 
 
 def test_flyte_is_given_checkpoints_and_the_log(monkeypatch, tmp_path):
-    theirs, ours = both(stand_ins.flytekit, monkeypatch, tmp_path, "flyte", save_strategy="steps", save_steps=2)
+    theirs, ours = both(recorded_clients.flytekit, monkeypatch, tmp_path, "flyte", save_strategy="steps", save_steps=2)
     assert called(theirs, "checkpoint.save") == called(ours, "checkpoint.save") != []
     tables = [[without_times(row) for row in called(record, "Deck")[0][1][1]] for record in (theirs, ours)]
     assert str(tables[0]) == str(tables[1])
@@ -291,7 +291,7 @@ def test_swanlab_is_told_what_the_reference_tells(trial, run_name, monkeypatch, 
     monkeypatch.setenv("SWANLAB_RUN_ID", "abc")
     logs, records = {"loss": 1.0, "train_loss": 2.0}, []
     for kind in (reference.SwanLabCallback, loggers.SwanLabCallback):
-        record = stand_ins.swanlab(monkeypatch)
+        record = recorded_clients.swanlab(monkeypatch)
         args = trainer(lightrainer, tmp_path / "out", run_name=run_name, resume_from_checkpoint="x").args
         callback, state = kind(), TrainerState(global_step=3, trial_name=trial)
         callback.on_train_begin(args, state, TrainerControl(), model=Small())
@@ -310,7 +310,7 @@ def test_swanlab_is_told_what_the_reference_tells(trial, run_name, monkeypatch, 
 
 def test_trackio_is_told_what_the_reference_tells(monkeypatch, tmp_path):
     given = {"run_name": "named", "project": "mine", "trackio_space_id": "trackio", "hub_private_repo": True}
-    theirs, ours = both(stand_ins.trackio, monkeypatch, tmp_path, "trackio", **given)
+    theirs, ours = both(recorded_clients.trackio, monkeypatch, tmp_path, "trackio", **given)
     assert called(theirs, "init") == called(ours, "init") != []
     logs = [[without_times(args[0]) for _, args, _ in called(record, "log")] for record in (theirs, ours)]
     assert logs[0] == logs[1] != []
@@ -324,7 +324,7 @@ def test_trackio_is_told_what_the_reference_tells(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("asked", [None, "page", False])
 def test_a_static_space_is_made_when_training_is_over(asked, monkeypatch, tmp_path):
-    record = stand_ins.trackio(monkeypatch)
+    record = recorded_clients.trackio(monkeypatch)
     made = trainer(
         lightrainer, tmp_path / "out", report_to="trackio", trackio_static_space_id=asked, trackio_bucket_id="me/data"
     )
@@ -343,7 +343,7 @@ def test_a_static_space_is_made_when_training_is_over(asked, monkeypatch, tmp_pa
 
 
 def test_a_local_trackio_project_is_uploaded_with_the_model(monkeypatch, tmp_path):
-    record = stand_ins.trackio(monkeypatch, space=None)
+    record = recorded_clients.trackio(monkeypatch, space=None)
     made = trainer(lightrainer, tmp_path / "out", report_to="trackio", trackio_space_id=None, project="My Run!")
     made.train()
     assert called(record, "freeze") == []
