@@ -9,6 +9,7 @@ NAMES = {
     "callback_cost": "time of a step that one callback more takes which does nothing, against the reference",
     "host_sync": "how often the host waits for a number from the device between two logs",
     "checkpoint": "time that training stands still for a periodic checkpoint, against the reference",
+    "search": "time of a trial beyond its training, against the reference; two workers against one",
     "evaluation": "time and memory of an evaluation with large predictions, and the overhead of a small one",
 }
 

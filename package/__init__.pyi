@@ -22,9 +22,11 @@ from .callbacks import TimeLimitCallback as TimeLimitCallback
 from .callbacks import TrainerCallback as TrainerCallback
 from .callbacks import TrainerControl as TrainerControl
 from .callbacks import TrainerState as TrainerState
+from .facade import BestRun as BestRun
 from .facade import EvalPrediction as EvalPrediction
 from .facade import HfArg as HfArg
 from .facade import HfArgumentParser as HfArgumentParser
+from .facade import HPSearchBackend as HPSearchBackend
 from .facade import HubStrategy as HubStrategy
 from .facade import IntervalStrategy as IntervalStrategy
 from .facade import ParallelMode as ParallelMode
@@ -36,6 +38,7 @@ from .facade import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
 from .facade import Trainer as Trainer
 from .facade import TrainingArguments as TrainingArguments
 from .facade import TrainOutput as TrainOutput
+from .facade import TrialShortNamer as TrialShortNamer
 from .lightning_modules import Adafactor as Adafactor
 from .lightning_modules import AutoTokenizer as AutoTokenizer
 from .lightning_modules import BatchEncoding as BatchEncoding

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+_CLOCKS = ("_runtime", "_per_second", "_model_preparation_time")
 _BATCH_SIZES = [4, 8, 16, 32, 64]
 
 
@@ -24,12 +25,13 @@ def default_compute_objective(metrics: dict[str, float]) -> float | None:
     """As `transformers.trainer_utils.default_compute_objective`: the loss, or the sum of the other metrics.
 
     Args:
-        metrics: of an evaluation; speed and epoch do not count.
+        metrics: of an evaluation; speed and epoch do not count, nor do memory and the seconds of the preparation, which
+            the reference takes for metrics.
     """
     measured = {
         name: value
         for name, value in metrics.items()
-        if name not in ("eval_loss", "epoch") and not name.endswith(("_runtime", "_per_second"))
+        if name not in ("eval_loss", "epoch") and not name.endswith(_CLOCKS) and not name.startswith("eval_mem_")
     }
     return sum(measured.values()) if measured else metrics.get("eval_loss")
 

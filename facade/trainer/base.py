@@ -46,7 +46,7 @@ from ..lightning_callbacks import check_callback
 from ..memory import MemoryTracker
 from ..plan import RunPlan, translate
 from ..verbosity import set_verbosity
-from .checks import MissingModelError, TrainerParameters, check_construction, check_label_names
+from .checks import MissingModelError, TrainerParameters, check_construction, check_label_names, check_overrides
 from .heeding import SignalChoice
 
 if TYPE_CHECKING:
@@ -93,14 +93,13 @@ class TrainerBase(TrainerParameters, SignalChoice):
         preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         self.args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
+        check_overrides(type(self))
         check_construction(self.args, locals())
         set_verbosity(self.args)
         self._seed()
         self._memory_tracker = MemoryTracker(self.args.skip_memory_metrics)
         self._memory_tracker.start("init")
-        self.accelerator = Accelerator(self.args)
-        self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
-        self._gather_losses: Callable[..., Any] | None = None  # for losses alone, in place of `gather_function`
+        self.create_accelerator_and_postprocess()
 
         self.model_init = model_init
         self.compute_loss_func = compute_loss_func
@@ -123,6 +122,18 @@ class TrainerBase(TrainerParameters, SignalChoice):
             os.makedirs(str(self.args.output_dir), exist_ok=True)
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
         self._memory_tracker.stop("init")
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """As `transformers.Trainer.create_accelerator_and_postprocess`: makes `accelerator`, and what follows from it.
+
+        Called while the Trainer is constructed, before there is a model.
+        """
+        self.accelerator = Accelerator(self.args)
+        self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
+        self._gather_losses: Callable[..., Any] | None = None  # for losses alone, in place of `gather_function`
+        self.is_deepspeed_enabled = bool(self.args.deepspeed)
+        self.is_fsdp_xla_enabled = bool(self.args.fsdp and (self.args.fsdp_config or {}).get("xla"))  # type: ignore[union-attr]
+        self.is_fsdp_enabled = bool(self.args.fsdp) and not self.is_fsdp_xla_enabled
 
     def _set_up_model(self, model: nn.Module) -> None:
         self.is_model_parallel = len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
@@ -155,9 +166,6 @@ class TrainerBase(TrainerParameters, SignalChoice):
     def _set_up_state(self) -> None:
         self.control = TrainerControl()
         self.is_in_train = False
-        self.is_deepspeed_enabled = bool(self.args.deepspeed)
-        self.is_fsdp_xla_enabled = bool(self.args.fsdp and (self.args.fsdp_config or {}).get("xla"))  # type: ignore[union-attr]
-        self.is_fsdp_enabled = bool(self.args.fsdp) and not self.is_fsdp_xla_enabled
         self.hub_model_id: str | None = None
         self.push_in_progress: PushInProgress | None = None
         self._pusher = Pusher()

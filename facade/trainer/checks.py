@@ -16,6 +16,19 @@ from ..liger import liger_patch
 from ..live_metrics import consists_of_metrics, metrics_type_problem, metrics_value_problem
 from ..sizes import has_length
 
+_STEPS_OF_THE_REFERENCE = {
+    "_build_accelerator_args": "create_accelerator_and_postprocess is called, and may change trainer.accelerator",
+    "_init_training_state": "set_initial_training_values is called",
+    "_prepare_context_parallel_inputs": "_prepare_inputs is called",
+    "_prepare_for_training": "create_optimizer_and_scheduler and on_train_begin of a callback are called",
+    "_run_epoch": "get_batch_samples, training_step and the events of callbacks are called",
+    "_wrap_model": "a model that is to be wrapped is passed as the model; DDP and FSDP follow from the arguments",
+}
+"""Private steps of the reference's own loop, which no loop here has; and what there is in their place."""
+
+_NUMBERS_OF_THE_REFERENCE = ("_globalstep_last_logged", "_total_loss_scalar", "_tr_loss")
+"""Where the reference's loop keeps the loss until it is logged."""
+
 
 class MissingModelError(RuntimeError, ValueError):
     """There is no model: a RuntimeError in the reference, and a bad value for everybody else."""
@@ -42,6 +55,11 @@ class TrainerParameters(NamesItsArguments):
         return given if tokenizer is None else {**given, "processing_class": tokenizer}
 
     def __getattr__(self, name: str) -> Any:
+        if name in _NUMBERS_OF_THE_REFERENCE:
+            raise AttributeError(
+                f"{type(self).__name__}.{name} belongs to the loop of transformers, and the loops here are "
+                "Lightning's. The loss since the last log is what `log` is called with: override that one."
+            )
         if name != "tokenizer" or not old_style.accepted():
             return self.__getattribute__(name)  # raises what it raised before
         old_style.warn("Trainer.tokenizer is an attribute of transformers 4. Instead: `Trainer.processing_class`.")
@@ -89,6 +107,21 @@ def check_construction(args: Any, given: Mapping[str, Any]) -> None:
     _check_optimizers(args, given)
     if args.use_liger_kernel:
         liger_patch()
+
+
+def check_overrides(kind: type) -> None:
+    """Refuse a Trainer that overrides what would never be called, before it trains in another way than it says.
+
+    Raises:
+        NotImplementedError: says which methods, and what is called.
+    """
+    found = {name: instead for name, instead in _STEPS_OF_THE_REFERENCE.items() if hasattr(kind, name)}
+    if found:
+        listed = "\n".join(f"- {name}: {instead}." for name, instead in found.items())
+        raise NotImplementedError(
+            f"{kind.__name__} overrides private steps of the loop of transformers. The loops here are Lightning's and "
+            f"do not call them:\n{listed}"
+        )
 
 
 def check_label_names(label_names: list[str], model: Any) -> None:

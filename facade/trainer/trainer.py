@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .training import Training
+from .searching import Searching
 
 
-class Trainer(Training):
+class Trainer(Searching):
     """As `transformers.Trainer`, but PyTorch Lightning's loops, strategies and precision plugins do the work.
 
     Every documented method is called by the running system and can be overridden. Nothing of Lightning is built

@@ -81,7 +81,15 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
             if checkpoint is not None:
                 self._load_from_checkpoint(checkpoint)
             with self._same_global_batch(checkpoint):
-                return self._until_it_fits(lambda: self._train(checkpoint, trial, ignore_keys_for_eval), checkpoint)
+                return self._until_it_fits(
+                    lambda: self._inner_training_loop(
+                        args=self.args,
+                        resume_from_checkpoint=checkpoint,
+                        trial=trial,
+                        ignore_keys_for_eval=ignore_keys_for_eval,
+                    ),
+                    checkpoint,
+                )
         finally:
             self.is_in_train = False
             self._memory_tracker.drop()
@@ -126,6 +134,17 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
     def get_sp_size(self) -> int:
         """As `transformers.Trainer.get_sp_size`: processes that share one sequence; 1, as none do yet."""
         return 1
+
+    def _inner_training_loop(
+        self,
+        batch_size: int | None = None,
+        args: Any = None,
+        resume_from_checkpoint: str | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """All of one training, with the parameters that it has in the reference: libraries do something around it."""
+        return self._train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def _train(self, checkpoint: str | None, trial: Any, ignore_keys: list[str] | None) -> TrainOutput:
         from ..lightning_runs import run_fit

@@ -16,8 +16,9 @@ class OptunaPruningCallback(Callback):
     """As `optuna.integration.PyTorchLightningPruningCallback`, but under DDP all processes stop together.
 
         def objective(trial):
+            config = OptimizerConfig(learning_rate=trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True))
             trainer = lightning.Trainer(callbacks=[OptunaPruningCallback(trial, "val_loss")])
-            trainer.fit(LossModule(model, learning_rate=trial.suggest_float("lr", 1e-4, 1e-1, log=True)), loader, held_out)
+            trainer.fit(LossModule(model, optimizer=config), loader, held_out)
             return trainer.callback_metrics["val_loss"].item()
 
     After each validation the monitored value is reported to the trial, under the number of optimizer steps taken so

@@ -77,4 +77,3 @@ class SharedTrial:
         value = self._channel.share(lambda: getattr(self._trial, method)(name, *args, **kwargs))
         self.params = {**self.params, name: value}
         return value
-

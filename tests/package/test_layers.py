@@ -190,6 +190,6 @@ def test_no_tests_or_code_at_the_top_make_a_package():
 
 
 def test_helpers_of_tests_have_names_of_their_own():
-    """They are imported as if they lay at the top, so of two with the same name one process would see only the first."""
+    """They are imported as if they lay at the top, so of two of one name one process would see only the first."""
     helpers = [path.name for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith(("test_", "conftest"))]
     assert sorted(set(helpers)) == sorted(helpers)

@@ -1,0 +1,56 @@
+"""What becomes of an evaluation in the middle of a trial."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...lightning_modules.search.shared_trial import SharedTrial
+from ..enums import HPSearchBackend
+from .objective import judged
+
+
+def report(trainer: Any, trial: Any, step: int, metrics: dict[str, float]) -> None:
+    """Tell the backend, under the step, and end the trial if its pruner says so.
+
+    With several objectives nothing is pruned: optuna compares single numbers only.
+
+    Args:
+        trainer: the Trainer.
+        trial: the trial.
+        step: optimizer steps done.
+        metrics: of the evaluation.
+
+    Raises:
+        optuna.TrialPruned: it is to be pruned; `on_train_end` was called, so that trackers close their runs.
+    """
+    search = trainer._search
+    objectives = len(search.options.directions) if search is not None else _objectives(trial)
+    if search is not None:
+        value = search.judge(metrics)
+    else:
+        value = trainer.objective = judged(trainer.compute_objective, metrics, objectives)
+    if search is not None and search.is_over:
+        return
+    if trainer.hp_search_backend == HPSearchBackend.RAY:
+        from .ray_tune import report as report_to_ray
+
+        report_to_ray(trainer, metrics, value)
+    elif objectives == 1 and (hasattr(trial, "study") or isinstance(trial, SharedTrial)):
+        _report_to_optuna(trainer, trial, step, value)
+
+
+def _report_to_optuna(trainer: Any, trial: Any, step: int, value: Any) -> None:
+    import optuna
+
+    reported = set() if trainer._search is None else trainer._search.reported
+    if step not in reported:  # optuna keeps the first one, and would warn
+        reported.add(step)
+        trial.report(value, step)
+    if trial.should_prune():
+        trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
+        raise optuna.TrialPruned(f"Pruned at step {step}, with an objective of {value:.6g}.")
+
+
+def _objectives(trial: Any) -> int:
+    study = getattr(trial, "study", None)
+    return 1 if study is None else len(study.directions)

@@ -1,0 +1,107 @@
+"""Trials whose worker was killed: they fail, are begun again, and go on from their own checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...lightning_modules.checkpoints import last_intact_checkpoint
+from ...lightning_modules.checkpoints.owners import is_gone, owner_token
+from .storages import MAX_RETRY, retry_callback
+
+logger = logging.getLogger(__name__)
+
+WORKER = "lightrainer:worker"
+"""The attribute of a trial that says which process works on it."""
+
+
+class Continuation(NamedTuple):
+    """Where a trial goes on that was interrupted."""
+
+    origin: int
+    """The number of the trial that was begun first: the folder is called after it."""
+    checkpoint: str | None = None
+    reports: dict[int, float] = {}
+    """What had been reported up to the checkpoint, by step."""
+
+
+def is_persistent(study: Any) -> bool:
+    """Whether others can go on with a study when this process is gone."""
+    from optuna.storages import InMemoryStorage
+
+    return not isinstance(study._storage, InMemoryStorage)
+
+
+def take_on(study: Any, trial: Any) -> None:
+    """Note who works on a trial, so that it can be told whether that process is still there."""
+    if is_persistent(study):
+        trial.set_user_attr(WORKER, owner_token())
+
+
+def frozen(study: Any, trial: Any) -> Any:
+    """The trial as the study has it."""
+    return study.get_trials(deepcopy=False)[trial.number]
+
+
+def origin_of(study: Any, trial: Any) -> int:
+    """The number of the trial that this one is a retry of; its own, if of none."""
+    return frozen(study, trial).system_attrs.get("failed_trial", trial.number)
+
+
+def queue_again(study: Any, number: int, max_retry: int = MAX_RETRY) -> None:
+    """Put a trial that failed, or is about to, into the queue once more; not if it was there too often."""
+    retry_callback(max_retry)(study, study.get_trials(deepcopy=False)[number])
+
+
+def give_up(study: Any, number: int, max_retry: int = MAX_RETRY) -> None:
+    """Let a running trial fail, and put it into the queue again."""
+    from optuna.exceptions import UpdateFinishedTrialError
+    from optuna.trial import TrialState
+
+    trial = study.get_trials(deepcopy=False)[number]
+    try:
+        study._storage.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
+    except UpdateFinishedTrialError:  # somebody else was quicker, and has queued it too
+        return
+    queue_again(study, number, max_retry)
+
+
+def give_up_dead(study: Any, max_retry: int = MAX_RETRY) -> list[int]:
+    """Let the trials of processes of this machine fail that are gone, and queue them; their numbers.
+
+    What ran on other machines is noticed by its heartbeat, in storages that have one.
+    """
+    from optuna.trial import TrialState
+
+    if not is_persistent(study):
+        return []
+    found = []
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        worker = trial.user_attrs.get(WORKER)
+        if worker is not None and is_gone(worker):
+            logger.warning("Trial %s was not finished: its process is gone. It is begun again.", trial.number)
+            give_up(study, trial.number, max_retry)
+            found.append(trial.number)
+    return found
+
+
+def continuation(study: Any, trial: Any, folder: Path, number: int) -> Continuation:
+    """Where a retry goes on.
+
+    Args:
+        study: its study.
+        trial: the retry.
+        folder: the folder of the trial that was interrupted.
+        number: the number of that trial.
+    """
+    checkpoint = last_intact_checkpoint(folder) if folder.is_dir() else None
+    if checkpoint is None:
+        return Continuation(number)
+    step = int(Path(checkpoint).name.rpartition("-")[2])
+    trials, history = study.get_trials(deepcopy=False), frozen(study, trial).system_attrs.get("retry_history", [number])
+    reports: dict[int, float] = {}
+    for earlier in history:
+        reports |= {at: value for at, value in trials[earlier].intermediate_values.items() if at <= step}
+    logger.info("Trial %s goes on from %s.", trial.number, checkpoint)
+    return Continuation(number, checkpoint, reports)

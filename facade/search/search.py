@@ -1,0 +1,133 @@
+"""One search: its trials, one after the other, each from the same beginning."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import shutil
+import weakref
+from pathlib import Path
+from typing import Any
+
+from .kept import BestModel, GivenArguments, forget_optimizer, install
+from .naming import RunFolders
+from .objective import judged, warn_of_nan
+from .options import SearchOptions
+from .retries import Continuation
+
+logger = logging.getLogger(__name__)
+
+
+class Search:
+    """What a Trainer knows of the search that it is in.
+
+    Args:
+        trainer: the Trainer.
+        options: of the search.
+    """
+
+    def __init__(self, trainer: Any, options: SearchOptions) -> None:
+        self.trainer = trainer
+        self.options = options
+        self.given = GivenArguments(trainer)
+        self.folders = RunFolders(trainer.hp_name)
+        self.best = BestModel(options.directions[0], options.final_model == "best" and not options.several)
+        self.reported: set[int] = set()
+        self.metrics: dict[str, float] = {}
+        self._origins: dict[int, int] = {}
+        self.folder: str | None = None
+        """Where the trial that runs has its folder, if not by its number."""
+        self.is_over = False
+        """Whether nothing is reported any more: the best run is trained once more."""
+
+    def run(self, trial: Any, continued: Continuation | None = None) -> float | list[float]:
+        """Train once with the values of a trial.
+
+        Args:
+            trial: the trial.
+            continued: where it goes on, if it is a retry.
+
+        Returns:
+            Its value: that of the last evaluation, made at the end where there was none.
+
+        Raises:
+            optuna.TrialPruned: the pruner had enough of it.
+        """
+        trainer = self.trainer
+        self._begin(trial, continued)
+        try:
+            trainer.train(resume_from_checkpoint=continued and continued.checkpoint, trial=trial)
+            if trainer.objective is None:
+                self.judge(trainer.evaluate())
+            value: Any = trainer.objective
+        except Exception as error:
+            if type(error).__name__ == "TrialPruned":
+                self._prune(trial)
+            raise
+        finally:
+            forget_optimizer(trainer)
+        warn_of_nan(value, trial.number, self.metrics)
+        self.best.offer(trainer, trial.number, value)
+        return value
+
+    def judge(self, metrics: dict[str, float]) -> float | list[float]:
+        """The value of an evaluation, kept as the Trainer's `objective`."""
+        self.metrics = dict(metrics)
+        self.trainer.objective = judged(self.trainer.compute_objective, metrics, len(self.options.directions))
+        return self.trainer.objective
+
+    def run_dir(self, trial: Any) -> Path:
+        """The folder of a trial."""
+        name = self.folder or self.folders.name(trial, self._origin(trial))
+        return Path(str(self.trainer.args.output_dir)) / name
+
+    def drop_model(self) -> None:
+        """Let go of the model before the next one is made, so that there are never two."""
+        trainer = self.trainer
+        model = weakref.ref(trainer.model) if trainer.model is not None else _nothing
+        trainer.model = trainer.model_wrapped = trainer.callback_handler.model = None
+        trainer._compiled = trainer._with_liger = None
+        for name in ("_counted", "_parameter_count"):  # which model it was whose parameters were counted
+            trainer.__dict__.pop(name, None)
+        if model() is not None and self.best.model is not model():
+            gc.collect()  # something that holds it is part of a circle
+
+    def end(self) -> None:
+        """Give the Trainer its arguments back, and a model if an error has left it without one."""
+        trainer = self.trainer
+        self.given.restore()
+        if trainer.model is None:
+            held = self.best.number is not None and self.best.hand_over(trainer, str(self.best.number))
+            if not held:
+                self._make_any_model()
+
+    def _make_any_model(self) -> None:
+        try:
+            install(self.trainer, self.trainer.call_model_init())
+        except Exception as error:  # the one that ended the search is more important
+            logger.warning("The Trainer has no model now: model_init cannot make one without a trial (%s).", error)
+
+    def _begin(self, trial: Any, continued: Continuation | None) -> None:
+        self.trainer.objective = None
+        self.metrics = {}
+        self.given.restore()
+        self.best.make_room()
+        self.reported = set()
+        if continued is not None:
+            self._origins[trial.number] = continued.origin
+            for step, value in continued.reports.items():
+                trial.report(value, step)
+            self.reported = set(continued.reports)
+
+    def _origin(self, trial: Any) -> Any:
+        number = getattr(trial, "number", None)
+        return self._origins.get(number, number)  # type: ignore[arg-type]
+
+    def _prune(self, trial: Any) -> None:
+        trainer = self.trainer
+        if self.options.remove_pruned and trainer.args.should_save:
+            shutil.rmtree(self.run_dir(trial), ignore_errors=True)
+
+
+def _nothing() -> None:
+    return None

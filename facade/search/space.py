@@ -1,0 +1,154 @@
+"""A search space in a file: which values a sweep tries."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...lightning_modules.names import did_you_mean
+
+_KINDS = ("float", "int", "categorical")
+_KEYS = ("type", "low", "high", "log", "step", "choices", "value", "min", "max")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dimension:
+    """The values of one parameter."""
+
+    name: str
+    kind: str
+    """`float`, `int`, `categorical`, or `constant`."""
+    low: float = 0
+    high: float = 0
+    log: bool = False
+    step: float | None = None
+    choices: tuple[Any, ...] = ()
+
+    def suggest(self, trial: Any) -> Any:
+        """A value for a trial."""
+        if self.kind == "constant":
+            return self.choices[0]
+        if self.kind == "categorical":
+            return trial.suggest_categorical(self.name, self.choices)
+        if self.kind == "int":
+            step = 1 if self.step is None else int(self.step)
+            return trial.suggest_int(self.name, int(self.low), int(self.high), step=step, log=self.log)
+        return trial.suggest_float(self.name, self.low, self.high, step=self.step, log=self.log)
+
+
+def read_space(path: str | os.PathLike[str]) -> list[Dimension]:
+    """A space from a YAML or JSON file; there is no such thing in the reference.
+
+    It has an entry for each parameter:
+
+        learning_rate: {low: 1e-5, high: 1e-2, log: true}    # float, as one end is
+        num_train_epochs: {low: 1, high: 4}                  # int; also step: 2
+        weight_decay: {type: float, low: 0, high: 1}
+        lr_scheduler_type: [linear, cosine]                  # one of these; also {choices: [...]}
+        seed: 7                                              # the same in every trial
+
+    Args:
+        path: the file.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: what cannot be in it; all of it in one message.
+    """
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"--space {os.fspath(path)}: there is no such file.")
+    content = _parsed(Path(path))
+    if not isinstance(content, Mapping) or not content:
+        raise ValueError(
+            f"--space {os.fspath(path)}: it has to have an entry for each parameter, such as "
+            "`learning_rate: {low: 1e-5, high: 1e-2, log: true}`."
+        )
+    found: list[Dimension] = []
+    said: list[str] = []
+    for name, entry in content.items():
+        try:
+            found.append(_dimension(str(name), entry))
+        except ValueError as error:
+            said.append(f"{name}: {error}")
+    if said:
+        raise ValueError(f"--space {os.fspath(path)}:\n" + "\n".join(said))
+    return found
+
+
+def _parsed(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"--space {path} is not JSON: {error}") from None
+    import yaml  # Lightning brings it along
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"--space {path} is not YAML: {error}") from None
+
+
+def _dimension(name: str, entry: Any) -> Dimension:
+    if isinstance(entry, list):
+        entry = {"choices": entry}
+    if not isinstance(entry, Mapping):
+        return Dimension(name=name, kind="constant", choices=(_number_or(entry),))
+    unknown = [key for key in entry if key not in _KEYS]
+    if unknown:
+        near = did_you_mean(unknown[0], _KEYS)
+        raise ValueError(f"{unknown[0]!r} is not known.{near} Choose from: {', '.join(_KEYS[:-2])}.")
+    if "value" in entry:
+        return Dimension(name=name, kind="constant", choices=(_number_or(entry["value"]),))
+    if "choices" in entry:
+        choices = entry["choices"]
+        if not isinstance(choices, list) or not choices:
+            raise ValueError("choices must be a list with something in it.")
+        if not all(one is None or isinstance(one, (bool, int, float, str)) for one in choices):
+            raise ValueError("choices must be numbers, texts, true, false or null.")
+        return Dimension(name=name, kind="categorical", choices=tuple(map(_number_or, choices)))
+    return _interval(name, entry)
+
+
+def _interval(name: str, entry: Mapping[str, Any]) -> Dimension:
+    low, high = (_number(entry, *keys) for keys in (("low", "min"), ("high", "max")))
+    step = _number(entry, "step") if entry.get("step") is not None else None
+    whole = all(isinstance(one, int) for one in (low, high, 1 if step is None else step))
+    kind = entry.get("type", "int" if whole else "float")
+    log = entry.get("log", False)
+    if kind not in _KINDS or kind == "categorical":
+        raise ValueError(f"type {kind!r} is not known.{did_you_mean(kind, _KINDS)} Choose from: {', '.join(_KINDS)}.")
+    if not isinstance(log, bool):
+        raise ValueError(f"log must be true or false, not {log!r}.")
+    if kind == "int" and not whole:
+        raise ValueError(f"an int goes from a whole number to a whole number, not from {low} to {high}.")
+    if low > high:
+        raise ValueError(f"low ({low}) is above high ({high}).")
+    if log and low <= 0:
+        raise ValueError(f"with log, low must be above 0, and is {low}.")
+    if log and step is not None:
+        raise ValueError("log and step do not go together.")
+    return Dimension(name=name, kind=kind, low=low, high=high, log=log, step=step)
+
+
+def _number(entry: Mapping[str, Any], *keys: str) -> float:
+    given = next((entry[key] for key in keys if key in entry), None)
+    value = _number_or(given)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        missing = f"{keys[0]} is missing: give low and high, or choices" if given is None else f"{keys[0]} is {given!r}"
+        raise ValueError(f"{missing}. It must be a number.")
+    return value
+
+
+def _number_or(value: Any) -> Any:
+    """YAML takes 1e-5 for a text, as there is no point in it."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value

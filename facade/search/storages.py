@@ -1,0 +1,129 @@
+"""Where a study is kept: optuna's own storages, with a heartbeat, and with an error that helps."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 60
+"""How often a worker says that its trial is alive; one that is silent for twice as long is taken for killed."""
+MAX_RETRY = 3
+"""How often a trial whose worker was killed is begun again."""
+
+_JOURNAL = (".log", ".journal", ".jsonl")
+
+
+class StorageError(ConnectionError):
+    """The storage of a study cannot be reached, or what is there is no study of optuna."""
+
+
+@contextlib.contextmanager
+def without_experimental_warnings() -> Iterator[None]:
+    """Heartbeats and retries are what optuna calls experimental; it says so at each use."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield
+
+
+def open_storage(storage: Any, *, heartbeat: float = HEARTBEAT_SECONDS, max_retry: int = MAX_RETRY) -> Any:
+    """As what `optuna.create_study` makes of `storage`, but workers that were killed are noticed.
+
+    Args:
+        storage: None for main memory, an address (`sqlite:///study.db`, `postgresql://...`, `mysql://...`), the path of
+            a journal file (`study.log`, `.journal` or `.jsonl`, or `journal://path`), or an object of optuna, which is
+            used as it is.
+        heartbeat: seconds between two signs of life.
+        max_retry: how often a trial is begun again whose worker was killed.
+
+    Raises:
+        StorageError: it cannot be reached.
+        ValueError: this is no address.
+    """
+    if not isinstance(storage, (str, os.PathLike)):
+        return storage
+    address = str(storage)
+    path = journal_path(address)
+    with _explained(address), without_experimental_warnings():
+        return _journal(path) if path is not None else _database(address, heartbeat, max_retry)
+
+
+def journal_path(address: str) -> str | None:
+    """The file of a journal; None where the address is that of a database.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if address.startswith("journal://"):
+        return address.removeprefix("journal://")
+    if "://" in address:
+        return None
+    if address.endswith(_JOURNAL):
+        return address
+    raise ValueError(
+        f"storage={address!r} is no address of a storage. Pass e.g. sqlite:///study.db (one machine), "
+        "postgresql://user@host/name or mysql://user@host/name, or the path of a journal file (study.log) on a disk "
+        "that all machines see."
+    )
+
+
+def retry_callback(max_retry: int = MAX_RETRY) -> Any:
+    """Puts a trial whose worker was killed into the queue once more."""
+    from optuna import storages
+
+    kind = getattr(storages, "RetryHeartbeatStaleTrialCallback", None) or storages.RetryFailedTrialCallback
+    with without_experimental_warnings():
+        return kind(max_retry=max_retry)
+
+
+def shown(address: str) -> str:
+    """An address without its password."""
+    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", address)
+
+
+def _database(address: str, heartbeat: float, max_retry: int) -> Any:
+    from optuna.storages import RDBStorage
+
+    accepted = inspect.signature(RDBStorage.__init__).parameters
+    name = "heartbeat_stale_trial_callback" if "heartbeat_stale_trial_callback" in accepted else "failed_trial_callback"
+    retry: Any = {name: retry_callback(max_retry)}
+    # Several workers write to one file: better wait for one another than fail.
+    engine = {"connect_args": {"timeout": 60}} if address.startswith("sqlite") else {"pool_pre_ping": True}
+    return RDBStorage(address, engine_kwargs=engine, heartbeat_interval=max(int(heartbeat), 1), **retry)
+
+
+def _journal(path: str) -> Any:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"there is no folder {folder}")
+    return JournalStorage(JournalFileBackend(path))
+
+
+@contextlib.contextmanager
+def _explained(address: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            f"storage={shown(address)!r} needs a driver that is not installed ({error}): pip install psycopg2-binary "
+            "for postgresql://, pymysql for mysql+pymysql://."
+        ) from error
+    except Exception as error:
+        reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
+        raise StorageError(
+            f"storage={shown(address)!r} cannot be reached: {reason or type(error).__name__}. For sqlite:/// the "
+            "folder has to exist (a relative path has three slashes, an absolute one four); a server has to run and "
+            "to let this user in. Nothing was begun."
+        ) from error

@@ -1,0 +1,88 @@
+"""The study of optuna: how it is made, and what comes out of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..helpers.hyperparameters import BestRun
+from .storages import StorageError, open_storage, shown
+
+
+def make_study(directions: list[str], given: dict[str, Any]) -> Any:
+    """As `optuna.create_study`, with the storage opened by `open_storage`.
+
+    Args:
+        directions: one for each objective.
+        given: its other keywords.
+
+    Raises:
+        StorageError: the storage cannot be reached.
+        ValueError: the study in it has other directions.
+        optuna.exceptions.DuplicatedStudyError: it is there already; says what to pass.
+    """
+    import optuna
+
+    keywords = dict(given)
+    for name, kind in (("sampler", optuna.samplers.BaseSampler), ("pruner", optuna.pruners.BasePruner)):
+        _require(name, keywords.get(name), kind)
+    address = keywords.get("storage")
+    keywords["storage"] = open_storage(address)
+    where = shown(str(address)) if isinstance(address, str) else "the storage"
+    wanted = {"directions": directions} if len(directions) > 1 else {"direction": directions[0]}
+    try:
+        study = optuna.create_study(**wanted, **keywords)
+    except optuna.exceptions.DuplicatedStudyError as error:
+        name = keywords.get("study_name")
+        raise optuna.exceptions.DuplicatedStudyError(
+            f"There is a study {name!r} in {where} already. To go on with it, pass load_if_exists=True; for a new one, "
+            "another study_name."
+        ) from error
+    except optuna.exceptions.StorageInternalError as error:
+        raise StorageError(f"storage={where}: {error}") from error
+    present = [one.name.lower() for one in study.directions]
+    if present != directions:
+        raise ValueError(
+            f"The study {study.study_name!r} in {where} has direction={present}, and direction={directions} is asked "
+            "for. Pass the same, or another study_name."
+        )
+    return study
+
+
+def _require(name: str, value: Any, kind: type) -> None:
+    if value is not None and not isinstance(value, kind):
+        hint = f" Did you mean {value.__name__}(...)?" if isinstance(value, type) else ""
+        raise TypeError(
+            f"{name}={value!r:.60} must be an object of optuna.{name}s (a {kind.__name__[4:].lower()}).{hint}"
+        )
+
+
+def best_runs(study: Any) -> BestRun | list[BestRun]:
+    """What `hyperparameter_search` returns: the best run, or all that none beats, where there are several objectives.
+
+    Raises:
+        ValueError: no trial was completed; says what became of them.
+    """
+    from optuna.trial import TrialState
+
+    trials = study.get_trials(deepcopy=False)
+    if not any(trial.state == TrialState.COMPLETE for trial in trials):
+        raise ValueError(_none_completed(trials))
+    if len(study.directions) > 1:
+        return [BestRun(str(best.number), list(best.values), dict(best.params)) for best in study.best_trials]
+    best = study.best_trial
+    return BestRun(str(best.number), best.value, dict(best.params))
+
+
+def _none_completed(trials: list[Any]) -> str:
+    from optuna.trial import TrialState
+
+    count = {state: sum(trial.state == state for trial in trials) for state in TrialState}
+    said = [f"{number} {state.name.lower()}" for state, number in count.items() if number]
+    if not trials:
+        return "No trial was completed, for none was begun: timeout was up before."
+    why = ""
+    if count[TrialState.FAIL]:
+        why = " A trial fails for a value that is NaN, or for an exception in `catch`: see the log."
+    elif count[TrialState.PRUNED]:
+        why = " Let the pruner prune less, e.g. with n_warmup_steps or n_startup_trials."
+    return f"No trial was completed, so there is no best one: {', '.join(said)}.{why}"

@@ -1,0 +1,138 @@
+"""The values of a trial, as the training arguments hold them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import typing
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, get_args
+
+from ...lightning_modules.names import did_you_mean
+from ..arguments.coercion import ENUM_FIELDS, coerce
+from ..arguments.training_arguments import TrainingArguments
+
+logger = logging.getLogger(__name__)
+
+_IN_OTHER_FORMS = {"debug", "fsdp", "fsdp_config", "accelerator_config", "parallelism_config", "report_to"}
+"""Arguments that may be written in ways that only their construction understands."""
+_TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
+
+
+def apply(args: Any, values: Any) -> list[str]:
+    """Set the values of a trial, each cast to what its field is declared to hold.
+
+    A name that the arguments do not have is passed over with a warning: `model_init` may have asked for it.
+
+    Args:
+        args: the training arguments, changed in place; left as they are where something cannot be.
+        values: by name.
+
+    Returns:
+        The names that were set.
+
+    Raises:
+        TypeError: `values` is no mapping.
+        ValueError: a name is nested, or a value cannot be cast.
+    """
+    if not isinstance(values, Mapping):
+        raise TypeError(
+            f"hp_space returned {type(values).__name__} ({values!r:.80}). It has to return a dict of values by the "
+            "name of the training argument, e.g. {'learning_rate': trial.suggest_float('learning_rate', 1e-6, 1e-3)}."
+        )
+    declared, cast_values = declared_types(args), {}
+    for name, value in values.items():
+        if _is_known(args, name):
+            cast_values[name] = cast(name, value, declared.get(name), getattr(args, name, None))
+    for name, value in cast_values.items():
+        setattr(args, name, value)
+    if _IN_OTHER_FORMS & set(cast_values) and isinstance(args, TrainingArguments):
+        coerce(args, args._VALID_DICT_FIELDS)
+    return list(cast_values)
+
+
+def cast(name: str, value: Any, declared: Any, present: Any) -> Any:
+    """The value as a field holds it: text that says a truth value is one, and so on.
+
+    Args:
+        name: the field.
+        value: what a trial has for it.
+        declared: its type, None where it is not known.
+        present: what it holds now, whose type counts where none is declared.
+
+    Raises:
+        ValueError: it cannot be cast.
+    """
+    value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
+    if value is None:
+        return None
+    try:
+        if name in ENUM_FIELDS:
+            return ENUM_FIELDS[name](value)
+        if isinstance(present, Enum):
+            return type(present)(value)
+        kinds = set(get_args(declared)) or {declared if isinstance(declared, type) else type(present)}
+        kinds = {typing.get_origin(kind) or kind for kind in kinds} - {type(None)}
+        return _cast(value, {kind for kind in kinds if isinstance(kind, type)})
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"The search has {name}={value!r}, which the training argument cannot hold: {error}") from None
+
+
+def _cast(value: Any, kinds: set[type]) -> Any:
+    if dict in kinds and isinstance(value, str) and value.startswith("{"):
+        return json.loads(value)
+    numbers = kinds & {bool, int, float}
+    if not numbers or (type(value) in kinds and type(value) is not str) or (str in kinds and isinstance(value, str)):
+        return value
+    if numbers == {bool}:
+        return _truth(value)
+    if isinstance(value, (str, bool, int, float)):
+        return float(value) if float in numbers else _whole(value)
+    return value
+
+
+def _truth(value: Any) -> bool:
+    word = str(value).lower()
+    if word in _TRUE | _FALSE:
+        return word in _TRUE
+    if isinstance(value, (int, float)) and value in (0, 1):
+        return bool(value)
+    raise ValueError("it takes True or False.")
+
+
+def _whole(value: Any) -> int:
+    """Ray draws seeds and the like as fractions, and the reference cuts them off."""
+    return int(float(value)) if isinstance(value, str) else int(value)
+
+
+def _is_known(args: Any, name: Any) -> bool:
+    if not isinstance(name, str):
+        raise ValueError(f"hp_space has the name {name!r}. Names are text.")
+    if hasattr(args, name):
+        return True
+    outer, dot, inner = name.partition(".")
+    if dot:
+        raise ValueError(
+            f"hp_space has the nested name {name!r}. Training arguments are not reached inside: return the whole of "
+            f"it, e.g. {{{outer!r}: {{{inner!r}: trial.suggest_float({name!r}, ...)}}}}."
+        )
+    near = did_you_mean(name, [item.name for item in fields(args)] if is_dataclass(args) else vars(args))
+    logger.warning(
+        "The search has a value for %r, but there is no such training argument.%s It is not set; model_init can read "
+        "it in trial.params.",
+        name,
+        near,
+    )
+    return False
+
+
+def declared_types(args: Any) -> dict[str, Any]:
+    """The types of the fields of training arguments, by name."""
+    if not is_dataclass(args):
+        return {}
+    try:
+        return typing.get_type_hints(type(args))
+    except Exception:  # names that only type checkers see
+        return {item.name: item.type for item in fields(args)}

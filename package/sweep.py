@@ -1,0 +1,176 @@
+"""`python -m lightrainer sweep script.py --space space.yaml`: a Trainer script, unchanged, as a sweep of optuna."""
+
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_DESCRIPTION = """\
+Run a script with a Trainer many times, each time with other values, to find the best. The script is not changed:
+TrainingArguments take the values up by themselves, whatever the script passes; parameters that are no training
+arguments are added to its command line, as --name value. Each run has the folder run-<number> in its output_dir.
+Stop it at any time, and start it again with the same command: it goes on where it was.
+"""
+_EPILOG = """\
+What is not an option of the sweep, and all that follows --, is passed on to the script.
+Example: lightrainer sweep train.py --space space.yaml --n-trials 50 --workers 2 --pruner median -- --epochs 3
+"""
+
+
+def sweep(flags: Sequence[str]) -> int:
+    """Run the command line of a sweep; there is no such command in the reference.
+
+    Args:
+        flags: The words after `sweep`.
+
+    Returns:
+        0 if a trial was completed, 1 if none was, 130 after an interrupt.
+
+    Raises:
+        SystemExit: With status 2 and the reason on stderr where something cannot be; nothing is begun then.
+    """
+    parser = _parser()
+    flags = list(flags)
+    cut = flags.index("--") if "--" in flags else len(flags)
+    options, passed_on = parser.parse_known_args(flags[:cut])
+    passed_on += flags[cut + 1 :]
+    try:
+        plan = _plan(options, passed_on)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        parser.error(str(error))
+    return _run(plan)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lightrainer sweep",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("script", help="the script, a Python file")
+    add("--space", required=True, metavar="FILE", help="YAML or JSON: the values to try, for each parameter")
+    add(
+        "--n-trials", type=int, default=20, metavar="N", help="trials of the study, earlier ones included (%(default)s)"
+    )
+    add("--workers", type=int, default=1, metavar="N", help="how many run at the same time (%(default)s)")
+    add("--storage", metavar="ADDRESS", help="sqlite:///..., postgresql://..., mysql://..., or a journal file; "
+        "by default study.db in the folder of the sweep")  # fmt: skip
+    add("--study-name", metavar="NAME", help="by default the name of the script")
+    add("--folder", metavar="FOLDER", help="for logs and report; by default sweeps/<name of the study>")
+    add("--metric", action="append", metavar="NAME", help="what is optimized (eval_loss); again for another objective")
+    add("--direction", action="append", metavar="WORD", help="minimize or maximize, one for each metric (minimize)")
+    add("--value", choices=("last", "best"), default="last", help="which evaluation of a trial counts (%(default)s)")
+    add("--pruner", default="none", metavar="NAME", help="none, median, halving, hyperband, percentile, ...; with "
+        "settings: median:n_startup_trials=3 (%(default)s)")  # fmt: skip
+    add("--sampler", default="tpe", metavar="NAME", help="tpe, random, cmaes, gp, qmc, nsgaii (%(default)s)")
+    add("--seed", type=int, metavar="N", help="of the sampler")
+    add("--timeout", type=float, metavar="SECONDS", help="begin no trial after that")
+    add("--max-retry", type=int, default=3, metavar="N", help="how often a trial is begun again whose process was "
+        "killed (%(default)s)")  # fmt: skip
+    add("--heartbeat", type=float, default=60, metavar="SECONDS", help="how often a worker says that it is alive, in a "
+        "database; silent for twice as long, it is taken for killed (%(default)s)")  # fmt: skip
+    add("--launcher", default="", metavar="COMMAND", help="what starts the script, such as 'torchrun "
+        "--nproc_per_node=2'; by default Python")  # fmt: skip
+    add("--remove-pruned", action="store_true", help="remove the folders of pruned trials")
+    return parser
+
+
+def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
+    """Check everything, before anything is written."""
+    from .facade.search.choices import make_pruner, make_sampler
+    from .facade.search.options import read_options
+    from .facade.search.space import read_space
+    from .sweeping import SweepPlan
+
+    if not os.path.isfile(options.script):
+        raise FileNotFoundError(f"{options.script}: there is no such script.")
+    for name, least in (("workers", 1), ("max_retry", 0)):
+        if getattr(options, name) < least:
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(options, name)} must be at least {least}.")
+    metrics = options.metric or ["eval_loss"]
+    directions = options.direction or ["minimize"] * len(metrics)
+    if len(directions) != len(metrics):
+        raise ValueError(f"There are {len(metrics)} --metric and {len(directions)} --direction: give one for each.")
+    space = read_space(options.space)
+    _say_what_is_an_option([dimension.name for dimension in space])
+    read_options(options.n_trials, directions, {})
+    if len(metrics) > 1 and options.pruner != "none":
+        raise ValueError("--pruner needs a single --metric: optuna prunes nothing where there are several objectives.")
+    make_pruner(options.pruner)
+    make_sampler(options.sampler, options.seed)
+    name = options.study_name or Path(options.script).stem
+    folder = Path(options.folder or os.path.join("sweeps", name)).absolute()
+    return SweepPlan(
+        command=[*(shlex.split(options.launcher) or [sys.executable]), options.script, *passed_on],
+        space=space,
+        n_trials=options.n_trials,
+        workers=options.workers,
+        storage=options.storage,
+        name=name,
+        folder=folder,
+        metrics=metrics,
+        directions=directions,
+        value=options.value,
+        pruner=options.pruner,
+        sampler=options.sampler,
+        seed=options.seed,
+        timeout=options.timeout,
+        max_retry=options.max_retry,
+        heartbeat=options.heartbeat,
+        remove_pruned=options.remove_pruned,
+    )
+
+
+def _say_what_is_an_option(names: list[str]) -> None:
+    """A name that is misspelt would otherwise be found out by the script, if at all."""
+    from dataclasses import fields
+
+    from .facade import Seq2SeqTrainingArguments
+    from .lightning_modules.names import did_you_mean
+
+    known = [item.name for item in fields(Seq2SeqTrainingArguments)]
+    for name in names:
+        outer, dot, inner = name.partition(".")
+        if dot and outer in known:
+            raise ValueError(
+                f"The space has the nested name {name!r}. Training arguments are not reached inside: give {outer!r} as "
+                f"a choice of texts, e.g. {outer}: ['{{\"{inner}\": 1}}', '{{\"{inner}\": 2}}']."
+            )
+        if name not in known:
+            print(
+                f"{name} is no training argument.{did_you_mean(name, known)} The script gets it as --{name}.",
+                file=sys.stderr,
+            )
+
+
+def _run(plan: Any) -> int:
+    from .facade.search.storages import StorageError
+    from .sweeping import Sweep, SweepError
+
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return Sweep(plan).run()
+    except (SweepError, StorageError, ImportError, ValueError) as error:
+        print(f"lightrainer sweep: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,183 @@
+"""One trial of a sweep: the script in a process of its own, and what came of it."""
+
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .sweeping import SweepPlan
+
+_PATIENCE = 60.0
+"""Seconds that a process has to write its checkpoint when the sweep is stopped."""
+
+
+class ScriptFailed(Exception):  # noqa: N818
+    """A trial whose script did not give a value."""
+
+
+class Killed(ScriptFailed):
+    """A trial whose process was killed; it is queued again."""
+
+
+class Stopped(BaseException):
+    """The sweep ends, and its trials with it."""
+
+
+class ScriptRun:
+    """Runs the script for one trial.
+
+    Args:
+        plan: of the sweep.
+        storage: the address of the study's storage.
+        study: its study.
+        trial: the trial.
+        stopping: set when the sweep ends.
+    """
+
+    def __init__(self, plan: SweepPlan, storage: str, study: Any, trial: Any, stopping: threading.Event) -> None:
+        from .facade.search import retries
+
+        self.plan, self.storage, self.study, self.trial, self.stopping = plan, storage, study, trial, stopping
+        self.process: subprocess.Popen[bytes] | None = None
+        retries.take_on(study, trial)
+        self.origin = retries.origin_of(study, trial)
+        self.name = f"run-{self.origin}"
+        self.log, self.result = plan.folder / f"{self.name}.log", plan.folder / f"{self.name}.json"
+        if not self._is_retry:
+            self.result.unlink(missing_ok=True)
+
+    @property
+    def _is_retry(self) -> bool:
+        return self.origin != self.trial.number
+
+    def run(self) -> Any:
+        """The value of the trial.
+
+        Raises:
+            TrialPruned: it was pruned.
+            ScriptFailed: the script failed, or its process was killed.
+            Stopped: the sweep ends; the trial is queued again.
+        """
+        values = {dimension.name: dimension.suggest(self.trial) for dimension in self.plan.space}
+        return self._judged(self._start(values))
+
+    def end(self) -> None:
+        """Let the process write its checkpoint, if it writes any, and end."""
+        process = self.process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            last_resort = threading.Timer(_PATIENCE, process.kill)
+            last_resort.daemon = True
+            last_resort.start()
+
+    def _start(self, values: dict[str, Any]) -> int:
+        """Run the script to its end; the exit code."""
+        from .facade.search.child import VARIABLE
+        from .serving import environment
+
+        known = _training_arguments()
+        about = self._about({name: value for name, value in values.items() if name in known})
+        options = [word for name, value in values.items() if name not in known for word in (f"--{name}", str(value))]
+        variables = {**os.environ, VARIABLE: about.as_json()}
+        environment.switch_on(variables)
+        with self.log.open("ab") as stream:
+            # A session of its own: Ctrl-C is for the sweep, which ends its processes in order.
+            self.process = subprocess.Popen(
+                [*self.plan.command, *options],
+                env=variables,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            if self.stopping.is_set():
+                self.end()
+            return self.process.wait()
+
+    def _about(self, values: dict[str, Any]) -> Any:
+        from .facade.search.child import ChildTrial
+
+        return ChildTrial(
+            storage=self.storage,
+            study=self.plan.name,
+            number=self.trial.number,
+            trial_id=self.trial._trial_id,
+            values=values,
+            metrics=self.plan.metrics,
+            result=str(self.result),
+            run_name=self.name,
+            pruner=self.plan.pruner,
+            resume=self._is_retry,
+            parent=os.getpid(),
+            reported=self._what_was_reported(),
+        )
+
+    def _what_was_reported(self) -> list[int]:
+        """Let a retry know what was reported before the checkpoint that it goes on from; the steps."""
+        from .facade.search import retries
+
+        folder = self._found().get("folder")
+        if not self._is_retry or folder is None or len(self.plan.metrics) > 1:
+            return []
+        reports = retries.continuation(self.study, self.trial, Path(folder), self.origin).reports
+        for step, value in reports.items():
+            self.trial.report(value, step)
+        return list(reports)
+
+    def _judged(self, code: int) -> Any:
+        import optuna
+
+        from .facade.search import retries
+
+        found = self._found()
+        if self.stopping.is_set() and code != 0:
+            retries.give_up(self.study, self.trial.number, self.plan.max_retry)
+            raise Stopped
+        if code < 0 or code in (128 + signal.SIGKILL, 128 + signal.SIGTERM):
+            retries.queue_again(self.study, self.trial.number, self.plan.max_retry)
+            raise Killed(f"its process was killed (exit code {code})")
+        if found["pruned"] is not None:
+            if self.plan.remove_pruned and found.get("folder"):
+                shutil.rmtree(found["folder"], ignore_errors=True)
+            raise optuna.TrialPruned(f"Pruned at step {found['pruned']}.")
+        if code != 0:
+            raise ScriptFailed(f"exit code {code}")
+        if not found["values"]:
+            raise ScriptFailed(self._why_no_value(found["seen"]))
+        return self._value([values for _, values in found["values"]])
+
+    def _why_no_value(self, seen: list[str]) -> str:
+        from .lightning_modules.names import did_you_mean
+
+        if not seen:
+            return "it ended without an evaluation: set eval_strategy, or call trainer.evaluate()"
+        missing = [name for name in self.plan.metrics if name not in seen and f"eval_{name}" not in seen]
+        what = f"no {missing[0]!r}.{did_you_mean(missing[0], seen)}" if missing else "never all of the metrics at once."
+        return f"its evaluations have {what} They have: {', '.join(seen)}. Choose with --metric"
+
+    def _value(self, values: list[list[float]]) -> Any:
+        if self.plan.value == "last" or len(self.plan.metrics) > 1:
+            chosen = values[-1]
+        else:
+            chosen = (max if self.plan.directions[0] == "maximize" else min)(values)
+        return chosen if len(chosen) > 1 else chosen[0]
+
+    def _found(self) -> dict[str, Any]:
+        """What the script's evaluations said."""
+        empty: dict[str, Any] = {"values": [], "seen": [], "pruned": None}
+        return json.loads(self.result.read_text()) if self.result.exists() else empty
+
+
+def _training_arguments() -> set[str]:
+    from .facade import Seq2SeqTrainingArguments
+
+    return {item.name for item in fields(Seq2SeqTrainingArguments)}

@@ -1,0 +1,211 @@
+"""A sweep: workers that take trials from one study, and run the script for each in a process of its own."""
+
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .sweep_progress import Progress
+from .sweep_script import Killed, ScriptFailed, ScriptRun, Stopped
+
+_COMPLETE_BEFORE = 3
+"""Failures without one completed trial after which a sweep gives up: then it is the script, not the values."""
+_TAIL = 2000
+
+
+class SweepError(RuntimeError):
+    """The sweep cannot go on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepPlan:
+    """What to do; the fields are the options of the command line."""
+
+    command: list[str]
+    """What starts the script, and its own arguments."""
+    space: list[Any]
+    n_trials: int
+    """How many the study is to have, finished ones of earlier starts included."""
+    workers: int
+    storage: str | None
+    """By default a file of SQLite in the folder."""
+    name: str
+    folder: Path
+    metrics: list[str]
+    directions: list[str]
+    value: str
+    """`last` or `best`: which evaluation of a trial counts."""
+    pruner: str
+    sampler: str
+    seed: int | None
+    timeout: float | None
+    max_retry: int
+    heartbeat: float
+    remove_pruned: bool
+
+
+class Sweep:
+    """Runs a plan; there is no such thing in the reference.
+
+    Args:
+        plan: what to do, checked.
+    """
+
+    def __init__(self, plan: SweepPlan) -> None:
+        self.plan = plan
+        self.running: list[ScriptRun] = []
+        self.stopping = threading.Event()
+        self.lock = threading.Lock()
+        self.failures = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> int:
+        """Run until there are enough trials, and write the report.
+
+        Returns:
+            0 if a trial was completed, else 1.
+
+        Raises:
+            SweepError: the script fails whatever the values.
+            StorageError: the storage cannot be reached.
+            KeyboardInterrupt: the sweep was interrupted; what ran is queued again.
+        """
+        import optuna
+
+        from .facade.search import retries
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # what fails is said here, in fewer words
+        if self.plan.storage is None:
+            self.plan.folder.mkdir(parents=True, exist_ok=True)
+        self.study = self._open(0)
+        self.plan.folder.mkdir(parents=True, exist_ok=True)
+        for number in retries.give_up_dead(self.study, self.plan.max_retry):
+            print(f"Trial {number} was not finished, and is begun again.", file=sys.stderr)
+        self.deadline = math.inf if self.plan.timeout is None else time.monotonic() + self.plan.timeout
+        with Progress(self.study, self.plan.name, self.plan.n_trials) as self.progress:
+            self._work_in_threads()
+        if self.error is not None:
+            raise self.error
+        return self._conclude()
+
+    @property
+    def storage(self) -> str:
+        """The address of the storage."""
+        return self.plan.storage or f"sqlite:///{self.plan.folder / 'study.db'}"
+
+    def _open(self, index: int) -> Any:
+        """The study, with a connection and a sampler of its own for each worker."""
+        from .facade.search.choices import make_pruner, make_sampler
+        from .facade.search.storages import open_storage
+        from .facade.search.studies import make_study
+
+        plan = self.plan
+        storage = open_storage(self.storage, heartbeat=plan.heartbeat, max_retry=plan.max_retry)
+        given = {"storage": storage, "study_name": plan.name, "load_if_exists": True}
+        study = make_study(plan.directions, {**given, "pruner": make_pruner(plan.pruner)})
+        # Whoever goes on with a study should not draw once more what it has drawn already.
+        more = 1000 * index + len(study.get_trials(deepcopy=False))
+        study.sampler = make_sampler(plan.sampler, None if plan.seed is None else plan.seed + more)
+        return study
+
+    def _work_in_threads(self) -> None:
+        threads = [threading.Thread(target=self._work, args=(index,)) for index in range(self.plan.workers)]
+        for thread in threads:
+            thread.start()
+        try:
+            while any(thread.is_alive() for thread in threads):
+                threads[0].join(0.1) if threads[0].is_alive() else time.sleep(0.1)
+                self.progress.show()
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        finally:
+            for thread in threads:
+                thread.join()
+
+    def stop(self) -> None:
+        """End all processes: they write a checkpoint, if they write any, and their trials are queued again."""
+        self.stopping.set()
+        for script in list(self.running):
+            script.end()
+
+    def _work(self, index: int) -> None:
+        try:
+            study = self._open(index) if index else self.study  # neither sampler nor connection is for two threads
+            while not self.stopping.is_set() and time.monotonic() < self.deadline and self._claim(study):
+                study.optimize(lambda trial: self._trial(study, trial), n_trials=1, catch=(ScriptFailed,))
+        except BaseException as error:
+            if not isinstance(error, Stopped):
+                self.error = self.error or error
+            self.stop()
+
+    def _claim(self, study: Any) -> bool:
+        """Whether one more trial is wanted. Two workers on different machines may both say so of the last one."""
+        with self.lock:
+            if self._count(study) + self.claimed >= self.plan.n_trials:
+                return False
+            self.claimed += 1
+            return True
+
+    claimed = 0
+    """Trials that a worker is about to begin, and that the study does not show yet."""
+
+    def _count(self, study: Any) -> int:
+        """Trials that count: all but those that wait, and those of which there is a retry."""
+        trials = study.get_trials(deepcopy=False)
+        retried = {number for trial in trials for number in trial.system_attrs.get("retry_history", [])}
+        return sum(trial.state.name != "WAITING" and trial.number not in retried for trial in trials)
+
+    def _trial(self, study: Any, trial: Any) -> Any:
+        with self.lock:
+            self.claimed -= 1
+        script = ScriptRun(self.plan, self.storage, study, trial, self.stopping)
+        self.running.append(script)
+        try:
+            return script.run()
+        except ScriptFailed as error:
+            trial.set_user_attr("lightrainer:failure", str(error))
+            print(f"\n{script.name} failed: {error}. Its log: {script.log}", file=sys.stderr)
+            if not isinstance(error, Killed):
+                self._give_up_if_all_fail(study, script, error)
+            raise
+        finally:
+            self.running.remove(script)
+
+    def _give_up_if_all_fail(self, study: Any, script: ScriptRun, error: ScriptFailed) -> None:
+        with self.lock:
+            self.failures += 1
+            done = any(one.state.name in ("COMPLETE", "PRUNED") for one in study.get_trials(deepcopy=False))
+            if not done and self.failures >= min(_COMPLETE_BEFORE, self.plan.n_trials):
+                raise SweepError(
+                    f"{self.failures} trials failed, and none was completed. The last: {error}. Its log, {script.log}, "
+                    f"ends so:\n{_tail(script.log)}"
+                )
+
+    def _conclude(self) -> int:
+        from .facade.search.report import write_report
+        from .facade.search.studies import best_runs
+
+        page = write_report(self.study, self.plan.folder)
+        try:
+            best = best_runs(self.study)
+        except ValueError as error:
+            print(f"{error} The logs are in {self.plan.folder}.", file=sys.stderr)
+            return 1
+        for run in best if isinstance(best, list) else [best]:
+            print(f"best: run-{run.run_id}, {', '.join(self.plan.metrics)} = {run.objective}")
+            for name, value in run.hyperparameters.items():
+                print(f"  {name} = {value}")
+        print(f"report: {page}")
+        return 0
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-_TAIL:].strip()

@@ -1,0 +1,82 @@
+"""Searches in two processes: all stop together, for whatever reason; one that waits for the other is caught."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+SCRIPT = Path(__file__).with_name("search_script.py")
+SECONDS = 180  # a run takes about twenty
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("search")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
+    command += ["--rdzv-endpoint=localhost:0", str(SCRIPT), str(folder)]
+    log = folder / "log.txt"
+    with log.open("w") as stream:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        process = subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT)
+        try:
+            code = process.wait(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.kill()
+            pytest.fail(f"two ranks were not done after {SECONDS} s\n{log.read_text()[-4000:]}")
+    assert code == 0, log.read_text()[-6000:]
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def test_half_of_the_trials_are_pruned_and_both_processes_stop_at_the_same_steps(run):
+    first, second = (rank["halves"] for rank in run)
+    assert first["states"] == ["COMPLETE", "PRUNED"] * 3
+    assert first["steps"] == second["steps"]
+    for number, reports in enumerate(first["reports"]):
+        assert list(reports) == (["1", "2"] if number % 2 else ["1", "2", "3"])
+    # A trial is worth what its last report said.
+    assert [one["3"] for one in first["reports"][::2]] == first["values"][::2]
+    assert first["folders"] == ["run-0", "run-2", "run-4"]  # those of pruned trials are removed
+
+
+def test_every_process_gets_the_best_run_and_holds_the_best_model(run):
+    first, second = (rank["halves"] for rank in run)
+    assert first["best"] == second["best"]
+    assert first["best"][1] == min(first["values"][::2])
+    assert set(first["best"][2]) == {"width", "learning_rate"}  # the width was drawn in model_init
+    assert first["weights"] == second["weights"]
+    assert first["evaluated"] == second["evaluated"]
+
+
+def test_all_stop_when_the_time_is_up(run):
+    assert run[0]["stopped"]["late"] == run[1]["stopped"]["late"]
+    assert run[0]["stopped"]["late"][0] == "0"
+
+
+def test_a_failure_in_one_process_is_one_of_the_trial(run):
+    """If it is in `catch` the search goes on, in both; else it ends in both, and each says why."""
+    first, second = (rank["stopped"] for rank in run)
+    assert first["states"] == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert first["caught"] == second["caught"]
+    assert first["error"] == (
+        "OtherProcessError: The trial failed in another process: ArithmeticError: one process only"
+    )
+    assert second["error"] == "ArithmeticError: one process only"
+
+
+def test_a_storage_that_cannot_be_reached_is_said_in_both(run):
+    first, second = (rank["stopped"]["unreachable"] for rank in run)
+    assert first.startswith("StorageError: storage='sqlite:////nowhere/at/all.db' cannot be reached")
+    assert second.startswith("OtherProcessError: In process 0: StorageError: ")
+
+
+def test_the_function_by_itself_shares_a_study(run):
+    assert run[0]["by_hand"] == run[1]["by_hand"]
+    value, parameters = run[0]["by_hand"]
+    assert value == 3 * parameters["n"] > 0

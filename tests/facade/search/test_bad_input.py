@@ -1,0 +1,176 @@
+"""What cannot be is said clearly, before anything is written."""
+
+import importlib.util
+import math
+
+import optuna
+import pytest
+from small_searches import random_sampler, searcher, space
+from tiny import files, tiny, trainer
+
+from lightrainer.facade.search.backends import MissingBackendError
+from lightrainer.facade.search.storages import StorageError, shown
+
+
+def refused(made, error, match, *args, folder=None, **options):
+    with pytest.raises(error, match=match):
+        made.hyperparameter_search(*args, **{"n_trials": 2, **options})
+    assert made.hp_search_backend is None
+    assert made.study is None
+    assert folder is None or files(folder) == []
+
+
+def test_there_is_no_model_init(tmp_path):
+    refused(trainer(tmp_path), RuntimeError, r"pass model_init=\.\.\.", space, folder=tmp_path)
+
+
+def test_optimizers_do_not_go_with_a_search(tmp_path):
+    import torch
+
+    model = tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(RuntimeError, match="optimizers cannot be passed together with model_init"):
+        searcher(tmp_path, optimizers=(optimizer, None))
+    made = searcher(tmp_path)
+    made.optimizer = optimizer
+    refused(made, RuntimeError, "Override create_optimizer_and_scheduler", space, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("backend", "error", "match"),
+    [
+        ("optna", ValueError, "backend='optna' is not known. Did you mean 'optuna'"),
+        ("wandb", NotImplementedError, "is led by its server"),
+        ("sigopt", NotImplementedError, "shut down"),
+    ],
+)
+def test_backends(tmp_path, backend, error, match):
+    refused(searcher(tmp_path), error, match, space, backend=backend, folder=tmp_path)
+
+
+def test_a_backend_that_is_not_installed(tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "ray" else found(name, *rest))
+    refused(searcher(tmp_path), MissingBackendError, r"pip install 'ray\[tune\]'", space, backend="ray")
+
+
+def test_there_is_nothing_to_evaluate_on(tmp_path):
+    made = searcher(tmp_path, eval_dataset=None, eval_strategy="no", eval_steps=None)
+    refused(made, ValueError, "judges trials by an evaluation", space, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"n_trials": 0}, ValueError, "n_trials=0 must be a whole number of at least 1"),
+        ({"n_trials": None}, ValueError, "would never end"),
+        ({"direction": "minimise"}, ValueError, "direction='minimise' is not known. Did you mean 'minimize'"),
+        ({"direction": []}, ValueError, "direction is an empty list"),
+        ({"directions": ["minimize"]}, ValueError, "pass direction="),
+        ({"final_model": "bets"}, ValueError, "Did you mean 'best'"),
+        ({"remove_pruned": "yes"}, ValueError, "remove_pruned='yes' must be True or False"),
+        ({"time_out": 3}, TypeError, "time_out=3. Did you mean 'timeout'"),
+        ({"catch": 3}, TypeError, "catch=3 must be an exception class"),
+        ({"n_jobs": 0}, ValueError, "n_jobs=0"),
+        ({"sampler": optuna.samplers.RandomSampler}, TypeError, r"Did you mean RandomSampler\(\.\.\.\)"),
+        ({"pruner": "median"}, TypeError, "must be an object of optuna.pruners"),
+        ({"storage": "study"}, ValueError, "is no address of a storage"),
+        ({"compute_objective": 3}, TypeError, "compute_objective must be a function"),
+    ],
+)
+def test_options(tmp_path, options, error, match):
+    refused(searcher(tmp_path), error, match, space, folder=tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["sqlite:////no/such/folder/study.db", "postgresql+nothing://user:secret@localhost/x", "/no/such/folder/s.log"],
+)
+def test_a_storage_that_cannot_be_reached(tmp_path, address):
+    made = searcher(tmp_path)
+    with pytest.raises((StorageError, ImportError)) as raised:
+        made.hyperparameter_search(space, storage=address)
+    assert "storage=" in str(raised.value)
+    assert "secret" not in str(raised.value)
+    assert files(tmp_path) == []
+
+
+def test_passwords_are_not_shown():
+    assert shown("postgresql://me:secret@host/name") == "postgresql://me:***@host/name"
+    assert shown("sqlite:///a.db") == "sqlite:///a.db"
+
+
+@pytest.mark.parametrize(
+    ("objective", "error", "match"),
+    [
+        (lambda metrics: None, ValueError, "returned None. It has to return a number.*eval_loss="),
+        (lambda metrics: "low", ValueError, r"returned str \('low'\)"),
+        (lambda metrics: metrics["eval_f1"], KeyError, "uses the metric 'eval_f1'.*It has: eval_loss"),
+        ("eval_los", KeyError, "Did you mean 'eval_loss'"),
+        (lambda metrics: [1.0, 2.0], ValueError, "gives 2 values, but direction has 1"),
+    ],
+)
+def test_objectives(tmp_path, objective, error, match):
+    made = searcher(tmp_path)
+    with pytest.raises(error, match=match):
+        made.hyperparameter_search(space, objective, n_trials=3)
+    assert [trial.state.name for trial in made.study.trials] == ["FAIL"]  # at once, not after three
+    assert made.args.learning_rate == 1e-2
+    assert files(tmp_path) == []
+
+
+def test_one_number_where_there_are_two_directions(tmp_path):
+    with pytest.raises(ValueError, match="gives 1 value, but direction has 2"):
+        searcher(tmp_path).hyperparameter_search(space, n_trials=1, direction=["minimize", "maximize"])
+
+
+def test_a_value_that_is_no_number_is_a_failed_trial(tmp_path, caplog):
+    """One bad rate must not end the search; if all are bad, that is said."""
+    made = searcher(tmp_path)
+    count = iter(range(100))
+    best = made.hyperparameter_search(
+        space, lambda metrics: math.nan if next(count) < 2 else metrics["eval_loss"], n_trials=3
+    )
+    assert [trial.state.name for trial in made.study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert "Trial 0 fails: its objective is nan" in caplog.text
+    assert made.evaluate()["eval_loss"] == best.objective
+    with pytest.raises(ValueError, match=r"No trial was completed, so there is no best one: 2 fail.*NaN"):
+        made.hyperparameter_search(space, lambda metrics: math.nan, n_trials=2)
+    assert made.train().global_step == 4
+
+
+def test_no_trial_was_completed(tmp_path):
+    class Always(optuna.pruners.BasePruner):
+        def prune(self, study, trial):
+            return True
+
+    with pytest.raises(ValueError, match=r"2 pruned\. Let the pruner prune less"):
+        searcher(tmp_path).hyperparameter_search(space, n_trials=2, pruner=Always())
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "match"),
+    [
+        ([1], TypeError, "hp_space returned list"),
+        ({"lr_scheduler_kwargs.num_cycles": 1}, ValueError, "nested name 'lr_scheduler_kwargs.num_cycles'.*return the"),
+        ({"bf16": "maybe"}, ValueError, "bf16='maybe'.*True or False"),
+        ({"lr_scheduler_type": "cosin"}, ValueError, "Did you mean 'cosine'"),
+        ({"per_device_train_batch_size": "many"}, ValueError, "per_device_train_batch_size='many'"),
+        ({"per_device_train_batch_size": -1}, ValueError, "per_device_train_batch_size"),
+    ],
+)
+def test_values(tmp_path, values, error, match):
+    made = searcher(tmp_path)
+    with pytest.raises(error, match=match):
+        made.hyperparameter_search(lambda trial: values, n_trials=1)
+    assert made.args.per_device_train_batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("../up", ValueError), ("/tmp/x", ValueError), ("", TypeError), (3, TypeError)]
+)
+def test_names_of_folders(tmp_path, name, error):
+    with pytest.raises(error, match="hp_name returned"):
+        searcher(tmp_path).hyperparameter_search(
+            space, n_trials=1, hp_name=lambda trial: name, sampler=random_sampler()
+        )

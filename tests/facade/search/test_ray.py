@@ -1,0 +1,52 @@
+"""A real search of Ray on this machine; skipped where Ray is not installed (`pip install "lightrainer[ray]"`)."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_searches import searcher, space
+
+SCRIPT = Path(__file__).with_name("ray_script.py")
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ray")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_AIR_NEW_OUTPUT": "0", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(folder)], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return json.loads((folder / "seen.json").read_text())
+
+
+def test_the_best_run_is_that_of_ray(seen):
+    run_id, objective, values = seen["best"]
+    assert dict(seen["trials"])[run_id] == objective == min(value for _, value in seen["trials"])
+    assert set(values) == {"learning_rate", "seed"}
+
+
+def test_the_trainer_holds_the_best_model_and_its_arguments(seen):
+    assert seen["held"] == seen["best"][1]
+    assert seen["retrained"][0] == seen["retrained"][1]
+    assert seen["unchanged"]
+    assert {"best", *(f"run-{run_id}" for run_id, _ in seen["trials"])} <= set(seen["folders"])
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"direction": ["minimize", "maximize"]}, "Ray has one objective"),
+        ({"sampler": None}, "sampler belongs to optuna"),
+        ({"report": True}, "report is made of a study of optuna"),
+    ],
+)
+def test_what_is_of_optuna_is_refused(tmp_path, options, match):
+    with pytest.raises(ValueError, match=match):
+        searcher(tmp_path).hyperparameter_search(space, n_trials=1, backend="ray", **options)

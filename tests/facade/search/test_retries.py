@@ -1,0 +1,125 @@
+"""Searches that were stopped, and trials whose process was killed: nothing is lost, nothing is done twice."""
+
+import os
+import subprocess
+import sys
+
+import optuna
+import pytest
+from small_searches import random_sampler, searcher, space
+from tiny import At, told
+
+from lightrainer.facade.search import retries
+from lightrainer.facade.search.storages import open_storage
+
+
+def stop_at(step, how):
+    def stop(trainer, state, control):
+        if state.trial_name == "run-1":
+            how()
+
+    return At("on_step_end", stop, step=step)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def leave():
+    raise SystemExit(143)
+
+
+@pytest.mark.parametrize("how", [interrupt, leave])
+@pytest.mark.parametrize("kind", ["sqlite", "journal"])
+def test_an_interrupted_search_goes_on_in_the_middle_of_its_trial(tmp_path, how, kind):
+    address = f"sqlite:///{tmp_path / 's.db'}" if kind == "sqlite" else str(tmp_path / "s.log")
+    options = {"storage": address, "study_name": "s", "load_if_exists": True, "sampler": random_sampler()}
+    settings = {"save_strategy": "steps", "save_steps": 2, "eval_steps": 1}
+    made = told(searcher(tmp_path / "out", callbacks=[stop_at(3, how)], **settings))
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        made.hyperparameter_search(space, n_trials=3, **options)
+    states = [trial.state.name for trial in made.study.trials]
+    assert states == ["COMPLETE", "FAIL", "WAITING"]
+    assert made.args.learning_rate == 1e-2
+
+    steps = []
+    again = told(
+        searcher(
+            tmp_path / "out", callbacks=[At("on_step_end", lambda t, s, c: steps.append(s.global_step))], **settings
+        )
+    )
+    again.hyperparameter_search(space, n_trials=1, **options)
+    retried = again.study.trials[2]
+    assert steps == [3, 4]  # after the checkpoint of step 2
+    assert retried.params == again.study.trials[1].params
+    assert list(retried.intermediate_values) == [1, 2, 3, 4]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["run-0", "run-1"]
+
+    # The same value as that of a trial that was never interrupted.
+    whole = searcher(tmp_path / "whole", **settings)
+    whole.args.learning_rate = retried.params["learning_rate"]
+    whole.train()
+    assert whole.evaluate()["eval_loss"] == retried.value
+
+
+def test_the_retry_begins_anew_if_that_is_asked_for(tmp_path):
+    options = {"storage": str(tmp_path / "s.log"), "study_name": "s", "load_if_exists": True}
+    settings = {"save_strategy": "steps", "save_steps": 2}
+    made = told(searcher(tmp_path / "out", callbacks=[stop_at(3, leave)], **settings))
+    with pytest.raises(SystemExit):
+        made.hyperparameter_search(space, n_trials=3, **options)
+    steps = []
+    again = told(
+        searcher(
+            tmp_path / "out", callbacks=[At("on_step_end", lambda t, s, c: steps.append(s.global_step))], **settings
+        )
+    )
+    again.hyperparameter_search(space, n_trials=1, resume_trials=False, **options)
+    assert steps == [1, 2, 3, 4]
+
+
+KILLED = """
+import sys, optuna
+from lightrainer.facade.search import retries
+from lightrainer.facade.search.storages import open_storage
+study = optuna.create_study(study_name="s", storage=open_storage(sys.argv[1]))
+trial = study.ask()
+trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True)
+retries.take_on(study, trial)
+import os; os._exit(9)
+"""
+
+
+@pytest.mark.parametrize("name", ["s.db", "s.log"])
+def test_the_trial_of_a_process_that_is_gone_is_begun_again(tmp_path, name):
+    address = f"sqlite:///{tmp_path / name}" if name == "s.db" else str(tmp_path / name)
+    code = subprocess.run([sys.executable, "-W", "ignore", "-c", KILLED, address], env=os.environ).returncode
+    assert code == 9
+    made = searcher(tmp_path / "out")
+    made.hyperparameter_search(space, n_trials=2, study_name="s", storage=address, load_if_exists=True)
+    trials = made.study.trials
+    assert [trial.state.name for trial in trials] == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert trials[1].params == trials[0].params
+
+
+def test_a_trial_of_a_living_process_is_left_alone(tmp_path):
+    """Negative control."""
+    storage = open_storage(str(tmp_path / "s.log"))
+    study = optuna.create_study(study_name="s", storage=storage)
+    retries.take_on(study, study.ask())
+    assert retries.give_up_dead(study) == []
+    assert [trial.state.name for trial in study.trials] == ["RUNNING"]
+
+
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
+def test_a_database_has_a_heartbeat_and_retries(tmp_path):
+    storage = open_storage(f"sqlite:///{tmp_path / 's.db'}", heartbeat=7, max_retry=1)
+    assert storage.get_heartbeat_interval() == 7
+    assert storage.get_heartbeat_stale_trial_callback() is not None
+    study = optuna.create_study(storage=storage)
+    for number in (0, 1):
+        trial = study.ask()
+        assert trial.number == number
+        retries.give_up(study, number, max_retry=1)
+    # The retry was given up too, and that was enough.
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "FAIL"]

@@ -1,0 +1,323 @@
+"""`hyperparameter_search`: what it returns, what it leaves as it was, and what each trial begins with."""
+
+import copy
+import gc
+import logging
+import weakref
+
+import optuna
+import pytest
+from small_searches import Odd, random_sampler, searcher, space
+from tiny import Tiny, files, tiny
+
+from lightrainer import Trainer, TrainerCallback
+from lightrainer.facade.helpers.hyperparameters import BestRun
+
+
+def test_the_best_run_is_that_of_the_study(tmp_path):
+    made = searcher(tmp_path)
+    best = made.hyperparameter_search(space, n_trials=4, sampler=random_sampler())
+    assert isinstance(best, BestRun)
+    values = [trial.value for trial in made.study.trials]
+    assert len(values) == len(set(values)) == 4
+    assert best.objective == min(values)
+    assert best.run_id == str(values.index(min(values)))
+    assert best.hyperparameters == made.study.best_params
+    most = made.hyperparameter_search(space, n_trials=4, sampler=random_sampler(), direction="maximize")
+    assert most.objective == max(values)  # the same trials once more
+
+
+def test_the_arguments_are_what_they_were_and_the_best_model_is_there(tmp_path):
+    made = searcher(tmp_path, lr_scheduler_kwargs={"a": [1]}, lr_scheduler_type="constant")
+    args, before = made.args, copy.deepcopy(vars(made.args))
+
+    def wild(trial):
+        made.args.lr_scheduler_kwargs["a"].append(2)
+        return {
+            **space(trial),
+            "per_device_train_batch_size": 2,
+            "gradient_accumulation_steps": 2,
+            "seed": trial.number,
+        }
+
+    best = made.hyperparameter_search(wild, n_trials=3, sampler=random_sampler())
+    assert made.args is args
+    assert vars(made.args) == before
+    assert made._train_batch_size == 4
+    assert made.accelerator.gradient_accumulation_steps == 1
+    assert made.evaluate()["eval_loss"] == best.objective
+    assert made.hp_search_backend is None
+    assert made.train().global_step == 4
+    assert not made.state.is_hyper_param_search
+
+
+@pytest.mark.parametrize("final_model", ["best", "retrain", "last"])
+def test_the_trainer_holds_the_model_that_was_asked_for(tmp_path, final_model):
+    made = searcher(tmp_path)
+    best = made.hyperparameter_search(
+        space, n_trials=3, sampler=random_sampler(2), direction="maximize", final_model=final_model
+    )
+    values = [trial.value for trial in made.study.trials]
+    assert best.objective != values[-1]  # the best is not the last
+    assert made.evaluate()["eval_loss"] == (values[-1] if final_model == "last" else best.objective)
+
+
+def test_a_trial_runs_with_its_own_seed_so_that_it_can_be_made_again(tmp_path):
+    made = searcher(tmp_path, model_init=lambda: Tiny())
+    seeds = [5, 9, 5]
+    found = []
+
+    def seeded(trial):
+        return {"learning_rate": 1e-2, "seed": seeds[trial.number]}
+
+    made.hyperparameter_search(seeded, n_trials=3, callbacks=[lambda study, trial: found.append(trial.value)])
+    assert found[0] == found[2] != found[1]
+    made.args.seed, made.args.learning_rate = 9, 1e-2
+    made.train()
+    assert made.evaluate()["eval_loss"] == found[1]
+
+
+def test_the_model_may_be_made_of_the_trial(tmp_path):
+    widths = []
+
+    class Wide(Tiny):
+        def __init__(self, width):
+            super().__init__()
+            widths.append(width)
+
+    made = searcher(
+        tmp_path, model_init=lambda trial: Wide(0 if trial is None else trial.suggest_int("width", 1, 1000))
+    )
+    best = made.hyperparameter_search(space, n_trials=2, sampler=random_sampler())
+    assert list(best.hyperparameters) == ["width", "learning_rate"]  # the model is made first, as in the reference
+    assert widths == [0, *(trial.params["width"] for trial in made.study.trials)]
+
+
+def test_values_are_reported_under_the_step_and_pruned_trials_are_pruned(tmp_path):
+    ends = []
+
+    class Ends(TrainerCallback):
+        def on_train_end(self, args, state, control, **kwargs):
+            ends.append((state.trial_name, state.global_step))
+
+    made = searcher(tmp_path, save_strategy="steps", save_steps=1, callbacks=[Ends()])
+    made.hyperparameter_search(space, n_trials=4, sampler=random_sampler(), pruner=Odd())
+    trials = made.study.trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE", "PRUNED"] * 2
+    assert [list(trial.intermediate_values) for trial in trials] == [[2, 4], [2]] * 2
+    assert trials[0].value == trials[0].intermediate_values[4]
+    # Trackers hear of the end of a pruned trial too, and under which name it ran.
+    assert ends == [("run-0", 4), ("run-1", 2), ("run-2", 4), ("run-3", 2)]
+    assert {path.name for path in (tmp_path / "run-1").iterdir()} == {"checkpoint-1"}
+
+
+def test_folders_of_pruned_trials_are_removed_if_that_is_asked_for(tmp_path):
+    made = searcher(tmp_path, save_strategy="steps", save_steps=1)
+    made.hyperparameter_search(space, n_trials=2, pruner=Odd(), remove_pruned=True, hp_name=lambda t: f"try{t.number}")
+    assert [path.name for path in tmp_path.iterdir()] == ["try0"]
+
+
+def test_a_number_is_reported_once_for_a_step(tmp_path):
+    """Two evaluations at one step: optuna would warn, and keep the first."""
+
+    class Twice(TrainerCallback):
+        def on_epoch_end(self, args, state, control, **kwargs):
+            control.should_evaluate = True
+
+    made = searcher(tmp_path, callbacks=[Twice()])
+    made.hyperparameter_search(space, n_trials=1)
+    assert list(made.study.trials[0].intermediate_values) == [2, 4]
+
+
+def test_without_an_evaluation_there_is_one_at_the_end(tmp_path):
+    made = searcher(tmp_path, eval_strategy="no", eval_steps=None)
+    best = made.hyperparameter_search(space, n_trials=2, sampler=random_sampler())
+    assert made.evaluate()["eval_loss"] == best.objective
+    assert made.study.trials[0].intermediate_values == {}
+
+
+def test_several_objectives(tmp_path, caplog):
+    made = searcher(tmp_path)
+    objective = lambda metrics: [metrics["eval_loss"], -metrics["eval_loss"]]  # noqa: E731
+    best = made.hyperparameter_search(
+        space, objective, n_trials=3, direction=["minimize", "minimize"], pruner=Odd(), sampler=random_sampler()
+    )
+    assert len(best) == 3  # none beats another
+    assert all(run.objective == [-run.objective[1], run.objective[1]] for run in best)
+    assert [trial.state.name for trial in made.study.trials] == ["COMPLETE"] * 3  # nothing is pruned
+    assert "There are 3 best runs" in caplog.text
+
+
+def test_an_objective_may_be_the_name_of_a_metric(tmp_path):
+    made = searcher(tmp_path, compute_metrics=lambda prediction: {"half": 0.5, "loss2": 1.0})
+    assert made.hyperparameter_search(space, "eval_half", n_trials=1).objective == 0.5
+    assert made.hyperparameter_search(space, "loss2", n_trials=1).objective == 1.0
+    both = made.hyperparameter_search(space, ["half", "loss"], n_trials=1, direction=["maximize", "minimize"])
+    assert both[0].objective == [0.5, made.state.log_history[-2]["eval_loss"]]
+
+
+def test_each_trial_is_named_and_has_a_folder(tmp_path):
+    seen = []
+
+    class Names(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            seen.append((state.is_hyper_param_search, state.trial_name, state.trial_params["learning_rate"]))
+
+    made = searcher(tmp_path, callbacks=[Names()], save_strategy="steps", save_steps=4, save_only_model=True)
+    made.hyperparameter_search(
+        lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.1, 0.1)}, n_trials=2
+    )
+    made.hyperparameter_search(
+        lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.1, 0.1)},
+        n_trials=2,
+        hp_name=lambda trial: f"lr{trial.params['learning_rate']}",
+    )
+    # Equal values would have given two trials one folder.
+    assert seen == [(True, name, 0.1) for name in ("run-0", "run-1", "lr0.1", "lr0.1-1")]
+    assert {path.name for path in tmp_path.iterdir()} == {"run-0", "run-1", "lr0.1", "lr0.1-1"}
+
+
+def test_overrides_of_the_steps_are_called(tmp_path):
+    called = []
+
+    class Mine(Trainer):
+        def _hp_search_setup(self, trial):
+            super()._hp_search_setup(trial)
+            called.append(("setup", trial and trial.number, self.args.learning_rate))
+
+        def _report_to_hp_search(self, trial, step, metrics):
+            super()._report_to_hp_search(trial, step, metrics)
+            called.append(("report", trial and trial.number, step))
+
+    made = searcher(tmp_path, cls=Mine)
+    made.hyperparameter_search(lambda trial: {"learning_rate": 0.5}, n_trials=1)
+    made.train()
+    assert called == [
+        *[("setup", 0, 0.5), ("report", 0, 2), ("report", 0, 4)],
+        *[("setup", None, 0.01), ("report", None, 2), ("report", None, 4)],
+    ]
+
+
+def test_memory_does_not_grow_from_trial_to_trial(tmp_path):
+    models, alive = [], []
+
+    def model():
+        made = tiny()
+        models.append(weakref.ref(made))
+        return made
+
+    made = searcher(tmp_path, model_init=model)
+
+    def count(study, trial):
+        objects = len(gc.get_objects()) if trial.number in (9, 29) else 0
+        alive.append((sum(one() is not None for one in models), objects))
+
+    made.hyperparameter_search(space, n_trials=30, sampler=random_sampler(), callbacks=[count], gc_after_trial=True)
+    assert len(models) == 31
+    assert max(count for count, _ in alive) <= 2  # the last one, and the best so far
+    assert alive[29][1] - alive[9][1] < 20 * 150  # what optuna keeps of a trial
+
+
+def test_a_failure_that_is_caught_is_one_of_the_trial(tmp_path):
+    made = searcher(tmp_path)
+
+    def fragile(trial):
+        if trial.number == 1:
+            raise ArithmeticError("no such luck")
+        return space(trial)
+
+    best = made.hyperparameter_search(fragile, n_trials=3, catch=ArithmeticError)
+    assert [trial.state.name for trial in made.study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert made.evaluate()["eval_loss"] == best.objective
+    with pytest.raises(ArithmeticError):
+        made.hyperparameter_search(fragile, n_trials=3)
+    assert isinstance(made.model, Tiny)  # of the best trial before it
+    assert made.args.learning_rate == 1e-2
+
+
+def test_an_error_in_the_first_trial_leaves_a_usable_trainer(tmp_path):
+    made = searcher(tmp_path)
+    with pytest.raises(ZeroDivisionError):
+        made.hyperparameter_search(lambda trial: {"learning_rate": 1 / 0}, n_trials=2)
+    assert made.train().global_step == 4
+
+
+def test_options_of_the_study(tmp_path):
+    address = f"sqlite:///{tmp_path / 'study.db'}"
+    options = {"study_name": "mine", "storage": address}
+    made = searcher(tmp_path / "out")
+    first = made.hyperparameter_search(space, n_trials=2, sampler=random_sampler(), **options)
+    with pytest.raises(optuna.exceptions.DuplicatedStudyError, match="load_if_exists=True"):
+        made.hyperparameter_search(space, n_trials=2, **options)
+    again = searcher(tmp_path / "out")
+    more = again.hyperparameter_search(
+        space, n_trials=1, sampler=random_sampler(1), load_if_exists=True, final_model="retrain", **options
+    )
+    assert len(again.study.trials) == 3
+    assert more.objective <= first.objective
+    assert again.evaluate()["eval_loss"] == more.objective
+    with pytest.raises(ValueError, match="has direction="):
+        made.hyperparameter_search(space, n_trials=1, direction="maximize", load_if_exists=True, **options)
+
+
+def test_the_time_ends_a_search(tmp_path):
+    made = searcher(tmp_path)
+    made.hyperparameter_search(space, n_trials=None, timeout=0.001)
+    assert len(made.study.trials) == 1
+
+
+def test_workers_side_by_side(tmp_path):
+    """Each in a process of its own, on one study; the result is what one worker finds with the same values."""
+    made = searcher(tmp_path, save_strategy="steps", save_steps=4, save_only_model=True)
+    alone = {}
+    grid = {"learning_rate": [1e-3, 1e-2, 1e-1]}
+
+    def search(n_jobs):
+        sampler = optuna.samplers.GridSampler(grid, seed=0)
+        return made.hyperparameter_search(space, n_trials=3, sampler=sampler, n_jobs=n_jobs)
+
+    one = search(1)
+    alone = {trial.params["learning_rate"]: trial.value for trial in made.study.trials}
+    two = search(2)
+    together = [(trial.params["learning_rate"], trial.value) for trial in made.study.trials]
+    assert len(together) == 3
+    assert all(alone[rate] == value for rate, value in together)
+    assert two.objective >= one.objective
+    assert made.evaluate()["eval_loss"] == two.objective  # read from the folder that a worker left
+
+
+def test_a_worker_that_fails_ends_the_search(tmp_path):
+    made = searcher(tmp_path)
+
+    def fragile(trial):
+        raise ArithmeticError("in a worker")
+
+    with pytest.raises(ArithmeticError, match="in a worker"):
+        made.hyperparameter_search(fragile, n_trials=4, n_jobs=2)
+
+
+def test_a_report_is_written_if_that_is_asked_for(tmp_path):
+    made = searcher(tmp_path)
+    made.hyperparameter_search(space, n_trials=2)
+    assert files(tmp_path) == []
+    made.hyperparameter_search(space, n_trials=2, report=True)
+    assert {"report.html", "trials.csv", "best.json", "history.png"} <= {
+        path.name for path in (tmp_path / "search").iterdir()
+    }
+
+
+def test_the_default_space_and_names_that_are_no_arguments(tmp_path, caplog):
+    made = searcher(tmp_path)
+    best = made.hyperparameter_search(n_trials=1, sampler=random_sampler())
+    assert list(best.hyperparameters) == ["learning_rate", "num_train_epochs", "seed", "per_device_train_batch_size"]
+    with caplog.at_level(logging.WARNING):
+        made.hyperparameter_search(lambda trial: {"lerning_rate": 1.0}, n_trials=1)
+    assert "'lerning_rate', but there is no such training argument. Did you mean 'learning_rate'?" in caplog.text
+
+
+def test_clocks_and_memory_are_no_objective(tmp_path):
+    """An evaluation before the search notes how long it took to prepare; the reference minimizes that from then on."""
+    made = searcher(tmp_path, skip_memory_metrics=False)
+    assert "eval_model_preparation_time" in made.evaluate()
+    best = made.hyperparameter_search(space, n_trials=1, sampler=random_sampler())
+    assert made.evaluate()["eval_loss"] == best.objective

@@ -1,0 +1,179 @@
+"""Values of a trial as the arguments hold them, names of trials, spaces in files."""
+
+import json
+
+import numpy as np
+import pytest
+from tiny import arguments
+
+from lightrainer.facade.search.choices import make_pruner, make_sampler
+from lightrainer.facade.search.naming import RunFolders, TrialShortNamer
+from lightrainer.facade.search.space import read_space
+from lightrainer.facade.search.values import apply
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "held"),
+    [
+        ("learning_rate", "1e-3", 1e-3),
+        ("learning_rate", np.float64(0.5), 0.5),
+        ("num_train_epochs", 3, 3.0),
+        ("per_device_train_batch_size", 8.0, 8),
+        ("per_device_train_batch_size", "8", 8),
+        ("seed", 17.6, 17),  # as Ray draws seeds, and the reference cuts them
+        ("bf16_full_eval", "False", False),  # the reference holds True
+        ("gradient_checkpointing", "no", False),
+        ("gradient_checkpointing", "True", True),
+        ("gradient_checkpointing", 1, True),
+        ("lr_scheduler_type", "cosine", "cosine"),
+        ("optim", "sgd", "sgd"),
+        ("warmup_steps", 0.1, 0.1),  # the reference makes 0 of it
+        ("lr_scheduler_kwargs", {"num_cycles": 2}, {"num_cycles": 2}),
+        ("lr_scheduler_kwargs", '{"num_cycles": 2}', {"num_cycles": 2}),
+        ("label_names", ["labels"], ["labels"]),
+    ],
+)
+def test_values_are_cast_to_what_the_field_holds(tmp_path, name, given, held):
+    args = arguments(tmp_path)
+    assert apply(args, {name: given}) == [name]
+    value = getattr(args, name)
+    assert value == held
+    assert isinstance(value, type(held))
+
+
+def test_nothing_is_set_where_one_value_cannot_be(tmp_path):
+    args = arguments(tmp_path)
+    with pytest.raises(ValueError, match="bf16"):
+        apply(args, {"learning_rate": 0.5, "bf16": "perhaps"})
+    assert args.learning_rate == 1e-2
+
+
+class Namer(TrialShortNamer):
+    PREFIX = "lm"
+    DEFAULTS = {
+        "learning_rate": 5e-5,
+        "seed": 42,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 0,
+        "weight_decay": 0.0,
+    }
+
+
+def test_short_names_are_short_and_can_be_read():
+    values = {"learning_rate": 0.001, "seed": 42, "lr_scheduler_type": "cosine", "weight_decay": 1e-05}
+    name = Namer.shortname(values)
+    assert name == "lm_lr0.001_lrsct-cosine_wed1e-05" or name.startswith("lm_lr0.001_")
+    assert "_s42" not in name  # that is the default
+    assert Namer.parse_repr(name) == {**Namer.DEFAULTS, **values}
+    assert Namer.shortname({"seed": 42}) == "lm"
+    assert Namer.parse_repr("lm") == Namer.DEFAULTS
+    with pytest.raises(KeyError, match=r"Namer\.DEFAULTS has no 'bf16'"):
+        Namer.shortname({"bf16": True})
+    with pytest.raises(ValueError, match="cannot be read"):
+        Namer.parse_repr("lm_zz3")
+
+
+def test_short_names_of_names_like_another_are_different():
+    short = Namer.short_names()
+    assert len(set(short.values())) == len(short)
+    from transformers.utils.hp_naming import TrialShortNamer as Theirs
+
+    class Reference(Theirs):
+        PREFIX = "lm"
+        DEFAULTS = Namer.DEFAULTS
+
+    for values in ({"learning_rate": 0.001}, {"seed": 3, "lr_scheduler_type": "cosine"}, {"warmup_steps": 10}):
+        assert Namer.shortname(values) == Reference.shortname(values)
+
+
+class Numbered:
+    def __init__(self, number):
+        self.number = number
+
+
+def test_a_retry_has_the_folder_of_what_it_retries():
+    folders = RunFolders()
+    assert folders.name(Numbered(3)) == "run-3"
+    assert folders.name(Numbered(5), 3) == "run-3"
+    same = RunFolders(lambda trial: "same")
+    assert [same.name(Numbered(1)), same.name(Numbered(2)), same.name(Numbered(1))] == ["same", "same-2", "same"]
+
+
+SPACE = """
+learning_rate: {low: 1e-5, high: 1e-2, log: true}
+num_train_epochs: {low: 1, high: 4}
+weight_decay: {type: float, min: 0, max: 1, step: 0.5}
+lr_scheduler_type: [linear, cosine]
+bf16: {choices: [true, false]}
+seed: 7
+"""
+
+
+class Recorder:
+    """Answers like a trial, and remembers what it was asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __getattr__(self, name):
+        def ask(*args, **kwargs):
+            self.asked.append((name, args, kwargs))
+            return args[1]
+
+        return ask
+
+
+def test_a_space_in_a_file(tmp_path):
+    path = tmp_path / "space.yaml"
+    path.write_text(SPACE)
+    trial = Recorder()
+    found = {one.name: one.suggest(trial) for one in read_space(path)}
+    assert found["seed"] == 7
+    assert trial.asked == [
+        ("suggest_float", ("learning_rate", 1e-5, 1e-2), {"step": None, "log": True}),
+        ("suggest_int", ("num_train_epochs", 1, 4), {"step": 1, "log": False}),
+        ("suggest_float", ("weight_decay", 0, 1), {"step": 0.5, "log": False}),
+        ("suggest_categorical", ("lr_scheduler_type", ("linear", "cosine")), {}),
+        ("suggest_categorical", ("bf16", (True, False)), {}),
+    ]
+    path = tmp_path / "space.json"
+    path.write_text(json.dumps({"seed": [1, 2]}))
+    assert read_space(path)[0].choices == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("", "an entry for each parameter"),
+        ("a: {low: 1}", "a: high is missing"),
+        ("a: {low: x, high: 2}", "low is 'x'"),
+        ("a: {low: 3, high: 2}", "low .3. is above high"),
+        ("a: {low: 0, high: 2, log: true}", "low must be above 0"),
+        ("a: {type: int, low: 0.5, high: 2}", "an int goes from a whole number"),
+        ("a: {typ: int, low: 0, high: 2}", "'typ' is not known. Did you mean 'type'"),
+        ("a: {type: flot, low: 0, high: 2}", "Did you mean 'float'"),
+        ("a: []", "choices must be a list"),
+        ("a: [[1]]", "choices must be numbers"),
+        ("a: {low: 1, high: 2, log: 3}", "log must be true or false"),
+        ("a: {low: 1", "is not YAML"),
+        ("a: {low: 1}\nb: {high: 1}", "(?s)a: high is missing.*b: low is missing"),
+    ],
+)
+def test_a_space_that_cannot_be(tmp_path, text, match):
+    path = tmp_path / "space.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=match):
+        read_space(path)
+
+
+def test_pruners_and_samplers_by_name():
+    import optuna
+
+    pruner = make_pruner("median:n_startup_trials=3,n_warmup_steps=10")
+    assert isinstance(pruner, optuna.pruners.MedianPruner)
+    assert isinstance(make_pruner("none"), optuna.pruners.NopPruner)
+    assert isinstance(make_sampler("tpe", 3), optuna.samplers.TPESampler)
+    with pytest.raises(ValueError, match="Did you mean 'median'"):
+        make_pruner("medain")
+    with pytest.raises(ValueError, match="key=value"):
+        make_pruner("median:startup=3")

@@ -1,0 +1,101 @@
+"""Pruning in a plain Lightning Trainer, and the study of one process."""
+
+import lightning
+import optuna
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from lightrainer import LossModule, OptimizerConfig, OptunaPruningCallback
+from lightrainer.lightning_modules import optimize_together
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+]
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x, labels=None):
+        logits = self.layer(x)
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class Second(optuna.pruners.BasePruner):
+    """Prunes at the second report."""
+
+    def prune(self, study, trial):
+        return len(trial.intermediate_values) == 2
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    yield
+    optuna.logging.set_verbosity(before)
+
+
+def fit(trial, monitor="val_loss", sanity=2):
+    torch.manual_seed(0)
+    points = [{"x": x, "labels": x[:3].argmax()} for x in torch.randn(12, 4)]
+    trainer = lightning.Trainer(
+        max_epochs=4,
+        accelerator="cpu",
+        callbacks=[OptunaPruningCallback(trial, monitor)],
+        num_sanity_val_steps=sanity,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    loader = DataLoader(points, batch_size=4)
+    trainer.fit(LossModule(Model(), optimizer=OptimizerConfig(learning_rate=0.1)), loader, loader)
+    return trainer.callback_metrics["val_loss"].item()
+
+
+def test_values_are_reported_under_the_optimizer_step():
+    study = optuna.create_study()
+    study.optimize(fit, n_trials=1)
+    (trial,) = study.trials
+    assert list(trial.intermediate_values) == [3, 6, 9, 12]  # the look before the training does not count
+    assert trial.value == trial.intermediate_values[12]
+
+
+def test_a_trial_that_is_pruned_ends_there():
+    study = optuna.create_study(pruner=Second())
+    study.optimize(fit, n_trials=1)
+    (trial,) = study.trials
+    assert trial.state.name == "PRUNED"
+    assert list(trial.intermediate_values) == [3, 6]
+
+
+def test_a_value_that_was_not_logged():
+    study = optuna.create_study()
+    with pytest.raises(ValueError, match=r"monitor='vall_loss': no such value was logged. .*Did you mean 'val_loss'"):
+        study.optimize(lambda trial: fit(trial, "vall_loss"), n_trials=1)
+
+
+def test_a_trial_is_not_needed_where_nobody_asks():
+    """As in every process but the first."""
+    assert fit(None) > 0
+
+
+def test_in_one_process_it_is_the_study_itself():
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    best = optimize_together(
+        study, lambda trial: trial.suggest_float("x", 0, 1), n_trials=3, result=lambda study: study.best_params["x"]
+    )
+    assert best == min(trial.value for trial in study.trials)
+    assert len(study.trials) == 3
+    with pytest.raises(ZeroDivisionError):
+        optimize_together(study, lambda trial: 1 / 0, n_trials=3)
+    optimize_together(study, lambda trial: 1 / 0, n_trials=3, catch=ZeroDivisionError)
+    assert [trial.state.name for trial in study.trials[3:]] == ["FAIL"] * 4

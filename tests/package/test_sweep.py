@@ -1,0 +1,212 @@
+"""`python -m lightrainer sweep`: a script as it is, many times, side by side, stopped and gone on with."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import optuna
+import psutil
+import pytest
+
+from lightrainer.__main__ import main
+from lightrainer.facade.search.storages import open_storage
+
+SCRIPT = Path(__file__).with_name("sweep_script.py")
+SPACE = "learning_rate: {low: 1e-3, high: 1e-1, log: true}\nwidth: [4, 8]\n"
+SECONDS = 150  # a trial takes about five, most of them imports
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    before = optuna.logging.get_verbosity()
+    yield
+    optuna.logging.set_verbosity(before)
+
+
+def command(folder, *words):
+    (folder / "space.yaml").write_text(SPACE)
+    start = [sys.executable, "-m", "lightrainer", "sweep", str(SCRIPT), "--space", str(folder / "space.yaml")]
+    return [*start, "--folder", str(folder / "sweep"), "--seed", "1", *words, "--out", str(folder / "out")]
+
+
+def begun(folder, *words):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
+    with (folder / "log.txt").open("a") as log:
+        return subprocess.Popen(command(folder, *words), env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def ended(process, folder):
+    try:
+        code = process.wait(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        pytest.fail(f"not done after {SECONDS} s\n{(folder / 'log.txt').read_text()[-4000:]}")
+    return code, (folder / "log.txt").read_text()
+
+
+def study_of(folder, name="sweep_script"):
+    return optuna.load_study(study_name=name, storage=f"sqlite:///{folder / 'sweep' / 'study.db'}")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Three trials by two workers, of which the last is pruned for being worse than the median."""
+    folder = tmp_path_factory.mktemp("sweep")
+    words = ["--n-trials", "3", "--workers", "2", "--pruner", "median:n_startup_trials=1", "--remove-pruned"]
+    code, said = ended(begun(folder, *words), folder)
+    assert code == 0, said
+    return folder, said
+
+
+def test_the_script_runs_with_the_values_of_each_trial(done):
+    """Training arguments take them up whatever the script passes; what is none is an option of the script."""
+    folder, _ = done
+    trials = study_of(folder).trials
+    assert len(trials) == 3
+    for trial in trials:
+        log = (folder / "sweep" / f"run-{trial.number}.log").read_text()
+        rate, width = trial.params["learning_rate"], trial.params["width"]
+        assert f"rate {rate} width {width}" in log
+        steps = len(re.findall("^step ", log, re.MULTILINE))
+        assert list(trial.intermediate_values) == [*range(1, steps + 1)]
+        if trial.state.name == "COMPLETE":
+            assert trial.value == trial.intermediate_values[4]
+            assert (folder / "out" / f"run-{trial.number}" / "checkpoint-4").is_dir()
+        else:
+            assert trial.state.name == "PRUNED"
+            assert not (folder / "out" / f"run-{trial.number}").exists()
+
+
+def test_the_best_is_said_and_a_report_is_there(done):
+    folder, said = done
+    study = study_of(folder)
+    best = study.best_trial
+    assert f"best: run-{best.number}, eval_loss = {best.value}" in said
+    assert f"best={best.value:.5g}" in said  # in the bar
+    assert "width is no training argument. The script gets it as --width." in said
+    report = json.loads((folder / "sweep" / "best.json").read_text())
+    assert report["best"][0]["parameters"] == best.params
+    page = (folder / "sweep" / "report.html").read_text()
+    assert page.count("data:image/png;base64,") >= 2
+    assert "http://" not in page
+    assert "https://" not in page
+    assert len((folder / "sweep" / "trials.csv").read_text().splitlines()) == 4
+
+
+def test_a_sweep_that_has_enough_trials_begins_none(done):
+    folder, _ = done
+    before = (folder / "sweep" / "run-0.log").read_text()
+    code, _ = ended(begun(folder, "--n-trials", "3"), folder)
+    assert code == 0
+    assert len(study_of(folder).trials) == 3
+    assert (folder / "sweep" / "run-0.log").read_text() == before
+
+
+def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp_path):
+    code, said = ended(begun(tmp_path, "--n-trials", "1", "--kill", str(tmp_path / "killed")), tmp_path)
+    assert code == 0, said
+    first, second = study_of(tmp_path).trials
+    assert (first.state.name, second.state.name) == ("FAIL", "COMPLETE")
+    assert first.params == second.params
+    log = (tmp_path / "sweep" / "run-0.log").read_text()
+    # The last step has no checkpoint yet when its process is killed.
+    assert re.findall("^step (.)", log, re.MULTILINE) == ["1", "2", "3", "3", "4"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["run-0"]
+    assert list(json.loads((tmp_path / "sweep" / "run-0.json").read_text())["values"][-1]) == [4, [second.value]]
+
+
+def test_a_sweep_goes_on_where_it_was_stopped_or_killed(tmp_path):
+    """In the middle of a trial, and its processes end with it."""
+    words = ["--n-trials", "1", "--slow", "1", "--storage", str(tmp_path / "journal.log")]
+
+    process = begun(tmp_path, *words)
+    until((tmp_path / "out" / "run-0" / "checkpoint-1").is_dir, tmp_path)
+    process.send_signal(signal.SIGINT)
+    code, said = ended(process, tmp_path)
+    assert code == 130, said
+    assert "The same command goes on from here." in said
+
+    process = begun(tmp_path, *words)
+    until((tmp_path / "out" / "run-0" / "checkpoint-3").is_dir, tmp_path)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert children
+    process.kill()
+    process.wait()
+    until(lambda: not any(child.is_running() and child.status() != "zombie" for child in children), tmp_path)
+
+    code, said = ended(begun(tmp_path, *words), tmp_path)
+    assert code == 0, said
+    assert "Trial 1 was not finished, and is begun again." in said
+    steps = re.findall("^step (.)", (tmp_path / "sweep" / "run-0.log").read_text(), re.MULTILINE)
+    assert sorted({*steps}) == ["1", "2", "3", "4"]
+    assert len(steps) <= 6  # gone on with, not begun anew
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["run-0"]
+    study = optuna.load_study(study_name="sweep_script", storage=open_storage(str(tmp_path / "journal.log")))
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "FAIL", "COMPLETE"]
+    assert list(study.trials[2].intermediate_values) == []  # nothing is reported where nothing is pruned
+
+
+def until(condition, folder):
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, (folder / "log.txt").read_text()[-4000:]
+        time.sleep(0.1)
+
+
+def test_a_script_that_fails_whatever_the_values_ends_the_sweep(tmp_path, capsys, monkeypatch):
+    script, space = tmp_path / "broken.py", tmp_path / "space.yaml"
+    script.write_text("raise SystemExit('nothing works')\n")
+    space.write_text("seed: [1, 2]\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", str(script), "--space", str(space), "--n-trials", "9"]) == 1
+    said = capsys.readouterr().err
+    assert "3 trials failed, and none was completed. The last: exit code 1" in said
+    assert "nothing works" in said
+    assert (tmp_path / "sweeps" / "broken" / "run-2.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["nowhere.py"], "there is no such script"),
+        (["script.py", "--space", "nowhere.yaml"], "there is no such file"),
+        (["script.py", "--n-trials", "0"], "n_trials=0"),
+        (["script.py", "--workers", "0"], "--workers 0 must be at least 1"),
+        (["script.py", "--metric", "a", "--metric", "b", "--direction", "maximize"], "2 --metric and 1 --direction"),
+        (["script.py", "--direction", "maximise"], "Did you mean 'maximize'"),
+        (["script.py", "--metric", "a", "--metric", "b", "--pruner", "median"], "needs a single --metric"),
+        (["script.py", "--pruner", "medain"], "Did you mean 'median'"),
+        (["script.py", "--sampler", "tpo"], "Did you mean 'tpe'"),
+        (["script.py", "--space", "nested.yaml"], "nested name 'lr_scheduler_kwargs.num_cycles'"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, monkeypatch, words, match):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text("")
+    (tmp_path / "space.yaml").write_text(SPACE)
+    (tmp_path / "nested.yaml").write_text("lr_scheduler_kwargs.num_cycles: [1, 2]")
+    before = sorted(tmp_path.iterdir())
+    space = [] if "--space" in words else ["--space", "space.yaml"]
+    with pytest.raises(SystemExit) as raised:
+        main(["sweep", *words, *space])
+    assert raised.value.code == 2
+    assert match in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_storage_that_cannot_be_reached(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text("")
+    (tmp_path / "space.yaml").write_text(SPACE)
+    code = main(["sweep", "script.py", "--space", "space.yaml", "--storage", "sqlite:////no/such/folder/s.db"])
+    assert code == 1
+    assert "cannot be reached" in capsys.readouterr().err
+    assert not (tmp_path / "sweeps").exists()

@@ -1,0 +1,100 @@
+"""The same study with both libraries: the same values of the trials, bit for bit, and so the same best run."""
+
+import optuna
+import pytest
+import torch
+from models import Classifier
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    yield
+    optuna.logging.set_verbosity(before)
+
+
+def points(count, seed):
+    features = torch.randn(count, 8, generator=torch.Generator().manual_seed(seed))
+    return [{"x": x, "labels": x[:3].argmax()} for x in features]
+
+
+def space(trial):
+    return {
+        "learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True),
+        "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", [2, 4]),
+        "num_train_epochs": trial.suggest_int("num_train_epochs", 1, 2),
+        "lr_scheduler_type": trial.suggest_categorical("lr_scheduler_type", ["linear", "cosine"]),
+    }
+
+
+def model(trial):
+    return Classifier(dropout=0.2 if trial is None else trial.suggest_float("dropout", 0.0, 0.5))
+
+
+def search(api, folder, **changes):
+    arguments = api.TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=4,
+        eval_strategy="steps",
+        eval_steps=3,
+        report_to="none",
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=False,
+    )
+    trainer = api.Trainer(model_init=model, args=arguments, train_dataset=points(16, 1), eval_dataset=points(6, 2))
+    for callback in list(trainer.callback_handler.callbacks):
+        if "Progress" in type(callback).__name__:
+            trainer.remove_callback(callback)
+    options = {
+        "n_trials": 8,
+        "sampler": optuna.samplers.TPESampler(seed=3, n_startup_trials=4),
+        "pruner": optuna.pruners.MedianPruner(n_startup_trials=2),
+        **changes,
+    }
+    study = {}
+    make = optuna.create_study
+
+    def create_study(**keywords):
+        study["it"] = make(**keywords)
+        return study["it"]
+
+    optuna.create_study = create_study
+    try:
+        best = trainer.hyperparameter_search(space, **options)
+    finally:
+        optuna.create_study = make
+    return best, study["it"].trials
+
+
+def facts(trial):
+    return trial.number, trial.state.name, trial.params, trial.values, trial.intermediate_values
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_the_same_sampler_gives_the_same_best_run(reference, ours, tmp_path, direction):
+    theirs, their_trials = search(reference, tmp_path / "reference", direction=direction)
+    best, trials = search(ours, tmp_path / "ours", direction=direction)
+    assert [facts(trial) for trial in trials] == [facts(trial) for trial in their_trials]
+    assert tuple(best) == tuple(theirs)
+    assert {trial.state.name for trial in trials} == {"COMPLETE", "PRUNED"}
+
+
+def test_another_seed_gives_another_one(ours, tmp_path):
+    """Negative control."""
+    first, _ = search(ours, tmp_path / "first", n_trials=2)
+    other, _ = search(ours, tmp_path / "other", n_trials=2, sampler=optuna.samplers.TPESampler(seed=4))
+    assert first.objective != other.objective
+
+
+def test_several_objectives_give_the_same_best_runs(reference, ours, tmp_path):
+    changes = {
+        "n_trials": 4,
+        "direction": ["minimize", "maximize"],
+        "pruner": None,
+        "compute_objective": lambda metrics: [metrics["eval_loss"], metrics["epoch"]],
+    }
+    theirs, _ = search(reference, tmp_path / "reference", **changes)
+    best, _ = search(ours, tmp_path / "ours", **changes)
+    assert [tuple(run) for run in best] == [tuple(run) for run in theirs]
