@@ -151,5 +151,3 @@ def test_what_the_tracker_reads_changes_nothing_without_it(tmp_path):
     for name in kwargs:
         setattr(args, name, getattr(plain, name))
     assert args == plain
-    with pytest.raises(NotImplementedError, match=r"report_to=.*trackio"):
-        make(report_to="trackio", trackio_bucket_id="me/bucket")

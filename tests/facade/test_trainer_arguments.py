@@ -76,11 +76,10 @@ def test_an_argument_changed_after_construction_takes_effect(tmp_path, name):
     assert from_the_start != usual
 
 
-@pytest.mark.parametrize(("name", "value"), [("debug", ["tpu_metrics_debug"]), ("report_to", ["wandb"])])
-def test_what_is_not_there_yet_is_refused_also_when_it_is_set_later(tmp_path, name, value):
+def test_what_is_not_there_yet_is_refused_also_when_it_is_set_later(tmp_path):
     made = trainer(tmp_path)
-    setattr(made.args, name, value)
-    with pytest.raises(NotImplementedError, match=name):
+    made.args.debug = ["tpu_metrics_debug"]
+    with pytest.raises(NotImplementedError, match="debug"):
         made.train()
 
 
