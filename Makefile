@@ -15,13 +15,13 @@ DEMO_OUTPUT := demo_output
 NEWEST := transformers==5.23.0 tokenizers==0.23.3
 COMET := "comet_ml>=3.43.2,<4"
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test test-libraries lint bench clean
 # Two pip processes must not write into one environment.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Threads that wait for each other sleep instead of spinning: several times faster when the machine is busy otherwise.
 demo: export OMP_WAIT_POLICY := PASSIVE
@@ -34,6 +34,11 @@ demo: $(VENV)/.demo  ## train a small GPT on Python's own sources, stop half-way
 test: $(VENV)/.test $(VENV)/.newest $(VENV)/.comet  ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist loadfile $(PYTEST_ARGS)
 
+# In an environment of its own, as these libraries bring many packages, and choose versions of some that we use.
+test-libraries:  ## train with TRL, sentence-transformers, PEFT and SetFit, on the reference and on ours (10 minutes)
+	$(MAKE) VENV=.venv-libraries .venv-libraries/.libraries
+	OMP_NUM_THREADS=1 .venv-libraries/bin/python -m pytest -m libraries tests/libraries $(PYTEST_ARGS)
+
 lint: $(VENV)/.lint  ## check style (ruff), format (ruff) and types (pyright)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,7 +48,7 @@ bench: $(VENV)/.bench  ## measure speed and memory against the reference and a r
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove everything that these targets made
-	rm -rf $(VENV) $(DEMO_OUTPUT) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-libraries $(DEMO_OUTPUT) build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch comes first and pinned, so that no other package can pull in another build of it.
@@ -55,7 +60,7 @@ $(VENV)/.torch: constraints.txt
 	@touch $@
 
 # One stamp per extra of pyproject.toml.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.bench: $(VENV)/.%: $(VENV)/.torch pyproject.toml constraints.txt
+$(VENV)/.demo $(VENV)/.test $(VENV)/.bench $(VENV)/.libraries: $(VENV)/.%: $(VENV)/.torch pyproject.toml constraints.txt
 	@echo "installing lightrainer[$*]"
 	@$(PIP_INSTALL) --editable ".[$*]"
 	@touch $@

@@ -2,14 +2,17 @@ from .argument_parser import HfArg as HfArg
 from .argument_parser import HfArgumentParser as HfArgumentParser
 from .arguments import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
 from .arguments import TrainingArguments as TrainingArguments
+from .enums import HPSearchBackend as HPSearchBackend
 from .enums import HubStrategy as HubStrategy
 from .enums import IntervalStrategy as IntervalStrategy
 from .enums import ParallelMode as ParallelMode
 from .enums import SaveStrategy as SaveStrategy
+from .helpers.hyperparameters import BestRun as BestRun
 from .plan import RunPlan as RunPlan
 from .results import EvalLoopOutput as EvalLoopOutput
 from .results import EvalPrediction as EvalPrediction
 from .results import PredictionOutput as PredictionOutput
 from .results import TrainOutput as TrainOutput
+from .search.naming import TrialShortNamer as TrialShortNamer
 from .trainer import Seq2SeqTrainer as Seq2SeqTrainer
 from .trainer import Trainer as Trainer

@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import DataLoader
 
 from ..lightning_modules.collect import map_nested
+from ..lightning_modules.models import unwrap_model
 from ..lightning_modules.objects import cut_objects, join_objects
 from ..lightning_modules.optimizers import steps_in_backward
 from ..lightning_modules.precision import HALF, LossScaler
 from ..lightning_modules.sharding import whole
-from .models import unwrap_model
+from .accelerate_state import StateView, tell_precision
+from .exchange import all_gather, pad_to_longest, share_of_inputs
 from .plan import PRECISIONS
+from .prepared_loaders import prepared
 
 if TYPE_CHECKING:
     from .arguments import TrainingArguments
@@ -43,12 +47,20 @@ class Accelerator:
         self.dataloader_config = SimpleNamespace(**config.to_dict(), data_seed=args.data_seed)
         self.parallelism_config = args.parallelism_config
         self.torch_device_mesh = None
-        self.state = SimpleNamespace(deepspeed_plugin=None, fsdp_plugin=None, num_processes=args.world_size)
+        self.state = StateView(args)
         self.end_of_dataloader = False
         self.remainder = -1
         self._backward: Callable[..., None] | None = None
         self._optimizer: Callable[[], Any] = _none
         self._scaler: LossScaler | None = None
+        tell_precision(args)
+
+    def __getattr__(self, name: str) -> Any:
+        """Say of what is not here that it is not; `hasattr` may ask."""
+        raise AttributeError(
+            f"trainer.accelerator has no {name!r}: it is not an accelerate.Accelerator, but has those of its members "
+            "that Trainers and their libraries use. For a loop of your own make one with accelerate."
+        )
 
     def bind(self, backward: Callable[..., None] | None, optimizer: Callable[[], Any] | None = None) -> None:
         """Connect to a run of Lightning, with its backward pass and its optimizer, or with None leave it."""
@@ -116,9 +128,7 @@ class Accelerator:
     @property
     def distributed_type(self) -> str:
         """`NO`, `MULTI_CPU` or `MULTI_GPU`."""
-        if self.num_processes == 1:
-            return "NO"
-        return "MULTI_CPU" if self.device.type == "cpu" else "MULTI_GPU"
+        return self.args.distributed_state.distributed_type
 
     def backward(self, loss: torch.Tensor, learning_rate: float | None = None, **kwargs: Any) -> None:
         """Backward pass of one micro-batch, the way that strategy and precision want it.
@@ -166,7 +176,7 @@ class Accelerator:
 
         Processes must give equal shapes: `pad_across_processes` sees to the second dimension.
         """
-        return tensor if self.num_processes == 1 else map_nested(_all_gather, tensor)
+        return tensor if self.num_processes == 1 else map_nested(all_gather, tensor)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """As `gather`, without the samples that only fill up the last batch of an evaluation.
@@ -189,6 +199,15 @@ class Accelerator:
         last = self.end_of_dataloader and self.remainder > 0
         return cut_objects(gathered, self.remainder) if last else gathered
 
+    @contextlib.contextmanager
+    def other_loader(self) -> Iterator[None]:
+        """Within it another loader is read; afterwards what is known of the end of the present one is known again."""
+        known = self.end_of_dataloader, self.remainder
+        try:
+            yield
+        finally:
+            self.end_of_dataloader, self.remainder = known
+
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """Sum, or mean, over all processes, times `scale`."""
 
@@ -204,20 +223,46 @@ class Accelerator:
         """Pad tensors along `dim` to the longest of all processes, so that they can be gathered."""
         if self.num_processes == 1:
             return tensor
-        return map_nested(lambda leaf: _pad_to_longest(leaf, dim, pad_index, pad_first), tensor)
+        return map_nested(lambda leaf: pad_to_longest(leaf, dim, pad_index, pad_first), tensor)
 
     def unwrap_model(self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = False) -> Any:
         """The user's own model."""
         return unwrap_model(model)
 
     def prepare(self, *objects: Any, device_placement: Any = None) -> Any:
-        """Move models to the device. All else stays as it is: the Trainer shards loaders where it makes them."""
-        prepared = tuple(self.prepare_model(o) if isinstance(o, nn.Module) else o for o in objects)
-        return prepared[0] if len(prepared) == 1 else prepared
+        """Move models to the device, and deal out loaders; see `prepare_model` and `prepare_data_loader`.
+
+        Optimizers and schedules stay as they are: the Trainer's run is prepared by Lightning.
+        """
+        ready = tuple(self._prepare_one(one) for one in objects)
+        return ready[0] if len(ready) == 1 else ready
+
+    def _prepare_one(self, given: Any) -> Any:
+        if isinstance(given, nn.Module):
+            return self.prepare_model(given)
+        return self.prepare_data_loader(given) if isinstance(given, DataLoader) else given
 
     def prepare_model(self, model: nn.Module, device_placement: Any = None, evaluation_mode: bool = False) -> nn.Module:
         """Move a model to this process's device."""
         return model.to(self.device)
+
+    def prepare_data_loader(
+        self, data_loader: DataLoader, device_placement: bool | None = None, slice_fn_for_dispatch: Any = None
+    ) -> DataLoader:
+        """A loader that gives this process its share, in an order that depends on the seed and the epoch.
+
+        While somebody iterates over it, `gather_for_metrics` knows which samples only fill up the last batch.
+
+        Args:
+            data_loader: One of torch's. What the Trainer made stays as it is; so do, in one process, loaders that
+                iterate in a way of their own.
+            device_placement: False leaves batches where they were read, otherwise they are moved to the device.
+            slice_fn_for_dispatch: Not used: a batch is read for one process.
+
+        Raises:
+            NotImplementedError: There are several processes, and the loader hands out samples instead of batches.
+        """
+        return prepared(self, data_loader, placed=device_placement is not False)
 
     def wait_for_everyone(self) -> None:
         """Wait until all processes have come here."""
@@ -232,7 +277,7 @@ class Accelerator:
     @contextlib.contextmanager
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
         """This process's contiguous share of a list, tuple, tensor, or dict of them."""
-        yield _share(inputs, self.process_index, self.num_processes, apply_padding)
+        yield share_of_inputs(inputs, self.process_index, self.num_processes, apply_padding)
 
     def free_memory(self, *objects: Any) -> list[None]:
         """Drop cached memory of the device."""
@@ -243,46 +288,3 @@ class Accelerator:
 
 def _none() -> None:
     """Outside of a run there is no optimizer."""
-
-
-def _all_gather(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor):
-        everything: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everything, leaf)
-        return everything
-    leaf = torch.atleast_1d(leaf).contiguous()
-    parts = [torch.empty_like(leaf) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, leaf)
-    return torch.cat(parts)
-
-
-def _pad_to_longest(leaf: torch.Tensor, dim: int, pad_index: int, pad_first: bool) -> torch.Tensor:
-    if not isinstance(leaf, torch.Tensor):
-        raise TypeError(
-            f"There is a {type(leaf).__name__} among predictions and labels, and several processes exchange tensors. "
-            "Set eval_use_gather_object=True to have everything pickled, or return tensors alone."
-        )
-    if dim >= leaf.dim():
-        return leaf
-    length = torch.tensor(leaf.shape[dim], device=leaf.device)
-    dist.all_reduce(length, op=dist.ReduceOp.MAX)
-    missing = int(length) - leaf.shape[dim]
-    if missing == 0:
-        return leaf
-    shape = list(leaf.shape)
-    shape[dim] = missing
-    padding = leaf.new_full(shape, pad_index)
-    return torch.cat((padding, leaf) if pad_first else (leaf, padding), dim=dim)
-
-
-def _share(inputs: Any, index: int, processes: int, pad: bool) -> Any:
-    if isinstance(inputs, dict):
-        return {key: _share(value, index, processes, pad) for key, value in inputs.items()}
-    each, extra = divmod(len(inputs), processes)
-    start = index * each + min(index, extra)
-    share = inputs[start : start + each + (index < extra)]
-    longest = each + (extra > 0)
-    if not pad or len(share) == longest or not len(inputs):
-        return share
-    last = inputs[-1:]
-    return torch.cat((share, last)) if isinstance(inputs, torch.Tensor) else share + last

@@ -109,11 +109,13 @@ def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: float, tes
         started: when the preparations began, seconds since the epoch.
         test: run Lightning's `test`, not `validate`.
     """
+    empty = has_length(evaluation.feed) and len(evaluation.feed) == 0
     if trainer._run is not None:
         trainer._setup_seconds = 0.0
-        trainer._run.evaluate(evaluation)
+        if not empty:  # Lightning would warn of it, and do nothing
+            trainer._run.evaluate(evaluation)
         return
-    if has_length(evaluation.feed) and len(evaluation.feed) == 0:
+    if empty:
         trainer.model.eval()
         return
     module = _module(trainer, EvaluationDriver(evaluation))

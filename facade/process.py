@@ -66,6 +66,13 @@ class ProcessEnvironment:
         """Whether this is the first process of its machine."""
         return self.local_rank == 0
 
+    @property
+    def distributed_type(self) -> str:
+        """`NO`, `MULTI_CPU` or `MULTI_GPU`, as the members of the reference's enumeration read."""
+        if self.world_size == 1:
+            return "NO"
+        return "MULTI_CPU" if self.device.type == "cpu" else "MULTI_GPU"
+
 
 def launched_world_size() -> int:
     """How many processes the launcher says it started: WORLD_SIZE, or 1 where there is no launcher."""

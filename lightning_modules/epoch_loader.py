@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -15,6 +15,18 @@ from .reading import NOTHING, Reading, Resumption
 from .samplers import IterableShard, SkippingBatchSampler
 from .streams import is_resumable
 from .worker_states import ENDED, ReportingCollate
+
+
+class BatchWatcher(Protocol):
+    """Who is told of each batch of a loader that is handed out, whoever iterates over the loader."""
+
+    def handed_out(self, loader: EpochLoader, batch: Any) -> Any:
+        """The batch as it is to be handed out; `loader.end_of_loader` says whether it is the last one."""
+        ...
+
+    def ended(self) -> None:
+        """The iteration is over."""
+        ...
 
 
 class EpochLoader(DataLoader):
@@ -45,6 +57,7 @@ class EpochLoader(DataLoader):
         self.samples_per_round = samples_per_round
         self.drops_last = drops_last
         self._last_batch_size = -1
+        self.watcher: BatchWatcher | None = None
         self.tracked = False
         self._reading = Reading()
         self._resumption: Resumption | None = None
@@ -70,7 +83,7 @@ class EpochLoader(DataLoader):
     def set_epoch(self, epoch: int) -> None:
         """Make the sampler, or the dataset, give the order of this epoch."""
         self.epoch = epoch
-        for part in (getattr(self.batch_sampler, "sampler", None), self.dataset):
+        for part in (self.batch_sampler, getattr(self.batch_sampler, "sampler", None), self.dataset):
             set_epoch = getattr(part, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
@@ -178,13 +191,18 @@ class EpochLoader(DataLoader):
             return
         while (upcoming := reading.fetch(batches)) is not NOTHING:
             reading.handed_out += 1
-            yield current
+            yield self._handed_out(current)
             current = upcoming
         self.end_of_loader = True
         self._last_batch_size = find_batch_size(current) or -1
         reading.handed_out += 1
-        yield current
+        yield self._handed_out(current)
         self.epoch += 1
+        if self.watcher is not None:
+            self.watcher.ended()
+
+    def _handed_out(self, batch: Any) -> Any:
+        return batch if self.watcher is None else self.watcher.handed_out(self, batch)
 
     def _start(self, reading: Reading) -> tuple[Iterator[Any], Any]:
         skip, self.skip_batches = self.skip_batches, 0

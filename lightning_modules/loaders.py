@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import (
     BatchSampler,
+    DataLoader,
     IterableDataset,
     RandomSampler,
     Sampler,
@@ -21,10 +22,11 @@ from torch.utils.data import (
 from .agreement import AgreedSampler
 from .dispatch import DispatchLoader
 from .epoch_loader import EpochLoader
+from .given_batches import GivenBatchSampler, options_of
 from .lengths import LengthGroupedSampler
 from .samplers import IterableShard, RoundBatchSampler, SeedableRandomSampler, ShardedBatchSampler, share_of
 
-__all__ = ["EpochLoader", "build_loader"]
+__all__ = ["EpochLoader", "build_loader", "rebuild_loader"]
 
 _WITH_GENERATOR = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, LengthGroupedSampler)
 """Samplers that may draw from a generator of their own, whose state belongs to the position in an epoch."""
@@ -77,6 +79,54 @@ def build_loader(
     ordered = SequentialSampler(dataset) if sampler is None else sampler
     batches = dealing.batches(_seeded(ordered, seed, seedable, 1 if dealing.dispatched else world_size))
     return dealing.loader(dataset, batch_sampler=batches, total=len(dataset), **common)
+
+
+def rebuild_loader(
+    loader: DataLoader,
+    *,
+    seed: int | None = None,
+    seedable: bool = True,
+    rank: int = 0,
+    world_size: int = 1,
+    even_batches: bool = True,
+    split_batches: bool = False,
+    dispatch_batches: bool | None = None,
+) -> EpochLoader:
+    """As `Accelerator.prepare(loader)`: one that somebody made with torch, dealt out like those of `build_loader`.
+
+    Args:
+        loader: makes batches, of a batch size or by a batch sampler; it is not changed, but for a `RandomSampler` in a
+            batch sampler of somebody's own.
+        seed: see `build_loader`, as is the rest.
+        seedable: see there.
+        rank: see there.
+        world_size: see there.
+        even_batches: see there.
+        split_batches: see there.
+        dispatch_batches: see there.
+
+    Raises:
+        ValueError: `split_batches`, and the batches cannot be split evenly.
+    """
+    dataset, options = loader.dataset, options_of(loader)
+    ways: dict[str, Any] = {"even_batches": even_batches, "split_batches": split_batches, "world_size": world_size}
+    stream = isinstance(dataset, IterableDataset)
+    if stream or type(loader.batch_sampler) is BatchSampler:
+        of: Any = loader if stream else loader.batch_sampler
+        ways |= {"seed": seed, "seedable": seedable, "rank": rank, "dispatch_batches": dispatch_batches}
+        ways |= {"batch_size": of.batch_size, "drop_last": of.drop_last, "sampler": None if stream else of.sampler}
+        return build_loader(dataset, **ways, **options)
+    dispatched = bool(dispatch_batches) and world_size > 1
+    batches = GivenBatchSampler(loader.batch_sampler, rank=None if dispatched else rank, **ways)
+    if isinstance(batches.sampler, RandomSampler) and seedable:
+        batches.sampler = _seeded(batches.sampler, seed, seedable, world_size)
+    share = batches.share
+    # Where nobody says how long a batch is, nobody knows either what fills up the last one.
+    options |= {"batch_sampler": batches, "drops_last": batches.drop_last or share is None}
+    options |= {"total": None if share is None else len(dataset), "samples_per_round": (share or 1) * world_size}  # type: ignore[arg-type]
+    if dispatched:
+        return DispatchLoader(dataset, rank=rank, world_size=world_size, **options)
+    return EpochLoader(dataset, **options)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ class ScriptRun:
 
         self.plan, self.storage, self.study, self.trial, self.stopping = plan, storage, study, trial, stopping
         self.process: subprocess.Popen[bytes] | None = None
+        self.reported: set[int] = set()
         retries.take_on(study, trial)
         self.origin = retries.origin_of(study, trial)
         self.name = f"run-{self.origin}"
@@ -131,6 +132,7 @@ class ScriptRun:
         reports = retries.continuation(self.study, self.trial, Path(folder), self.origin).reports
         for step, value in reports.items():
             self.trial.report(value, step)
+        self.reported |= set(reports)
         return list(reports)
 
     def _judged(self, code: int) -> Any:
@@ -139,6 +141,7 @@ class ScriptRun:
         from .facade.search import retries
 
         found = self._found()
+        self._report(found["values"])
         if self.stopping.is_set() and code != 0:
             retries.give_up(self.study, self.trial.number, self.plan.max_retry)
             raise Stopped
@@ -154,6 +157,15 @@ class ScriptRun:
         if not found["values"]:
             raise ScriptFailed(self._why_no_value(found["seen"]))
         return self._value([values for _, values in found["values"]])
+
+    def _report(self, values: list[Any]) -> None:
+        """Tell the study about the evaluations, where the script has not done so to have its trial pruned."""
+        if self.plan.pruner != "none" or len(self.plan.metrics) > 1:
+            return
+        for step, value in values:
+            if step not in self.reported:
+                self.reported.add(step)
+                self.trial.report(value[0], step)
 
     def _why_no_value(self, seen: list[str]) -> str:
         from .lightning_modules.names import did_you_mean

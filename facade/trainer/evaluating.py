@@ -59,15 +59,16 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
         self._memory_tracker.start("eval")
         dataloader = self.get_eval_dataloader(eval_dataset)
         start_time = time.time()
-        output = self.evaluation_loop(
-            dataloader,
-            description="Evaluation",
-            prediction_loss_only=True if self.compute_metrics is None else None,
-            ignore_keys=ignore_keys,
-            metric_key_prefix=metric_key_prefix,
-        )
-        found = self._with_speed(output, metric_key_prefix, start_time)
-        with self._evaluation_mode():
+        with self._mode_kept():
+            output = self.evaluation_loop(
+                dataloader,
+                description="Evaluation",
+                prediction_loss_only=True if self.compute_metrics is None else None,
+                ignore_keys=ignore_keys,
+                metric_key_prefix=metric_key_prefix,
+            )
+            found = self._with_speed(output, metric_key_prefix, start_time)
+            self.model.eval()
             self._log(found)
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         self._memory_tracker.stop("eval", found)
@@ -91,11 +92,12 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
         self._memory_tracker.start("test")
         dataloader = self.get_test_dataloader(test_dataset)
         start_time = time.time()
-        output = self.evaluation_loop(
-            dataloader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
-        )
-        metrics = self._with_speed(output, metric_key_prefix, start_time)
-        with self._evaluation_mode():
+        with self._mode_kept():
+            output = self.evaluation_loop(
+                dataloader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
+            )
+            metrics = self._with_speed(output, metric_key_prefix, start_time)
+            self.model.eval()
             self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
         self._memory_tracker.stop("test", metrics)
         return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=metrics)
@@ -144,10 +146,11 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
             ignore_keys=ignore_keys,
             prefix=metric_key_prefix,
         )
-        with evaluating(self.args):
+        with evaluating(self.args), self.accelerator.other_loader():
             run_evaluation(self, evaluation, started=started, test=description == "Prediction")
             self.gather_function = self.accelerator.gather_for_metrics
             output = evaluation.result()
+        self.model.eval()
         self._evaluated_columns = evaluation.columns
         if description == "Evaluation" and self.compute_metrics is not None:
             self._warn_of_missing_labels(evaluation, only_loss)
@@ -171,10 +174,13 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
             self.model.to(dtype=torch.bfloat16, device=self.args.device)
 
     @contextlib.contextmanager
-    def _evaluation_mode(self) -> Iterator[None]:
-        """Let callbacks see the model in evaluation mode, as in the reference, and then find it as it was."""
+    def _mode_kept(self) -> Iterator[None]:
+        """Find the model as it was, in the middle of a training.
+
+        Within it the model is in evaluation mode once the loop was run, as in the reference: for callbacks, and for
+        what an override of `evaluation_loop` does after it.
+        """
         modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
         yield
         if self._run is not None:
             for module, training in modes:
@@ -184,9 +190,13 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
     ) -> dict[str, float]:
         metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
+        self._report_to_hp_search(trial, self.state.global_step, metrics)
         if isinstance(self.lr_scheduler, ReduceLROnPlateau) and not skip_scheduler:
             self.lr_scheduler.step(self._best_metric_of(metrics))
         return metrics
+
+    def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
+        """Tell a search about an evaluation in the middle of a training; nothing where nobody searches."""
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """Note down the metric if it is the best so far, and say whether it is."""

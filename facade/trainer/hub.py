@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import models
+from ...lightning_modules import models
 from ..enums import HubStrategy
 from ..hub import ModelCard, PushInProgress, Repository
 from ..hub.card_text import MARKER

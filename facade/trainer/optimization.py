@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from ...lightning_modules import models
 from ...lightning_modules.names import OptimizerNames
 from ...lightning_modules.optimizers import (
     build_optimizer,
@@ -21,7 +22,7 @@ from ...lightning_modules.optimizers import (
 )
 from ...lightning_modules.schedules import get_scheduler
 from ...lightning_modules.sharding import clip_grad_norm, whole
-from .. import models, optimizer_limits
+from .. import optimizer_limits
 from ..plan import optimizer_config
 from .base import TrainerBase
 

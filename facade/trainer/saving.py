@@ -396,7 +396,7 @@ class Saving(CallbackStates, LightningSide):
                 f"Can't find a valid checkpoint at {folder!r}: there is no such folder. Pass a folder checkpoint-N, or "
                 "resume_from_checkpoint=True for the newest one in output_dir."
             )
-        checkpoints.require_intact(folder)
+        checkpoints.require_intact(folder, weights=_is_own(self, "_load_from_checkpoint"))
         return folder
 
     def _checkpoint_elsewhere(self, name: str) -> str | None:
@@ -404,7 +404,8 @@ class Saving(CallbackStates, LightningSide):
 
     def _newest_checkpoint(self) -> str:
         folder = str(self.args.output_dir)
-        newest = checkpoints.last_intact_checkpoint(folder) if os.path.isdir(folder) else None
+        own = _is_own(self, "_load_from_checkpoint")  # an override may read weights of any form
+        newest = checkpoints.last_intact_checkpoint(folder, weights=own) if os.path.isdir(folder) else None
         if newest is None:
             raise CheckpointNotFoundError(
                 f"No valid checkpoint found in output_dir {folder!r}, so resume_from_checkpoint=True has nothing to go "

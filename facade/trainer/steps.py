@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...lightning_modules import models
 from ...lightning_modules.collect import map_nested, nested_detach
 from ...lightning_modules.outputs import read_loss, require_trainable, split_outputs
-from .. import models
 from ..liger import can_skip_logits
 from .optimization import OptimizationSteps
 
@@ -21,6 +21,10 @@ logger = logging.getLogger(__name__)
 
 class BatchSteps(OptimizationSteps):
     """From a batch to a loss, gradients and predictions."""
+
+    loss_is_scaled_for_ga: bool | None = None
+    """As in `transformers` 5.19 and later: whether an override of `compute_loss` divides its loss by the items of all
+    micro-batches of a step. With None it follows from `compute_loss_func` and `model_accepts_loss_kwargs`."""
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
@@ -178,6 +182,8 @@ class BatchSteps(OptimizationSteps):
 
     def _loss_is_scaled(self, num_items_in_batch: Any) -> bool:
         """Whether the loss was divided by the items of the whole window already, where it was computed."""
+        if self.loss_is_scaled_for_ga is not None:
+            return self.loss_is_scaled_for_ga
         if self.compute_loss_func is not None:
             return True
         return self.model_accepts_loss_kwargs and num_items_in_batch is not None

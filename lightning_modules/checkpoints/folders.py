@@ -33,12 +33,13 @@ def get_last_checkpoint(folder: StrPath) -> str | None:
     return os.path.join(folder, found[-1].name) if found else None
 
 
-def last_intact_checkpoint(folder: StrPath, *, training_state: bool = True) -> str | None:
+def last_intact_checkpoint(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> str | None:
     """As `get_last_checkpoint`, but damaged ones are passed over, with a warning that names each and what is wrong.
 
     Args:
         folder: the folder that holds the checkpoints.
         training_state: as for `problems`.
+        weights: as for `problems`.
 
     Returns:
         the newest intact checkpoint, or None.
@@ -47,7 +48,7 @@ def last_intact_checkpoint(folder: StrPath, *, training_state: bool = True) -> s
         FileNotFoundError: there is no such folder.
     """
     for checkpoint in reversed(list_checkpoints(folder)):
-        found = problems(checkpoint, training_state=training_state)
+        found = problems(checkpoint, training_state=training_state, weights=weights)
         if not found:
             return os.path.join(folder, checkpoint.name)
         _log.warning("The checkpoint %s is passed over, because it is damaged: %s.", checkpoint, "; ".join(found))

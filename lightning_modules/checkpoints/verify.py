@@ -40,7 +40,7 @@ _STATES = (
 """The files that training continues from, besides `trainer_state.json`; others may be anything."""
 
 
-def problems(folder: StrPath, *, training_state: bool = True, lost: bool = True) -> list[str]:
+def problems(folder: StrPath, *, training_state: bool = True, lost: bool = True, weights: bool = True) -> list[str]:
     """What is wrong with a checkpoint, one sentence each, naming the file; empty if nothing is.
 
     Found: a missing folder, no weights, a missing shard, any file of the format that was cut short, and with a manifest
@@ -52,11 +52,12 @@ def problems(folder: StrPath, *, training_state: bool = True, lost: bool = True)
         training_state: also ask for `trainer_state.json` and check the files that training continues from. False for
             a folder of which only the weights are used.
         lost: also name the files that only the manifest knows of.
+        weights: ask for weights in one of the known forms. False where somebody else writes and reads them.
     """
     folder = Path(folder)
     if not folder.is_dir():
         return [f"{folder} is not a folder"]
-    found = list(_weight_problems(folder))
+    found = list(_weight_problems(folder, required=weights))
     if training_state:
         found += _training_problems(folder)
     for name, problem in manifest_problems(folder):
@@ -67,7 +68,7 @@ def problems(folder: StrPath, *, training_state: bool = True, lost: bool = True)
     return found
 
 
-def require_intact(folder: StrPath, *, training_state: bool = True) -> None:
+def require_intact(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> None:
     """As the check at the start of `Trainer._load_from_checkpoint`, but damaged files are found too.
 
     Files that only the manifest knows of are named in a warning: somebody may have taken them away on purpose.
@@ -75,6 +76,7 @@ def require_intact(folder: StrPath, *, training_state: bool = True) -> None:
     Args:
         folder: the checkpoint.
         training_state: as for `problems`.
+        weights: as for `problems`.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -83,12 +85,12 @@ def require_intact(folder: StrPath, *, training_state: bool = True) -> None:
     folder = Path(folder)
     if not folder.exists():
         raise FileNotFoundError(f"there is no checkpoint {folder}; pass a folder checkpoint-<step> that exists")
-    if found := problems(folder, training_state=training_state, lost=False):
+    if found := problems(folder, training_state=training_state, lost=False, weights=weights):
         raise ValueError(
             f"{folder} cannot be used as a checkpoint: {'; '.join(found)}. Use an earlier checkpoint-<step> folder, "
             "or copy this one again from where it came."
         )
-    if found := problems(folder, training_state=training_state):
+    if found := problems(folder, training_state=training_state, weights=weights):
         _log.warning("%s is used without some of its files: %s.", folder, "; ".join(found))
 
 
@@ -103,8 +105,8 @@ def _are_weights(name: str) -> bool:
     return name.endswith((".safetensors", *INDEX_FILES)) or (name.endswith(".bin") and name != TRAINING_ARGS_NAME)
 
 
-def _weight_problems(folder: Path) -> Iterator[str]:
-    if not has_weights(folder):
+def _weight_problems(folder: Path, *, required: bool) -> Iterator[str]:
+    if required and not has_weights(folder):
         expected = ", ".join(WEIGHT_FILES + INDEX_FILES + ADAPTER_FILES)
         yield f"it holds no weights (expected one of {expected})"
     for name in WEIGHT_FILES:

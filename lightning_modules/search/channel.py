@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 import torch.distributed as dist
 
 Result = TypeVar("Result")
@@ -39,8 +41,9 @@ class Channel:
     def __init__(self, seconds: float = 1800, seconds_to_fail: float = 60) -> None:
         self.alone = not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
         self.is_first = self.alone or dist.get_rank() == 0
-        self._wait, self._wait_to_fail = timedelta(seconds=seconds), timedelta(seconds=seconds_to_fail)
-        self._group: Any = None if self.alone else dist.new_group(backend="gloo", timeout=self._wait)
+        self._seconds_to_fail = seconds_to_fail
+        timeout = timedelta(seconds=seconds)
+        self._group: Any = None if self.alone else dist.new_group(backend="gloo", timeout=timeout)
 
     def close(self) -> None:
         """Give the group back."""
@@ -86,16 +89,22 @@ class Channel:
         """
         if self.alone:
             return [own]
-        failed = own.kind == "failed"
-        try:
-            dist.monitored_barrier(self._group, timeout=self._wait_to_fail if failed else self._wait)
-        except RuntimeError as error:
-            if not failed:
-                raise
-            raise RuntimeError(
-                f"The trial failed in process {dist.get_rank()} and not in the others, which are still training: "
-                f"{own.said}. The search cannot go on."
-            ) from error
+        self._meet(own)
         found: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(found, own, group=self._group)
         return found
+
+    def _meet(self, own: Outcome) -> None:
+        """Wait until all processes are here."""
+        here = dist.all_reduce(torch.zeros(1), group=self._group, async_op=True)
+        assert here is not None
+        deadline = time.monotonic() + self._seconds_to_fail
+        while own.kind == "failed" and not here.is_completed():
+            if time.monotonic() > deadline:
+                self._group = None  # it waits for the others for ever, also to be given back
+                raise RuntimeError(
+                    f"The trial failed in process {dist.get_rank()} and not in the others, which are still training: "
+                    f"{own.said}. The search cannot go on."
+                )
+            time.sleep(0.002)
+        here.wait()

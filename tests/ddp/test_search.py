@@ -14,11 +14,10 @@ SCRIPT = Path(__file__).with_name("search_script.py")
 SECONDS = 180  # a run takes about twenty
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("search")
+def torchrun(script, folder, *words):
+    """The exit code of two processes, and what they said; a failure where they hang."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=localhost:0", str(SCRIPT), str(folder)]
+    command += ["--rdzv-endpoint=localhost:0", str(script), *words]
     log = folder / "log.txt"
     with log.open("w") as stream:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -30,7 +29,14 @@ def run(tmp_path_factory):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     member.kill()
             pytest.fail(f"two ranks were not done after {SECONDS} s\n{log.read_text()[-4000:]}")
-    assert code == 0, log.read_text()[-6000:]
+    return code, log.read_text()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("search")
+    code, said = torchrun(SCRIPT, folder, str(folder))
+    assert code == 0, said[-6000:]
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
 
 
@@ -80,3 +86,11 @@ def test_the_function_by_itself_shares_a_study(run):
     assert run[0]["by_hand"] == run[1]["by_hand"]
     value, parameters = run[0]["by_hand"]
     assert value == 3 * parameters["n"] > 0
+
+
+def test_one_that_fails_while_the_other_waits_for_it_ends_both(tmp_path):
+    """There is no going on, as the other cannot be called back from its exchange of gradients."""
+    code, said = torchrun(SCRIPT.with_name("search_alone_script.py"), tmp_path)
+    assert code != 0
+    assert "The trial failed in process 1 and not in the others" in said
+    assert "ArithmeticError: in the middle of a step" in said

@@ -154,12 +154,22 @@ def test_reducing_copies(accelerator, reduction):
 
 
 def test_preparing_gives_back_what_it_was_given(accelerator):
-    """One thing alone, several as a tuple, in their order; models are moved."""
+    """One thing alone, several as a tuple, in their order; models are moved, loaders made anew."""
     model = tiny()
     optimizer, loader = torch.optim.SGD(model.parameters(), lr=0.1), torch.utils.data.DataLoader([1, 2])
     assert accelerator.prepare(model) is model
-    assert accelerator.prepare(model, optimizer, loader) == (model, optimizer, loader)
+    *same_as_before, prepared = accelerator.prepare(model, optimizer, loader)
+    assert same_as_before == [model, optimizer]
+    assert [batch.tolist() for batch in prepared] == [[1], [2]]
+    assert accelerator.prepare(prepared) is prepared
     assert accelerator.prepare_model(model, evaluation_mode=True) is model
+
+
+def test_what_is_missing_says_so(accelerator):
+    """With its name, and `hasattr` may ask."""
+    assert not hasattr(accelerator, "save_state")
+    with pytest.raises(AttributeError, match="has no 'register_for_checkpointing'"):
+        accelerator.register_for_checkpointing()
 
 
 def test_unwrapping(accelerator):

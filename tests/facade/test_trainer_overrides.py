@@ -36,9 +36,9 @@ INTERNAL = split(
     """
     _clip_grad_norm _determine_best_metric _evaluate _get_collator_with_removed_columns _get_dataloader
     _get_eval_sampler _get_grad_norm _get_learning_rate _get_num_items_in_batch _get_output_dir
-    _get_train_sampler _inner_training_loop _load_best_model _load_callback_state _load_from_checkpoint _load_optimizer_and_scheduler
-    _load_rng_state _maybe_log_save_evaluate _move_model_to_device _prepare_input _prepare_inputs
-    _remove_unused_columns _save _save_checkpoint _save_optimizer_and_scheduler _save_rng_state
+    _get_train_sampler _inner_training_loop _load_best_model _load_callback_state _load_from_checkpoint
+    _load_optimizer_and_scheduler _load_rng_state _maybe_log_save_evaluate _move_model_to_device _prepare_input
+    _prepare_inputs _remove_unused_columns _save _save_checkpoint _save_optimizer_and_scheduler _save_rng_state
     _set_signature_columns_if_needed _track_num_input_tokens _validate_args
     """
 )
@@ -58,8 +58,8 @@ TRAINING = split(
     is_world_process_zero log num_examples prediction_step save_model set_initial_training_values store_flos
     training_step _clip_grad_norm _determine_best_metric _evaluate _get_collator_with_removed_columns
     _get_dataloader _get_eval_sampler _get_grad_norm _get_learning_rate _get_num_items_in_batch _get_output_dir
-    _get_train_sampler _inner_training_loop _load_best_model _maybe_log_save_evaluate _move_model_to_device _prepare_input
-    _prepare_inputs _save _save_checkpoint _save_optimizer_and_scheduler _save_rng_state
+    _get_train_sampler _inner_training_loop _load_best_model _maybe_log_save_evaluate _move_model_to_device
+    _prepare_input _prepare_inputs _save _save_checkpoint _save_optimizer_and_scheduler _save_rng_state
     _set_signature_columns_if_needed _track_num_input_tokens
     """
 )

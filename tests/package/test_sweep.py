@@ -151,7 +151,7 @@ def test_a_sweep_goes_on_where_it_was_stopped_or_killed(tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run-0"]
     study = optuna.load_study(study_name="sweep_script", storage=open_storage(str(tmp_path / "journal.log")))
     assert [trial.state.name for trial in study.trials] == ["FAIL", "FAIL", "COMPLETE"]
-    assert list(study.trials[2].intermediate_values) == []  # nothing is reported where nothing is pruned
+    assert list(study.trials[2].intermediate_values) == [1, 2, 3, 4]
 
 
 def until(condition, folder):

@@ -1,0 +1,118 @@
+"""TRL, sentence-transformers, PEFT and SetFit train on ours as on the reference, bit for bit, in unmodified scripts."""
+
+import importlib.util
+from typing import NamedTuple
+
+import pytest
+from running import TWO_PROCESSES, Trained, execute, trained
+
+SCRIPTS = {
+    "trl_sft": ["trl", "peft"],
+    "trl_preferences": ["trl", "peft"],
+    "trl_online": ["trl"],
+    "trl_accumulated": ["trl", "peft"],
+    "sentence_embeddings": ["sentence_transformers"],
+    "peft_adapters": ["peft"],
+    "setfit_classes": ["setfit", "sentence_transformers"],
+}
+# In several processes the reference has no cross encoder, and shuffles two datasets in the same way in each epoch.
+TOGETHER = {"trl_sft": [], "trl_preferences": [], "trl_online": [], "sentence_embeddings": ["evaluator"]}
+# 5.3.0 divides by the number of micro-batches twice; with this runner it does not, as later versions do not either.
+RUNNERS = {"trl_accumulated": ["repaired_reference.py"]}
+
+
+class Both(NamedTuple):
+    """The same script, on the reference and on ours."""
+
+    theirs: Trained
+    ours: Trained
+
+
+def need(script):
+    missing = [name for name in SCRIPTS[script] if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}; see `make test-libraries`")
+
+
+@pytest.fixture(scope="module", params=SCRIPTS)
+def both(request, tmp_path_factory):
+    script, folder = request.param, tmp_path_factory.mktemp(request.param)
+    need(script)
+    theirs = trained(folder / "theirs", RUNNERS.get(script, []), script)
+    return Both(theirs, trained(folder / "ours", ["-m", "lightrainer"], script))
+
+
+@pytest.fixture(scope="module", params=TOGETHER)
+def both_in_two_processes(request, tmp_path_factory):
+    script, folder = request.param, tmp_path_factory.mktemp(request.param)
+    need(script)
+    kinds = TOGETHER[script]
+    theirs = trained(folder / "theirs", TWO_PROCESSES, script, *kinds)
+    return Both(theirs, trained(folder / "ours", [*TWO_PROCESSES, "-m", "lightrainer"], script, *kinds))
+
+
+def assert_same_numbers(both):
+    assert both.ours.kinds() == both.theirs.kinds() != []
+    for kind in both.theirs.kinds():
+        theirs, ours = both.theirs.figures(kind), both.ours.figures(kind)
+        assert (theirs.pop("trainer_of"), ours.pop("trainer_of")) == ("transformers", "lightrainer")
+        if kind.endswith("again"):  # 5.3.0 divides the loss since the resumption by all steps; later versions do not
+            half, whole = theirs["logs"][-1].pop("train_loss"), ours["logs"][-1].pop("train_loss")
+            assert whole == pytest.approx(2 * half, abs=1e-12)
+        assert ours == theirs, kind
+
+
+def assert_same_files(both):
+    """Bit for bit where they are tensors; ours has two more in a checkpoint."""
+    from safetensors.torch import load_file
+
+    own = {name for name in both.ours.files() if name.endswith(("_manifest.json", "loss_curve.png"))}
+    own |= {name for name in both.ours.files() if "data_state_" in name}
+    assert both.ours.files() - own == both.theirs.files()
+    weights = both.theirs.files("*.safetensors")
+    assert weights
+    for name in weights:
+        theirs, ours = load_file(both.theirs.folder / name), load_file(both.ours.folder / name)
+        assert theirs.keys() == ours.keys(), name
+        assert all(theirs[key].equal(ours[key]) for key in theirs), name
+
+
+def test_the_numbers_are_those_of_the_reference(both):
+    """Losses, norms of gradients, rates, metrics, rewards, norms of weights: of the training and of the one resumed."""
+    assert_same_numbers(both)
+
+
+def test_the_files_are_those_of_the_reference(both):
+    """In checkpoints and saved models, in the formats of the libraries."""
+    assert_same_files(both)
+
+
+def test_different_trainings_differ(both):
+    """The control: other trainings of the same script have other numbers, and losses change from step to step."""
+    kinds = [kind for kind in both.ours.kinds() if not kind.endswith(("again", "after"))]
+    found = [[entry["loss"] for entry in both.ours.figures(kind)["logs"] if "loss" in entry] for kind in kinds]
+    assert all(len(set(one)) > 1 for one in found)
+    assert len({tuple(one) for one in found}) == len(kinds)
+
+
+def test_the_numbers_are_those_of_the_reference_in_two_processes(both_in_two_processes):
+    assert_same_numbers(both_in_two_processes)
+
+
+def test_the_files_are_those_of_the_reference_in_two_processes(both_in_two_processes):
+    assert_same_files(both_in_two_processes)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("deepspeed", ["argument deepspeed needs the package deepspeed", "pip install deepspeed"]),
+        ("fsdp", ["NotImplementedError: trainer.accelerator.state.fsdp_plugin", "reference model"]),
+        ("vllm", ["vLLM is not available", "use_vllm"]),
+    ],
+)
+def test_what_is_not_served_is_refused_by_name(case, words, tmp_path):
+    need("trl_accumulated")
+    done = execute(["-m", "lightrainer", "refusals.py", case, str(tmp_path)])
+    assert done.returncode == 1
+    assert [word for word in words if word not in done.stdout] == []
