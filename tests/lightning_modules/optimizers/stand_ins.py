@@ -73,7 +73,7 @@ def install(monkeypatch, *libraries):
         Overrides.asked = []
         sys.modules["bitsandbytes.optim"].GlobalOptimManager = Overrides
     for check in _CHECKS:
-        monkeypatch.setattr(f"transformers.trainer_optimizer.{check}", lambda *_: True)
+        monkeypatch.setattr(importlib.import_module("transformers.trainer_optimizer"), check, lambda *_: True)
     version = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.18" if name == "torchao" else version(name))
 
