@@ -109,7 +109,7 @@ def _number(value: Any, metrics: Mapping[str, float]) -> float:
 
 def _missing(name: str, metrics: Mapping[str, float]) -> MissingMetricError:
     return MissingMetricError(
-        f"compute_objective uses the metric {name!r}, which the evaluation does not have."
+        f"The objective uses the metric {name!r}, which the evaluation does not have."
         f"{did_you_mean(name, metrics)} It has: {', '.join(metrics) or 'none'}."
     )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
+import json
+import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
-import torch
 import torch.distributed as dist
 
 Result = TypeVar("Result")
@@ -41,9 +41,16 @@ class Channel:
     def __init__(self, seconds: float = 1800, seconds_to_fail: float = 60) -> None:
         self.alone = not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
         self.is_first = self.alone or dist.get_rank() == 0
-        self._seconds_to_fail = seconds_to_fail
-        timeout = timedelta(seconds=seconds)
-        self._group: Any = None if self.alone else dist.new_group(backend="gloo", timeout=timeout)
+        self._wait, self._wait_to_fail = timedelta(seconds=seconds), timedelta(seconds=seconds_to_fail)
+        self._met = 0
+        self._group: Any = None if self.alone else dist.new_group(backend="gloo", timeout=self._wait)
+        if not self.alone:
+            # Outcomes are left here: whoever waits in vain for another can then still end, which is not so in an
+            # exchange over the group.
+            from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+            number = self.tell(uuid.uuid4().hex)
+            self._board = PrefixStore(f"lightrainer/{number}", _get_default_store())
 
     def close(self) -> None:
         """Give the group back."""
@@ -89,22 +96,16 @@ class Channel:
         """
         if self.alone:
             return [own]
-        self._meet(own)
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, own, group=self._group)
-        return found
-
-    def _meet(self, own: Outcome) -> None:
-        """Wait until all processes are here."""
-        here = dist.all_reduce(torch.zeros(1), group=self._group, async_op=True)
-        assert here is not None
-        deadline = time.monotonic() + self._seconds_to_fail
-        while own.kind == "failed" and not here.is_completed():
-            if time.monotonic() > deadline:
-                self._group = None  # it waits for the others for ever, also to be given back
-                raise RuntimeError(
-                    f"The trial failed in process {dist.get_rank()} and not in the others, which are still training: "
-                    f"{own.said}. The search cannot go on."
-                )
-            time.sleep(0.002)
-        here.wait()
+        self._met += 1
+        keys = [f"{self._met}/{rank}" for rank in range(dist.get_world_size())]
+        self._board.set(keys[dist.get_rank()], json.dumps(own))
+        try:
+            self._board.wait(keys, self._wait_to_fail if own.kind == "failed" else self._wait)
+        except RuntimeError as error:
+            if own.kind != "failed":
+                raise
+            raise RuntimeError(
+                f"The trial failed in process {dist.get_rank()} and not in the others, which are still training: "
+                f"{own.said}. The search cannot go on."
+            ) from error
+        return [Outcome(*json.loads(self._board.get(key))) for key in keys]

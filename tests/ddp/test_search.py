@@ -28,6 +28,7 @@ def torchrun(script, folder, *words):
             for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     member.kill()
+            process.wait()
             pytest.fail(f"two ranks were not done after {SECONDS} s\n{log.read_text()[-4000:]}")
     return code, log.read_text()
 

@@ -55,6 +55,7 @@ def test_pruning_under_plain_lightning_in_two_processes(tmp_path):
             for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     member.kill()
+            process.wait()
             pytest.fail(f"two processes were not done after {SECONDS} s\n{log.read_text()[-4000:]}")
     said = log.read_text()
     assert code == 0, said[-4000:]

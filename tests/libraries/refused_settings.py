@@ -1,4 +1,4 @@
-"""What is asked for here is not served: `refused_settings.py CASE FOLDER` has to fail, and to say what it is that fails."""
+"""What is not served: `refused_settings.py CASE FOLDER` has to fail, and to say what it is that fails."""
 
 import sys
 

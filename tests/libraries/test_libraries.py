@@ -4,7 +4,7 @@ import importlib.util
 from typing import NamedTuple
 
 import pytest
-from running import TWO_PROCESSES, Trained, execute, trained
+from library_runs import TWO_PROCESSES, Trained, execute, trained
 
 SCRIPTS = {
     "trl_sft": ["trl", "peft"],

@@ -48,6 +48,7 @@ def ended(process, folder):
         for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.kill()
+        process.wait()
         pytest.fail(f"not done after {SECONDS} s\n{(folder / 'log.txt').read_text()[-4000:]}")
     return code, (folder / "log.txt").read_text()
 

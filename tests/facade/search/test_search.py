@@ -321,3 +321,16 @@ def test_clocks_and_memory_are_no_objective(tmp_path):
     assert "eval_model_preparation_time" in made.evaluate()
     best = made.hyperparameter_search(space, n_trials=1, sampler=random_sampler())
     assert made.evaluate()["eval_loss"] == best.objective
+
+
+def test_each_trial_has_a_run_of_its_own_in_a_tracker(tmp_path, monkeypatch):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "logs"))
+    made = searcher(tmp_path / "out", report_to="tensorboard", logging_steps=1)
+    made.hyperparameter_search(space, n_trials=3, sampler=random_sampler(), pruner=Odd())
+    last = {}
+    for name in ("run-0", "run-1", "run-2"):
+        events = EventAccumulator(str(tmp_path / "logs" / name)).Reload()
+        last[name] = [event.step for event in events.Scalars("eval/loss")]
+    assert last == {"run-0": [2, 4], "run-1": [2], "run-2": [2, 4]}
