@@ -98,9 +98,8 @@ class OptunaBackend(Backend):
                     trainer, search, study, self._jobs, **self._numbers(search), **self._of_optimization
                 )
             objective = OptunaObjective(search, study, channel)
-            return optimize_together(
-                study, objective, channel=channel, result=best_runs, **self._numbers(search), **self._of_optimization
-            )
+            options = {**self._numbers(search), **self._of_optimization, "completed": search.completed}
+            return optimize_together(study, objective, channel=channel, result=best_runs, **options)
         finally:
             channel.close()
 

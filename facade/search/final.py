@@ -64,7 +64,7 @@ def _retrain(search: Search, trial: Any) -> None:
 
 
 def _read(search: Search, found: BestRun) -> bool:
-    """The model of another process, from the checkpoint that it left."""
+    """The model of another process, from the checkpoint that it left; not one that an older search has left there."""
     trainer, trial = search.trainer, trial_of(found, search)
     if isinstance(trial, dict):
         search.folder = ray_folder(trainer, found.run_id, trial)
@@ -73,6 +73,8 @@ def _read(search: Search, found: BestRun) -> bool:
     if newest is None:
         return False
     state = TrainerState.load_from_json(Path(newest) / "trainer_state.json")
+    if state.trial_params is None or any(found.hyperparameters.get(k) != v for k, v in state.trial_params.items()):
+        return False
     chosen = state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
     chosen = chosen if chosen is not None and Path(chosen).is_dir() else newest
     install(trainer, trainer.call_model_init(trial))

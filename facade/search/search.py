@@ -35,6 +35,7 @@ class Search:
         self.reported: set[int] = set()
         self.metrics: dict[str, float] = {}
         self._origins: dict[int, int] = {}
+        self._ended: tuple[int, Any] = (-1, None)
         self.folder: str | None = None
         """Where the trial that runs has its folder, if not by its number."""
         self.is_over = False
@@ -67,8 +68,12 @@ class Search:
         finally:
             forget_optimizer(trainer)
         warn_of_nan(value, trial.number, self.metrics)
-        self.best.offer(trainer, trial.number, value)
+        self._ended = trial.number, value
         return value
+
+    def completed(self) -> None:
+        """Keep the model of the trial that has just ended, in every process, if it is the best so far."""
+        self.best.offer(self.trainer, *self._ended)
 
     def judge(self, metrics: dict[str, float]) -> float | list[float]:
         """The value of an evaluation, kept as the Trainer's `objective`."""

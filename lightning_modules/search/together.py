@@ -24,6 +24,7 @@ def optimize_together(
     catch: Iterable[type[Exception]] | type[Exception] = (),
     channel: Channel | None = None,
     result: Callable[[Any], Any] | None = None,
+    completed: Callable[[], None] | None = None,
     **options: Any,
 ) -> Any:
     """As `optuna.Study.optimize`, but in every process of a process group, with one study, in the first process.
@@ -43,6 +44,7 @@ def optimize_together(
         catch: exceptions after which the search goes on; the same everywhere.
         channel: what the processes talk over; by default one that is made for this.
         result: takes the study, in the first process, when all is done.
+        completed: called in every process after each trial that came to its end in all of them.
         options: more of `optuna.Study.optimize`.
 
     Returns:
@@ -53,28 +55,22 @@ def optimize_together(
     """
     caught = tuple(catch) if isinstance(catch, Iterable) else (catch,)
     own, channel = channel is None, channel or Channel()
+    shared = _Together(objective, channel, caught, completed)
     try:
         if channel.is_first:
-            return _lead(study, objective, channel, caught, result, n_trials=n_trials, timeout=timeout, **options)
-        return _follow(objective, channel, caught)
+            return _lead(study, shared, result, n_trials=n_trials, timeout=timeout, **options)
+        return _follow(shared)
     finally:
         if own:
             channel.close()
 
 
-def _lead(
-    study: Any,
-    objective: Objective,
-    channel: Channel,
-    caught: tuple[type[Exception], ...],
-    result: Callable[[Any], Any] | None,
-    **options: Any,
-) -> Any:
+def _lead(study: Any, shared: _Together, result: Callable[[Any], Any] | None, **options: Any) -> Any:
+    channel, caught = shared.channel, shared.caught
     try:
         if channel.alone:
-            study.optimize(objective, catch=caught, **options)
+            study.optimize(shared.alone, catch=caught, **options)
         else:
-            shared = _Together(objective, channel, caught)
             study.optimize(shared.lead, catch=(*caught, _CaughtElsewhereError), **options)
         found = None if result is None else result(study)
     except Exception as error:
@@ -84,10 +80,9 @@ def _lead(
     return found
 
 
-def _follow(objective: Objective, channel: Channel, caught: tuple[type[Exception], ...]) -> Any:
-    shared = _Together(objective, channel, caught)
+def _follow(shared: _Together) -> Any:
     while True:
-        what, about = channel.tell()
+        what, about = shared.channel.tell()
         if what == "end":
             return about
         if what == "stop":
@@ -99,11 +94,24 @@ def _follow(objective: Objective, channel: Channel, caught: tuple[type[Exception
 class _Together:
     """One trial after the other, in the same way in every process."""
 
-    def __init__(self, objective: Objective, channel: Channel, caught: tuple[type[Exception], ...]) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        channel: Channel,
+        caught: tuple[type[Exception], ...],
+        completed: Callable[[], None] | None,
+    ) -> None:
         self.objective = objective
         self.channel = channel
         self.caught = caught
+        self.completed = completed or _nothing
         self.error: Exception | None = None
+
+    def alone(self, trial: Any) -> Any:
+        """The trial where there is no other process."""
+        value = self.objective(trial)
+        self.completed()
+        return value
 
     def lead(self, trial: Any) -> Any:
         """The trial in the first process."""
@@ -118,12 +126,14 @@ class _Together:
             raise kind(f"The trial failed in another process: {failed[0].said}")
         if any(one.kind == "pruned" for one in others):
             raise _pruned()()
+        self.completed()
         return value
 
     def follow(self) -> None:
         """The trial in another process."""
         _, own = self._run(SharedTrial(None, self.channel))
-        self.channel.outcomes(own)
+        if all(one.kind == "done" for one in self.channel.outcomes(own)):
+            self.completed()
 
     def _run(self, trial: SharedTrial) -> tuple[Any, Outcome]:
         self.error = None
@@ -142,3 +152,7 @@ def _pruned() -> type[Exception]:
     import optuna
 
     return optuna.TrialPruned
+
+
+def _nothing() -> None:
+    return None

@@ -71,6 +71,8 @@ def test_a_failure_in_one_process_is_one_of_the_trial(run):
     first, second = (rank["stopped"] for rank in run)
     assert first["states"] == ["COMPLETE", "FAIL", "COMPLETE"]
     assert first["caught"] == second["caught"]
+    assert first["caught"][0] != "1"
+    assert first["held"] == second["held"]  # and nowhere that of the trial which failed elsewhere
     assert first["error"] == (
         "OtherProcessError: The trial failed in another process: ArithmeticError: one process only"
     )

@@ -260,6 +260,25 @@ def test_options_of_the_study(tmp_path):
         made.hyperparameter_search(space, n_trials=1, direction="maximize", load_if_exists=True, **options)
 
 
+def test_a_checkpoint_of_an_older_search_is_not_taken_for_the_best_model(tmp_path, caplog):
+    """Folders have numbers, and a number says nothing of the study."""
+    saving = {"save_strategy": "steps", "save_steps": 4}
+    searcher(tmp_path, **saving).hyperparameter_search(space, n_trials=1, sampler=random_sampler(7))
+    assert (tmp_path / "run-0" / "checkpoint-4").is_dir()
+    address = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(study_name="mine", storage=address)
+    known = optuna.distributions.FloatDistribution(1e-3, 1e-1, log=True)
+    study.add_trial(
+        optuna.create_trial(params={"learning_rate": 0.05}, distributions={"learning_rate": known}, value=-1.0)
+    )
+    made = searcher(tmp_path, **saving)
+    keywords = {"study_name": "mine", "storage": address, "load_if_exists": True}
+    best = made.hyperparameter_search(space, n_trials=1, sampler=random_sampler(1), **keywords)
+    assert best.run_id == "0"
+    assert "trial 0, was not trained by this process and has no checkpoint here" in caplog.text
+    assert made.evaluate()["eval_loss"] == made.study.trials[1].value  # that of the last trial
+
+
 def test_the_time_ends_a_search(tmp_path):
     made = searcher(tmp_path)
     made.hyperparameter_search(space, n_trials=None, timeout=0.001)
