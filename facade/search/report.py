@@ -10,19 +10,13 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .pictures import interactive, plots_of
+
 logger = logging.getLogger(__name__)
 
-_PLOTS = {
-    "history": "plot_optimization_history",
-    "importances": "plot_param_importances",
-    "intermediate_values": "plot_intermediate_values",
-    "slices": "plot_slice",
-}
-"""Pictures of studies with one objective, by optuna's functions for them."""
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222 }
 table { border-collapse: collapse; margin: 1em 0 } th, td { padding: .25em .8em; text-align: right }
@@ -48,16 +42,18 @@ def write_report(study: Any, folder: str | os.PathLike[str]) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     rows = table(study)
-    importances = importance_of(study)
+    importances = importances_of(study)
     _write(folder / "best.json", json.dumps(_best(study, importances), indent=2, default=str) + "\n")
     _write(folder / "trials.csv", _as_csv(rows))
-    pictures = {name: _picture(study, function) for name, function in _PLOTS.items()}
+    pictures = {plot.name: plot.png(study) for plot in plots_of(study)}
     for name, picture in pictures.items():
         if isinstance(picture, bytes):
             (folder / f"{name}.png").write_bytes(picture)
     page = folder / "report.html"
     _write(page, _page(study, rows, importances, pictures))
-    _write_plotly(study, folder / "plots.html")
+    moving = interactive(study)
+    if moving is not None:
+        _write(folder / "plots.html", moving)
     logger.info("The report of the search is in %s.", page)
     return page
 
@@ -79,29 +75,36 @@ def table(study: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def importance_of(study: Any) -> dict[str, float]:
-    """How much of the differences between trials each parameter makes, from 1 to 0; empty where nobody can say."""
+def importances_of(study: Any) -> list[dict[str, float]]:
+    """How much of the differences between trials each parameter makes, from 1 to 0, for each objective.
+
+    Where nobody can say it, as there are too few trials, the dict is empty.
+    """
+    return [_importances(study, index) for index in range(len(study.directions))]
+
+
+def _importances(study: Any, objective: int) -> dict[str, float]:
     import optuna
 
-    if len(study.directions) > 1:
-        return {}
+    several = len(study.directions) > 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about trials that are too few, or too equal
         try:
-            return dict(optuna.importance.get_param_importances(study))
+            target = (lambda trial: trial.values[objective]) if several else None
+            return dict(optuna.importance.get_param_importances(study, target=target))
         except Exception as error:  # too few trials, or a package that an evaluator needs
             logger.info("No importances: %s", error)
             return {}
 
 
-def _best(study: Any, importances: dict[str, float]) -> dict[str, Any]:
+def _best(study: Any, importances: list[dict[str, float]]) -> dict[str, Any]:
     best = study.best_trials if _completed(study) else []
     return {
         "study": study.study_name,
         "directions": [one.name.lower() for one in study.directions],
         "trials": len(study.get_trials(deepcopy=False)),
         "best": [{"trial": one.number, "values": list(one.values), "parameters": dict(one.params)} for one in best],
-        "importances": importances,
+        "importances": importances if len(importances) > 1 else importances[0],
     }
 
 
@@ -121,57 +124,8 @@ def _as_csv(rows: list[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _picture(study: Any, function: str) -> bytes | str:
-    """A PNG, or why there is none."""
-    if len(study.directions) > 1:
-        return "there are several objectives"
-    try:
-        from optuna.visualization import matplotlib as plots
-    except ImportError:
-        return "it needs matplotlib: pip install matplotlib"
-    try:
-        return _drawn(getattr(plots, function), study)
-    except ImportError as error:
-        return f"it needs a package that is not installed ({error})"
-    except Exception as error:  # too few trials, each plot says so in its own way
-        return str(error).partition("\n")[0] or type(error).__name__
-
-
-def _drawn(plot: Callable[[Any], Any], study: Any) -> bytes:
-    from matplotlib import pyplot
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # these functions call themselves experimental, and complain about the layout
-        axes = plot(study)
-        figure = axes.figure if hasattr(axes, "figure") else axes.flat[0].figure
-        data = io.BytesIO()
-        figure.savefig(data, format="png", dpi=110, bbox_inches="tight")
-        pyplot.close(figure)
-    return data.getvalue()
-
-
-def _write_plotly(study: Any, path: Path) -> None:
-    try:
-        import plotly  # type: ignore[import-not-found]  # noqa: F401
-        from optuna import visualization
-    except ImportError:
-        return
-    parts: list[str] = []
-    for function in _PLOTS.values() if len(study.directions) == 1 else ():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                figure = getattr(visualization, function)(study)
-            except Exception as error:
-                logger.info("No %s: %s", function, error)
-                continue
-        parts.append(figure.to_html(full_html=False, include_plotlyjs=not parts))  # the library once, no network
-    if parts:
-        _write(path, "<!doctype html><meta charset='utf-8'>" + "\n".join(parts))
-
-
 def _page(
-    study: Any, rows: list[dict[str, Any]], importances: dict[str, float], pictures: dict[str, bytes | str]
+    study: Any, rows: list[dict[str, Any]], importances: list[dict[str, float]], pictures: dict[str, bytes | str]
 ) -> str:
     best = {trial.number for trial in study.best_trials} if _completed(study) else set()
     states = dict.fromkeys(row["state"] for row in rows)
@@ -183,9 +137,11 @@ def _page(
         "<h2>Best</h2>",
         _html_table([row for row in rows if row["trial"] in best], best) if best else "<p>No trial was completed.</p>",
     ]
-    if importances:
-        shares = [{"parameter": name, "importance": value} for name, value in importances.items()]
-        parts += ["<h2>Importances</h2>", _html_table(shares, set())]
+    for index, shares in enumerate(importances):
+        if shares:
+            of = f" for objective {index}" if len(importances) > 1 else ""
+            lines = [{"parameter": name, "importance": value} for name, value in shares.items()]
+            parts += [f"<h2>Importances{of}</h2>", _html_table(lines, set())]
     for name, picture in pictures.items():
         parts.append(f"<h2>{name.replace('_', ' ').capitalize()}</h2>")
         if isinstance(picture, bytes):

@@ -57,6 +57,17 @@ def open_storage(storage: Any, *, heartbeat: float = HEARTBEAT_SECONDS, max_retr
         return _journal(path) if path is not None else _database(address, heartbeat, max_retry)
 
 
+def disconnect(storage: Any) -> None:
+    """Close the connections of a storage to its server; the next use opens new ones.
+
+    Args:
+        storage: of optuna; one without connections is left alone.
+    """
+    engine = getattr(getattr(storage, "_backend", storage), "engine", None)
+    if engine is not None:
+        engine.dispose()
+
+
 def journal_path(address: str) -> str | None:
     """The file of a journal; None where the address is that of a database.
 
@@ -117,8 +128,9 @@ def _explained(address: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise ImportError(
-            f"storage={shown(address)!r} needs a driver that is not installed ({error}): pip install psycopg2-binary "
-            "for postgresql://, pymysql for mysql+pymysql://."
+            f"storage={shown(address)!r} needs a driver of the database that is not installed ({_missing(error)}). "
+            "Install the one that the address names: psycopg[binary] for postgresql+psycopg://, psycopg2-binary for "
+            "postgresql+psycopg2://, pymysql for mysql+pymysql://."
         ) from error
     except Exception as error:
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
@@ -127,3 +139,10 @@ def _explained(address: str) -> Iterator[None]:
             "folder has to exist (a relative path has three slashes, an absolute one four); a server has to run and "
             "to let this user in. Nothing was begun."
         ) from error
+
+
+def _missing(error: BaseException) -> str:
+    """What the error came from in the end: the package that was not there."""
+    while (cause := error.__cause__) is not None:
+        error = cause
+    return str(error)

@@ -15,7 +15,7 @@ import torch
 from ...lightning_modules.search.channel import Channel
 from . import retries
 from .search import Search
-from .storages import open_storage
+from .storages import disconnect, open_storage
 from .studies import best_runs
 
 logger = logging.getLogger(__name__)
@@ -89,6 +89,7 @@ class _Pool:
 
     def run(self) -> None:
         """Start them, wait, and raise what one of them could not cope with."""
+        disconnect(self.study._storage)  # or the end of a worker would end the connection of this process
         workers = [self.context.Process(target=self._work, args=(index,), daemon=False) for index in range(self.jobs)]
         try:
             for worker in workers:

@@ -86,6 +86,21 @@ def test_the_script_runs_with_the_values_of_each_trial(done):
             assert not (folder / "out" / f"run-{trial.number}").exists()
 
 
+def test_a_script_in_two_processes(tmp_path):
+    """Both stop at the step at which the trial is pruned, and the trial has one value."""
+    launcher = f"{sys.executable} -m torch.distributed.run --nproc_per_node=2 --rdzv-backend=c10d "
+    words = ["--launcher", launcher + "--rdzv-endpoint=localhost:0", "--pruner", "median:n_startup_trials=1"]
+    code, said = ended(begun(tmp_path, "--n-trials", "2", *words), tmp_path)
+    assert code == 0, said
+    first, second = study_of(tmp_path).trials
+    assert (first.state.name, second.state.name) == ("COMPLETE", "PRUNED")
+    assert list(first.intermediate_values) == [1, 2]  # half as many steps as in one process
+    log = (tmp_path / "sweep" / "run-1.log").read_text()
+    assert log.count("This trial is pruned at step 1") == 2
+    assert log.count("step 1\n") == 2
+    assert "step 2\n" not in log
+
+
 def test_the_best_is_said_and_a_report_is_there(done):
     folder, said = done
     study = study_of(folder)

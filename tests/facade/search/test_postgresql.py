@@ -1,0 +1,108 @@
+"""A study in a real PostgreSQL server, as several machines would use it; skipped where there is no server."""
+
+import getpass
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_searches import random_sampler, searcher, space
+
+from lightrainer.facade.search.storages import StorageError, disconnect
+
+KILLED = """
+import os, sys, optuna
+from lightrainer.facade.search import retries
+from lightrainer.facade.search.storages import open_storage
+study = optuna.create_study(study_name="killed", storage=open_storage(sys.argv[1]))
+trial = study.ask()
+trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True)
+retries.take_on(study, trial)
+os._exit(9)
+"""
+
+
+def program(name):
+    """Where Debian and Fedora put what is not meant for everybody's PATH."""
+    places = [*Path("/usr/lib/postgresql").glob("*/bin"), Path("/usr/pgsql/bin")]
+    return shutil.which(name, path=os.pathsep.join([*map(str, sorted(places, reverse=True)), os.environ["PATH"]]))
+
+
+def server_user():
+    """PostgreSQL does not run as root."""
+    if os.getuid() != 0:
+        return getpass.getuser()
+    try:
+        return pwd.getpwnam("postgres").pw_name
+    except KeyError:
+        return None
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The address of a server, which is stopped in the end."""
+    pytest.importorskip("psycopg")
+    initdb, pg_ctl, user = program("initdb"), program("pg_ctl"), server_user()
+    if initdb is None or pg_ctl is None or user is None:
+        pytest.skip("there is no PostgreSQL server on this machine")
+    folder = Path("/tmp") / tmp_path_factory.mktemp("postgresql").name  # sockets need a short path
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    shutil.chown(folder, user)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    data = folder / "data"
+
+    def run(*command):
+        subprocess.run(command, user=user if os.getuid() == 0 else None, cwd=folder, check=True, capture_output=True)
+
+    try:
+        run(initdb, "-D", str(data), "-A", "trust", "-U", "tester")
+        options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        run(pg_ctl, "-D", str(data), "-o", options, "-l", str(folder / "log"), "-w", "start")
+        yield f"postgresql+psycopg://tester:secret@127.0.0.1:{port}/postgres"
+        run(pg_ctl, "-D", str(data), "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_two_workers_and_going_on(server, tmp_path):
+    made = searcher(tmp_path)
+    options = {"storage": server, "study_name": "shared", "load_if_exists": True, "sampler": random_sampler()}
+    best = made.hyperparameter_search(space, n_trials=4, n_jobs=2, **options)
+    assert [trial.state.name for trial in made.study.trials] == ["COMPLETE"] * 4
+    assert best.objective == min(trial.value for trial in made.study.trials)
+    disconnect(made.study._storage)
+    again = searcher(tmp_path)
+    again.hyperparameter_search(space, n_trials=1, final_model="retrain", **options)
+    assert len(again.study.trials) == 5
+    assert again.evaluate()["eval_loss"] == min(trial.value for trial in again.study.trials)
+    disconnect(again.study._storage)
+
+
+def test_the_trial_of_a_killed_process_is_begun_again(server, tmp_path):
+    code = subprocess.run([sys.executable, "-W", "ignore", "-c", KILLED, server], env=os.environ).returncode
+    assert code == 9
+    made = searcher(tmp_path)
+    made.hyperparameter_search(space, n_trials=2, study_name="killed", storage=server, load_if_exists=True)
+    trials = made.study.trials
+    assert [trial.state.name for trial in trials] == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert trials[1].params == trials[0].params
+    disconnect(made.study._storage)
+
+
+def test_a_database_that_is_not_there_is_said_without_the_password(server, tmp_path):
+    with pytest.raises(StorageError, match="cannot be reached") as caught:
+        searcher(tmp_path).hyperparameter_search(space, n_trials=1, storage=server.replace("/postgres", "/nowhere"))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_driver_that_is_missing_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg2", None)
+    with pytest.raises(ImportError, match=r"psycopg2.*pip|psycopg2-binary"):
+        searcher(tmp_path).hyperparameter_search(space, n_trials=1, storage="postgresql+psycopg2://a@127.0.0.1:1/b")
