@@ -65,7 +65,7 @@ def _objective(index: int) -> dict[str, Any]:
 
 
 def interactive(study: Any) -> str | None:
-    """A page with all of them, drawn by plotly; needs no network. None without plotly, or where nothing can be drawn."""
+    """A page with all of them by plotly, which needs no network; None without plotly, or with nothing to draw."""
     try:
         import plotly  # type: ignore[import-not-found]  # noqa: F401
         from optuna import visualization
