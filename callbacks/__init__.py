@@ -16,7 +16,8 @@ from .jit_checkpoint import JITCheckpointCallback
 from .loss_curve import LossCurveCallback, draw_loss_curve
 from .memory import MemoryCallback
 from .nan_guard import NaNGuardCallback, NaNGuardError
-from .progress import PrinterCallback, ProgressCallback, default_progress_callback
+from .progress import PrinterCallback, ProgressCallback
+from .progress_choice import default_progress_callback
 from .progress_notebook import NotebookProgressCallback
 from .progress_rich import RichProgressCallback
 from .report import RunReportCallback

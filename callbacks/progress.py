@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from ._work import Stretch, length
@@ -152,22 +151,6 @@ class PrinterCallback(TrainerCallback):
         """Print the logs, floats with four digits."""
         if state.is_local_process_zero and logs:
             print(_readable(logs))
-
-
-def default_progress_callback() -> type[ProgressCallback]:
-    """The bar for where this runs: in a notebook a table, with `NotebookProgressCallback`, elsewhere that of tqdm."""
-    if is_in_notebook():
-        from .progress_notebook import NotebookProgressCallback
-
-        return NotebookProgressCallback
-    return ProgressCallback
-
-
-def is_in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook; found out without importing IPython."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell is not None and "IPKernelApp" in getattr(shell, "config", {})
 
 
 def beside_the_bar(logs: dict[str, Any]) -> dict[str, str]:

@@ -92,7 +92,7 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     from .facade.search.choices import make_pruner, make_sampler
     from .facade.search.options import read_options
     from .facade.search.space import read_space
-    from .sweeping import SweepPlan
+    from .sweep_plan import SweepPlan
 
     if not os.path.isfile(options.script):
         raise FileNotFoundError(f"{options.script}: there is no such script.")

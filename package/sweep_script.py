@@ -12,10 +12,9 @@ import subprocess
 import threading
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .sweeping import SweepPlan
+from .sweep_plan import SweepPlan
 
 _PATIENCE = 60.0
 """Seconds that a process has to write its checkpoint when the sweep is stopped."""

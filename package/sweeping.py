@@ -8,10 +8,10 @@ import math
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .sweep_plan import SweepPlan
 from .sweep_progress import Progress
 from .sweep_script import Killed, ScriptFailed, ScriptRun, Stopped
 
@@ -22,33 +22,6 @@ _TAIL = 2000
 
 class SweepError(RuntimeError):
     """The sweep cannot go on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepPlan:
-    """What to do; the fields are the options of the command line."""
-
-    command: list[str]
-    """What starts the script, and its own arguments."""
-    space: list[Any]
-    n_trials: int
-    """How many the study is to have, finished ones of earlier starts included."""
-    workers: int
-    storage: str | None
-    """By default a file of SQLite in the folder."""
-    name: str
-    folder: Path
-    metrics: list[str]
-    directions: list[str]
-    value: str
-    """`last` or `best`: which evaluation of a trial counts."""
-    pruner: str
-    sampler: str
-    seed: int | None
-    timeout: float | None
-    max_retry: int
-    heartbeat: float
-    remove_pruned: bool
 
 
 class Sweep:

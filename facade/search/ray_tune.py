@@ -14,7 +14,7 @@ from ..enums import HPSearchBackend
 from ..helpers.hyperparameters import BestRun, default_hp_space_ray
 from ..hub.pushing import Pusher
 from ..memory import MemoryTracker
-from .backends import Backend
+from .backend import Backend
 from .final import ray_folder
 from .kept import forget_optimizer
 from .options import SearchOptions

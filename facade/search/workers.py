@@ -14,6 +14,7 @@ import torch
 
 from ...lightning_modules.search.channel import Channel
 from . import retries
+from .optuna_trials import OptunaObjective
 from .search import Search
 from .storages import disconnect, open_storage
 from .studies import best_runs
@@ -109,8 +110,6 @@ class _Pool:
             raise RuntimeError(f"{len(killed)} of {self.jobs} workers ended with exit code {killed[0]}.")
 
     def _work(self, index: int) -> None:
-        from .backends import OptunaObjective
-
         torch.set_num_threads(1)  # threads of the parent are not there after a fork
         if not self._take():
             return

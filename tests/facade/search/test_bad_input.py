@@ -8,7 +8,7 @@ import pytest
 from small_searches import random_sampler, searcher, space
 from tiny import files, tiny, trainer
 
-from lightrainer.facade.search.backends import MissingBackendError
+from lightrainer.facade.search.backend import MissingBackendError
 from lightrainer.facade.search.storages import StorageError, shown
 
 

@@ -1,0 +1,75 @@
+"""A search with optuna, in one process or in several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...lightning_modules.search.channel import Channel
+from ...lightning_modules.search.together import optimize_together
+from ..enums import HPSearchBackend
+from ..helpers.hyperparameters import BestRun, default_hp_space_optuna
+from . import retries
+from .backend import Backend
+from .options import SearchOptions, exceptions, split_keywords
+from .optuna_trials import OptunaObjective
+from .search import Search
+from .studies import best_runs, make_study
+from .workers import check_jobs, optimize_in_workers
+
+
+class OptunaBackend(Backend):
+    """A study of optuna. In several processes the first one has it, and the others train along."""
+
+    name = HPSearchBackend.OPTUNA
+    package = "optuna"
+    default_hp_space = staticmethod(default_hp_space_optuna)
+
+    def check(self, trainer: Any, options: SearchOptions) -> None:
+        """Sort the keywords between study and optimization.
+
+        Raises:
+            TypeError: a keyword that neither takes.
+            ValueError: `n_jobs` that cannot be.
+        """
+        import optuna
+
+        kinds = split_keywords(options.backend, optuna.create_study, optuna.study.Study.optimize)
+        self._of_study, self._of_optimization = kinds
+        self._of_optimization["catch"] = exceptions(self._of_optimization.get("catch", ()))
+        self._jobs = self._of_optimization.pop("n_jobs", 1)
+        check_jobs(self._jobs, trainer)
+
+    def run(self, trainer: Any, search: Search) -> BestRun | list[BestRun]:
+        """See `Backend.run`; every process gets the result."""
+        channel = Channel(seconds=float(trainer.args.ddp_timeout))
+        try:
+            study = _InOneProcess(channel, lambda: make_study(search.options.directions, self._of_study)).value
+            trainer.study = study
+            if study is not None:
+                retries.give_up_dead(study)
+            if self._jobs != 1:
+                return optimize_in_workers(
+                    trainer, search, study, self._jobs, **self._numbers(search), **self._of_optimization
+                )
+            objective = OptunaObjective(search, study, channel)
+            options = {**self._numbers(search), **self._of_optimization, "completed": search.completed}
+            return optimize_together(study, objective, channel=channel, result=best_runs, **options)
+        finally:
+            channel.close()
+
+    @staticmethod
+    def _numbers(search: Search) -> dict[str, Any]:
+        return {"n_trials": search.options.n_trials}
+
+
+class _InOneProcess:
+    """What only the first process makes, an error in which all of them hear of."""
+
+    def __init__(self, channel: Channel, make: Callable[[], Any]) -> None:
+        self.value: Any = None
+        self._make = make
+        channel.share(self._fill)
+
+    def _fill(self) -> None:
+        self.value = self._make()

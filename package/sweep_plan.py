@@ -1,0 +1,34 @@
+"""What a sweep is to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepPlan:
+    """What to do; the fields are the options of the command line."""
+
+    command: list[str]
+    """What starts the script, and its own arguments."""
+    space: list[Any]
+    n_trials: int
+    """How many the study is to have, finished ones of earlier starts included."""
+    workers: int
+    storage: str | None
+    """By default a file of SQLite in the folder."""
+    name: str
+    folder: Path
+    metrics: list[str]
+    directions: list[str]
+    value: str
+    """`last` or `best`: which evaluation of a trial counts."""
+    pruner: str
+    sampler: str
+    seed: int | None
+    timeout: float | None
+    max_retry: int
+    heartbeat: float
+    remove_pruned: bool
