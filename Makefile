@@ -14,6 +14,9 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 DEMO_OUTPUT := demo_output
 NEWEST := transformers==5.23.0 tokenizers==0.23.3
 COMET := "comet_ml>=3.43.2,<4"
+DEEPSPEED := deepspeed==0.19.8
+# What it needs and torch does not bring.
+DEEPSPEED_NEEDS := einops hjson msgpack ninja py-cpuinfo pydantic
 
 .PHONY: help demo test test-libraries lint bench clean
 # Two pip processes must not write into one environment.
@@ -31,7 +34,7 @@ demo: $(VENV)/.demo  ## train a small GPT on Python's own sources, stop half-way
 	$(BIN)/python examples/train_code_model.py --output-dir $(DEMO_OUTPUT) --resume
 
 # One thread per process: sums come out the same on every run, and the workers do not fight for the cores.
-test: $(VENV)/.test $(VENV)/.newest $(VENV)/.comet  ## run the tests
+test: $(VENV)/.test $(VENV)/.newest $(VENV)/.comet $(VENV)/.deepspeed  ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist loadfile $(PYTEST_ARGS)
 
 # In an environment of its own, as these libraries bring many packages, and choose versions of some that we use.
@@ -77,6 +80,17 @@ $(VENV)/.comet: $(VENV)/.test
 	@echo "installing comet_ml into $(VENV)/comet"
 	@rm -rf $(VENV)/comet
 	@$(PIP_INSTALL) --target $(VENV)/comet $(COMET)
+	@touch $@
+
+# DeepSpeed, aside: where it is among the packages, transformers and accelerate import it in every process. Nothing is
+# compiled. It is built with the torch that is there; where that fails, the tests that need it are skipped.
+$(VENV)/.deepspeed: $(VENV)/.test
+	@echo "installing deepspeed into $(VENV)/deepspeed"
+	@rm -rf $(VENV)/deepspeed
+	@$(PIP_INSTALL) setuptools wheel
+	@$(PIP_INSTALL) --target $(VENV)/deepspeed $(DEEPSPEED_NEEDS) && \
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(PIP_INSTALL) --no-build-isolation --no-deps --target $(VENV)/deepspeed $(DEEPSPEED) \
+	|| { rm -rf $(VENV)/deepspeed; echo "deepspeed could not be installed: its tests will be skipped" >&2; }
 	@touch $@
 
 # pyright follows imports, so it also needs what the tests import.

@@ -8,6 +8,7 @@ from .enums import IntervalStrategy as IntervalStrategy
 from .enums import ParallelMode as ParallelMode
 from .enums import SaveStrategy as SaveStrategy
 from .helpers.hyperparameters import BestRun as BestRun
+from .notebooks import notebook_launcher as notebook_launcher
 from .plan import RunPlan as RunPlan
 from .results import EvalLoopOutput as EvalLoopOutput
 from .results import EvalPrediction as EvalPrediction

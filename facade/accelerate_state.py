@@ -9,59 +9,12 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import old_style
 
 if TYPE_CHECKING:
     from .arguments import TrainingArguments
-
-
-class StateView:
-    """As `accelerate.state.AcceleratorState`, as far as it is reached through `trainer.accelerator.state`.
-
-    Args:
-        args: the training arguments.
-    """
-
-    def __init__(self, args: TrainingArguments) -> None:
-        self._args = args
-
-    @property
-    def deepspeed_plugin(self) -> None:
-        """None.
-
-        Raises:
-            NotImplementedError: DeepSpeed is asked for.
-        """
-        self._refuse("deepspeed")
-
-    @property
-    def fsdp_plugin(self) -> None:
-        """None.
-
-        Raises:
-            NotImplementedError: FSDP is asked for.
-        """
-        self._refuse("fsdp")
-
-    @property
-    def mixed_precision(self) -> str:
-        """`no`, `bf16` or `fp16`."""
-        return self._args.mixed_precision
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._args.distributed_state, name)
-
-    def _refuse(self, what: str) -> None:
-        if getattr(self._args, what):
-            raise NotImplementedError(
-                f"trainer.accelerator.state.{what}_plugin: libraries prepare models of their own with it, such as a "
-                f"reference model. Here {what} is Lightning's, and shards the model that is trained, and no other. "
-                f"Leave the argument {what} out, or do without the other model (precomputed values, an adapter)."
-            )
 
 
 def tell_process(args: TrainingArguments) -> None:

@@ -70,6 +70,16 @@ class TrainingHost(Host, Protocol):
     current_gradient_accumulation_steps: int
     _created_lr_scheduler: bool
 
+    deepspeed: Any
+
+    def create_optimizer(self) -> Any:
+        """Make `optimizer`."""
+        ...
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Make `lr_scheduler`."""
+        ...
+
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Make `optimizer` and `lr_scheduler`."""
         ...

@@ -45,7 +45,7 @@ class HubStrategy(ExplicitEnum):
 
 
 class ParallelMode(Enum):
-    """As `transformers.training_args.ParallelMode`, of which NOT_PARALLEL and DISTRIBUTED occur here."""
+    """As `transformers.training_args.ParallelMode`, of which NOT_PARALLEL, DISTRIBUTED and TPU occur here."""
 
     NOT_PARALLEL = "not_parallel"
     NOT_DISTRIBUTED = "not_distributed"

@@ -11,7 +11,9 @@ from ..lightning_modules.collect import BatchCollector, LossCollector, find_batc
 from ..lightning_modules.models import accepted_arguments, to_call
 from ..lightning_modules.objects import ObjectCollector
 from ..lightning_modules.out_of_memory import explained
+from ..lightning_modules.rounds import Rounds, may_be_uneven
 from .contracts import EvaluationHost
+from .data_ranks import data_ranks
 from .live_metrics import LiveMetrics, consists_of_metrics
 from .memory_advice import advice_for_evaluation
 from .metrics import denumpify_detensorize
@@ -35,14 +37,27 @@ class EvaluationFeed:
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self.is_last: collections.deque[bool] = collections.deque()
+        self.rounds: Rounds | None = None
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self.loader:
-            self.is_last.append(getattr(self.loader, "end_of_loader", False))
+        batches = iter(self.loader)
+        if may_be_uneven(self.loader):
+            self.rounds = Rounds("Evaluation", same_size=True, ends=self._ends)
+            batches = self.rounds(batches)
+        for batch in batches:
+            self.is_last.append(self._ends() if self.rounds is None else self.rounds.is_last)
             yield batch
+
+    @property
+    def remainder(self) -> int:
+        """See `EpochLoader.remainder`; unknown where the processes did not have the same."""
+        return -1 if self.rounds is not None and self.rounds.uneven else getattr(self.loader, "remainder", -1)
+
+    def _ends(self) -> bool:
+        return getattr(self.loader, "end_of_loader", False)
 
 
 class Evaluation:
@@ -81,7 +96,7 @@ class Evaluation:
         joining = functools.partial(BatchCollector, rows=self.expected)
         kind = ObjectCollector if args.eval_use_gather_object else joining
         self.predictions, self.labels, self.inputs = (kind(args.eval_do_concat_batches) for _ in range(3))
-        self.alone = trainer.accelerator.num_processes == 1
+        self.alone = data_ranks(args) == 1
         self.batch_size = args.eval_batch_size
         self.steps = 0
         self.columns: list[str] | None = None
@@ -164,9 +179,9 @@ class Evaluation:
         return EvalLoopOutput(predictions, labels, metrics, self._number_of_samples())
 
     def _tell_accelerator_where_it_ends(self) -> None:
-        accelerator, loader = self.trainer.accelerator, self.feed.loader
+        accelerator = self.trainer.accelerator
         ends = accelerator.end_of_dataloader = self.feed.is_last.popleft() if self.feed.is_last else False
-        accelerator.remainder = getattr(loader, "remainder", -1) if ends else -1
+        accelerator.remainder = self.feed.remainder if ends else -1
 
     def _main_input(self, batch: Any) -> Any:
         name = getattr(self.trainer.model, "main_input_name", "input_ids")
@@ -194,7 +209,7 @@ class Evaluation:
             gather = functools.partial(gather, **accepted_arguments(gather, use_gather_object=True))
         else:
             inputs, labels, logits = (
-                None if value is None else accelerator.pad_across_processes(value, dim=1, pad_index=-100)
+                value if self.alone or value is None else accelerator.pad_across_processes(value, dim=1, pad_index=-100)
                 for value in (inputs, labels, logits)
             )
         if self.live is None:

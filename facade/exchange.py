@@ -2,36 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 
-def all_gather(leaf: Any) -> Any:
-    """A tensor of all processes, joined along its first dimension; other things as a list."""
-    if not isinstance(leaf, torch.Tensor):
-        everything: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everything, leaf)
-        return everything
-    leaf = torch.atleast_1d(leaf).contiguous()
+def require_tensor(leaf: Any) -> torch.Tensor:
+    """Look whether something can be exchanged.
+
+    Raises:
+        TypeError: it is no tensor.
+    """
+    if isinstance(leaf, torch.Tensor):
+        return leaf
+    raise TypeError(
+        f"There is a {type(leaf).__name__} ({leaf!r:.60}), and processes exchange tensors. Make it one, take it out, "
+        "or have everything pickled: gather_for_metrics(..., use_gather_object=True), or eval_use_gather_object=True "
+        "in the arguments for predictions and labels."
+    )
+
+
+def has_only_tensors(value: Any) -> bool:
+    """Whether there is nothing else in nested lists, tuples and mappings."""
+    if isinstance(value, Mapping):
+        return all(map(has_only_tensors, value.values()))
+    return all(map(has_only_tensors, value)) if isinstance(value, (list, tuple)) else isinstance(value, torch.Tensor)
+
+
+def all_gather(leaf: Any, every: int = 1) -> torch.Tensor:
+    """A tensor of all processes, or of every second, third, ...; joined along its first dimension.
+
+    Raises:
+        TypeError: it is no tensor.
+    """
+    leaf = torch.atleast_1d(require_tensor(leaf)).contiguous()
     parts = [torch.empty_like(leaf) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, leaf)
-    return torch.cat(parts)
+    return torch.cat(parts[::every])
 
 
-def pad_to_longest(leaf: torch.Tensor, dim: int, pad_index: int, pad_first: bool) -> torch.Tensor:
+def pad_to_longest(leaf: Any, dim: int, pad_index: int, pad_first: bool) -> torch.Tensor:
     """A tensor as long along `dim` as the longest of all processes.
 
     Raises:
         TypeError: it is no tensor.
     """
-    if not isinstance(leaf, torch.Tensor):
-        raise TypeError(
-            f"There is a {type(leaf).__name__} among predictions and labels, and several processes exchange tensors. "
-            "Set eval_use_gather_object=True to have everything pickled, or return tensors alone."
-        )
-    if dim >= leaf.dim():
+    leaf = require_tensor(leaf)
+    if not -leaf.dim() <= dim < leaf.dim() or leaf.is_nested:
         return leaf
     length = torch.tensor(leaf.shape[dim], device=leaf.device)
     dist.all_reduce(length, op=dist.ReduceOp.MAX)
@@ -45,14 +65,35 @@ def pad_to_longest(leaf: torch.Tensor, dim: int, pad_index: int, pad_first: bool
 
 
 def share_of_inputs(inputs: Any, index: int, processes: int, pad: bool) -> Any:
-    """A contiguous share of a list, tuple, tensor, or dict of them; with `pad` as long as the longest one."""
+    """A contiguous share of a list, tuple, tensor, array or `Dataset`, or of each value of a dict.
+
+    Args:
+        inputs: other values are for everybody, such as text.
+        index: of the process; a single one has it all.
+        processes: how many there are.
+        pad: fill up with the last one to the length of the longest share.
+
+    Raises:
+        ValueError: the values of a dict are not equally long.
+    """
+    if processes == 1:
+        return inputs
     if isinstance(inputs, dict):
+        lengths = {key: len(value) for key, value in inputs.items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(
+                f"All values of the dict have to be equally long to be shared out, and are not: {lengths}."
+            )
         return {key: share_of_inputs(value, index, processes, pad) for key, value in inputs.items()}
     each, extra = divmod(len(inputs), processes)
     start = index * each + min(index, extra)
-    share = inputs[start : start + each + (index < extra)]
-    longest = each + (extra > 0)
-    if not pad or len(share) == longest or not len(inputs):
-        return share
-    last = inputs[-1:]
-    return torch.cat((share, last)) if isinstance(inputs, torch.Tensor) else share + last
+    stop = start + each + (index < extra)
+    wanted = list(range(start, stop))
+    if pad and len(inputs):
+        wanted += [len(inputs) - 1] * (each + (extra > 0) - len(wanted))
+    if isinstance(inputs, (list, tuple)):
+        share = [inputs[place] for place in wanted]
+        return tuple(share) if isinstance(inputs, tuple) else share
+    if isinstance(inputs, (torch.Tensor, np.ndarray)):
+        return inputs[wanted] if pad else inputs[start:stop]
+    return inputs.select(wanted) if hasattr(inputs, "select") else inputs

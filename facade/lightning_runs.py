@@ -15,6 +15,8 @@ from ..lightning_modules.driven import DrivenModule, ShardedModule
 from ..lightning_modules.forwarding import ForwardingLogger
 from ..lightning_modules.precision import casting
 from ..lightning_modules.sharding import is_sharded
+from .accelerating.link import RunLink
+from .cluster import cluster_plugins
 from .contracts import Host
 from .evaluation import Evaluation
 from .lightning_callbacks import check_training
@@ -59,7 +61,7 @@ def build_lightning_trainer(host: Host, **kwargs: Any) -> LightningTrainer:
     callbacks = host._lightning_callbacks
     trainer = LightningTrainer(
         **host.plan.trainer_kwargs(),
-        plugins=[_precision(host)],
+        plugins=[_precision(host), *cluster_plugins(host)],
         callbacks=list(callbacks),
         logger=ForwardingLogger(host._log_for_lightning, host.plan.default_root_dir) if callbacks else False,
         log_every_n_steps=1,  # Lightning warns if it is more than there are; a training sets it when it begins
@@ -143,7 +145,8 @@ def _module(trainer: Host, driver: Any) -> DrivenModule:
     def configure(module: Any) -> Any:
         before = models.to_call(trainer.model, trainer.model_wrapped)
         if not is_sharded(before):
-            trainer.optimizer = None  # made too early, of parameters that are about to be replaced
+            if strategy.replaces_parameters:
+                trainer.optimizer = None  # made too early, of parameters that are about to be replaced
             if hasattr(trainer.model, "num_parameters"):
                 trainer._counted_parameters()  # remembered: later this process may have only a part of them
         trainer.model_wrapped = strategy.distribute(before, module)
@@ -158,7 +161,8 @@ def _bound(trainer: Host, lightning_trainer: LightningTrainer, module: DrivenMod
     precision = lightning_trainer.precision_plugin
     cast = getattr(precision, "autocast_context_manager", None)
     forward = nullcontext() if cast is None else casting(trainer.model, cast)
-    trainer.accelerator.bind(_backward(lightning_trainer, module), lambda: trainer.optimizer)
+    link = RunLink(trainer, lightning_trainer.strategy)
+    trainer.accelerator.bind(_backward(lightning_trainer, module), lambda: trainer.optimizer, link)
     try:
         with forward:
             yield
@@ -178,11 +182,15 @@ def _precision(trainer: Host) -> Any:
     """The precision plugin of the plan."""
     plan, device = trainer.plan, trainer.args.device.type
     name, own = plan.precision, plan.strategy.precision(plan.precision, device)
+    scaler = trainer.accelerator.renew_scaler() if name == "16-mixed" else None
+    if scaler is not None:
+        scaler.together = plan.strategy.shards_weights
     if own is not None:
+        if hasattr(own, "scaler"):
+            own.scaler = scaler
         return own
     if name == "32-true":
         return engine.LeanPrecision()
-    scaler = trainer.accelerator.renew_scaler()
     return engine.ForwardPrecision(name, device, scaler)  # type: ignore[arg-type]
 
 

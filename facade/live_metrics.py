@@ -11,6 +11,7 @@ import torch
 from ..lightning_modules.collect import find_batch_size, map_nested
 from ..lightning_modules.models import base_of_adapter
 from ..lightning_modules.next_token import predicts_next_token
+from .data_ranks import copies_of_batches, data_rank, data_ranks
 
 if TYPE_CHECKING:
     from .contracts import EvaluationHost
@@ -116,10 +117,12 @@ class LiveMetrics:
 
     def _own_samples(self, size: int) -> int:
         """How many samples of this process's batch are no filling: the first ones of it."""
-        accelerator = self.trainer.accelerator
-        if accelerator.num_processes == 1 or not accelerator.end_of_dataloader or accelerator.remainder <= 0:
+        accelerator, args = self.trainer.accelerator, self.trainer.args
+        if args.process_index % copies_of_batches(args):  # another process counts the same batch
+            return 0
+        if data_ranks(args) == 1 or not accelerator.end_of_dataloader or accelerator.remainder <= 0:
             return size
-        return min(max(accelerator.remainder - accelerator.process_index * size, 0), size)
+        return min(max(accelerator.remainder - data_rank(args) * size, 0), size)
 
 
 def _first_samples(value: Any, count: int, size: int) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..lightning_modules.names import OptimizerNames, SchedulerType
 from ..lightning_modules.optimizers import OptimizerConfig
+from .cluster import environment_name
 from .strategies import StrategyPlan, choose
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class RunPlan:
     """Processes on this machine, or the index of the one device in use."""
     num_nodes: int
     """Machines."""
+    environment: str
+    """What says to Lightning where a process stands: its class for the launcher, or one of ours that was told."""
     strategy: StrategyPlan
     """How the processes work together."""
     precision: str
@@ -64,7 +67,7 @@ class RunPlan:
     def trainer_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of `lightning.Trainer` for this run, but for the precision."""
         return {
-            "accelerator": self.accelerator,
+            "accelerator": self.strategy.build_accelerator() or self.accelerator,
             "devices": self.devices,
             "num_nodes": self.num_nodes,
             "strategy": self.strategy.build(),
@@ -78,6 +81,7 @@ class RunPlan:
         return [
             ("use_cpu", "Trainer(accelerator=)", self.accelerator),
             ("launcher", "Trainer(devices=, num_nodes=)", f"{self.devices}, {self.num_nodes}"),
+            ("launcher", "Trainer(plugins=)", self.environment),
             *self.strategy.rows(),
             ("bf16, fp16", "Trainer(precision=)", self.precision),
             (
@@ -116,8 +120,9 @@ def translate(
     local = args.distributed_state.local_world_size
     return RunPlan(
         accelerator=strategy.accelerator or device.type,
-        devices=local if distributed or device.type == "cpu" else [device.index or 0],
+        devices=local if distributed or device.type in ("cpu", "xla") else [device.index or 0],
         num_nodes=args.world_size // local,
+        environment=environment_name(args.distributed_state),
         strategy=strategy,
         precision=PRECISIONS[args.mixed_precision],
         epochs=args.num_train_epochs,

@@ -9,12 +9,13 @@ from torch.utils.data import DataLoader
 from ..lightning_modules.collect import map_nested
 from ..lightning_modules.given_batches import has_batches, iterates_as_torch
 from ..lightning_modules.loaders import EpochLoader, rebuild_loader
+from .data_ranks import copies_of_batches
 
 if TYPE_CHECKING:
-    from .accelerator import Accelerator
+    from .accelerating.preparing import Preparing
 
 
-def prepared(accelerator: Accelerator, loader: DataLoader, *, placed: bool) -> DataLoader:
+def prepared(accelerator: Preparing, loader: DataLoader, *, placed: bool) -> DataLoader:
     """As `accelerate.Accelerator.prepare_data_loader`: see `Accelerator.prepare_data_loader` here.
 
     Args:
@@ -39,6 +40,7 @@ def prepared(accelerator: Accelerator, loader: DataLoader, *, placed: bool) -> D
         seedable=config.use_seedable_sampler,
         rank=accelerator.process_index,
         world_size=accelerator.num_processes,
+        copies=copies_of_batches(accelerator.args),
         even_batches=accelerator.even_batches,
         split_batches=config.split_batches,
         dispatch_batches=config.dispatch_batches,
@@ -50,20 +52,19 @@ def prepared(accelerator: Accelerator, loader: DataLoader, *, placed: bool) -> D
 class _Watcher:
     """Puts batches on the device, and tells the accelerator which is the last one."""
 
-    def __init__(self, accelerator: Accelerator, *, placed: bool) -> None:
+    def __init__(self, accelerator: Preparing, *, placed: bool) -> None:
         self.accelerator = accelerator
         self.placed = placed
 
     def handed_out(self, loader: EpochLoader, batch: Any) -> Any:
         """See `BatchWatcher`."""
         accelerator = self.accelerator
-        accelerator.end_of_dataloader = loader.end_of_loader
-        accelerator.remainder = loader.remainder if loader.end_of_loader else -1
+        accelerator.gradient_state.reads(loader)
         if not self.placed:
             return batch
         device, go_on = accelerator.device, accelerator.dataloader_config.non_blocking
         return map_nested(lambda leaf: leaf.to(device, non_blocking=go_on) if hasattr(leaf, "to") else leaf, batch)
 
-    def ended(self) -> None:
+    def ended(self, loader: EpochLoader) -> None:
         """See `BatchWatcher`."""
-        self.accelerator.end_of_dataloader, self.accelerator.remainder = False, -1
+        self.accelerator.gradient_state.leaves(loader)

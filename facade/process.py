@@ -1,22 +1,23 @@
 """Which of how many processes this one is, and the device it works on.
 
-The environment that `torchrun` sets is turned into one small value here; nothing else in the facade reads it.
+What launchers leave in the environment (`launchers.py`) is turned into one small value here; nothing else in the facade
+reads it.
 """
 
-import atexit
-import gc
 import logging
 import os
 import sys
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+from .launchers import Launch, find_launch, is_batch_script, number_in
+from .xla_device import xla_device, xla_is_chosen
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ProcessEnvironment", "current_process", "launched_world_size", "state_is_configured"]
+__all__ = ["ProcessEnvironment", "current_process", "join_others", "launched_world_size", "state_is_configured"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class ProcessEnvironment:
         local_world_size: How many of them run on this machine.
         device: Where this process computes.
         backend: Name of the torch.distributed backend; None where there is no process group.
+        launcher: Who started the processes, such as `torchrun` or `SLURM`; None where nobody did, or the script itself.
     """
 
     rank: int
@@ -40,6 +42,7 @@ class ProcessEnvironment:
     local_world_size: int
     device: "torch.device"
     backend: str | None = None
+    launcher: str | None = None
 
     @property
     def num_processes(self) -> int:
@@ -68,15 +71,34 @@ class ProcessEnvironment:
 
     @property
     def distributed_type(self) -> str:
-        """`NO`, `MULTI_CPU` or `MULTI_GPU`, as the members of the reference's enumeration read."""
+        """`NO`, `MULTI_CPU`, `MULTI_GPU` or `XLA`, as the members of the reference's enumeration read."""
+        if self.device.type == "xla":
+            return "XLA"
         if self.world_size == 1:
             return "NO"
         return "MULTI_CPU" if self.device.type == "cpu" else "MULTI_GPU"
 
 
+# By process id (a fork may be told something else). Looked up once: properties of the device are read in every step.
+_looked_up: dict[int, Launch | None] = {}
+
+
 def launched_world_size() -> int:
-    """How many processes the launcher says it started: WORLD_SIZE, or 1 where there is no launcher."""
-    return _number("WORLD_SIZE", 1)
+    """How many processes the launcher says it started, looked up anew; 1 where there is no launcher."""
+    if os.getpid() in _joined:  # which has left the variables of torchrun, and knows more
+        return number_in("WORLD_SIZE", 1)
+    launch = _looked_up[os.getpid()] = find_launch()
+    if launch is None and is_batch_script():
+        _warn_of_idle_tasks(number_in("SLURM_NTASKS", 1))
+    return 1 if launch is None else launch.world_size
+
+
+def _world_size() -> int:
+    """The same, as it was last looked up; but WORLD_SIZE is read each time."""
+    if os.environ.get("WORLD_SIZE") or os.getpid() not in _looked_up:
+        return launched_world_size()
+    launch = _looked_up[os.getpid()]
+    return 1 if launch is None else launch.world_size
 
 
 def state_is_configured() -> bool:
@@ -84,13 +106,42 @@ def state_is_configured() -> bool:
     return _accelerate_state() is not None or _group_is_there()
 
 
+def join_others(
+    use_cpu: bool = False, ddp_backend: str | None = None, ddp_timeout: float = 1800, configured: bool = False
+) -> None:
+    """Join the processes that a launcher started together with this one; nothing where there are no others.
+
+    Args:
+        use_cpu: see `current_process`.
+        ddp_backend: see there.
+        ddp_timeout: see there.
+        configured: see there.
+
+    Raises:
+        RuntimeError: see there; or this is a fork of a process that has joined.
+        ValueError: The backend is not there.
+    """
+    launched = launched_world_size() > 1
+    if not launched and not ("torch.distributed" in sys.modules and _group_is_there()):
+        return
+    launch = find_launch()
+    if launched and launch is not None and os.getpid() not in _joined:
+        from .joining import refuse_inherited_place
+
+        refuse_inherited_place(launch)
+    found = current_process(use_cpu, ddp_backend, ddp_timeout, configured)
+    from .joining import warn_of_other_group
+
+    warn_of_other_group(found.backend, ddp_backend, ddp_timeout)
+
+
 def current_process(
     use_cpu: bool = False, ddp_backend: str | None = None, ddp_timeout: float = 1800, configured: bool = False
 ) -> ProcessEnvironment:
     """As `transformers.TrainingArguments.distributed_state`: where this process stands.
 
-    A process that a launcher started together with others (WORLD_SIZE > 1) joins their process group on the first
-    call, and leaves it when the interpreter ends. A process group that is already there is taken as it is.
+    A process that a launcher started together with others joins their process group on the first call, and leaves it
+    when the interpreter ends. A process group that is already there is taken as it is.
 
     Args:
         use_cpu: Compute on the CPU although there is an accelerator.
@@ -99,13 +150,15 @@ def current_process(
         configured: Take over the state that the script gave to `accelerate`, with its device, if there is one.
 
     Raises:
-        RuntimeError: WORLD_SIZE > 1, but the other variables of the launcher are missing.
+        RuntimeError: There are several processes, but the other variables of the launcher are missing; or this one was
+            started by one of them.
+        ValueError: The backend is not there.
     """
     state = _accelerate_state() if configured else None
     if state is not None:
         return _from_accelerate(state)
     use_cpu = use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "t", "on")
-    if launched_world_size() > 1:
+    if _world_size() > 1:
         return _launched(use_cpu, ddp_backend, ddp_timeout)
     if _group_is_there():
         return _from_group(use_cpu)
@@ -118,9 +171,9 @@ _joined: dict[int, ProcessEnvironment] = {}
 
 
 def _launched(use_cpu: bool, backend: str | None, timeout: float) -> ProcessEnvironment:
-    if _group_is_there():
-        return _from_group(use_cpu)
     if os.getpid() not in _joined:
+        if _group_is_there():
+            return _from_group(use_cpu)
         _joined[os.getpid()] = _join(use_cpu, backend, timeout)
     known = _joined[os.getpid()]
     return replace(known, device=_device_of_rank(use_cpu, known.local_rank))
@@ -130,37 +183,22 @@ def _join(use_cpu: bool, backend: str | None, timeout: float) -> ProcessEnvironm
     import torch
     import torch.distributed as dist
 
+    from .joining import join, prepared
+
+    launch = find_launch()
+    assert launch is not None  # its size was looked at
     if not dist.is_available():
         raise RuntimeError(
-            f"WORLD_SIZE={launched_world_size()}, but this build of torch has no torch.distributed. "
+            f"WORLD_SIZE={launch.world_size}, but this build of torch has no torch.distributed. "
             "Install one that has, or start a single process."
         )
-    if "RANK" not in os.environ:
-        raise RuntimeError(
-            f"WORLD_SIZE={launched_world_size()} is set, but RANK is not. Start the script with torchrun, "
-            "or unset WORLD_SIZE to train in one process."
-        )
-    device = _device_of_rank(use_cpu, _local_rank())
+    launch, store = prepared(launch, timeout)
+    assert launch.local_rank is not None
+    device = _device_of_rank(use_cpu, launch.local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    chosen = backend or ("nccl" if device.type == "cuda" else "gloo")
-    # Its functions have the default group of the moment of its import as the default of an argument, and DDP imports
-    # it: imported later than the group is made it would keep the group, and its threads, alive beyond `_leave`.
-    import torch.distributed.nn.functional
-
-    dist.init_process_group(chosen, timeout=timedelta(seconds=timeout))
-    # A gloo group whose threads outlive Python may end with "terminate called without an active exception".
-    atexit.register(_leave)
-    return _from_group(use_cpu)
-
-
-def _leave() -> None:
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        # A DistributedDataParallel in a reference cycle would be taken apart after its group: it may abort or hang.
-        gc.collect()
-        dist.destroy_process_group()
+    join(launch, store, backend or ("nccl" if device.type == "cuda" else "gloo"), timeout)
+    return replace(_from_group(use_cpu), launcher=launch.launcher)
 
 
 def _group_is_there() -> bool:
@@ -174,7 +212,7 @@ def _from_group(use_cpu: bool) -> ProcessEnvironment:
 
     rank, size = dist.get_rank(), dist.get_world_size()
     local_rank = _local_rank(rank)
-    local_size = _number("LOCAL_WORLD_SIZE", size)
+    local_size = number_in("LOCAL_WORLD_SIZE", _processes_here(size, use_cpu))
     return ProcessEnvironment(
         rank, local_rank, size, local_size, _device_of_rank(use_cpu, local_rank), str(dist.get_backend())
     )
@@ -190,14 +228,22 @@ def _accelerate_state() -> Any:
 
 def _from_accelerate(state: Any) -> ProcessEnvironment:
     size = state.num_processes
-    local_size = _number("LOCAL_WORLD_SIZE", size)
+    local_size = number_in("LOCAL_WORLD_SIZE", size)
     backend = None if size == 1 else state.backend
     return ProcessEnvironment(state.process_index, state.local_process_index, size, local_size, state.device, backend)
 
 
 def _local_rank(rank: int | None = None) -> int:
     """LOCAL_RANK; where it is missing, all processes are taken to run on one machine."""
-    return _number("LOCAL_RANK", _number("RANK", 0) if rank is None else rank)
+    return number_in("LOCAL_RANK", number_in("RANK", 0) if rank is None else rank)
+
+
+def _processes_here(size: int, use_cpu: bool) -> int:
+    """How many processes of a group that the script made run on this machine, as far as its devices tell."""
+    import torch
+
+    on_gpus = not use_cpu and torch.cuda.is_available()
+    return min(size, torch.cuda.device_count()) if on_gpus else size
 
 
 def _device_of_rank(use_cpu: bool, local_rank: int) -> "torch.device":
@@ -220,6 +266,8 @@ def _single_device(use_cpu: bool) -> "torch.device":
 
     if use_cpu:
         return torch.device("cpu")
+    if xla_is_chosen():
+        return xla_device()
     if torch.cuda.is_available():
         _warn_of_idle_gpus(torch.cuda.device_count())
         return torch.device("cuda", 0)
@@ -235,14 +283,10 @@ def _warn_of_idle_gpus(count: int) -> None:
         )
 
 
-def _number(variable: str, default: int) -> int:
-    text = os.environ.get(variable, "")
-    if not text.strip():
-        return default
-    try:
-        return int(text)
-    except ValueError:
-        raise RuntimeError(
-            f"The environment variable {variable} is {text!r}, which is not a whole number. "
-            "It is set by launchers such as torchrun; unset it to train in one process."
-        ) from None
+@lru_cache(maxsize=1)
+def _warn_of_idle_tasks(count: int) -> None:
+    if count > 1:
+        logger.warning(
+            f"The job has {count} tasks (SLURM_NTASKS), but this is its script, so it trains in one process. To start "
+            "them all put srun before the command: srun python ...; or use torchrun."
+        )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ..lightning_modules.own_generators import own_states, restore_own, what_draws
 from ..lightning_modules.seeding import capture_rng_state, restore_rng_state
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ class Before(NamedTuple):
     """What an evaluation changes."""
 
     generators: dict[str, Any]
+    own: list[dict[str, Any]]
+    """Of the generators of collator and data."""
     logs: int
     synchronised: bool
     """Whether DistributedDataParallel begins it with the buffers of the first process."""
@@ -41,7 +44,9 @@ class EvaluationRedoing:
         """An evaluation of the training: what is saved in the middle of it is saved as before it."""
         state, ddp = self.run.trainer.state, self.run.ddp
         synchronised = ddp is not None and ddp.require_forward_param_sync
-        self.before = Before(capture_rng_state(self._several), len(state.log_history), synchronised)
+        self.before = Before(
+            capture_rng_state(self._several), own_states(*self._draws), len(state.log_history), synchronised
+        )
         try:
             yield
         finally:
@@ -53,12 +58,14 @@ class EvaluationRedoing:
         if self.before is None:
             yield
             return
-        present = capture_rng_state(self._several)
+        present, own = capture_rng_state(self._several), own_states(*self._draws)
         restore_rng_state(self.before.generators, self._several)
+        restore_own(self.before.own, *self._draws)
         try:
             yield
         finally:
             restore_rng_state(present, self._several)
+            restore_own(own, *self._draws)
 
     def state(self) -> dict[str, Any] | None:
         """What `make_up` needs, where the training is saved in the middle of an evaluation; else None.
@@ -89,6 +96,10 @@ class EvaluationRedoing:
         trainer._determine_best_metric(metrics=metrics, trial=run.trial)
         if run.stopping:
             run.stop_before_step()
+
+    @property
+    def _draws(self) -> tuple[Any, ...]:
+        return what_draws(self.run.windows.loader)
 
     @property
     def _several(self) -> bool:

@@ -16,10 +16,14 @@ from ..lightning_modules import engine
 from ..lightning_modules.models import accepted_arguments, to_call
 from ..lightning_modules.out_of_memory import MemoryPact, explained
 from ..lightning_modules.sharding import is_sharded, unsynchronised
+from ..lightning_modules.split_layers import stepping
+from . import deepspeed_runs
+from .enums import DebugOption
 from .memory_advice import advice_for_training
 from .redoing import EvaluationRedoing
 from .replaced_schedule import ReplacedSchedule
 from .running_loss import RunningLoss
+from .xla_device import print_metrics
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer as LightningTrainer
@@ -81,6 +85,7 @@ class TrainingRun:
         self.begun = False
         self.model: nn.Module = trainer.model
         self.sharded = False
+        self.deepspeed = deepspeed_runs.EngineSteps(None)
         self.ddp: Any = None
         self.lightning_trainer: LightningTrainer
         self.module: DrivenModule
@@ -141,6 +146,8 @@ class TrainingRun:
         trainer = self.trainer
         if trainer._created_lr_scheduler:
             trainer.lr_scheduler, trainer._created_lr_scheduler = None, False
+        if deepspeed_runs.asked_for(trainer) and hasattr(self, "lightning_trainer"):
+            return deepspeed_runs.optimizers(self)
         trainer.create_optimizer_and_scheduler(num_training_steps=self.length.max_steps)
         return trainer.optimizer, trainer.lr_scheduler
 
@@ -165,11 +172,13 @@ class TrainingRun:
         self.epoch_ended = False
         self.model = to_call(trainer.model, trainer.model_wrapped)
         self.sharded = is_sharded(self.model)
+        self.deepspeed = deepspeed_runs.EngineSteps(self.model)
         by_steps = trainer.args.logging_strategy == "steps"
         every = int(trainer.state.logging_steps) if by_steps else 0
         self.lightning_trainer.log_every_n_steps = every  # type: ignore[attr-defined]  # set by a connector
         self.schedule.look(self.lightning_trainer, trainer.lr_scheduler)
-        self._take_optimizer_step = engine.stepper(self.lightning_trainer, self.module.optimizers())
+        take_step = engine.stepper(self.lightning_trainer, self.module.optimizers())
+        self._take_optimizer_step = stepping(take_step, self.model) if self.sharded else take_step
         self.grad_norm, self.learning_rate = self.of_last_step if self.windows.is_at_end else (None, None)
         wrapper: Any = self.lightning_trainer.strategy.model
         self.ddp = wrapper if hasattr(wrapper, "require_forward_param_sync") else None
@@ -198,6 +207,7 @@ class TrainingRun:
         for index, inputs in enumerate(window):
             sync = index == last
             trainer.accelerator.sync_gradients = sync and window.steps
+            self.deepspeed.begin_batch(steps=sync and window.steps)
             exchange = (sync or trainer.accelerator.sync_each_batch or self.records_graph) and self.pact is None
             with contextlib.nullcontext() if exchange else self._unsynchronised():
                 loss = self._attempt(partial(self._micro_step, inputs, window.items))
@@ -240,6 +250,8 @@ class TrainingRun:
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
         self.epoch_ended = True
         self._log_save_evaluate()
+        if DebugOption.TPU_METRICS_DEBUG in trainer.args.debug:
+            print_metrics()
         self.windows.end_epoch()
         if trainer.control.should_training_stop:
             self.lightning_trainer.should_stop = True
@@ -288,13 +300,16 @@ class TrainingRun:
         trainer, model = self.trainer, self.model
         args, handler = trainer.args, trainer.callback_handler
         self._settle_gradients()
-        grad_norm = trainer._clip_grad_norm(model) if args.max_grad_norm > 0 else None
-        self.grad_norm = trainer._get_grad_norm(model, grad_norm=grad_norm)
+        if not self.deepspeed.clips:
+            grad_norm = trainer._clip_grad_norm(model) if args.max_grad_norm > 0 else None
+            self.grad_norm = trainer._get_grad_norm(model, grad_norm=grad_norm)
         trainer.control = handler.on_pre_optimizer_step(args, trainer.state, trainer.control)
         with explained(lambda: advice_for_training(args)):
             self._attempt(self._take_optimizer_step)
             if self.pact is not None:
                 self.pact.settle()
+        if self.deepspeed.clips:
+            self.grad_norm = trainer._get_grad_norm(model, grad_norm=self.deepspeed.norm())  # type: ignore[arg-type]
         trainer.control = handler.on_optimizer_step(args, trainer.state, trainer.control)
         self._step_schedule()
         model.zero_grad()
@@ -341,6 +356,8 @@ class TrainingRun:
         )
 
     def _unsynchronised(self) -> Any:
+        if self.deepspeed.engine is not None:  # it knows by `begin_batch`
+            return contextlib.nullcontext()
         if self.sharded:
             return unsynchronised(self.model)
         strategy: Any = self.lightning_trainer.strategy

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..lightning_modules.losses import LossMeter
+from .data_ranks import copies_of_batches
 
 if TYPE_CHECKING:
     from .contracts import Host
@@ -73,7 +74,7 @@ class RunningLoss:
     def _of_all_processes(self, loss: float, step: float) -> tuple[float, int, float]:
         said = torch.tensor([[loss, self.not_finite, step]], device=self.trainer.args.device)
         losses, counts, steps = self.trainer.accelerator.gather(said).T.contiguous()
-        return losses.mean().item(), int(counts.sum()), steps.min().item()
+        return losses.mean().item(), int(counts.sum()) // copies_of_batches(self.trainer.args), steps.min().item()
 
     def _warn(self, step: int) -> None:
         self._has_warned = True

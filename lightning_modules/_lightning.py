@@ -56,6 +56,9 @@ def _deferring(library: str) -> Iterator[None]:
 with _deferring("transformers"):
     import torchmetrics  # first, so that Lightning finds it loaded
 
+from lightning.fabric.plugins import environments  # noqa: E402
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment  # noqa: E402
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment  # noqa: E402
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer  # noqa: E402
 from lightning.pytorch.callbacks import BatchSizeFinder, ModelCheckpoint  # noqa: E402
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters  # noqa: E402
@@ -63,12 +66,13 @@ from lightning.pytorch.loggers.logger import Logger  # noqa: E402
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop  # noqa: E402
 from lightning.pytorch.plugins import (  # noqa: E402
     CheckpointIO,
+    DeepSpeedPrecision,
     FSDPPrecision,
     MixedPrecision,
     Precision,
     TorchCheckpointIO,
 )
-from lightning.pytorch.strategies import FSDPStrategy, Strategy  # noqa: E402
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, Strategy  # noqa: E402
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn  # noqa: E402
 from lightning.pytorch.utilities import CombinedLoader  # noqa: E402
 from torchmetrics import classification  # noqa: E402
@@ -79,7 +83,10 @@ __all__ = [
     "BatchSizeFinder",
     "Callback",
     "CheckpointIO",
+    "ClusterEnvironment",
     "CombinedLoader",
+    "DeepSpeedPrecision",
+    "DeepSpeedStrategy",
     "FSDPPrecision",
     "FSDPStrategy",
     "LightningDataModule",
@@ -89,6 +96,7 @@ __all__ = [
     "ModelCheckpoint",
     "Precision",
     "RunningStage",
+    "SLURMEnvironment",
     "Strategy",
     "TorchCheckpointIO",
     "Trainer",
@@ -96,5 +104,6 @@ __all__ = [
     "_EvaluationLoop",
     "_given_hyperparameters",
     "classification",
+    "environments",
     "torchmetrics",
 ]

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .own_generators import own_states, restore_own, what_draws
 from .seeding import capture_host_rng, restore_host_rng
 
 
@@ -20,21 +21,25 @@ class Beginning:
         self.loader = loader
         self.rng = capture_host_rng()
         self.generators = _states(loader)
+        self.own = own_states(*what_draws(loader))
 
     def state_dict(self) -> dict[str, Any]:
         """The generators as they were, and the loader's own as they are now."""
-        return {"began": self.rng, "generators": self.generators, "generators_now": _states(self.loader)}
+        own = {"own": self.own, "own_now": own_states(*what_draws(self.loader))}
+        return {"began": self.rng, "generators": self.generators, "generators_now": _states(self.loader), **own}
 
 
 def begin_again(loader: Any, state: dict[str, Any]) -> None:
     """Put all generators where they were when the iteration of a `Beginning.state_dict` began."""
     restore_host_rng(state["began"])
     _set(loader, state["generators"])
+    restore_own(state.get("own"), *what_draws(loader))
 
 
 def begin_after(loader: Any, state: dict[str, Any]) -> None:
     """Put the loader's own generators where that iteration left them."""
     _set(loader, state["generators_now"])
+    restore_own(state.get("own_now"), *what_draws(loader))
 
 
 def _own(loader: Any) -> list[torch.Generator]:

@@ -30,19 +30,21 @@ class DispatchLoader(EpochLoader):
         dataset: see `EpochLoader`; on other processes than 0 it is not read.
         rank: index of this process.
         world_size: number of processes.
-        kwargs: see `EpochLoader`; batches come in turn, one for each process.
+        copies: how many of them, of numbers that follow one another, get the same batches.
+        kwargs: see `EpochLoader`; batches come in turn, one for each process, or for each such group.
     """
 
     reports_workers = False
 
-    def __init__(self, dataset: Any, *, rank: int, world_size: int, **kwargs: Any) -> None:
+    def __init__(self, dataset: Any, *, rank: int, world_size: int, copies: int = 1, **kwargs: Any) -> None:
         self._draws_once = kwargs.get("persistent_workers", False)
         if rank > 0:
             kwargs |= {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None}
             kwargs |= {"multiprocessing_context": None, "worker_init_fn": None}
         super().__init__(dataset, **kwargs)
         self.rank = rank
-        self.world_size = world_size
+        self.world_size = world_size // copies
+        self.copies = copies
         self._count = -1
         self._has_drawn = False
 
@@ -65,7 +67,7 @@ class DispatchLoader(EpochLoader):
 
     def _received(self, rounds: Iterator[Round]) -> Iterator[Any]:
         """This process's batch of each round."""
-        while (received := _exchange(rounds, self.rank)) is not None:
+        while (received := _exchange(rounds, self.rank, self.copies)) is not None:
             batch, self._count = received
             yield batch
 
@@ -158,14 +160,14 @@ class _Failure:
     text: str
 
 
-def _exchange(rounds: Iterator[Round], rank: int) -> tuple[Any, int] | None:
+def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int] | None:
     """Hand on the next round: this process's batch, and the number of samples; None at the end.
 
     Raises:
         RuntimeError: process 0 could not read the data; there the error itself.
     """
     if rank == 0:
-        return _send(rounds)
+        return _send(rounds, copies)
     box: list[Any] = [None]
     dist.broadcast_object_list(box, src=0)
     if isinstance(box[0], _Failure):
@@ -174,10 +176,12 @@ def _exchange(rounds: Iterator[Round], rank: int) -> tuple[Any, int] | None:
         return None
     outlines, count = box[0]
     device = transport_device()
-    return map_nested(lambda leaf: leaf.receive(device) if isinstance(leaf, _Slot) else leaf, outlines[rank]), count
+    return map_nested(
+        lambda leaf: leaf.receive(device) if isinstance(leaf, _Slot) else leaf, outlines[rank // copies]
+    ), count
 
 
-def _send(rounds: Iterator[Round]) -> tuple[Any, int] | None:
+def _send(rounds: Iterator[Round], copies: int) -> tuple[Any, int] | None:
     try:
         batches, count = next(rounds, ([], 0))
     except Exception as error:
@@ -186,8 +190,8 @@ def _send(rounds: Iterator[Round]) -> tuple[Any, int] | None:
     outlines = [map_nested(_outlined, batch) for batch in batches]
     dist.broadcast_object_list([(outlines, count) if batches else None], src=0)
     device = transport_device()
-    for rank, batch in enumerate(batches[1:], start=1):
-        map_nested(lambda leaf, rank=rank: _send_tensor(leaf, rank, device), batch)
+    for rank in range(1, len(batches) * copies):
+        map_nested(lambda leaf, rank=rank: _send_tensor(leaf, rank, device), batches[rank // copies])
     return (batches[0], count) if batches else None
 
 

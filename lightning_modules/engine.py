@@ -325,6 +325,25 @@ class ForwardPrecision(MixedPrecision):
     val_step_context = test_step_context = predict_step_context = train_step_context  # type: ignore[assignment]
 
 
+def start_no_processes(strategy: Any) -> Any:
+    """Keep a `DDPStrategy` from having a launcher: there is nothing to launch, and notebooks are refused for its sake.
+
+    Args:
+        strategy: one that has not met its Trainer.
+    """
+    strategy._configure_launcher = _nothing
+    return strategy
+
+
+def configure_activation_checkpointing(strategy: Any) -> None:
+    """Let DeepSpeed's function for checkpointing activations know the section of its configuration, if there is one.
+
+    Args:
+        strategy: a `DeepSpeedStrategy`.
+    """
+    strategy._set_deepspeed_activation_checkpointing()
+
+
 def _raised_in(exception: BaseException) -> str:
     """Name of the function that raised it: a script may call `sys.exit` on a KeyboardInterrupt of its own accord."""
     traceback = exception.__traceback__

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from .agreement import AgreedSampler
 from .collect import find_batch_size
-from .reading import NOTHING, Reading, Resumption
+from .reading import NOTHING, Reading, Resumption, go_on_after
 from .samplers import IterableShard, SkippingBatchSampler
 from .streams import is_resumable
 from .worker_states import ENDED, ReportingCollate
@@ -24,8 +24,8 @@ class BatchWatcher(Protocol):
         """The batch as it is to be handed out; `loader.end_of_loader` says whether it is the last one."""
         ...
 
-    def ended(self) -> None:
-        """The iteration is over."""
+    def ended(self, loader: EpochLoader) -> None:
+        """The iteration over a loader has come to its end."""
         ...
 
 
@@ -62,6 +62,7 @@ class EpochLoader(DataLoader):
         self._reading = Reading()
         self._resumption: Resumption | None = None
         self._reporting: ReportingCollate | None = None
+        self._left: dict[int, dict[str, Any]] = {}
 
     @property
     def whole_dataset(self) -> Any:
@@ -180,12 +181,13 @@ class EpochLoader(DataLoader):
         """Begin the next epoch as after one that ended in this `state_dict`: persistent workers go on as they were."""
         self.order_seed = state["next_seed"]
         self.had_workers(state.get("workers"))
+        go_on_after(state, self)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator is all that a loop needs
         resumption, self._resumption = self._resumption, None
         self.set_epoch(self.epoch if resumption is None else resumption.epoch)
         self.end_of_loader = False
-        reading = self._reading = self._reading.next_epoch(tracked=self.tracked, persistent=self.persistent_workers)
+        reading = self._reading = self._reading.next_epoch(self, tracked=self.tracked)
         batches, current = self._start(reading) if resumption is None else resumption.start(self, reading)
         if current is NOTHING:
             return
@@ -199,7 +201,7 @@ class EpochLoader(DataLoader):
         yield self._handed_out(current)
         self.epoch += 1
         if self.watcher is not None:
-            self.watcher.ended()
+            self.watcher.ended(self)
 
     def _handed_out(self, batch: Any) -> Any:
         return batch if self.watcher is None else self.watcher.handed_out(self, batch)
@@ -217,7 +219,7 @@ class EpochLoader(DataLoader):
             and self.reports_workers
             and (self.num_workers > 0 or isinstance(self.dataset, IterableDataset))
         ):
-            self._reporting = ReportingCollate(given, self.batch_size if self._auto_collation else None)
+            self._reporting = ReportingCollate(given, self.batch_size if self._auto_collation else None, self._left)
             self.collate_fn = self._reporting
         try:
             return super().__iter__()
@@ -234,9 +236,11 @@ class EpochLoader(DataLoader):
             draws_seed: whether the seed of the workers was drawn from the global generator in this epoch.
         """
         given = self.worker_init_fn, self.generator
+        self._left = getattr(worker_init_fn, "states", {})
         self.worker_init_fn = worker_init_fn or self.worker_init_fn
         self.generator = self.generator if draws_seed else torch.Generator()
         try:
             return self._batches()
         finally:
             self.worker_init_fn, self.generator = given
+            self._left = {}

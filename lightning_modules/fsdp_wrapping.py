@@ -7,6 +7,7 @@ of the FSDP root, as Lightning has it by itself, the root's own parameters would
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from ._lightning import FSDPPrecision, FSDPStrategy
 from .precision import HALF
 from .shard_layers import broadcast_weights, checkpoint_layers
 
+_JOINED = "_flat_param"
 _WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
@@ -75,12 +77,17 @@ class ForwardFSDPPrecision(FSDPPrecision):
     """As Lightning's `FSDPPrecision`, but steps are not cast as a whole: `precision.casting` casts forward passes.
 
     Args:
-        precision: `32-true` or `bf16-mixed`.
+        precision: `32-true`, `bf16-mixed` or `16-mixed`.
         device: type of the device, such as `cuda`.
+
+    Attributes:
+        scaler: scales losses under `16-mixed`; a `LossScaler` that works `together`.
     """
 
-    def __init__(self, precision: Literal["32-true", "bf16-mixed"], device: str) -> None:
-        super().__init__(precision)
+    def __init__(self, precision: Literal["32-true", "bf16-mixed", "16-mixed"], device: str) -> None:
+        super().__init__("32-true")  # with the right one Lightning makes a scaler that is for GPUs only
+        self.precision = precision
+        self.scaler: Any = None
         self.device = device
 
     def autocast_context_manager(self) -> contextlib.AbstractContextManager[Any]:
@@ -147,17 +154,24 @@ def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *,
         found = FullyShardedDataParallel.optim_state_dict(model, optimizer)
     if not keep:
         return {}
+    names = _parameter_names(model, optimizer) or _names_in(found)
     state = {
         index: map_nested(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, found["state"][name])
-        for index, name in enumerate(_parameter_names(model, optimizer))
+        for index, name in enumerate(names)
         if name in found["state"]
     }
-    return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+    sizes = [len(group["params"]) for group in found["param_groups"]]
+    own, last = optimizer.state_dict()["param_groups"], list(itertools.accumulate(sizes))
+    numbers = [list(range(end - size, end)) for size, end in zip(sizes, last, strict=True)]
+    return {"state": state, "param_groups": [{**g, "params": n} for g, n in zip(own, numbers, strict=True)]}
 
 
 def load_whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """See `sharding.load_whole_optimizer_state`."""
     names = _parameter_names(model, optimizer)
+    if names is None:
+        with _whole_states(model, everywhere=True):
+            names = _names_in(FullyShardedDataParallel.optim_state_dict(model, optimizer))
     indices = [index for group in state["param_groups"] for index in group["params"]]
     name_of = dict(zip(indices, names, strict=True))
     by_name = {
@@ -185,9 +199,16 @@ def _whole_states(model: nn.Module, *, everywhere: bool) -> Iterator[None]:
         yield
 
 
-def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
-    """The names of an optimizer's parameters, in its order."""
+def _names_in(state: Mapping[str, Any]) -> list[str]:
+    """The names of an optimizer's parameters in its state by names, in its order."""
+    return [name for group in state["param_groups"] for name in group["params"]]
+
+
+def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str] | None:
+    """The names of an optimizer's parameters, in its order; None where FSDP has joined parameters."""
     names = {id(parameter): _clean(name) for name, parameter in model.named_parameters()}
+    if any(name.endswith(_JOINED) for name in names.values()):
+        return None
     return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
 
 

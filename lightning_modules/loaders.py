@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -43,6 +43,7 @@ def build_loader(
     drop_last: bool = False,
     rank: int = 0,
     world_size: int = 1,
+    copies: int = 1,
     even_batches: bool = True,
     split_batches: bool = False,
     dispatch_batches: bool | None = None,
@@ -61,19 +62,24 @@ def build_loader(
         drop_last: leave out the last, incomplete round.
         rank: index of this process.
         world_size: number of processes.
+        copies: how many of them, of numbers that follow one another, get the same batches.
         even_batches: give every process equally many samples, repeating some from the start.
         split_batches: deal the samples of one batch out to all processes.
         dispatch_batches: let process 0 read the data and send it to the others. None lets each read its own and deals
-            streams out as if process 0 had read them; False fills up the last round of a stream to a whole one, and
-            gives each process its own files of a `datasets.IterableDataset` that has enough of them.
+            streams out as if process 0 had read them, which it does where several workers read one; False fills up the
+            last round of a stream to a whole one, and gives each process its own files of a `datasets.IterableDataset`
+            that has enough of them.
         kwargs: further arguments of `torch.utils.data.DataLoader` (workers, pinning, ...).
 
     Raises:
         ValueError: `split_batches`, and the batch size is no multiple of the number of processes.
     """
-    dealing = _Dealing(batch_size, drop_last, rank, world_size, even_batches, split_batches, dispatch_batches)
+    dealing = _Dealing(batch_size, drop_last, rank, world_size, copies, even_batches, split_batches, dispatch_batches)
     common = {"collate_fn": collate_fn, "drops_last": drop_last, **kwargs}
     if isinstance(dataset, IterableDataset):
+        if dispatch_batches is None and kwargs.get("num_workers", 0) > 1:
+            # Their batches alternate, and each comes to an end of its own: only one process can put that in order.
+            dealing = replace(dealing, dispatch_batches=True)
         stream = dealing.stream(dataset)
         return dealing.loader(stream, batch_size=dealing.share, total=None, drop_last=drop_last, **common)
     ordered = SequentialSampler(dataset) if sampler is None else sampler
@@ -88,6 +94,7 @@ def rebuild_loader(
     seedable: bool = True,
     rank: int = 0,
     world_size: int = 1,
+    copies: int = 1,
     even_batches: bool = True,
     split_batches: bool = False,
     dispatch_batches: bool | None = None,
@@ -101,6 +108,7 @@ def rebuild_loader(
         seedable: see there.
         rank: see there.
         world_size: see there.
+        copies: see there.
         even_batches: see there.
         split_batches: see there.
         dispatch_batches: see there.
@@ -109,23 +117,27 @@ def rebuild_loader(
         ValueError: `split_batches`, and the batches cannot be split evenly.
     """
     dataset, options = loader.dataset, options_of(loader)
-    ways: dict[str, Any] = {"even_batches": even_batches, "split_batches": split_batches, "world_size": world_size}
+    ways: dict[str, Any] = {"even_batches": even_batches, "split_batches": split_batches}
     stream = isinstance(dataset, IterableDataset)
     if stream or type(loader.batch_sampler) is BatchSampler:
         of: Any = loader if stream else loader.batch_sampler
         ways |= {"seed": seed, "seedable": seedable, "rank": rank, "dispatch_batches": dispatch_batches}
+        ways |= {"world_size": world_size, "copies": copies}
         ways |= {"batch_size": of.batch_size, "drop_last": of.drop_last, "sampler": None if stream else of.sampler}
         return build_loader(dataset, **ways, **options)
     dispatched = bool(dispatch_batches) and world_size > 1
-    batches = GivenBatchSampler(loader.batch_sampler, rank=None if dispatched else rank, **ways)
+    shares = world_size // copies
+    batches = GivenBatchSampler(
+        loader.batch_sampler, rank=None if dispatched else rank // copies, world_size=shares, **ways
+    )
     if isinstance(batches.sampler, RandomSampler) and seedable:
         batches.sampler = _seeded(batches.sampler, seed, seedable, world_size)
     share = batches.share
     # Where nobody says how long a batch is, nobody knows either what fills up the last one.
     options |= {"batch_sampler": batches, "drops_last": batches.drop_last or share is None}
-    options |= {"total": None if share is None else len(dataset), "samples_per_round": (share or 1) * world_size}  # type: ignore[arg-type]
+    options |= {"total": None if share is None else len(dataset), "samples_per_round": (share or 1) * shares}  # type: ignore[arg-type]
     if dispatched:
-        return DispatchLoader(dataset, rank=rank, world_size=world_size, **options)
+        return DispatchLoader(dataset, rank=rank, world_size=world_size, copies=copies, **options)
     return EpochLoader(dataset, **options)
 
 
@@ -135,11 +147,22 @@ class _Dealing:
 
     batch_size: int
     drop_last: bool
-    rank: int
-    world_size: int
+    process: int
+    processes: int
+    copies: int
     even_batches: bool
     split_batches: bool
     dispatch_batches: bool | None
+
+    @property
+    def rank(self) -> int:
+        """Which of the shares is that of this process."""
+        return self.process // self.copies
+
+    @property
+    def world_size(self) -> int:
+        """How many shares there are."""
+        return self.processes // self.copies
 
     @property
     def share(self) -> int:
@@ -149,13 +172,14 @@ class _Dealing:
     @property
     def dispatched(self) -> bool:
         """Whether process 0 reads for others."""
-        return bool(self.dispatch_batches) and self.world_size > 1
+        return bool(self.dispatch_batches) and self.processes > 1
 
     def loader(self, dataset: Any, **kwargs: Any) -> EpochLoader:
         """The loader of a dataset that is dealt out already, or is read by process 0 only."""
         kwargs["samples_per_round"] = self.share * self.world_size
         if self.dispatched:
-            return DispatchLoader(dataset, rank=self.rank, world_size=self.world_size, **kwargs)
+            ways = {"rank": self.process, "world_size": self.processes, "copies": self.copies}
+            return DispatchLoader(dataset, **ways, **kwargs)
         return EpochLoader(dataset, **kwargs)
 
     def stream(self, dataset: Any) -> Any:

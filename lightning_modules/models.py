@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
-_WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"}
+_WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
 
 
 def to_call(model: Any, wrapped: Any) -> Any:
@@ -19,7 +20,7 @@ def to_call(model: Any, wrapped: Any) -> Any:
 
 
 def unwrap_model(model: Any) -> Any:
-    """The user's model under the wrappers of torch: DistributedDataParallel, FSDP, DataParallel, torch.compile."""
+    """The user's model under DistributedDataParallel, FSDP, DeepSpeed, DataParallel and torch.compile."""
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and type(model).__name__ in _WRAPPERS:
@@ -86,3 +87,16 @@ def _parameter_names(function: Any) -> frozenset[str] | None:
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return None
     return frozenset(parameters)
+
+
+def move(model: nn.Module, device: torch.device) -> None:
+    """Move a model to a device, in place; weights that are shared stay shared, on devices of torch_xla too."""
+    places: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        places.setdefault(id(parameter), []).append(name)
+    model.to(device)  # for torch_xla it makes new parameters, one for each place
+    for first, *others in places.values():
+        for name in others:
+            owner, _, last = name.rpartition(".")
+            if model.get_parameter(name) is not model.get_parameter(first):
+                setattr(model.get_submodule(owner), last, model.get_parameter(first))

@@ -9,16 +9,26 @@ from types import MethodType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from .collect import map_nested
+from .parts import own_part
 
 HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 """Lightning's names of mixed precisions, and the format that each computes in."""
 
+_BEFORE = "_forward_before_cast"
+
 
 class LossScaler(torch.amp.GradScaler):
-    """As `torch.amp.GradScaler`, with the same state, but unscaling twice is once, and a skipped step is told."""
+    """As `torch.amp.GradScaler`, with the same state, but unscaling twice is once, and a skipped step is told.
+
+    Attributes:
+        together: processes have parts of the gradients, so that what one of them finds counts for all.
+    """
+
+    together = False
 
     def __init__(self, device: str, **options: Any) -> None:
         super().__init__(device, **options)
@@ -34,6 +44,23 @@ class LossScaler(torch.amp.GradScaler):
         if id(optimizer) not in self._unscaled:
             super().unscale_(optimizer)
             self._unscaled.add(id(optimizer))
+
+    def _unscale_grads_(
+        self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
+    ) -> dict[torch.device, torch.Tensor]:
+        if not self.together:
+            return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        found = {found_inf.device: found_inf.clone()}
+        with torch.no_grad():
+            for gradient in map(own_part, gradients):
+                here = found.setdefault(gradient.device, found_inf.to(gradient.device, copy=True))
+                scale: Any = inv_scale.to(gradient.device)
+                unscale: Any = torch._amp_foreach_non_finite_check_and_unscale_  # type: ignore[attr-defined]
+                unscale([gradient], here, scale)
+        worst = torch.stack([flag.to(found_inf.device) for flag in found.values()]).amax(0)
+        dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+        return {device: worst.to(device) for device in found}
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscale what is not unscaled, and step if all gradients are finite."""
@@ -70,6 +97,24 @@ def casting(model: nn.Module, context: Callable[[], contextlib.AbstractContextMa
             del model.forward
         else:
             model.forward = own
+
+
+def cast_for_good(model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+    """As `casting`, until `uncast`; a model that is cast so already stays as it is."""
+    if _BEFORE not in vars(model):
+        vars(model)[_BEFORE] = vars(model).get("forward")
+        model.forward = MethodType(_cast(model, context), model)
+
+
+def uncast(model: nn.Module) -> None:
+    """Undo `cast_for_good`; other models stay as they are."""
+    if _BEFORE not in vars(model):
+        return
+    own = vars(model).pop(_BEFORE)
+    if own is None:
+        del model.forward
+    else:
+        model.forward = own
 
 
 def _cast(model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Callable[..., Any]:

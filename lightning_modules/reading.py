@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset
 
+from .own_generators import own_states, restore_own, what_draws
 from .plain import NotPlainError, from_plain, is_plain, to_plain
 from .seeding import capture_host_rng, restore_host_rng
 from .worker_states import ENDED, Fetched, ResumedWorkers, WorkerStates, next_worker
@@ -20,6 +21,7 @@ class ReadLoader(Protocol):
     """What is asked of a loader to know, and to find again, how far it was read."""
 
     dataset: Any
+    collate_fn: Any
     batch_sampler: Any
     num_workers: int
     persistent_workers: bool
@@ -71,23 +73,29 @@ class Reading:
         self.before_ahead: dict[str, Any] | None = None
         self.start: dict[str, Any] | None = None
         self.renewed = True
+        self._draws: tuple[Any, ...] = ()
+        """What may have generators of its own."""
         self._plain: bool | None = None
         self._workers, self._workers_before, self._workers_at_start = WorkerStates(), WorkerStates(), WorkerStates()
 
-    def next_epoch(self, *, tracked: bool, persistent: bool) -> Reading:
+    def next_epoch(self, loader: ReadLoader, *, tracked: bool) -> Reading:
         """That of the next iteration.
 
         Args:
+            loader: what is read; persistent workers go on as they are.
             tracked: whether a checkpoint may want to know.
-            persistent: workers go on as they are.
         """
         made = Reading()
-        made.start = capture_host_rng() if tracked else None
-        if persistent:
+        made._draws = what_draws(loader)
+        made.start = made._generators() if tracked else None
+        if loader.persistent_workers:
             made._workers = self._workers.between_epochs()
             made._workers_at_start = made._workers.copy()
             made.renewed = self.start is None
         return made
+
+    def _generators(self) -> dict[str, Any]:
+        return {**capture_host_rng(), "own": own_states(*self._draws)}
 
     def take_up(self, state: dict[str, Any]) -> None:
         """Know of the workers what a `state_dict` knew of them."""
@@ -98,7 +106,7 @@ class Reading:
     def fetch(self, batches: Iterator[Any]) -> Any:
         """The next batch, or `NOTHING`."""
         if self.start is not None and not self._plain:
-            self.before_ahead = capture_host_rng()
+            self.before_ahead = self._generators()
         item = next(batches, NOTHING)
         if isinstance(item, Fetched):
             self._workers_before = self._workers.copy()
@@ -116,6 +124,7 @@ class Reading:
         """See the loader's `state_dict`."""
         state: dict[str, Any] = {"handed_out": self.handed_out, "start": self.start, "renewed": self.renewed}
         state |= {"seed": loader.order_seed, "next_seed": loader.next_order_seed}
+        state["own_now"] = own_states(*what_draws(loader))
         workers = self._workers
         try:
             state["ahead"] = None if self.ahead is NOTHING else [to_plain(self.ahead)]
@@ -168,17 +177,18 @@ class Resumption:
         reading.handed_out = self.state["handed_out"]
         if self.state["start"] is not None:
             reading.start = self.state["start"]
-            restore_host_rng(self.state["start"])
+            restore_generators(self.state["start"], loader)
         reading.renewed = self.state["renewed"]
         reading.take_up(self.state)
         loader.order_seed = self.state["seed"]
         over = self.was_read and not loader.persistent_workers  # those have to be brought to where they were
         batches = iter(()) if over else self._at_position(loader)
+        restore_own(self.state.get("own_now"), *what_draws(loader))
         if self.knows_next:
             reading.ahead = from_plain(self.state["ahead"][0])
         else:
             if self.state.get("before_ahead") is not None:
-                restore_host_rng(self.state["before_ahead"])
+                restore_generators(self.state["before_ahead"], loader)
             reading.fetch(batches)
         if self.on_ready is not None and self.is_exact:
             self.on_ready()
@@ -213,6 +223,17 @@ class Resumption:
     def _workers(self, loader: ReadLoader, name: str = "workers") -> dict[str, Any] | None:
         state = self.state.get(name)
         return None if state is None or state["workers"] != loader.num_workers else state
+
+
+def restore_generators(state: dict[str, Any], loader: ReadLoader) -> None:
+    """Put the generators on the CPU where they were, and those that the loader's collator and dataset have."""
+    restore_host_rng(state)
+    restore_own(state.get("own"), *what_draws(loader))
+
+
+def go_on_after(state: dict[str, Any], loader: ReadLoader) -> None:
+    """Put those of collator and dataset where a `state_dict` of the loader left them."""
+    restore_own(state.get("own_now"), *what_draws(loader))
 
 
 def _go_on(workers: dict[str, Any]) -> bool:

@@ -6,6 +6,7 @@ import logging
 import operator
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -101,6 +102,8 @@ def capture_rng_state(distributed: bool) -> dict[str, Any]:
     state = capture_host_rng()
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state_all() if distributed else torch.cuda.get_rng_state()
+    if (xla := _xla()) is not None:
+        state["xla"] = xla.get_rng_state()
     return state
 
 
@@ -156,6 +159,13 @@ def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
             raise ValueError(f"The state of the random generator {name!r} cannot be set: {error}") from error
     if torch.cuda.is_available():
         _restore_cuda(state, distributed)
+    if "xla" in state and (xla := _xla()) is not None:
+        xla.set_rng_state(state["xla"])
+
+
+def _xla() -> Any:
+    """The module of torch_xla that has the generator of its device, where the process uses it."""
+    return sys.modules.get("torch_xla.core.xla_model")
 
 
 def _restore_cuda(state: Mapping[str, Any], distributed: bool) -> None:

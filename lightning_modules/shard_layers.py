@@ -7,11 +7,19 @@ import torch.distributed as dist
 from torch import nn
 
 
-def broadcast_weights(model: nn.Module) -> None:
-    """Give all processes the parameters and buffers of the first."""
+def broadcast_weights(model: nn.Module, device: torch.device | None = None) -> None:
+    """Give all processes the parameters and buffers of the first.
+
+    Args:
+        model: stays where it is.
+        device: what the processes exchange has to be on; by default it is there already.
+    """
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor, src=0)
+            sent = tensor.to(device).contiguous()
+            dist.broadcast(sent, src=0)
+            if sent is not tensor:
+                tensor.copy_(sent)
 
 
 def checkpoint_layers(model: nn.Module, layers: list[str]) -> None:

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
+from . import deepspeed_engine
 from .collect import map_nested
+from .gradient_norms import clip_gradients
+from .parts import is_part as _is_part
+from .parts import own_part as own_part
+from .parts import part_like, whole
 from .shard_layers import checkpoint_layers
 
 if TYPE_CHECKING:
@@ -106,7 +111,13 @@ def fully_sharded(
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether this process has only parts of the parameters, though some may be gathered at the moment."""
-    return _is_wrapper(model) or any(cls.__name__ == "FSDPModule" for cls in type(model).__mro__)
+    others = _is_gathered_by_layers(model) or is_split(model) or deepspeed_engine.shards_weights(model)
+    return _is_wrapper(model) or others
+
+
+def is_split(model: nn.Module) -> bool:
+    """Whether parameters are spread over processes for good, or those of a sharded model at the moment."""
+    return any(_is_part(parameter) for parameter in model.parameters())
 
 
 @contextlib.contextmanager
@@ -116,6 +127,9 @@ def unsynchronised(model: nn.Module) -> Iterator[None]:
     if _is_wrapper(model):
         with sharded.no_sync():
             yield
+        return
+    if not _is_gathered_by_layers(model):  # the processes of a group have the same gradients
+        yield
         return
     sharded.set_requires_gradient_sync(False)
     try:
@@ -129,17 +143,7 @@ def clip_grad_norm(model: nn.Module, max_norm: float) -> torch.Tensor:
     if _is_wrapper(model):
         sharded: Any = model
         return sharded.clip_grad_norm_(max_norm)
-    return whole(nn.utils.clip_grad_norm_(model.parameters(), max_norm))
-
-
-def whole(tensor: Any) -> Any:
-    """The whole of a tensor that is spread over processes; all of them have to call it. Others stay as they are."""
-    return tensor.full_tensor() if _is_part(tensor) else tensor
-
-
-def own_part(tensor: Any) -> Any:
-    """What this process has of a tensor that is spread over processes. Others stay as they are."""
-    return tensor.to_local() if _is_part(tensor) else tensor
+    return clip_gradients(model.parameters(), max_norm)
 
 
 def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
@@ -151,6 +155,8 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
     """
     if _is_wrapper(model):
         return fsdp_wrapping().whole_state_dict(model, keep=keep)
+    if deepspeed_engine.shards_weights(model):
+        return deepspeed_engine.whole_state_dict(model, keep=keep)
     gathered: dict[int, torch.Tensor] = {}
     state: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -173,8 +179,8 @@ class WholeModel:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Names, shapes and formats of the whole tensors; without values."""
-        if _is_wrapper(self._model):
-            found = fsdp_wrapping().shapes(self._model)
+        if _is_wrapper(self._model) or deepspeed_engine.shards_weights(self._model):
+            found = (fsdp_wrapping() if _is_wrapper(self._model) else deepspeed_engine).shapes(self._model)
             return {name: torch.empty(shape, dtype=dtype, device="meta") for name, (shape, dtype) in found.items()}
         own = self._model.state_dict(keep_vars=True)
         return {name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for name, tensor in own.items()}
@@ -195,11 +201,19 @@ class WholeModel:
             raise RuntimeError(f"other shapes: {wrong}; missing: {missing}; unexpected: {unexpected}")
         if _is_wrapper(self._model):
             fsdp_wrapping().load_whole(self._model, state_dict)
+        elif deepspeed_engine.shards_weights(self._model):
+            deepspeed_engine.load_whole(self._model, state_dict)
         else:
             targets = self._model.state_dict(keep_vars=True)
-            parts = {name: _part_of(value, targets[name]) for name, value in state_dict.items() if name in targets}
+            parts = {name: part_like(value, targets[name]) for name, value in state_dict.items() if name in targets}
             self._model.load_state_dict(parts, strict=False)
         return _Differences(missing, unexpected)
+
+    def load_parts_of_processes(self, folder: Any) -> Any:
+        """From a checkpoint into which each process wrote its part, whatever parts these were."""
+        from .checkpoints.parts_files import load_model_parts
+
+        return load_model_parts(self._model, folder, together=True)
 
 
 class _Differences(NamedTuple):
@@ -236,7 +250,7 @@ def load_whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimize
     indices = [index for group in state["param_groups"] for index in group["params"]]
     owner = dict(zip(indices, parameters, strict=True))
     parts = {
-        index: {name: _part_of(value, owner[index]) for name, value in values.items()}
+        index: {name: part_like(value, owner[index]) for name, value in values.items()}
         for index, values in state["state"].items()
     }
     optimizer.load_state_dict({**state, "state": parts})
@@ -253,22 +267,12 @@ def _is_wrapper(model: nn.Module) -> bool:
     return type(model).__name__ == "FullyShardedDataParallel"
 
 
+def _is_gathered_by_layers(model: nn.Module) -> bool:
+    return any(cls.__name__ == "FSDPModule" for cls in type(model).__mro__)
+
+
 def _below(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(name, module) for name, module in model.named_modules() if module is not model][::-1]
-
-
-def _is_part(tensor: Any) -> bool:
-    # Without an import of torch.distributed.tensor, which takes long, where there is none of them.
-    return isinstance(tensor, torch.Tensor) and hasattr(tensor, "full_tensor")
-
-
-def _part_of(value: Any, like: Any) -> Any:
-    """This process's part of a whole tensor, spread as `like` is; what has another shape stays as it is."""
-    if not _is_part(like) or not isinstance(value, torch.Tensor) or value.shape != like.shape:
-        return value
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
 
 def _prefetch(names: list[str], model: nn.Module) -> None:

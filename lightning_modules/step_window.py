@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ._lightning import Trainer
-from .sharding import own_part
+from .parts import own_part
 
 __all__ = ["StepWindow", "batches_per_step", "ends_step"]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .beginnings import Beginning, begin_after, begin_again
+from .own_generators import restore_own, what_draws
 from .seeding import capture_host_rng, restore_host_rng
 
 Reader = Callable[[Iterator[Any], int], tuple[list[Any], Any]]
@@ -44,6 +45,7 @@ class WindowLoader:
 
     Attributes:
         exhausted: the loader has given less than was asked for, so the epoch is over.
+        together: makes of the micro-batches those that go along with the ones of other processes.
     """
 
     def __init__(self, loader: Any, *, accumulation: int, batches: int | None, windows: int, read: Reader) -> None:
@@ -55,6 +57,7 @@ class WindowLoader:
         self.epoch = 0
         self.done = 0
         self.on_positioned: Callable[[], None] | None = None
+        self.together: Callable[[Iterator[Any]], Iterator[Any]] | None = None
         self.exhausted = False
         self._stopped = False
         self._loader_state: dict[str, Any] | None = None
@@ -116,10 +119,12 @@ class WindowLoader:
     def __iter__(self) -> Iterator[Window]:
         self._stopped = self.exhausted = False
         if self.done == 0 or self.is_at_end:
+            self._bring_back_own()
             self._positioned()
         if self.is_at_end:
             return
         batches = self._micro_batches()
+        batches = batches if self.together is None else self.together(batches)
         while self.done < self.windows and not self._stopped:
             window = self._next_window(batches)
             self.exhausted = len(window) < self.accumulation
@@ -133,6 +138,13 @@ class WindowLoader:
         callback, self.on_positioned = self.on_positioned, None
         if callback is not None:
             callback()
+
+    def _bring_back_own(self) -> None:
+        """The generators that collator and dataset have, once: at the end of an epoch an evaluation may come next."""
+        state = self._loader_state
+        if state is not None and _kind_of(state) == _kind(self.loader) != "own":
+            restore_own(state.get("own_now"), *what_draws(self.loader))
+            self._loader_state = {**state, "own_now": None}
 
     def _micro_batches(self) -> Iterator[Any]:
         if hasattr(self.loader, "set_epoch"):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from .own_generators import own_states, restore_own
 from .plain import NotPlainError, from_plain, to_plain
 from .seeding import capture_host_rng, restore_host_rng, same_rng
 from .streams import is_resumable
@@ -24,8 +25,8 @@ class Fetched(NamedTuple):
     batch: Any
     worker: int
     news: dict[str, bytes]
-    """`rng` if the generators moved since the last batch, `dataset` if it has a state: packed, as hardly any of them
-    is ever looked at."""
+    """`rng` if the generators moved since the last batch, `collate_draws` and `dataset_draws` if generators did that
+    these two have for themselves, `dataset` if it has a state: packed, as hardly any of them is ever looked at."""
 
 
 class ReportingCollate:
@@ -34,16 +35,21 @@ class ReportingCollate:
     Args:
         collate: makes the batch.
         batch_size: samples of a full batch, None where samples are not put together.
+        left: by worker, how the one in its place was left.
 
     Attributes:
         was_short: whether the last batch was not a full one, so that a stream has ended; outside of workers.
     """
 
-    def __init__(self, collate: Callable[[Any], Any], batch_size: int | None) -> None:
+    def __init__(
+        self, collate: Callable[[Any], Any], batch_size: int | None, left: dict[int, dict[str, Any]] | None = None
+    ) -> None:
         self.collate = collate
         self.batch_size = batch_size
         self.was_short = False
+        self.left = left or {}
         self._rng: Any = None
+        self._drawn: dict[str, bytes] = {}
 
     def __call__(self, samples: Any) -> Any:
         """The batch, in a worker as a `Fetched`; of no samples, as for a blank, there is none."""
@@ -51,6 +57,8 @@ class ReportingCollate:
         if info is None:
             self.was_short = self._is_short(samples)
             return self.collate(samples)
+        left, self.left = self.left.get(info.id, {}), {}
+        restore_own(left.get("collate_draws"), self.collate)
         if isinstance(samples, list) and not samples:
             return Fetched(None, info.id, {})
         return Fetched(self.collate(samples), info.id, self._news(info.dataset, samples))
@@ -62,6 +70,11 @@ class ReportingCollate:
             self._rng = rng
             # As an array: a tensor would travel in shared memory of its own.
             news["rng"] = _packed({**rng, "cpu": rng["cpu"].numpy()})
+        for name, of in (("collate_draws", self.collate), ("dataset_draws", dataset)):
+            states = own_states(of)
+            drawn = _packed(states) if states else b""
+            if drawn != self._drawn.get(name, b""):
+                news[name] = self._drawn[name] = drawn
         if isinstance(dataset, IterableDataset) and is_resumable(dataset):
             try:
                 state = ENDED if self._is_short(samples) else dataset.state_dict()  # type: ignore[attr-defined]
@@ -147,6 +160,7 @@ class ResumedWorkers:
         state = self.states.get(worker, {})
         if "rng" in state:
             restore_host_rng({**state["rng"], "cpu": torch.as_tensor(state["rng"]["cpu"])})
+        restore_own(state.get("dataset_draws"), info.dataset)
         if state.get("dataset", ENDED) != ENDED:
             info.dataset.load_state_dict(state["dataset"])
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from .peers.lonely import end_with_parent
+
 
 def deaf_worker(
     worker_id: int,
@@ -29,6 +31,18 @@ def deaf_worker(
     """
     for number in signals:
         signal.signal(number, signal.SIG_IGN if listens is None else functools.partial(_left_to, listens))
+    if then is not None:
+        then(worker_id)
+
+
+def attached_worker(worker_id: int, then: Callable[[int], None] | None = None) -> None:
+    """A `worker_init_fn`: the worker ends with the process that it reads for, however that one ended.
+
+    Args:
+        worker_id: index of the worker.
+        then: another `worker_init_fn`, called afterwards.
+    """
+    end_with_parent()
     if then is not None:
         then(worker_id)
 

@@ -39,6 +39,7 @@ from .facade import Trainer as Trainer
 from .facade import TrainingArguments as TrainingArguments
 from .facade import TrainOutput as TrainOutput
 from .facade import TrialShortNamer as TrialShortNamer
+from .facade import notebook_launcher as notebook_launcher
 from .lightning_modules import Adafactor as Adafactor
 from .lightning_modules import AutoTokenizer as AutoTokenizer
 from .lightning_modules import BatchEncoding as BatchEncoding

@@ -1,5 +1,5 @@
-"""The command line: `run` starts a script, `sweep` many times; `plan` shows what Lightning is given, `convert` turns
-checkpoints around.
+"""The command line: `run` starts a script, `sweep` many times; `plan` shows what Lightning is given, `estimate` what it
+will need, `convert` turns checkpoints around.
 
 Without one of these words it is `run`: `python -m lightrainer script.py`.
 """
@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("run", add_help=False, help="run a script with our Trainer; the word itself can be left out")
     commands.add_parser("sweep", add_help=False, help="run a script many times, to find its best arguments")
     commands.add_parser("plan", add_help=False, help="show what Lightning is given for some training arguments")
+    commands.add_parser("estimate", add_help=False, help="show how much memory and traffic a training will need")
     commands.add_parser("convert", add_help=False, help="turn a checkpoint file of Lightning into a folder, or back")
     known, flags = parser.parse_known_args(words)
     return _COMMANDS[known.command](flags)
@@ -79,6 +80,13 @@ def sweep(flags: Sequence[str]) -> int:
     return start(flags)
 
 
+def estimate(flags: Sequence[str]) -> int:
+    """Print the memory and the traffic of a training; see `estimate.estimate`."""
+    from .estimate import estimate as work_out
+
+    return work_out(flags)
+
+
 def plan(flags: Sequence[str]) -> int:
     """Print what `translate` makes of training arguments, and write nothing.
 
@@ -105,7 +113,7 @@ def plan(flags: Sequence[str]) -> int:
     return 0
 
 
-_COMMANDS = {"run": run, "sweep": sweep, "plan": plan, "convert": convert}
+_COMMANDS = {"run": run, "sweep": sweep, "plan": plan, "estimate": estimate, "convert": convert}
 
 
 if __name__ == "__main__":

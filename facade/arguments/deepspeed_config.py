@@ -6,6 +6,7 @@ import base64
 import copy
 import json
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ HIDDEN_SIZE_KEYS: dict[str, float] = {
     "zero_optimization.stage3_param_persistence_threshold": 0.0,
 }
 """Keys whose "auto" follows from the model's hidden size: the share of its square; 0 stands for ten times the size."""
+
+GATHER = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
+"""Whether models are saved whole in stage 3: here they are, unless it is False."""
 
 _MISSING = object()
 
@@ -60,6 +64,7 @@ def fill_from_arguments(config: dict[str, Any], args: Any, processes: int) -> li
     for key, value, argument in _decided_by_arguments(args, processes):
         mismatches += _fill(config, key, value, argument)
     _fill(config, "scheduler.params.warmup_min_lr", 0)
+    _fill(config, GATHER, True)
     if args.save_on_each_node:
         config.setdefault("checkpoint", {})["use_node_local_storage"] = True
     return mismatches
@@ -90,6 +95,23 @@ def fill_from_run(config: dict[str, Any], args: Any, model: Any, steps: int | No
         # Newer versions of DeepSpeed refuse 0, older ones made 2 of it.
         *_fill(config, "scheduler.params.warmup_num_steps", args.get_warmup_steps(steps), "warmup_steps", lowest=1),
     ]
+
+
+def tell_models(args: Any) -> None:
+    """Let models that are loaded from now on know the stage, as long as these arguments are the last ones.
+
+    Args:
+        args: the training arguments.
+    """
+    if not args.deepspeed:
+        loaded = sys.modules.get(f"{__name__.rpartition('.arguments')[0]}.helpers.zero")
+        if loaded is not None:
+            loaded.forget_arguments()
+        return
+    from ..helpers.zero import HfTrainerDeepSpeedConfig
+
+    args.hf_deepspeed_config = HfTrainerDeepSpeedConfig(args.deepspeed)
+    args.hf_deepspeed_config.trainer_config_process(args)
 
 
 def open_keys(config: Mapping[str, Any], prefix: str = "") -> list[str]:

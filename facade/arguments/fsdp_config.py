@@ -28,13 +28,12 @@ REFUSED: dict[str, str] = {
     "optim_state_dict_config": "use state_dict_type",
     "ignored_modules": "freeze these modules, or wrap the others by transformer_layer_cls_to_wrap",
     "activation_checkpointing_offload": "use activation_checkpointing, which computes activations again",
-    "cpu_ram_efficient_loading": "leave it out: each process loads the weights, and keeps its share of them",
 }
 """Keys that Lightning and torch have no option for here, each with what to do instead. Turned off, they are fine."""
 
 ONLY_VERSION_1: dict[str, str] = {
     "use_orig_params": "version 2 always keeps the original parameters",
-    "sync_module_states": "version 2 shards what each process has, so give the model the same weights in all of them",
+    "sync_module_states": "version 2 always takes the weights of the first process",
     "limit_all_gathers": "version 2 always limits them",
     "backward_prefetch": "version 2 always prefetches before the gradients are computed",
 }
@@ -63,6 +62,8 @@ class FSDPSettings:
     limit_all_gathers: bool = True
     use_orig_params: bool = True
     sync_module_states: bool = True
+    cpu_ram_efficient_loading: bool = False
+    """`from_pretrained` of `transformers` reads the weights in the first process of a machine only."""
     activation_checkpointing: bool = False
     """Activations of the wrapped modules are computed again in the backward pass."""
     state_dict_type: str = "full"
@@ -176,7 +177,7 @@ def _settings(value: Any) -> Mapping[str, Any] | None:
 
 
 _SWITCHES = ("forward_prefetch", "limit_all_gathers", "use_orig_params", "sync_module_states")
-_SWITCHES += ("activation_checkpointing",)
+_SWITCHES += ("activation_checkpointing", "cpu_ram_efficient_loading")
 
 READERS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "version": (_version, "1 or 2"),
@@ -272,6 +273,11 @@ def _wrapping(words: list[str], values: dict[str, Any], faults: list[str]) -> tu
 
 def _combinations(settings: FSDPSettings) -> list[str]:
     faults = []
+    if settings.cpu_ram_efficient_loading and settings.version == 1 and not settings.sync_module_states:
+        faults.append(
+            "fsdp_config['cpu_ram_efficient_loading']=True leaves all processes but the first without weights: set "
+            "sync_module_states to True, or leave it out."
+        )
     if settings.version == 2 and settings.sharding == "no_shard":
         faults.append("fsdp='no_shard' is not there in version 2: leave fsdp out, the processes then train with DDP.")
     if settings.activation_checkpointing and settings.wrap is None:

@@ -2,11 +2,15 @@
 
 import sys
 
+from ..xla_device import xla_is_chosen
+
 
 def supports_bf16() -> bool:
     """Whether the accelerator of this machine computes in bfloat16; False where there is none."""
     import torch
 
+    if xla_is_chosen():
+        return True
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported()
     return torch.backends.mps.is_available() and torch.backends.mps.is_macos_or_newer(14, 0)

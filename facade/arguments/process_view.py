@@ -26,8 +26,13 @@ class ProcessView(ArgumentFields):
     @property
     def distributed_state(self) -> ProcessEnvironment:
         """As the attribute of that name in the reference: where this process stands among all."""
+        return current_process(*self._asked_of_process)
+
+    @property
+    def _asked_of_process(self) -> tuple[bool, str | None, float, bool]:
+        """What these arguments say to `current_process`."""
         configured = getattr(self.accelerator_config, "use_configured_state", False)
-        return current_process(self.use_cpu, self.ddp_backend, self.ddp_timeout, configured)
+        return self.use_cpu, self.ddp_backend, self.ddp_timeout, configured
 
     @property
     def device(self) -> "torch.device":
@@ -36,12 +41,14 @@ class ProcessView(ArgumentFields):
 
     @property
     def n_gpu(self) -> int:
-        """How many accelerators this process uses: 1, or 0 on the CPU; never more, unlike in the reference."""
-        return 0 if self.device.type == "cpu" else 1
+        """How many GPUs this process uses: 1, or 0 on the CPU and through torch_xla; never more than one."""
+        return 0 if self.device.type in ("cpu", "xla") else 1
 
     @property
     def parallel_mode(self) -> ParallelMode:
-        """DISTRIBUTED with several processes, NOT_PARALLEL with one."""
+        """DISTRIBUTED with several processes, NOT_PARALLEL with one; TPU where torch_xla computes."""
+        if self.device.type == "xla":
+            return ParallelMode.TPU
         return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
 
     @property

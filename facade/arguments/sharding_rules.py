@@ -8,6 +8,7 @@ from typing import Any
 from ..enums import FSDPOption
 from ..process import launched_world_size
 from .deepspeed_config import fill_from_arguments, load_deepspeed, value_at
+from .deepspeed_keys import key_faults
 from .fsdp_config import fsdp_words, read_fsdp, without_effect
 from .parallelism import ParallelismConfig, parallelism_faults, read_parallelism
 from .rules import RuleBook, not_a_member
@@ -45,11 +46,23 @@ def warn_of_sharding(args: Any) -> None:
     xla = [key for key in ("xla_fsdp_v2", "xla_fsdp_settings", "xla_fsdp_grad_ckpt") if config.get(key)]
     if xla and not config.get("xla"):
         logger.warning("%s are used only with fsdp_config['xla']=True: they change nothing.", ", ".join(xla))
+    joined = not read_fsdp(args.fsdp, config)[0].use_orig_params and config.get("version") != 2
+    if joined and args.weight_decay:
+        logger.warning(
+            "fsdp_config['use_orig_params']=False joins parameters, so that weight_decay=%s also applies to biases and "
+            "norms.",
+            args.weight_decay,
+        )
     if args.gradient_checkpointing and {"full_shard", "hybrid_shard"} & set(fsdp_words(args.fsdp)):
         logger.warning(
             "gradient_checkpointing gathers the parameters once more in the backward pass of FSDP. "
             "fsdp_config['activation_checkpointing']=True does not."
         )
+
+
+def loads_weights_once(args: Any) -> bool:
+    """Whether `from_pretrained` is to read weights in the first process of a machine only."""
+    return bool(args.fsdp) and read_fsdp(args.fsdp, args.fsdp_config)[0].cpu_ram_efficient_loading
 
 
 def _fsdp(args: Any) -> list[str]:
@@ -68,7 +81,7 @@ def _deepspeed(args: Any) -> list[str]:
         config = load_deepspeed(args.deepspeed)
     except ValueError as error:
         return [str(error)]
-    said = _zero(config)
+    said = key_faults(config) + _zero(config)
     contradictions = fill_from_arguments(config, args, launched_world_size())
     if contradictions:
         lines = "; ".join(contradictions)

@@ -9,8 +9,10 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from ..enums import DebugOption
+from ..xla_device import xla_is_chosen
 from .coercion import report_to_list
 from .fields import ArgumentFields
+from .loading_variables import is_ours
 
 _LAUNCH = "start the script with torchrun, and pass fsdp=... or deepspeed=... to TrainingArguments"
 
@@ -68,11 +70,11 @@ def _dealing_out(config: Any) -> str | None:
 
 
 def _watching(debug: Any) -> str | None:
-    """Not there: 'tpu_metrics_debug'."""
-    if DebugOption.TPU_METRICS_DEBUG not in (debug or ()):
+    """Not there: 'tpu_metrics_debug' without torch_xla."""
+    if DebugOption.TPU_METRICS_DEBUG not in (debug or ()) or xla_is_chosen():
         return None
     return (
-        "debug='tpu_metrics_debug': it prints what torch_xla counts on a TPU, and lightrainer does not run on TPUs; "
+        "debug='tpu_metrics_debug': it prints what torch_xla counts on a TPU, and here is no TPU, or no torch_xla; "
         "leave it out, 'underflow_overflow' works everywhere"
     )
 
@@ -157,7 +159,7 @@ def _environment() -> list[str]:
         )
     for variable in ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP"):
         value = os.environ.get(variable, "false")
-        if value.lower() not in ("", "0", "false", "no", "n", "f", "off"):
+        if not is_ours(variable) and value.lower() not in ("", "0", "false", "no", "n", "f", "off"):
             said.append(f"the environment variable {variable}={value!r}: {_LAUNCH}")
     return said
 

@@ -5,15 +5,18 @@ import os
 from dataclasses import dataclass
 
 from ..accelerate_state import tell_process
-from ..process import launched_world_size
+from ..process import join_others, launched_world_size
 from .coercion import coerce
 from .data_rules import warn_of_dealing
+from .deepspeed_config import tell_models
 from .hardware import set_tf32, supports_tf32
+from .loading_variables import tell_loaders
 from .old_names import OldAttributes
+from .packages import require_packages
 from .process_view import ProcessView
 from .serialization import Serialization
 from .setters import Setters
-from .sharding_rules import warn_of_sharding
+from .sharding_rules import loads_weights_once, warn_of_sharding
 from .support import raise_for_unsupported
 from .unknown import understand_old_names
 from .validation import raise_for_problems
@@ -36,6 +39,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
         ValueError: Values that cannot be; all of them in one message.
         TypeError: Values of the wrong type and nothing else, or an argument that does not exist.
         NotImplementedError: Arguments whose effect is not there yet, each with what to do instead.
+        ImportError: There are several processes, and a package that they need is not installed.
         FileNotFoundError: The JSON file of `accelerator_config` or `fsdp_config` does not exist.
     """
 
@@ -53,6 +57,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
     _checkpointing = None
     # Read by scripts of the reference. There is no such plugin here.
     deepspeed_plugin = None
+    hf_deepspeed_config = None  # that of `deepspeed`, where that is given
     fsdp_plugin_args = None
 
     def __post_init__(self) -> None:
@@ -67,8 +72,11 @@ class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
         warn_of_dealing(self)
         self._launcher_precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
         if launched_world_size() > 1:
-            self.distributed_state  # noqa: B018 - joins the process group
+            require_packages(self)
+        join_others(*self._asked_of_process)
         tell_process(self)
+        tell_loaders(loads_weights_once(self))
+        tell_models(self)
         if self.tf32 is not None and supports_tf32():
             set_tf32(self.tf32)
 

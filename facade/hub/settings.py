@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Any
 
+from ..data_ranks import data_ranks
+
 _WHERE_NOT_USUAL = (
     *("lr_scheduler_kwargs", "optim_args", "optim_target_modules", "weight_decay", "max_grad_norm"),
     *("label_smoothing_factor", "neftune_noise_alpha", "full_determinism", "data_seed", "train_sampling_strategy"),
@@ -18,7 +20,7 @@ def settings_of(args: Any) -> dict[str, str]:
     Args:
         args: `TrainingArguments`.
     """
-    total = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    total = args.train_batch_size * args.gradient_accumulation_steps * data_ranks(args)
     steps = {"max_steps": args.max_steps} if args.max_steps > 0 else {"num_train_epochs": args.num_train_epochs}
     found: dict[str, Any] = {
         "learning_rate": args.learning_rate,

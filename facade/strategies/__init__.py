@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arguments.fsdp_config import FSDPSettings, read_fsdp
 from ..arguments.parallelism import read_parallelism
+from ..data_ranks import spreads_model
 from .base import StrategyPlan
 from .ddp import ddp, single
 from .deepspeed import deepspeed
@@ -33,19 +34,13 @@ def choose(
     if args.deepspeed:
         return deepspeed(args, model, steps)
     settings = read_fsdp(args.fsdp, args.fsdp_config)[0] if args.fsdp else None  # type: ignore[arg-type]
-    if settings is not None and settings.xla:
+    if args.device.type == "xla" or (settings is not None and settings.xla):
         return xla(args, settings, model)
     if settings is not None and settings.version == 1:
         return fsdp(args, settings, model)
-    if settings is not None or _grid(args):
+    if settings is not None or spreads_model(args):
         return model_parallel(args, settings or _sharding_of_groups(args), model)
     return ddp(args, find_unused_parameters) if args.world_size > 1 else single(args)
-
-
-def _grid(args: TrainingArguments) -> bool:
-    """Whether `parallelism_config` asks for more than copies of the model, which is what DDP makes."""
-    groups = read_parallelism(args.parallelism_config)
-    return groups is not None and groups.total_size > groups.dp_replicate_size
 
 
 def _sharding_of_groups(args: TrainingArguments) -> FSDPSettings | None:

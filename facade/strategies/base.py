@@ -32,13 +32,27 @@ class StrategyPlan:
         return False
 
     @property
+    def saves_parts(self) -> bool:
+        """Whether each process writes its part of a checkpoint."""
+        return False
+
+    @property
     def distributes(self) -> bool:
         """Whether the model is spread over the processes when Lightning configures it."""
         return False
 
     @property
+    def replaces_parameters(self) -> bool:
+        """Whether an optimizer that was made before would hold parameters that are not used any more."""
+        return self.distributes
+
+    @property
     def accelerator(self) -> str | None:
         """Lightning's accelerator, where the strategy works on no other; None where it follows the device."""
+        return None
+
+    def build_accelerator(self) -> Any:
+        """An accelerator as an object, where Lightning's own does not do; None where its name will do."""
         return None
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,11 @@ class DDPPlan(StrategyPlan):
         """A `DDPStrategy`."""
         from lightning.pytorch.strategies import DDPStrategy
 
-        return DDPStrategy(**self.options)
+        from ...lightning_modules.engine import start_no_processes
+
+        strategy = DDPStrategy(**self.options)
+        # In the fork of a notebook; elsewhere the launcher, which starts nothing either, shares out the cores.
+        return start_no_processes(strategy) if hasattr(sys, "ps1") else strategy
 
 
 def ddp(args: TrainingArguments, find_unused_parameters: bool) -> DDPPlan:

@@ -36,6 +36,11 @@ class FSDPPlan(StrategyPlan):
         return ModelFSDPStrategy(**self.keywords())
 
     @property
+    def saves_parts(self) -> bool:
+        """With `SHARDED_STATE_DICT`."""
+        return self.options["state_dict_type"] == "sharded"
+
+    @property
     def distributes(self) -> bool:
         """Always."""
         return True
@@ -48,8 +53,7 @@ class FSDPPlan(StrategyPlan):
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
         """See `StrategyPlan.check`."""
-        sharded = self.options["state_dict_type"] == "sharded"
-        check_sharding(args, model, layers=self.options["auto_wrap_policy"], sharded_checkpoints=sharded)
+        check_sharding(args, model, layers=self.options["auto_wrap_policy"])
 
     def distribute(self, model: nn.Module, module: Any) -> nn.Module:
         """Wrap the model, see `StrategyPlan.distribute`."""

@@ -12,7 +12,7 @@ from torch import nn
 from ..arguments.fsdp_config import FSDPSettings
 from ..arguments.parallelism import ParallelismConfig, read_parallelism
 from .base import StrategyPlan, picked, process_group
-from .wrapping import check_sharding, layers_of, wrap_option
+from .wrapping import check_sharding, check_split, layers_of, split_option, wrap_option
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _LIGHTNING = ("data_parallel_size", "tensor_parallel_size")
 _GROUP = ("save_distributed_checkpoint", "process_group_backend", "timeout")
 _SHARDING = ("shard", "reshard_after_forward", "offload", "replicate_size")
+_SPLIT = ("plan",)
 _LAYERS = ("layers", "activation_checkpointing", "forward_prefetch")
 _DTYPES = ("param_dtype", "reduce_dtype")
 
@@ -30,7 +31,7 @@ class ModelParallelPlan(StrategyPlan):
 
     @property
     def shards_weights(self) -> bool:
-        """Always."""
+        """Always: the weights of its layers, or of the parts they are split into."""
         return True
 
     def build(self) -> Any:
@@ -40,22 +41,36 @@ class ModelParallelPlan(StrategyPlan):
         return ModelParallelStrategy(**picked(self.options, *_LIGHTNING, *_GROUP))
 
     @property
+    def saves_parts(self) -> bool:
+        """With `SHARDED_STATE_DICT`."""
+        return self.options["save_distributed_checkpoint"]
+
+    @property
     def distributes(self) -> bool:
         """Always."""
         return True
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
         """See `StrategyPlan.check`."""
-        if self.options["tensor_parallel_size"] > 1:
-            raise NotImplementedError(
-                f"parallelism_config: tp_size={self.options['tensor_parallel_size']} can be planned, but not run yet: "
-                "use dp_shard_size in its place."
-            )
-        sharded = self.options["save_distributed_checkpoint"]
-        check_sharding(args, model, layers=self.options["layers"], sharded_checkpoints=sharded)
+        check_sharding(args, model, layers=self.options.get("layers"))
+        check_split(model, self.options["tensor_parallel_size"])
 
     def distribute(self, model: nn.Module, module: Any) -> nn.Module:
-        """Shard the model in place, see `StrategyPlan.distribute`."""
+        """Split layers, then shard the model, in place; see `StrategyPlan.distribute`."""
+        from ...lightning_modules.shard_layers import broadcast_weights
+        from ...lightning_modules.sharding import is_sharded
+
+        mesh = module.device_mesh
+        if not is_sharded(model):
+            broadcast_weights(model, torch.device(mesh.device_type))
+            if self.options["tensor_parallel_size"] > 1:
+                from ...lightning_modules.split_layers import split
+
+                split(model, mesh["tensor_parallel"])
+                model.to(mesh.device_type)  # what is not split
+        return self._sharded(model, module) if "shard" in self.options else model
+
+    def _sharded(self, model: nn.Module, module: Any) -> nn.Module:
         from ...lightning_modules.sharding import fully_sharded
 
         dtype = getattr(torch, self.options["param_dtype"])
@@ -84,6 +99,7 @@ class ModelParallelPlan(StrategyPlan):
         """The grid, then what `fully_shard` is told."""
         return [
             ("fsdp, parallelism_config", "Trainer(strategy=)", picked(self.options, *_LIGHTNING)),
+            ("parallelism_config", "parallelize_module()", picked(self.options, *_SPLIT)),
             ("fsdp, fsdp_config", "fully_shard()", picked(self.options, *_SHARDING)),
             ("fsdp_config", "fully_shard(): layers", picked(self.options, *_LAYERS)),
             ("bf16, fp16", "fully_shard(mp_policy=)", picked(self.options, *_DTYPES)),
@@ -109,6 +125,7 @@ def model_parallel(
     options: dict[str, Any] = {
         "data_parallel_size": groups.data_parallel_size,
         "tensor_parallel_size": groups.tp_size,
+        **({"plan": split_option(model)} if groups.tp_enabled else {}),
         **(_sharding(args, settings, groups, model) if settings is not None else {}),
         "save_distributed_checkpoint": settings is not None and settings.state_dict_type == "sharded",
     }

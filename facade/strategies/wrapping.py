@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ...lightning_modules.names import did_you_mean
+from ...lightning_modules.sharding import is_sharded
 from ..arguments.fsdp_config import FSDPSettings, fsdp_words
 from .base import check_processes
 
@@ -75,42 +76,63 @@ def layers_of(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
     return modules_by_class(model, set(option["layers"]))
 
 
-def check_sharding(
-    args: TrainingArguments, model: nn.Module, *, layers: dict[str, Any] | None, sharded_checkpoints: bool
-) -> None:
+def check_sharding(args: TrainingArguments, model: nn.Module, *, layers: dict[str, Any] | None) -> None:
     """Look whether a model can be sharded as it is asked for.
 
     Args:
         args: the training arguments.
         model: the model.
         layers: see `wrap_option`.
-        sharded_checkpoints: each process is to write its part of a checkpoint.
 
     Raises:
         ValueError: there is one process only, or no module of a class that is named.
-        NotImplementedError: the form of checkpoints or the precision is not there yet.
     """
     check_processes(args)
-    if args.world_size == 1:
+    if args.world_size == 1 and args.fsdp:
         raise ValueError(
             f"fsdp={' '.join(fsdp_words(args.fsdp))!r} shards the model over processes, but there is one: start the "
             "script with torchrun --nproc_per_node=..., or leave fsdp out."
         )
-    if sharded_checkpoints:
-        raise NotImplementedError(
-            "fsdp_config['state_dict_type']='SHARDED_STATE_DICT' can be planned, but not run yet: leave it out, "
-            "checkpoints then hold whole tensors and fit any number of processes."
-        )
-    if args.mixed_precision == "fp16":
-        raise NotImplementedError("fp16=True does not go with fsdp yet: pass bf16=True.")
     missing = _missing_layers(layers, model)
     if missing:
         raise ValueError(" ".join(missing))
 
 
-def _missing_layers(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
-    from ...lightning_modules.sharding import is_sharded
+def split_option(model: nn.Module | None) -> Any:
+    """How layers are split, as a readable value: styles by the names of modules, or that a method does it."""
+    from ...lightning_modules.split_layers import plan_of
 
+    if model is None:
+        return BY_MODEL
+    if callable(getattr(model, "parallelize", None)):
+        return "parallelize(mesh) of the model"
+    return {name: style if isinstance(style, str) else type(style).__name__ for name, style in plan_of(model).items()}
+
+
+def check_split(model: nn.Module, size: int) -> None:
+    """Look whether the layers of a model can be split over `size` processes.
+
+    Raises:
+        ValueError: they cannot; says what to do.
+    """
+    if size == 1 or is_sharded(model):
+        return
+    split_before = getattr(model, "_tp_size", None)
+    if split_before is not None and split_before > 1:
+        raise ValueError(
+            f"parallelism_config: tp_size={size}, but from_pretrained(tp_plan=...) has split {type(model).__name__} "
+            "already. Load it without tp_plan: the Trainer splits it."
+        )
+    from ...lightning_modules.split_layers import split_faults
+
+    if faults := split_faults(model, size):
+        raise ValueError(
+            f"parallelism_config: tp_size={size}: {'; '.join(faults)}. To leave layers whole, use dp_shard_size in the "
+            "place of tp_size."
+        )
+
+
+def _missing_layers(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
     names = (option or {}).get("layers")
     if names is None or is_sharded(model):  # sharded modules get classes of other names
         return []

@@ -1,4 +1,7 @@
-"""TPUs: FSDP of torch_xla, from the keys `xla*` of `fsdp_config`."""
+"""torch_xla: one device, a TPU chip or the CPU through PJRT.
+
+What the keys `xla*` of `fsdp_config` ask for is planned, and refused where it would run.
+"""
 
 from __future__ import annotations
 
@@ -8,60 +11,102 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..arguments.fsdp_config import FSDPSettings
-from .base import StrategyPlan, has_package, picked
+from ..arguments.fsdp_config import FSDPSettings, fsdp_words
+from ..xla_device import require_xla, several_xla_processes
+from .base import StrategyPlan, picked
 from .wrapping import wrap_option
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
 
-INSTALL = "pip install torch_xla, on a machine with TPUs"
+_SHARDED = "fsdp_config['xla']=True"
 
 
 @dataclass(frozen=True, kw_only=True)
 class XLAPlan(StrategyPlan):
-    """All cores of a TPU, the model sharded over them."""
+    """A device of torch_xla, and what the model would be wrapped with, where `fsdp` asks for it."""
+
+    @property
+    def wrapper(self) -> str | None:
+        """The class that shards the model; None where nothing does."""
+        return self.options.get("wrapper")
 
     @property
     def shards_weights(self) -> bool:
-        """Always."""
-        return True
+        """With a wrapper."""
+        return self.wrapper is not None
 
     @property
     def accelerator(self) -> str:
-        """TPUs only."""
+        """What Lightning calls it, also for other devices of PJRT."""
         return "tpu"
 
+    def build_accelerator(self) -> Any:
+        """A `PjrtAccelerator`, which also takes the CPU."""
+        from ...lightning_modules.xla import PjrtAccelerator
+
+        return PjrtAccelerator()
+
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
-        """Refuse: see `StrategyPlan.check`."""
-        require_xla()
-        raise NotImplementedError(
-            "fsdp_config['xla']=True can be planned, but not run yet: leave it out to train on GPUs or on the CPU."
-        )
+        """See `StrategyPlan.check`."""
+        asked = _SHARDED if self.wrapper else "the device xla"
+        require_xla(asked)
+        processes = max(args.world_size, several_xla_processes())
+        if processes > 1 or self.wrapper:
+            where = f" in {processes} processes" if processes > 1 else ""
+            raise NotImplementedError(
+                f"{asked}{where} can be planned, but not run yet: leave it out, one process then trains on one chip."
+            )
+        if args.mixed_precision == "fp16":
+            raise NotImplementedError("fp16=True does not go with TPUs, which compute in bfloat16: pass bf16=True.")
+
+    def precision(self, name: str, device: str) -> Any:
+        """Lightning's strategy takes no other than those for XLA."""
+        from ...lightning_modules.xla import ForwardXLAPrecision
+
+        return ForwardXLAPrecision(name)
 
     def build(self) -> Any:
-        """An `XLAStrategy`.
+        """A strategy for the device of this process.
 
         Raises:
             ImportError: there is no torch_xla.
         """
-        require_xla()
-        from lightning.pytorch.strategies.xla import XLAStrategy
+        require_xla(_SHARDED if self.wrapper else "the device xla")
+        from ...lightning_modules.xla import ModelXLAStrategy
 
-        return XLAStrategy()
+        return ModelXLAStrategy()
 
     def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
         """Which FSDP, and with what."""
+        if self.wrapper is None:
+            return [("use_cpu", "Trainer(strategy=)", self.options)]
         options = picked(self.options, "layers", "gradient_checkpointing")
         return [
             ("fsdp_config: xla", "Trainer(strategy=)", {}),
-            ("fsdp_config: xla_fsdp_*", str(self.options["wrapper"]), options),
-            ("fsdp_config: xla_fsdp_settings", str(self.options["wrapper"]), self.options["settings"]),
+            ("fsdp_config: xla_fsdp_*", self.wrapper, options),
+            ("fsdp_config: xla_fsdp_settings", self.wrapper, self.options["settings"]),
         ]
 
 
-def xla(args: TrainingArguments, settings: FSDPSettings, model: nn.Module | None) -> XLAPlan:
-    """The plan of `fsdp` on TPUs."""
+def xla(args: TrainingArguments, settings: FSDPSettings | None, model: nn.Module | None) -> XLAPlan:
+    """The plan of a device of torch_xla.
+
+    Args:
+        args: the training arguments.
+        settings: of FSDP; None where nothing is sharded.
+        model: is asked for its layers.
+
+    Raises:
+        ValueError: FSDP is asked for, but not that of torch_xla.
+    """
+    if settings is None:
+        return XLAPlan(name="SingleDeviceXLAStrategy", options={"device": str(args.device)})
+    if not settings.xla:
+        raise ValueError(
+            f"fsdp={' '.join(fsdp_words(args.fsdp))!r} on a device of torch_xla needs {_SHARDED}: add it, or leave "
+            "fsdp out."
+        )
     options = {
         "wrapper": "SpmdFullyShardedDataParallel" if settings.xla_v2 else "XlaFullyShardedDataParallel",
         "layers": wrap_option(settings, model),
@@ -69,13 +114,3 @@ def xla(args: TrainingArguments, settings: FSDPSettings, model: nn.Module | None
         "settings": dict(settings.xla_options or {}),
     }
     return XLAPlan(name="XLAStrategy", options=options)
-
-
-def require_xla() -> None:
-    """Say how to install torch_xla where it is not.
-
-    Raises:
-        ImportError: it is not there.
-    """
-    if not has_package("torch_xla"):
-        raise ImportError(f"fsdp_config['xla']=True needs the package torch_xla, which is not installed: {INSTALL}")

@@ -40,6 +40,7 @@ from ..arguments.support import raise_for_unsupported
 from ..arguments.unknown import understand_old_names
 from ..arguments.validation import raise_for_problems
 from ..collation import default_collator
+from ..data_ranks import data_ranks, spreads_model
 from ..dry_run import stop_if_asked_to
 from ..hub.pushing import Pusher, PushInProgress
 from ..lightning_callbacks import check_callback
@@ -71,6 +72,8 @@ class TrainerBase(TrainerParameters, SignalChoice):
     """The user's model, never a wrapper."""
     model_wrapped: nn.Module
     """The model to call for a forward pass."""
+    deepspeed: Any = None
+    """DeepSpeed's engine of the last training, as in the reference."""
     optimizer: Any
     lr_scheduler: Any
     model_preparation_time: float
@@ -139,7 +142,7 @@ class TrainerBase(TrainerParameters, SignalChoice):
         self.is_model_parallel = len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
         placed = self.args.place_model_on_device
         reduced = self.args.fp16_full_eval or self.args.bf16_full_eval  # moved and cast when it is evaluated
-        spread = bool(self.args.fsdp or self.args.deepspeed)  # moved in parts
+        spread = bool(self.args.fsdp or self.args.deepspeed or spreads_model(self.args))  # moved in parts
         self.place_model_on_device = not (self.is_model_parallel or reduced or spread) if placed is None else placed
         if self.place_model_on_device:
             self._move_model_to_device(model, self.args.device)
@@ -268,12 +271,14 @@ class TrainerBase(TrainerParameters, SignalChoice):
         wanted, _ = checkpointing(self.args)
         name = next((name for name in _CHECKPOINTING if hasattr(self.model, name)), "")
         unused = not (models.is_pretrained(self.model) and (wanted or getattr(self.model, name, False)))
-        return translate(self.args, find_unused_parameters=unused, model=self.model)
+        run = getattr(self, "_run", None)  # a plan can be looked at while the Trainer is constructed
+        steps = None if run is None else run.length.max_steps
+        return translate(self.args, find_unused_parameters=unused, model=self.model, steps=steps)
 
     def _share_of(self, batch_size: int) -> int:
         """Samples that one process gets of a batch: all of it, but where batches are split."""
         config: Any = self.args.accelerator_config
-        return share_of(batch_size, self.args.world_size, config.split_batches)
+        return share_of(batch_size, data_ranks(self.args), config.split_batches)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """As `transformers.Trainer.call_model_init`: a new model, for a trial if it takes one."""
@@ -290,7 +295,7 @@ class TrainerBase(TrainerParameters, SignalChoice):
         if getattr(model, "hf_device_map", None) is not None:
             logger.warning("The model is spread over devices already (hf_device_map) and is not moved to %s.", device)
             return
-        model.to(device)
+        models.move(model, device)
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Callback) -> None:
         """As `transformers.Trainer.add_callback`; callbacks of Lightning are welcome too."""

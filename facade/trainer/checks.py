@@ -12,6 +12,7 @@ from ...lightning_modules.names import did_you_mean
 from .. import old_style
 from ..arguments import TrainingArguments
 from ..arguments.unknown import NamesItsArguments
+from ..data_ranks import spreads_model
 from ..liger import liger_patch
 from ..live_metrics import consists_of_metrics, metrics_type_problem, metrics_value_problem
 from ..sizes import has_length
@@ -285,10 +286,12 @@ def _not_among(name: str, value: Any, known: list[Any]) -> str | None:
 
 def _check_optimizers(args: Any, given: Mapping[str, Any]) -> None:
     optimizer, scheduler = given["optimizers"]
-    if args.fsdp and (optimizer is not None or scheduler is not None):
+    spread = "parallelism_config" if spreads_model(args) else None
+    sharding = "fsdp" if args.fsdp else "deepspeed" if args.deepspeed else spread
+    if sharding is not None and (optimizer is not None or scheduler is not None):
         raise RuntimeError(
-            "optimizers cannot be passed together with fsdp: it replaces the parameters that they hold. Override "
-            "create_optimizer_and_scheduler, or pass optimizer_cls_and_kwargs."
+            f"optimizers cannot be passed together with {sharding}: it replaces the parameters that they hold. "
+            "Override create_optimizer_and_scheduler, or pass optimizer_cls_and_kwargs."
         )
     if given["optimizer_cls_and_kwargs"] is not None and optimizer is not None:
         raise RuntimeError("Both optimizers and optimizer_cls_and_kwargs were passed. Pass one of them.")

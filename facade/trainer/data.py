@@ -15,8 +15,9 @@ from ...lightning_modules.collators import RemoveColumnsCollator
 from ...lightning_modules.lengths import LengthGroupedSampler, column_lengths, sample_lengths
 from ...lightning_modules.loaders import build_loader
 from ...lightning_modules.seeding import seed_worker
-from ...lightning_modules.workers import deaf_worker
+from ...lightning_modules.workers import attached_worker, deaf_worker
 from ..columns import is_hub_dataset, remove_unused
+from ..data_ranks import copies_of_batches, data_rank
 from ..sizes import has_length
 from .base import TrainerBase
 
@@ -118,6 +119,7 @@ class DataSteps(TrainerBase):
             drop_last=self.args.dataloader_drop_last and not stream,
             rank=self.args.process_index,
             world_size=self.args.world_size,
+            copies=copies_of_batches(self.args),
             even_batches=self.accelerator.even_batches,
             split_batches=config.split_batches,
             dispatch_batches=config.dispatch_batches,
@@ -140,13 +142,15 @@ class DataSteps(TrainerBase):
             "in_order": self.args.dataloader_in_order,
         }
         if seeded:
-            rank = self.args.process_index
+            rank = data_rank(self.args)
             options["worker_init_fn"] = functools.partial(seed_worker, num_workers=workers, rank=rank)
         if workers > 0 and self._heeded_signals:  # a signal goes to all processes of a group, as a rule
             then, listens = options.get("worker_init_fn"), self._shared_flag()
             options["worker_init_fn"] = functools.partial(
                 deaf_worker, signals=self._heeded_signals, listens=listens, then=then
             )
+        if workers > 0 and self.args.world_size > 1:  # they hold copies of the connections to the other processes
+            options["worker_init_fn"] = functools.partial(attached_worker, then=options.get("worker_init_fn"))
         return options
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:

@@ -13,12 +13,13 @@ from ...lightning_modules import checkpoints
 from ...lightning_modules.losses import LossMeter
 from ...lightning_modules.plain import from_plain
 from ...lightning_modules.seeding import load_rng_file, restore_rng_state
+from ..data_ranks import copies_of_batches, data_rank, data_ranks
 from ..results import TrainingLength
 from .saving import Saving
 
 logger = logging.getLogger(__name__)
 
-_UNTOLD = {"evaluated": (), "ended": True, "progress": None, "in_evaluation": None}
+_UNTOLD = {"evaluated": (), "ended": True, "progress": None, "in_evaluation": None, "copies": 1}
 """What Lightning does not say of itself, see `lightning_modules.resumable`."""
 
 
@@ -34,27 +35,42 @@ class Elastic(Saving):
 
         Args:
             checkpoint: the folder.
-            rank: of the process; by default it is this one, or the first where there was none of its rank.
+            rank: of the process among those that read different data; by default it is that of this one, or the first
+                where there was none of its rank.
         """
-        for written_by in (self.args.process_index, 0) if rank is None else (rank,):
-            path = self._data_state_file(checkpoint, written_by)
+        for written_by in (data_rank(self.args), 0) if rank is None else (rank,):
+            path = self._data_state_file(checkpoint, written_by * self._copies_before(checkpoint))
             if os.path.isfile(path):
-                return {**_UNTOLD, **from_plain(checkpoints.load_torch(path))}
+                return self._read_data_state(path)
         return None
+
+    def _read_data_state(self, path: str) -> dict[str, Any]:
+        return {**_UNTOLD, **from_plain(checkpoints.load_torch(path))}
+
+    def _copies_before(self, checkpoint: str) -> int:
+        """How many processes got the same batches when a checkpoint was made, see `copies_of_batches`."""
+        paths = (self._data_state_file(checkpoint, rank) for rank in (self.args.process_index, 0))
+        path = next((path for path in paths if os.path.isfile(path)), None)
+        return 1 if path is None else self._read_data_state(path)["copies"]
 
     def _data_state_file(self, folder: str, rank: int) -> str:
         return os.path.join(folder, checkpoints.data_state_name(rank))
 
     def _layout(self) -> dict[str, int]:
         return {
-            "world_size": self.args.world_size,
+            "world_size": data_ranks(self.args),
             "batch_size": self._share_of(self._train_batch_size),
             "accumulation": self.args.gradient_accumulation_steps,
         }
 
     def _dealing(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
-        return {"layout": self._layout(), "asked": self._asked or _asked(self.args), "group": self._length_group}
+        return {
+            "layout": self._layout(),
+            "copies": copies_of_batches(self.args),
+            "asked": self._asked or _asked(self.args),
+            "group": self._length_group,
+        }
 
     @contextlib.contextmanager
     def _same_global_batch(self, checkpoint: str | None) -> Iterator[None]:
@@ -111,7 +127,7 @@ class Elastic(Saving):
 
     def _take_up_dealing(self, batch_size: int, accumulation: int) -> None:
         self.args = copy.copy(self.args)
-        self._train_batch_size = batch_size * (self.args.world_size if self._splits_batches else 1)
+        self._train_batch_size = batch_size * (data_ranks(self.args) if self._splits_batches else 1)
         self.args.per_device_train_batch_size = self._train_batch_size
         self.args.gradient_accumulation_steps = self.accelerator.gradient_accumulation_steps = accumulation
 
@@ -189,7 +205,7 @@ class Elastic(Saving):
         None where not all of their files are there, as each of several machines may have its own.
         """
         processes = stored["layout"]["world_size"]
-        if processes == self.args.world_size:
+        if processes == data_ranks(self.args):
             return stored["progress"]
         states = [self._data_state(checkpoint, rank) for rank in range(processes)]
         each = [state["progress"] for state in states if state is not None and state["progress"] is not None]
@@ -200,8 +216,8 @@ class Elastic(Saving):
 
     def _rng_file(self, checkpoint: str) -> str | None:
         """That of this process; the first one also takes that of a first one among more, or fewer, than now."""
-        rank, several = self.args.process_index, self.args.world_size > 1
-        ranks = [rank if several else None, *([0, None] if rank == 0 else [])]
+        rank, several = data_rank(self.args), self.args.world_size > 1
+        ranks = [rank * self._copies_before(checkpoint) if several else None, *([0, None] if rank == 0 else [])]
         paths = [os.path.join(checkpoint, checkpoints.rng_state_name(name)) for name in ranks]
         return next((path for path in paths if os.path.isfile(path)), None)
 

@@ -13,12 +13,16 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from ..data_ranks import data_ranks
+from ..enums import DebugOption
 from ..evaluation import Evaluation, EvaluationFeed
 from ..memory_advice import evaluating
 from ..metrics import speed_metrics
 from ..missing_metrics import missing_metric, why_no_labels
 from ..results import EvalLoopOutput, PredictionOutput
 from ..sizes import has_length
+from ..xla_device import print_metrics
+from .company import Company
 from .data import DataSteps
 from .reporting import Reporting
 from .steps import BatchSteps
@@ -26,7 +30,7 @@ from .steps import BatchSteps
 logger = logging.getLogger(__name__)
 
 
-class Evaluating(DataSteps, BatchSteps, Reporting):
+class Evaluating(DataSteps, BatchSteps, Reporting, Company):
     """From datasets to metrics and predictions."""
 
     _evaluated_columns: list[str] | None = None
@@ -71,6 +75,8 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
             self.model.eval()
             self._log(found)
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        if DebugOption.TPU_METRICS_DEBUG in self.args.debug:
+            print_metrics()
         self._memory_tracker.stop("eval", found)
         return found
 
@@ -146,7 +152,8 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
             ignore_keys=ignore_keys,
             prefix=metric_key_prefix,
         )
-        with evaluating(self.args), self.accelerator.other_loader():
+        with self._in_company(), evaluating(self.args), self.accelerator.other_loader():
+            self._require_same_evaluation(dataloader)
             run_evaluation(self, evaluation, started=started, test=description == "Prediction")
             self.gather_function = self.accelerator.gather_for_metrics
             output = evaluation.result()
@@ -224,6 +231,6 @@ class Evaluating(DataSteps, BatchSteps, Reporting):
         metrics = output.metrics if output.metrics is not None else {}
         start_time += self._setup_seconds
         samples = output.num_samples or 0
-        steps = math.ceil(samples / (self._share_of(self.args.eval_batch_size) * self.args.world_size))
+        steps = math.ceil(samples / (self._share_of(self.args.eval_batch_size) * data_ranks(self.args)))
         metrics.update(speed_metrics(prefix, start_time, num_samples=samples, num_steps=steps))
         return metrics

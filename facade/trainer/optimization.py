@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...lightning_modules import models
+from ...lightning_modules.gradient_norms import total_norm
 from ...lightning_modules.names import OptimizerNames
 from ...lightning_modules.optimizers import (
     build_optimizer,
@@ -21,7 +22,7 @@ from ...lightning_modules.optimizers import (
     steps_in_backward,
 )
 from ...lightning_modules.schedules import get_scheduler
-from ...lightning_modules.sharding import clip_grad_norm, whole
+from ...lightning_modules.sharding import clip_grad_norm, is_sharded
 from .. import optimizer_limits
 from ..plan import optimizer_config
 from .base import TrainerBase
@@ -105,7 +106,8 @@ class OptimizationSteps(TrainerBase):
 
     def get_num_trainable_parameters(self) -> int:
         """As `transformers.Trainer.get_num_trainable_parameters`."""
-        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        trained = (p for p in self.model.parameters() if p.requires_grad)
+        return sum(getattr(p, "ds_numel", p.numel()) for p in trained)  # DeepSpeed may have them in parts
 
     def get_optimizer_group(self, param: str | nn.Parameter | None = None) -> Any:
         """As `transformers.Trainer.get_optimizer_group`: the group of a parameter, or the parameters of all groups.
@@ -139,6 +141,8 @@ class OptimizationSteps(TrainerBase):
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         if models.unwrap_model(model) is not model:  # only the wrapper knows the norm of all parts
+            if is_sharded(model):
+                self.accelerator.unscale_gradients()
             return clip_grad_norm(model, self.args.max_grad_norm)
         return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
 
@@ -148,4 +152,4 @@ class OptimizationSteps(TrainerBase):
         self.accelerator.unscale_gradients()
         if models.unwrap_model(model) is not model:
             return clip_grad_norm(model, math.inf)
-        return whole(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
+        return total_norm(p.grad for p in model.parameters() if p.grad is not None)

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.plain import NotPlainError, to_plain
+from ...lightning_modules.rounds import Rounds, may_be_uneven
 from ...lightning_modules.windows import Reader, WindowLoader
 from ..results import TrainingLength
 from ..sizes import has_length
@@ -30,7 +31,8 @@ class DataPosition(Elastic):
         if run is None:
             return
         epoch, done = run.next_position
-        state = {**run.windows.state_dict(), "epoch": epoch, "done": done}
+        with run.redoing.generators_before():
+            state = {**run.windows.state_dict(), "epoch": epoch, "done": done}
         evaluated = {key: getattr(loader, "worker_states", None) for key, loader in self._eval_dataloaders.items()}
         state |= self._dealing() | {"windows": run.windows.windows, "evaluated": evaluated}
         state |= {"ended": run.epoch_is_over, "progress": run.progress()}
@@ -47,6 +49,8 @@ class DataPosition(Elastic):
             windows=length.num_update_steps_per_epoch,
             read=read,
         )
+        if may_be_uneven(dataloader):
+            windows.together = Rounds("Training data")
         if checkpoint is None:
             return windows
         stored = self._data_state(checkpoint)

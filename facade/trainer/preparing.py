@@ -10,6 +10,7 @@ import torch
 
 from ...lightning_modules.activations import enable_activation_checkpointing
 from ...lightning_modules.neftune import neftune_hook
+from ...lightning_modules.sharding import is_sharded
 from ...lightning_modules.underflow_overflow import DebugUnderflowOverflow
 from ..arguments.checkpointing import checkpointing
 from ..enums import DebugOption
@@ -51,7 +52,7 @@ class ModelPreparation(TrainerBase):
             until_end.callback(DebugUnderflowOverflow(self.model).remove)
 
     def _require_weights_that_can_be_scaled(self) -> None:
-        if self.args.mixed_precision != "fp16":
+        if self.args.mixed_precision != "fp16" or is_sharded(self.model):  # gathered weights may be in half precision
             return
         trained = {name: one.dtype for name, one in self.model.named_parameters() if one.requires_grad}
         half = [name for name, dtype in trained.items() if dtype is torch.float16]

@@ -10,6 +10,7 @@ import torch
 
 from ...lightning_modules import models
 from .. import metrics as formats
+from ..data_ranks import copies_of_batches
 from .base import TrainerBase
 
 
@@ -87,7 +88,8 @@ class Reporting(TrainerBase):
     def store_flos(self) -> None:
         """As `transformers.Trainer.store_flos`: add the operations since the last call, of all processes."""
         flos = torch.tensor([self.current_flos], dtype=torch.float64, device=self._flos_device())
-        self.state.total_flos += self.accelerator.reduce(flos).item() if self.args.world_size > 1 else self.current_flos
+        total = self.accelerator.reduce(flos).item() if self.args.world_size > 1 else self.current_flos
+        self.state.total_flos += total / copies_of_batches(self.args)
         self.current_flos = 0.0
 
     def _flos_device(self) -> torch.device:

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...lightning_modules import models
+from ...lightning_modules import deepspeed_engine, models
 from ...lightning_modules.collect import map_nested, nested_detach
 from ...lightning_modules.outputs import read_loss, require_trainable, split_outputs
+from ..data_ranks import copies_of_batches, data_ranks
 from ..liger import can_skip_logits
 from .optimization import OptimizationSteps
 
@@ -82,7 +83,7 @@ class BatchSteps(OptimizationSteps):
         loss = self._loss_of(model, inputs, outputs, labels, num_items_in_batch)
         shared = self.args.average_tokens_across_devices and num_items_in_batch is not None
         if shared and (self.model_accepts_loss_kwargs or self.compute_loss_func is not None):
-            loss = loss * self.accelerator.num_processes if self.accelerator.num_processes > 1 else loss
+            loss = loss * data_ranks(self.args) if data_ranks(self.args) > 1 else loss
         return (loss, outputs) if return_outputs else loss
 
     def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]:
@@ -155,7 +156,7 @@ class BatchSteps(OptimizationSteps):
         if isinstance(items, torch.Tensor):
             items = items.to(device)
             if self.args.average_tokens_across_devices and self.args.world_size > 1:
-                items = self.accelerator.gather(items).sum()
+                items = self.accelerator.gather(items).sum() // copies_of_batches(self.args)
         return items
 
     def _counted_labels(self, labels: Any) -> Any:
@@ -175,6 +176,9 @@ class BatchSteps(OptimizationSteps):
 
     def _prepare_input(self, data: Any) -> Any:
         device = self.args.device
+        half = deepspeed_engine.half_of_inputs(self.model_wrapped) if self.is_deepspeed_enabled else None
+        if half is not None:  # the engine has cast the model, and no forward pass is
+            data = map_nested(lambda leaf: leaf.to(half) if _is_floating(leaf) else leaf, data)
         if device.type == "cpu":
             return map_nested(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, data)
         go_on: bool = self.args.accelerator_config.non_blocking  # type: ignore[union-attr]  # made in __post_init__
@@ -241,7 +245,9 @@ class BatchSteps(OptimizationSteps):
         """Parameters outside the embeddings; counting them takes long, and their number stays."""
         model, count = getattr(self, "_parameter_count", (None, 0))
         if model is not self.model:
-            count = self.model.num_parameters(exclude_embeddings=True)  # type: ignore[operator]
+            count = deepspeed_engine.parameters_beside_embeddings(self.model)
+            if count is None:
+                count = self.model.num_parameters(exclude_embeddings=True)  # type: ignore[operator]
             self._parameter_count = (self.model, count)
         return count
 
@@ -249,6 +255,10 @@ class BatchSteps(OptimizationSteps):
 def _only(values: Any) -> Any:
     """The one value where there is just one."""
     return values[0] if isinstance(values, (tuple, list)) and len(values) == 1 else values
+
+
+def _is_floating(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
 
 
 def _is_mapping(inputs: Any) -> bool:

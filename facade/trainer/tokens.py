@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..data_ranks import copies_of_batches
 from .base import TrainerBase
 
 logger = logging.getLogger(__name__)
@@ -48,5 +49,5 @@ class TokenCounting(TrainerBase):
         if self.args.world_size == 1 or self.args.include_num_input_tokens_seen == "no":
             return
         pending = torch.tensor(self._pending_tokens, device=self.args.device)
-        self.state.num_input_tokens_seen += int(self.accelerator.reduce(pending))
+        self.state.num_input_tokens_seen += int(self.accelerator.reduce(pending)) // copies_of_batches(self.args)
         self._pending_tokens = 0

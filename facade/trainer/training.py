@@ -15,6 +15,8 @@ from torch import nn
 
 from ...callbacks import TrainerState, collect_states
 from ...lightning_modules import checkpoints
+from ..arguments.parallelism import read_parallelism
+from ..data_ranks import data_ranks
 from ..metrics import speed_metrics
 from ..results import TrainingLength, TrainOutput
 from ..sizes import has_length
@@ -24,6 +26,7 @@ from .hub import HubSide
 from .optimization import OptimizationSteps
 from .position import DataPosition
 from .preparing import ModelPreparation
+from .restarting import Restarting
 from .signals import Interruption
 
 if TYPE_CHECKING:
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding, DataPosition, Interruption, HubSide):
+class Training(
+    Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding, DataPosition, Restarting, Interruption, HubSide
+):
     """From the first step to the last."""
 
     def train(
@@ -46,6 +51,7 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
 
         Args:
             resume_from_checkpoint: a checkpoint folder to go on from; True for the newest intact one in `output_dir`.
+                A training that `torchrun` starts again goes on from its own last checkpoint, unless this is False.
             trial: the trial of a hyperparameter search.
             ignore_keys_for_eval: outputs of the model that are no predictions, for evaluations in between.
 
@@ -55,10 +61,11 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
         Raises:
             ValueError: there is nothing to train on, or the checkpoint is damaged.
             FileNotFoundError: the checkpoint is not there.
+            OtherProcessError: another process failed, is gone, or did not come; it says which, and why.
             SystemExit, KeyboardInterrupt: a signal ended the training, and a checkpoint to go on from is written; see
                 `checkpoint_on_signals`.
         """
-        with self._signals_passed_on(), self._uploads_quiet():
+        with self._signals_passed_on(), self._uploads_quiet(), self._in_company(acts=trial is None):
             return self._train_from(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def _train_from(
@@ -67,7 +74,7 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
         self._take_up_arguments()
         self._take_up_signals()
         self._take_up_hub()
-        checkpoint = self._find_checkpoint(resume_from_checkpoint)
+        checkpoint = self._where_to_begin(resume_from_checkpoint, trial)
         self._require_data()
         self._require_place()
         self._memory_tracker.start("train")
@@ -120,12 +127,12 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
 
     def get_total_train_batch_size(self, args: Any) -> int:
         """As `transformers.Trainer.get_total_train_batch_size`: samples of one optimizer step, over all processes."""
-        data_parallel = args.world_size // self.get_tp_size() // self.get_cp_size() // self.get_sp_size()
-        return self._share_of(self._train_batch_size) * args.gradient_accumulation_steps * data_parallel
+        return self._share_of(self._train_batch_size) * args.gradient_accumulation_steps * data_ranks(args)
 
     def get_tp_size(self) -> int:
         """As `transformers.Trainer.get_tp_size`: processes that share one copy of each layer."""
-        return getattr(self.model, "_tp_size", None) or 1
+        groups = read_parallelism(self.args.parallelism_config)
+        return getattr(groups, "tp_size", None) or getattr(self.model, "_tp_size", None) or 1
 
     def get_cp_size(self) -> int:
         """As `transformers.Trainer.get_cp_size`: processes that share one sequence; 1, as none do yet."""
@@ -152,6 +159,7 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
 
         dataloader = self.get_train_dataloader()
         length = self.set_initial_training_values(self.args, dataloader)
+        self._require_same_training(length, checkpoint)
         self._start_state(length, checkpoint, trial)
         read = partial(self._read_window, device=self.args.device)
         windows = self._windows(dataloader, length, checkpoint, read)

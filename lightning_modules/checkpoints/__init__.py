@@ -35,7 +35,9 @@ from .names import (
     data_state_name,
     rng_state_name,
 )
+from .other_disks import OtherDisk
 from .owners import owner_token
+from .parts_files import has_optimizer_parts, load_optimizer_parts, save_model_parts, save_optimizer_parts
 from .space import DiskFullError, bytes_of, free_space, require_space
 from .staging import abort, begin, commit, discard, remove_leftovers, staged_folder, staging_path
 from .tensors import load_torch, save_torch
@@ -70,6 +72,7 @@ __all__ = [
     "FolderCheckpoint",
     "FolderCheckpointIO",
     "LoadReport",
+    "OtherDisk",
     "Together",
     "WriteLater",
     "WriteNow",
@@ -81,8 +84,10 @@ __all__ = [
     "discard",
     "free_space",
     "get_last_checkpoint",
+    "has_optimizer_parts",
     "last_intact_checkpoint",
     "list_checkpoints",
+    "load_optimizer_parts",
     "load_torch",
     "load_weights",
     "owner_token",
@@ -94,6 +99,8 @@ __all__ = [
     "require_space",
     "rng_state_name",
     "rotate_checkpoints",
+    "save_model_parts",
+    "save_optimizer_parts",
     "save_torch",
     "save_weights",
     "sort_checkpoints",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from .names import PREFIX_CHECKPOINT_DIR, StrPath
@@ -33,13 +34,20 @@ def get_last_checkpoint(folder: StrPath) -> str | None:
     return os.path.join(folder, found[-1].name) if found else None
 
 
-def last_intact_checkpoint(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> str | None:
+def last_intact_checkpoint(
+    folder: StrPath,
+    *,
+    training_state: bool = True,
+    weights: bool = True,
+    wanted: Callable[[Path], bool] | None = None,
+) -> str | None:
     """As `get_last_checkpoint`, but damaged ones are passed over, with a warning that names each and what is wrong.
 
     Args:
         folder: the folder that holds the checkpoints.
         training_state: as for `problems`.
         weights: as for `problems`.
+        wanted: which of them to look at, by default all.
 
     Returns:
         the newest intact checkpoint, or None.
@@ -48,6 +56,8 @@ def last_intact_checkpoint(folder: StrPath, *, training_state: bool = True, weig
         FileNotFoundError: there is no such folder.
     """
     for checkpoint in reversed(list_checkpoints(folder)):
+        if wanted is not None and not wanted(checkpoint):
+            continue
         found = problems(checkpoint, training_state=training_state, weights=weights)
         if not found:
             return os.path.join(folder, checkpoint.name)

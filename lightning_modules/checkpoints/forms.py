@@ -1,4 +1,4 @@
-"""The forms in which a folder can hold weights: one file, shards with an index, or adapters."""
+"""The forms in which a folder can hold weights: one file, shards with an index, adapters, or parts of processes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from .names import (
     ADAPTER_SAFE_WEIGHTS_NAME,
     ADAPTER_WEIGHTS_NAME,
+    MODEL_PARTS_NAME,
     PREFIX_CHECKPOINT_DIR,
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
@@ -70,7 +71,17 @@ def adapter_folders(folder: Path) -> list[Path]:
 
 def has_weights(folder: Path) -> bool:
     """Whether the folder holds weights in any of the forms."""
-    return first_present(folder, WEIGHT_FILES + INDEX_FILES) is not None or bool(adapter_folders(folder))
+    return has_whole_weights(folder) or bool(adapter_folders(folder)) or has_model_parts(folder)
+
+
+def has_whole_weights(folder: Path) -> bool:
+    """Whether the folder holds all weights of a model, in one file or several."""
+    return first_present(folder, WEIGHT_FILES + INDEX_FILES) is not None
+
+
+def has_model_parts(folder: Path) -> bool:
+    """Whether the folder holds the parts that processes had of a model, all of them."""
+    return (folder / MODEL_PARTS_NAME / ".metadata").is_file()
 
 
 def read_index(path: Path) -> ShardIndex:

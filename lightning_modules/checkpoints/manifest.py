@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from .jobs import job_mark
 from .names import StrPath
 
 MANIFEST_NAME = "_manifest.json"
@@ -33,7 +34,9 @@ def write_manifest(folder: StrPath) -> None:
     folder = Path(folder)
     found = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST_NAME)
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in found}
-    text = json.dumps({"version": _VERSION, "files": sizes}, indent=2)
+    job = job_mark()
+    content = {"version": _VERSION, "files": sizes, **({} if job is None else {"job": job})}
+    text = json.dumps(content, indent=2)
     (folder / MANIFEST_NAME).write_text(f"{text}\n", encoding="utf-8")
 
 

@@ -27,8 +27,10 @@ def save_torch(obj: Any, path: StrPath) -> None:
     """
     import torch
 
+    from .xla_tensors import on_host
+
     try:
-        torch.save(obj, path)
+        torch.save(on_host(obj), path)
     except RuntimeError as error:  # what torch's zip writer raises when the disk is full or the folder is missing
         raise _refusal_of_the_disk(path, error) from error
 

@@ -19,6 +19,8 @@ from .forms import (
     LoadReport,
     adapter_folders,
     first_present,
+    has_model_parts,
+    has_whole_weights,
     only_strings,
     read_index,
 )
@@ -26,6 +28,7 @@ from .names import SAFE_WEIGHTS_NAME, StrPath
 from .self_loading import load_adapters, load_through_class, may_rename
 from .sharing import really_missing, without_sharing
 from .tensors import load_torch
+from .xla_tensors import on_host, state_on_host
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -65,6 +68,7 @@ def save_weights(
 
 def _save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None, max_shard_size: int | str) -> None:
     before = _weight_stamps(folder)
+    state_dict = state_on_host(model) if state_dict is None else on_host(state_dict)
     save_pretrained = getattr(model, "save_pretrained", None)
     if callable(save_pretrained):
         wanted = {"state_dict": state_dict, "max_shard_size": max_shard_size}
@@ -77,9 +81,10 @@ def _save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None, 
 def load_weights(model: nn.Module, folder: StrPath) -> LoadReport:
     """As `Trainer._load_from_checkpoint`: fill the model with the weights in a folder, whatever form they have.
 
-    Looked for, in this order: `model.safetensors`, `pytorch_model.bin`, adapters, shards of either kind. Names that do
-    not match are reported and logged, not refused. Unlike in the reference, a model of a class with `from_pretrained`
-    whose file uses other names than the module (mixture-of-experts models of `transformers` 5) is loaded through it.
+    Looked for, in this order: `model.safetensors`, `pytorch_model.bin`, adapters, parts of processes, shards of either
+    kind. Names that do not match are reported and logged, not refused. Unlike in the reference, a model of a class with
+    `from_pretrained` whose file uses other names than the module (mixture-of-experts models of `transformers` 5) is
+    loaded through it.
 
     Raises:
         ValueError: a tensor has another shape than the model's, a file is damaged, there are no weights, or only those
@@ -90,6 +95,8 @@ def load_weights(model: nn.Module, folder: StrPath) -> LoadReport:
         report = _load_parts(model, folder, [file], _file_aliases(file))
     elif adapters := adapter_folders(folder):
         report = load_adapters(model, folder, adapters)
+    elif has_model_parts(folder) and not has_whole_weights(folder):
+        report = _load_parts_of_processes(model, folder)
     elif index := first_present(folder, INDEX_FILES):
         content = read_index(index)
         report = _load_parts(model, folder, [folder / name for name in content.shards], content.aliases)
@@ -111,6 +118,10 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
     aliases: dict[str, str] = {}
     if file := first_present(folder, WEIGHT_FILES):
         parts, aliases = [file], _file_aliases(file)
+    elif has_model_parts(folder) and not has_whole_weights(folder):
+        from .parts_files import read_model_parts
+
+        return read_model_parts(folder)
     elif index := first_present(folder, INDEX_FILES):
         content = read_index(index)
         parts, aliases = [folder / name for name in content.shards], content.aliases
@@ -118,6 +129,14 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
         raise ValueError(f"{folder} does not hold all weights of a model: expected one of {_EXPECTED}")
     weights = {name: tensor for part in _read_parts(parts) for name, tensor in part.items()}
     return weights | {alias: weights[saved] for alias, saved in aliases.items() if saved in weights}
+
+
+def _load_parts_of_processes(model: Any, folder: Path) -> LoadReport:
+    """Into a model that is whole, or into one that is spread and knows how to load them itself."""
+    from .parts_files import load_model_parts
+
+    own = getattr(model, "load_parts_of_processes", None)
+    return load_model_parts(model, folder, together=False) if own is None else own(folder)
 
 
 def _accepted(function: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def build_optimizer(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Modu
         groups: the usual parameter groups.
     """
     if isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer):
-        others = dict(kwargs)
+        others = _without_kernel(kwargs, model)
         for name in ("params", "model", "optimizer_dict"):
             groups = others.pop(name, groups)
         optimizer = optimizer_class(groups, **others)
@@ -119,3 +119,11 @@ def build_optimizer(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Modu
     let_backward_step(optimizer)
     save_state_of_groups(optimizer)
     return optimizer
+
+
+def _without_kernel(kwargs: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Arguments without `fused` where torch has no such kernel: with torch_xla, whose compiler fuses by itself."""
+    if kwargs.get("fused") and any(parameter.device.type == "xla" for parameter in model.parameters()):
+        logger.info("fused=True is left out: torch_xla fuses the optimizer's operations by itself.")
+        return {name: value for name, value in kwargs.items() if name != "fused"}
+    return dict(kwargs)

@@ -10,11 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 
+from ..peers.errors import OtherProcessError
+
 Result = TypeVar("Result")
-
-
-class OtherProcessError(RuntimeError):
-    """Something went wrong in another process than this one."""
 
 
 class Outcome(NamedTuple):

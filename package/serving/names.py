@@ -112,6 +112,13 @@ SERVED: dict[str, dict[str, str]] = {
             ".facade.helpers.hyperparameters": "default_hp_space_optuna default_hp_space_ray default_hp_space_wandb",
         }
     ),
+    "integrations.deepspeed": targets(
+        {
+            ".facade.helpers.zero": "HfDeepSpeedConfig HfTrainerDeepSpeedConfig deepspeed_config "
+            "is_deepspeed_available "
+            "is_deepspeed_zero3_enabled set_hf_deepspeed_config unset_hf_deepspeed_config",
+        }
+    ),
     "integrations.integration_utils": targets(
         {
             ".callbacks": "AzureMLCallback ClearMLCallback CodeCarbonCallback CometCallback DVCLiveCallback "

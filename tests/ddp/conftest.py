@@ -22,6 +22,7 @@ OTHER_SCRIPTS = dict.fromkeys(("seq2seq", "seq2seq_sharded"), SCRIPT.with_name("
 OTHER_SCRIPTS["dealing"] = SCRIPT.with_name("dealing_script.py")
 OTHER_SCRIPTS["folders"] = SCRIPT.with_name("folder_script.py")
 OTHER_SCRIPTS["modules"] = SCRIPT.with_name("module_script.py")
+OTHER_SCRIPTS["estimates"] = SCRIPT.with_name("estimate_script.py")
 PROCESSES = {"evaluation1": 1, "evaluation3": 3, "evaluation4": 4}  # two in all other scenarios
 OTHER_SCRIPTS |= dict.fromkeys(("evaluation2", *PROCESSES), SCRIPT.with_name("evaluation_script.py"))
 SECONDS = 240  # a run takes ten to forty; one rank that waits for the other for ever is caught here

@@ -21,6 +21,8 @@ from torch.nn import functional
 import lightrainer
 
 STEPS = 6
+ON_CPU = os.environ.get("DEVICE", "cpu") == "cpu"
+PARTS = {"state_dict_type": "SHARDED_STATE_DICT"}
 LAYERS = {"transformer_layer_cls_to_wrap": ["Block"]}
 STRATEGIES: dict[str, dict[str, Any]] = {
     "single": {},
@@ -41,10 +43,27 @@ STRATEGIES: dict[str, dict[str, Any]] = {
         },
     },
     "groups": {"parallelism_config": {"dp_shard_size": 2}},
+    "fsdp1_flat": {"fsdp": "shard_grad_op", "fsdp_config": {**LAYERS, "use_orig_params": False}},
+    "fsdp1_other": {
+        "fsdp": "hybrid_shard_zero2 offload",
+        "fsdp_config": {
+            **LAYERS,
+            "limit_all_gathers": False,
+            "sync_module_states": False,
+            "forward_prefetch": True,
+            "backward_prefetch": "backward_post",
+        },
+    },
+    "fsdp2_hybrid": {"fsdp": "hybrid_shard", "fsdp_config": {"version": 2, **LAYERS, "reshard_after_forward": False}},
+    "fsdp1_parts": {"fsdp": "full_shard", "fsdp_config": {**LAYERS, **PARTS}},
+    "fsdp2_parts": {"fsdp": "full_shard", "fsdp_config": {"version": 2, **LAYERS, **PARTS}},
     "fsdp1_bf16": {"fsdp": "full_shard", "fsdp_config": LAYERS, "bf16": True},
+    "fsdp1_fp16": {"fsdp": "full_shard", "fsdp_config": LAYERS, "fp16": True},
+    "fsdp2_fp16": {"fsdp": "full_shard", "fsdp_config": {"version": 2, **LAYERS}, "fp16": True},
     "fsdp2_bf16": {"fsdp": "full_shard", "fsdp_config": {"version": 2, **LAYERS}, "bf16": True},
 }
-RESUMED = ("fsdp1", "fsdp2")
+RESUMED = ("fsdp1", "fsdp2", "fsdp1_parts", "fsdp2_parts", "fsdp1_flat")
+NUMBERS_OF = {"losses": "loss", "norms": "grad_norm", "eval_losses": "eval_loss"}  # in the log
 
 
 class Block(nn.Module):
@@ -116,11 +135,13 @@ def trainer_of(folder: Path, strategy: str, *, seed: int = 7, stop: int | None =
         load_best_model_at_end=stop is None,
         report_to="none",
         disable_tqdm=True,
-        use_cpu=True,
+        use_cpu=ON_CPU,
         ddp_timeout=60,
         **STRATEGIES[strategy],
     )
-    torch.manual_seed(seed)
+    own_weights = not STRATEGIES[strategy].get("fsdp_config", {}).get("sync_module_states", True)
+    # All begin with the weights of the first process, unless they are told not to.
+    torch.manual_seed(seed + (0 if own_weights else int(os.environ.get("RANK", "0"))))
     return lightrainer.Trainer(
         model=Model(),
         args=arguments,
@@ -140,9 +161,7 @@ def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
     files = sorted(path.name for path in (folder / "saved").iterdir()) if zero else None
     return {
         "strategy": trainer.plan.strategy.name,
-        "losses": [entry["loss"] for entry in history if "loss" in entry],
-        "norms": [entry["grad_norm"] for entry in history if "grad_norm" in entry],
-        "eval_losses": [entry["eval_loss"] for entry in history if "eval_loss" in entry],
+        **{name: [entry[key] for entry in history if key in entry] for name, key in NUMBERS_OF.items()},
         "last_eval_loss": metrics["eval_loss"],
         "predicted": [int(number) for number in predictions],
         "best": trainer.state.best_global_step,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,34 +11,49 @@ from typing import Any
 
 import psutil
 import pytest
+import shard_script
 import torch
 from safetensors.torch import load_file
 
+from lightrainer.lightning_modules.checkpoints import problems
+
 SCRIPT = Path(__file__).with_name("shard_script.py")
 SECONDS = 240
-EXACT = ["fsdp1", "fsdp1_hybrid", "fsdp2", "fsdp2_grad", "groups"]
+PARTS = ["fsdp1_parts", "fsdp2_parts"]
+EXACT = ["fsdp1", "fsdp1_hybrid", "fsdp1_other", "fsdp2", "fsdp2_grad", "fsdp2_hybrid", "groups", *PARTS]
 HALF = ["fsdp1_bf16", "fsdp2_bf16"]
+SCALED = ["fsdp1_fp16", "fsdp2_fp16"]
 NUMBERS = ("losses", "norms", "eval_losses", "last_eval_loss")
 PARAMETERS = 264  # two blocks of 8 * 8 + 8 + 16, and tied embeddings of 11 * 8
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], dict[str, Any]]:
+def devices(processes: int) -> list[Any]:
+    """Parameters for a fixture: the CPU, and where they are as many GPUs."""
+    skipped = pytest.mark.skipif(torch.cuda.device_count() < processes, reason=f"needs {processes} GPUs of NVIDIA")
+    return ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, skipped])]
+
+
+@pytest.fixture(scope="module", params=devices(2))
+def results(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, int], dict[str, Any]]:
     """`results(strategy, rank)`: one launch trains under all of them, one after the other."""
     folder = tmp_path_factory.mktemp("sharded")
     torchrun = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
     torchrun += ["--rdzv-endpoint=localhost:0"]
-    run(folder, [str(SCRIPT), str(folder), "single"])
-    run(folder, [*torchrun, str(SCRIPT), str(folder), "ddp", *EXACT, *HALF])
+    run(folder, [str(SCRIPT), str(folder), "single"], device=request.param)
+    run(
+        folder, [*torchrun, str(SCRIPT), str(folder), "ddp", *EXACT, *HALF, *SCALED, "fsdp1_flat"], device=request.param
+    )
     read = lambda strategy, rank=0: json.loads((folder / f"{strategy}-rank{rank}.json").read_text())  # noqa: E731
     read.folder = folder
     return read
 
 
-def run(folder: Path, command: list[str]) -> None:
+def run(folder: Path, command: list[str], device: str = "cpu") -> None:
     log = folder / "log.txt"
     with log.open("w") as stream:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "DEVICE": device}
         process = subprocess.Popen([sys.executable, *command], env=environment, stdout=stream, stderr=stream)
         try:
             process.wait(timeout=SECONDS)
@@ -69,6 +85,19 @@ def test_half_precision_is_near_but_not_the_same(results, strategy):
     assert results(strategy)["losses"] != pytest.approx(results("single")["losses"], rel=1e-5)
 
 
+def test_float16_scales_its_losses_and_leaves_out_the_same_steps_everywhere(results):
+    """Both versions skip the step whose gradients are infinite, in all processes, and then train."""
+    expected = results("fsdp1_fp16")
+    for strategy in SCALED:
+        for rank in (0, 1):
+            close(expected, results(strategy, rank), 1e-3)
+    assert expected["losses"][0] == pytest.approx(results("single")["losses"][0], rel=1e-2)
+    assert expected["losses"][0] != pytest.approx(results("single")["losses"][0], rel=1e-6)
+    finite = [norm for norm in expected["norms"] if norm < float("inf")]
+    assert 3 <= len(finite) < 6
+    assert all(norm < 20 for norm in finite)
+
+
 @pytest.mark.parametrize("strategy", [*EXACT, *HALF])
 def test_each_process_has_a_part_of_the_parameters(results, strategy):
     """Negative control: under DDP each has all."""
@@ -97,7 +126,7 @@ def test_saved_models_are_whole(results, strategy):
     assert results(strategy, 1)["saved"] is None
 
 
-@pytest.mark.parametrize("strategy", EXACT)
+@pytest.mark.parametrize("strategy", [name for name in EXACT if name not in PARTS])
 def test_checkpoints_have_the_form_of_one_process(results, strategy):
     """Whole tensors by the same numbers, so that a training can go on with any number of processes."""
     name = "checkpoint-6/optimizer.pt"
@@ -111,7 +140,28 @@ def test_checkpoints_have_the_form_of_one_process(results, strategy):
             torch.testing.assert_close(found["state"][index][key], values[key], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
+@pytest.mark.parametrize("strategy", PARTS)
+def test_parts_are_written_by_all_processes_and_read_by_one(results, strategy, tmp_path, caplog):
+    """A training in one process goes on from the parts of two."""
+    before = results.folder / strategy / "checkpoint-4"
+    assert not (before / "model.safetensors").exists()
+    assert not (before / "optimizer.pt").exists()
+    for name in ("pytorch_model_fsdp_0", "optimizer_0"):
+        assert sorted(path.name for path in (before / name).iterdir()) == [".metadata", "__0_0.distcp", "__1_0.distcp"]
+    shutil.copytree(before, tmp_path / "out" / "checkpoint-4")
+    trainer = shard_script.trainer_of(tmp_path / "out", "single", seed=99)
+    trainer.train(resume_from_checkpoint=True)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses == pytest.approx(results("single")["losses"], rel=1e-5)
+
+
+def test_a_part_that_is_missing_is_found(results, tmp_path):
+    shutil.copytree(results.folder / "fsdp2_parts" / "checkpoint-4", tmp_path / "checkpoint-4")
+    (tmp_path / "checkpoint-4" / "pytorch_model_fsdp_0" / "__1_0.distcp").unlink()
+    assert "pytorch_model_fsdp_0/__1_0.distcp is missing" in "; ".join(problems(tmp_path / "checkpoint-4"))
+
+
+@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2", "fsdp1_flat", *PARTS])
 def test_a_stopped_training_goes_on_as_if_never_stopped(results, strategy):
     """From the middle of a pass, in a model with other first weights; the best model is loaded at the end."""
     straight, resumed = results(strategy), results(strategy)["resumed"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from own_draws import OwnDraws
 from tiny import At, points, tiny, trainer, weights
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, WeightedRandomSampler, get_worker_info
 
@@ -121,6 +122,30 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return {**batch, "x": batch["x"] + noise()}
 
 
+class OwnClass(OwnDraws):
+    """Its batches cannot be written down, so that the last one read is made anew."""
+
+    def __call__(self, samples: list[dict[str, Any]]) -> Any:
+        return Own(super().__call__(samples))
+
+
+class OwnNoise(Noisy):
+    """Samples with a generator of their own, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawing = np.random.RandomState(8)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        point = self.points[index]
+        return {"x": point["x"] + noise() + 0.1 * float(self.drawing.randn()), "labels": point["labels"]}
+
+
+class OwnStream(Stream):
+    def __init__(self) -> None:
+        self.noisy = OwnNoise()
+
+
 def sampled_by(make: Callable[[Any], Any]) -> type[Trainer]:
     class Sampled(Trainer):
         def _get_train_sampler(self, train_dataset: Any = None) -> Any:
@@ -157,6 +182,7 @@ class Kind:
     cls: type[Trainer] = Trainer
     needs: str = ""
     """A package."""
+    makes_collator: Callable[[], Any] | None = None  # in the place of a collator that has no state
 
 
 UNSEEDED = {"accelerator_config": {"use_seedable_sampler": False}}
@@ -178,6 +204,12 @@ KINDS = {
     "batches like those of a tokenizer": Kind(collator=lambda samples: UserDict(collate(samples))),
     "batches of a class of its own": Kind(collator=lambda samples: Own(collate(samples))),
     "a stream of such batches": Kind(StatefulStream, collator=lambda samples: Own(collate(samples))),
+    "generators of their own": Kind(OwnNoise, makes_collator=OwnDraws),
+    "a stream with generators of its own": Kind(OwnStream, makes_collator=OwnDraws),
+    "such batches of a class of its own": Kind(OwnNoise, makes_collator=lambda: OwnClass()),
+    "a plain DataLoader with generators": Kind(
+        OwnNoise, cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=OwnDraws()))
+    ),
     "a plain DataLoader": Kind(cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=collate))),
     "a DataLoader with a generator": Kind(
         cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=collate, generator=generator()))
@@ -253,7 +285,7 @@ def train(
         "logging_steps": 2,
         "remove_unused_columns": False,
         "model": tiny(),
-        "data_collator": kind.collator,
+        "data_collator": kind.collator if kind.makes_collator is None else kind.makes_collator(),
         "train_dataset": data,
         "callbacks": [*callbacks, *changes.pop("callbacks", [])],
     }

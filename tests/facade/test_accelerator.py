@@ -143,14 +143,24 @@ def test_samples_that_only_fill_up_the_last_batch_do_not_count(accelerator, ends
     assert torch.equal(found["a"][0], torch.arange(left))
 
 
-@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("reduction", ["sum", "mean", "max"])
 def test_reducing_copies(accelerator, reduction):
     """What was given stays as it is, and what comes back can be changed."""
     given = {"a": torch.tensor([1.0, 2.0])}
-    found = accelerator.reduce(given, reduction=reduction, scale=3.0)
-    assert torch.equal(found["a"], torch.tensor([3.0, 6.0]))
+    found = accelerator.reduce(given, reduction=reduction)
+    assert torch.equal(found["a"], given["a"])
     found["a"][0] = 99.0
     assert torch.equal(given["a"], torch.tensor([1.0, 2.0]))
+
+
+def test_what_cannot_be_reduced(accelerator, caplog):
+    """The reference takes any other word for a sum; its scale counts on TPUs only, there as here."""
+    with pytest.raises(ValueError, match="reduction='median' must be one of sum, mean, max"):
+        accelerator.reduce(torch.ones(1), reduction="median")
+    with pytest.raises(TypeError, match=r"There is a str .'text'."):
+        accelerator.reduce(["text"])
+    assert accelerator.reduce(torch.ones(1), scale=2.0) == 1.0
+    assert "scale=2.0 counts on TPUs only" in caplog.text
 
 
 def test_preparing_gives_back_what_it_was_given(accelerator):
@@ -158,8 +168,10 @@ def test_preparing_gives_back_what_it_was_given(accelerator):
     model = tiny()
     optimizer, loader = torch.optim.SGD(model.parameters(), lr=0.1), torch.utils.data.DataLoader([1, 2])
     assert accelerator.prepare(model) is model
-    *same_as_before, prepared = accelerator.prepare(model, optimizer, loader)
-    assert same_as_before == [model, optimizer]
+    same, stepped, prepared = accelerator.prepare(model, optimizer, loader)
+    assert same is model
+    assert stepped.optimizer is optimizer
+    assert accelerator.prepare(stepped) is stepped
     assert [batch.tolist() for batch in prepared] == [[1], [2]]
     assert accelerator.prepare(prepared) is prepared
     assert accelerator.prepare_model(model, evaluation_mode=True) is model
@@ -168,13 +180,19 @@ def test_preparing_gives_back_what_it_was_given(accelerator):
 def test_what_is_missing_says_so(accelerator):
     """With its name, and `hasattr` may ask."""
     assert not hasattr(accelerator, "save_state")
-    with pytest.raises(AttributeError, match="has no 'register_for_checkpointing'"):
+    with pytest.raises(AttributeError, match=r"has no 'register_for_checkpointing': .* give yours state_dict"):
         accelerator.register_for_checkpointing()
+    with pytest.raises(AttributeError, match=r"has no 'nonsense': it is not an accelerate.Accelerator"):
+        accelerator.nonsense()
 
 
 def test_unwrapping(accelerator):
     model = tiny()
-    assert accelerator.unwrap_model(torch.compile(nn.DataParallel(model), backend="eager")) is model
+    compiled = torch.compile(nn.DataParallel(model), backend="eager")
+    assert accelerator.unwrap_model(compiled, keep_torch_compile=False) is model
+    kept = accelerator.unwrap_model(compiled)
+    assert kept._orig_mod is model
+    assert isinstance(compiled._orig_mod, nn.DataParallel)
     assert accelerator.unwrap_model(model, keep_fp32_wrapper=False) is model
     assert same(weights(accelerator.unwrap_model(model)), weights(tiny()))
 

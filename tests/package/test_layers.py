@@ -35,14 +35,15 @@ PRIVATE = set(
     split(
         """
     _accelerator_connector _batches_that_stepped _broadcast_sigterm_tensor _callback_connector
-    _call_callback_hooks _call_lightning_module_hook _call_strategy_hook _checkpoint_connector _combined_loader
+    _configure_launcher _call_callback_hooks _call_lightning_module_hook _call_strategy_hook _checkpoint_connector
+    _combined_loader
     _datahook_selector _warn_if_modules_in_eval_mode
     _current_fx_name _data_connector _data_fetcher _data_source _epoch_loop _evaluation_loop _fabric
     _first_loop_iter _lightning_module _lightning_optimizers _load_ckpt_path _logger_connector _loops
     _max_epochs _module_mode _on_before_batch_transfer _apply_batch_transfer_handler _build_kwargs
     _precision_plugin _results _restarting _restarting_state _run_stage _should_accumulate _signal_connector
     _strategy_connector _trainer _training_epoch_loop _val_loop
-    _evaluation_step _has_run _seen_batches_per_dataloader
+    _evaluation_step _has_run _seen_batches_per_dataloader _set_deepspeed_activation_checkpointing
     """
     )
 )

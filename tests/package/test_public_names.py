@@ -108,6 +108,7 @@ NAMES = [
     "get_wsd_schedule",
     "install",
     "load_ipython_extension",
+    "notebook_launcher",
     "set_seed",
     "uninstall",
     "unload_ipython_extension",

@@ -121,6 +121,8 @@ STAND_IN: dict[str, dict[str, str]] = {
     "": _TOP,
 }
 STAND_IN["integrations"] = {
-    name: f"transformers.integrations.integration_utils:{name}" for name in STAND_IN["integrations.integration_utils"]
+    name: f"transformers.integrations.{module}:{name}"
+    for module in ("deepspeed", "integration_utils")
+    for name in STAND_IN[f"integrations.{module}"]
 }
 """For each module of the stand-in, named below `transformers` ("" is the package), its names with their targets."""

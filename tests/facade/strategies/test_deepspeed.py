@@ -8,7 +8,8 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from tiny import arguments, trainer
+import torch
+from tiny import Tiny, arguments, trainer
 
 from lightrainer.facade.arguments.deepspeed_config import fill_from_arguments, fill_from_run, load_deepspeed, open_keys
 from lightrainer.facade.plan import translate
@@ -251,13 +252,66 @@ def test_the_plan_shows_the_whole_configuration(tmp_path):
     assert not translate(arguments(tmp_path, deepspeed=ZERO)).strategy.shards_weights
 
 
-def test_what_lightning_sets_itself_is_left_out(tmp_path):
-    """It refuses gradient_accumulation_steps: one of its batches is one optimizer step here."""
-    strategy = translate(arguments(tmp_path, deepspeed=AUTO, max_steps=5), model=MODELS["wide"]).strategy
-    config = strategy.lightning_config()
-    assert "gradient_accumulation_steps" in strategy.options["config"]
-    assert {"gradient_accumulation_steps", "train_batch_size"}.isdisjoint(config)
-    assert config["train_micro_batch_size_per_gpu"] == 4
+def engine_config(tmp_path, config, **changes):
+    """What DeepSpeed itself gets."""
+    return translate(arguments(tmp_path, deepspeed=config, **changes), model=MODELS["wide"]).strategy.engine_config()
+
+
+def test_what_the_arguments_say_holds_where_the_configuration_is_silent(tmp_path):
+    found = engine_config(tmp_path, ZERO, gradient_accumulation_steps=3, max_grad_norm=0.5, bf16=True)
+    assert (found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]) == (4, 3)
+    assert (found["gradient_clipping"], found["bf16"]) == (0.5, {"enabled": True})
+    assert engine_config(tmp_path, {**ZERO, "gradient_clipping": 1.0})["gradient_clipping"] == 1.0
+
+
+def test_on_the_cpu_no_optimizer_is_compiled(tmp_path):
+    """DeepSpeed's own fused Adam would be; that of torch gives the same numbers. What the user says stays."""
+    assert engine_config(tmp_path, AUTO, max_steps=5)["optimizer"]["params"]["torch_adam"] is True
+    own = changed(AUTO, optimizer__params__torch_adam=False)
+    assert engine_config(tmp_path, own, max_steps=5)["optimizer"]["params"]["torch_adam"] is False
+    assert engine_config(tmp_path, ZERO)["zero_force_ds_cpu_optimizer"] is False
+    assert engine_config(tmp_path, {**ZERO, "zero_force_ds_cpu_optimizer": True})["zero_force_ds_cpu_optimizer"] is True
+
+
+def test_without_zero_gradients_are_clipped_as_without_deepspeed(tmp_path):
+    """There nobody could ask it for their norm."""
+    stage_0 = {"zero_optimization": {"stage": 0}}
+    assert engine_config(tmp_path, stage_0)["gradient_clipping"] == 0.0
+    assert engine_config(tmp_path, stage_0, bf16=True)["gradient_clipping"] == 1.0
+
+
+@pytest.mark.parametrize(("given", "whole"), [(None, True), ("auto", True), (True, True), (False, False)])
+def test_models_are_saved_whole_unless_the_configuration_says_no(tmp_path, given, whole):
+    section = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": given}
+    section = {key: value for key, value in section.items() if value is not None}
+    strategy = translate(arguments(tmp_path, deepspeed={"zero_optimization": section})).strategy
+    assert strategy.gathers_on_save is whole
+
+
+KEYS = [
+    ({"zero_optimisation": {}}, "'zero_optimisation' is no key of DeepSpeed's configuration. Did you mean 'zero_opt"),
+    ({"amp": {"enabled": True}}, "amp cannot be had here: it needs apex"),
+    ({"elasticity": {"enabled": True}}, "it would choose the batch size"),
+    ({"autotuning": {"enabled": True}}, "it needs DeepSpeed's own launcher"),
+    ({"curriculum_learning": {"enabled": True}}, "DeepSpeed would have to read the data"),
+    ({"managed_gradient_accumulation": False}, "the Trainer tells DeepSpeed when a step ends"),
+    ({"sequence_parallel_size": 2}, "sequences are not split here"),
+    ({"pipeline": {"stages": 2}}, "the model would have to be a PipelineModule"),
+    ({"checkpoint": {"writer": {"type": "fast"}}}, "checkpoint.writer cannot be had here"),
+    ({"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}}, "zero_optimization.zenflow cannot"),
+]
+
+
+@pytest.mark.parametrize(("keys", "message"), KEYS, ids=str)
+def test_keys_that_cannot_be_had_are_refused_by_name(tmp_path, keys, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        arguments(tmp_path, deepspeed={**ZERO, **keys})
+
+
+def test_what_is_switched_off_is_no_fault(tmp_path):
+    off = {"amp": {"enabled": False}, "elasticity": {"enabled": False}, "sequence_parallel_size": 1, "pipeline": {}}
+    passed = {"flops_profiler": {"enabled": True}, "aio": {"block_size": 1}, "wall_clock_breakdown": True}
+    arguments(tmp_path, deepspeed={**ZERO, **off, **passed, "managed_gradient_accumulation": True})
 
 
 def test_contradictions_with_the_run_are_found(tmp_path):
@@ -273,19 +327,22 @@ def test_without_deepspeed_a_run_says_how_to_install_it(tmp_path, monkeypatch):
     made = trainer(tmp_path, deepspeed=ZERO)
     assert "DeepSpeedStrategy" in repr(made.plan)
     for run in (made.train, made.evaluate):
-        with pytest.raises(ImportError, match="pip install deepspeed"):
+        with pytest.raises(ImportError, match="pip install --no-build-isolation deepspeed"):
             run()
-    with pytest.raises(ImportError, match="pip install deepspeed"):
+    with pytest.raises(ImportError, match="pip install --no-build-isolation deepspeed"):
         made.plan.strategy.build()
 
 
-def test_with_deepspeed_a_run_is_refused_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "has_package", lambda name: True)
-    with pytest.raises(NotImplementedError, match="deepspeed can be planned, but not run yet"):
-        trainer(tmp_path, deepspeed=ZERO).train()
-
-
-def test_what_is_still_auto_cannot_be_built(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "has_package", lambda name: True)
+def test_what_is_still_auto_cannot_be_trained_with(tmp_path):
+    """An evaluation can do without: it leaves those keys to DeepSpeed."""
+    strategy = translate(arguments(tmp_path, deepspeed=AUTO)).strategy
     with pytest.raises(ValueError, match=r"reduce_bucket_size.*Write numbers"):
-        translate(arguments(tmp_path, deepspeed=AUTO)).strategy.build()
+        strategy.require_filled()
+    assert open_keys(strategy.engine_config()) == []
+
+
+def test_optimizers_cannot_be_passed_together_with_deepspeed(tmp_path):
+    """As in the reference: it takes the parameters apart."""
+    model = Tiny()
+    with pytest.raises(RuntimeError, match="optimizers cannot be passed together with deepspeed"):
+        trainer(tmp_path, model=model, optimizers=(torch.optim.SGD(model.parameters()), None), deepspeed=ZERO)

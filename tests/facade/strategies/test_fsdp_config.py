@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from tiny import arguments
 
 from lightrainer import TrainingArguments
 from lightrainer.facade.arguments.fsdp_config import OLD_NAMES, READERS, REFUSED, FSDPSettings, fsdp_words, read_fsdp
+from lightrainer.facade.arguments.loading_variables import LOADING_VARIABLES
 
 READ = [
     ("full_shard", {}, {"sharding": "full_shard"}),
@@ -35,6 +37,7 @@ READ = [
     ("full_shard", {"use_orig_params": "False"}, {"use_orig_params": False}),
     ("full_shard", {"sync_module_states": False}, {"sync_module_states": False}),
     ("full_shard auto_wrap", {"activation_checkpointing": True}, {"activation_checkpointing": True}),
+    ("full_shard", {"cpu_ram_efficient_loading": "true"}, {"cpu_ram_efficient_loading": True}),
     ("auto_wrap", {"reshard_after_forward": "SHARD_GRAD_OP"}, {"sharding": "shard_grad_op"}),
     ("auto_wrap", {"reshard_after_forward": 4}, {"sharding": "hybrid_shard"}),
     ("full_shard", {"version": 2, "reshard_after_forward": False}, {"sharding": "shard_grad_op"}),
@@ -111,6 +114,7 @@ REFUSALS = [
     ("full_shard", {"auto_wrap_policy": "SIZE_BASED_WRAP"}, "needs min_num_params above 0"),
     ("full_shard", {"min_num_params": 2, "transformer_layer_cls_to_wrap": ["A"]}, "exclude each other. Keep one"),
     ("full_shard", {"activation_checkpointing": True}, "add 'auto_wrap' to fsdp"),
+    ("full_shard", {"cpu_ram_efficient_loading": True, "sync_module_states": False}, "set sync_module_states to True"),
     ("full_shard", {"xla": True, "xla_fsdp_grad_ckpt": True}, "pass min_num_params or transformer_layer_cls_to_wrap"),
     *(("full_shard", {key: "x"}, f"fsdp_config['{key}']='x' has no counterpart in Lightning") for key in REFUSED),
 ]
@@ -175,6 +179,10 @@ WARNINGS = [
     ({"fsdp_config": {"min_num_params": 3}}, "fsdp_config is used only with fsdp, which is not set: min_num_params"),
     ({"fsdp": "full_shard", "fsdp_config": {"version": 2, "use_orig_params": True}}, "always keeps the original param"),
     ({"fsdp": "full_shard", "fsdp_config": {"xla_fsdp_v2": True}}, "xla_fsdp_v2 are used only with fsdp_config['xla']"),
+    (
+        {"fsdp": "full_shard", "fsdp_config": {"use_orig_params": False}, "weight_decay": 0.1},
+        "weight_decay=0.1 also applies to biases and norms",
+    ),
     ({"fsdp": "full_shard", "gradient_checkpointing": True}, "fsdp_config['activation_checkpointing']=True does not"),
 ]
 
@@ -188,3 +196,16 @@ def test_what_has_no_effect_is_said_in_the_log(tmp_path, caplog, changes, messag
     with caplog.at_level(logging.WARNING):
         arguments(tmp_path)
     assert "fsdp" not in caplog.text
+
+
+def test_one_process_reads_the_weights_for_all_only_where_it_is_asked_to(tmp_path, monkeypatch):
+    """In the environment, where `from_pretrained` of transformers looks."""
+    for name in LOADING_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    arguments(tmp_path, fsdp="full_shard", fsdp_config={"cpu_ram_efficient_loading": True})
+    assert [os.environ[name] for name in LOADING_VARIABLES] == ["true", "true"]
+    arguments(tmp_path, fsdp="full_shard")
+    assert not set(LOADING_VARIABLES) & set(os.environ)
+    monkeypatch.setenv(LOADING_VARIABLES[1], "true")  # what somebody else has set stays
+    arguments(tmp_path)
+    assert os.environ[LOADING_VARIABLES[1]] == "true"

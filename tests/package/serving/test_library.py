@@ -44,6 +44,9 @@ def test_what_a_script_imports_most_is_ours(theirs):
         "integrations.integration_utils": "run_hp_search_ _is_comet _comet _MIN_COMET Neptune WandbLogModel "
         "default_logdir hp_params save_model_architecture is_neptune _has_neptune INTEGRATION_TO get_reporting "
         "KubeflowCallback is_kubeflow",
+        # What loads models in parts, and what only the library's own Trainer calls.
+        "integrations.deepspeed": "_ initialize_weights deepspeed_init deepspeed_load deepspeed_optim deepspeed_sp "
+        "propagate_args",
         "trainer_optimizer": "_get_ _setup _OPTIMIZER _BITS _GALORE _APOLLO _SCHED _TORCHAO Optimizer has_mixed",
         "hyperparameter_search": "ALL_ HyperParam Optuna Ray Wandb default_hp_search",
         "trainer_jit_checkpoint": "CheckpointManager",

@@ -1,0 +1,63 @@
+"""Members of the reference's object that are not here: why, and what to do instead."""
+
+from __future__ import annotations
+
+__all__ = ["REFUSED", "refusal"]
+
+_STATES = (
+    "it saves and loads what was prepared, and not where a training stands in its data. In a training set "
+    "save_strategy and resume_from_checkpoint; in a loop of your own save the state_dict() of model, optimizer and "
+    "schedule with accelerator.save"
+)
+_TRACKERS = "the trackers are those of report_to. Call trainer.log, or add a callback with on_log"
+_FP8 = "Lightning trains in fp8 through its TransformerEnginePrecision only, which no argument chooses. Use bf16=True"
+_GRID = "there is no parallelism_config with that dimension. Give one in the arguments"
+_PROJECT = "folders and numbers of checkpoints are those of the arguments: output_dir, save_total_limit"
+
+REFUSED: dict[str, str] = {
+    "save_state": _STATES,
+    "load_state": _STATES,
+    "register_for_checkpointing": "what a training keeps is the state of its callbacks: give yours state_dict and "
+    "load_state_dict",
+    "register_save_state_pre_hook": "there is no save_state. Override Trainer._save, or use a callback with on_save",
+    "register_load_state_pre_hook": "there is no load_state. Override Trainer._load_from_checkpoint",
+    "project_configuration": _PROJECT,
+    "save_iteration": _PROJECT,
+    "init_trackers": _TRACKERS,
+    "get_tracker": "the trackers are those of report_to: look for their callback in trainer.callback_handler.callbacks",
+    "log": _TRACKERS,
+    "ddp_handler": "set ddp_find_unused_parameters, ddp_bucket_cap_mb, ddp_broadcast_buffers, ddp_static_graph in the "
+    "arguments",
+    "scaler_handler": "Lightning's precision plugin has the scaler; its scale is trainer.accelerator.scaler",
+    "init_handler": "set ddp_backend and ddp_timeout in the arguments",
+    "autocast_handler": "pass it to accelerator.autocast",
+    "profile_handler": "pass it to accelerator.profile",
+    "rng_types": "set accelerator_config={'use_seedable_sampler': ...} in the arguments",
+    "fp8_recipe_handler": _FP8,
+    "ao_recipe_handler": _FP8,
+    "te_recipe_handler": _FP8,
+    "msamp_recipe_handler": _FP8,
+    "deepspeed_engine_wrapped": "in a training with DeepSpeed the engine is trainer.model_wrapped",
+    "deepspeed_ulysses_dl_adapter": "sequence parallelism of that kind is not here. Use tp_size of parallelism_config",
+    "tensor_parallel_rank": _GRID,
+    "data_parallel_rank": _GRID,
+    "data_parallel_shard_rank": _GRID,
+    "pipeline_parallel_rank": "pipelines are not here, nor in the reference",
+    "context_parallel_rank": "context parallelism is not here, and its rank not in the reference",
+}
+"""By name, in half a sentence each. `hasattr` is False for them, and they cannot be set."""
+
+_UNKNOWN = (
+    "it is not an accelerate.Accelerator, but has those of its members that Trainers and their libraries use. For a "
+    "loop of your own make one with accelerate"
+)
+
+
+class RefusedError(RuntimeError, AttributeError):
+    """A RuntimeError, which ranks of a grid are in the reference, that `hasattr` takes for no."""
+
+
+def refusal(name: str) -> AttributeError:
+    """The error for a member that is not here."""
+    text = f"trainer.accelerator has no {name!r}: {REFUSED.get(name, _UNKNOWN)}."
+    return RefusedError(text) if REFUSED.get(name) is _GRID else AttributeError(text)

@@ -1,0 +1,72 @@
+"""Packages that the arguments ask for, looked for before processes wait for each other."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from ..enums import OptimizerNames
+
+# The first of these that a name holds says which library the optimizer is of.
+_OPTIMIZERS = {
+    "galore": ("galore_torch", "galore-torch"),
+    "apollo": ("apollo_torch", "apollo-torch"),
+    "schedule_free": ("schedulefree", "'schedulefree>=1.4'"),
+    "stable_adamw": ("optimi", "torch-optimi"),
+    "grokadamw": ("grokadamw", "grokadamw"),
+    "lomo": ("lomo_optim", "lomo-optim"),
+    "anyprecision": ("torchdistx", "git+https://github.com/pytorch/torchdistx"),
+    "apex": ("apex", "git+https://github.com/NVIDIA/apex --no-build-isolation"),
+    "npu": ("torch_npu", "torch_npu"),
+    "xla": ("torch_xla", "torch_xla"),
+    "torch_": ("torchao", "'torchao>=0.11'"),
+    "bnb": ("bitsandbytes", "bitsandbytes"),
+    "bit": ("bitsandbytes", "bitsandbytes"),
+    "ademamix": ("bitsandbytes", "bitsandbytes"),
+}
+_OF_TORCH = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
+
+
+def require_packages(args: Any) -> None:
+    """Say what is to be installed, where several processes are about to begin together.
+
+    A single process may plan what runs elsewhere: there the same is said when a training begins.
+
+    Args:
+        args: the training arguments.
+
+    Raises:
+        ImportError: a package is missing.
+    """
+    if args.deepspeed:
+        from ..strategies.deepspeed import require_deepspeed
+
+        require_deepspeed()
+    if args.fsdp and isinstance(args.fsdp_config, dict) and args.fsdp_config.get("xla"):
+        from ..xla_device import require_xla
+
+        require_xla("fsdp_config={'xla': True}")
+    if args.use_liger_kernel and not _is_there("liger_kernel"):
+        from ..liger import liger_patch
+
+        liger_patch()
+    module, pip = _library_of(OptimizerNames(args.optim).value)
+    if module and not _is_there(module):
+        raise ImportError(
+            f"optim={OptimizerNames(args.optim).value!r} needs the package {module}, which is not installed. Install "
+            f"it on all machines with: pip install {pip}"
+        )
+
+
+def _library_of(optimizer: str) -> tuple[str, str]:
+    """The module, and what `pip install` is given for it; empty for torch's own and ours."""
+    if optimizer in _OF_TORCH:
+        return "", ""
+    return next((library for part, library in _OPTIMIZERS.items() if part in optimizer), ("", ""))
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # in sys.modules without a spec
+        return True

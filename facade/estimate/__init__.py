@@ -1,0 +1,22 @@
+"""Memory per device and traffic per step of a training that has not begun: arithmetic only, torch is not loaded."""
+
+from .advice import Choice, compare
+from .estimation import Estimate, estimate
+from .job import PRECISIONS, Job
+from .shapes import ModelShape, model_of_size
+from .source import model_from_folder
+from .tables import comparison_table, estimate_table
+
+__all__ = [
+    "PRECISIONS",
+    "Choice",
+    "Estimate",
+    "Job",
+    "ModelShape",
+    "compare",
+    "comparison_table",
+    "estimate",
+    "estimate_table",
+    "model_from_folder",
+    "model_of_size",
+]

@@ -1,0 +1,185 @@
+"""Bytes of state that each optimizer keeps for a tensor: those of the implementations that `optim` chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...lightning_modules.names import OptimizerNames
+from .shapes import EMBEDDING, MATRIX, ModelShape, TensorShape
+
+
+class State(NamedTuple):
+    """Bytes of state."""
+
+    device: float
+    """In the memory of the device."""
+    host: float = 0.0
+    """In that of the machine."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What the size of a state follows from."""
+
+    shape: tuple[int, ...]
+    size: int
+    width: int
+    """Bytes of one weight."""
+    role: str
+    rank: int
+    """Of low-rank optimizers."""
+
+
+_Rule = Callable[[Tensor], State]
+
+
+def _copies(number: float) -> _Rule:
+    """So many tensors like the weight, in its format."""
+    return lambda tensor: State(number * tensor.width * tensor.size)
+
+
+def _floats(number: float) -> _Rule:
+    """So many float32 tensors of the size of the weight."""
+    return lambda tensor: State(4 * number * tensor.size)
+
+
+def _factored(tensor: Tensor) -> State:
+    """A float32 for each row and each column of a matrix (Shazeer and Stern, arXiv:1804.04235)."""
+    if len(tensor.shape) < 2:
+        return State(4 * tensor.size)
+    *_, rows, columns = tensor.shape
+    matrices = tensor.size // max(1, rows * columns)
+    return State(4 * matrices * (rows + columns))
+
+
+def _eight_bits(number: int) -> _Rule:
+    """bitsandbytes: a byte and, for each block of 256, a float32; float32 for embeddings and tensors below 4,096."""
+
+    def rule(tensor: Tensor) -> State:
+        if tensor.size < 4096 or tensor.role == EMBEDDING:
+            return State(4 * number * tensor.size)
+        return State(number * (tensor.size + 4 * -(-tensor.size // 256)))
+
+    return rule
+
+
+def _torchao(bits: int) -> _Rule:
+    """torchao: two moments in blocks of 256; the weight's format where they do not fit."""
+
+    def rule(tensor: Tensor) -> State:
+        if tensor.size < 4096 or tensor.size % 256:
+            return State(2 * tensor.width * tensor.size)
+        return State(2 * (tensor.size * bits / 8 + 4 * tensor.size / 256 + 4 * 2**bits))
+
+    return rule
+
+
+def _low_rank(state: _Rule, *, keeps_basis: bool, basis_width: int | None = None) -> _Rule:
+    """The state of gradients projected to a low rank, and the projection (Zhao et al., arXiv:2403.03507).
+
+    Args:
+        state: for the projected gradient.
+        keeps_basis: in float32 GaLore keeps the whole of the basis that its projection is a part of.
+        basis_width: bytes of a number of the projection; by default those of a weight.
+    """
+
+    def rule(tensor: Tensor) -> State:
+        if tensor.role != MATRIX or len(tensor.shape) != 2:
+            return state(tensor)
+        small, large = sorted(tensor.shape)
+        rank, width = min(tensor.rank, small), basis_width or tensor.width
+        basis = small if keeps_basis and width == 4 else rank
+        # A tall matrix is projected from the right, a wide one from the left.
+        projected = (large, rank) if tensor.shape[0] >= tensor.shape[1] else (rank, large)
+        inner = Tensor(projected, large * rank, tensor.width, MATRIX, rank)
+        return State(state(inner).device + width * small * basis)
+
+    return rule
+
+
+def _with_kahan(tensor: Tensor) -> State:
+    """Adam's two moments; in 16 bits a compensation of rounding beside them."""
+    return State((2 if tensor.width == 4 else 3) * tensor.width * tensor.size)
+
+
+def _on_host(tensor: Tensor) -> State:
+    """Three tensors like the weight, kept in the machine's memory; one at a time is on the device."""
+    return State(0, 3 * tensor.width * tensor.size)
+
+
+_RULES: dict[str, _Rule] = {
+    "adamw_torch": _copies(2),
+    "adamw_torch_fused": _copies(2),
+    "adamw_torch_xla": _copies(2),
+    "adamw_torch_npu_fused": _copies(2),
+    "adamw_apex_fused": _floats(2),
+    "adafactor": _factored,
+    "adamw_anyprecision": _floats(2),
+    "adamw_torch_4bit": _torchao(4),
+    "adamw_torch_8bit": _torchao(8),
+    "ademamix": _floats(3),
+    "sgd": _copies(0),
+    "adagrad": _copies(1),
+    "adamw_bnb_8bit": _eight_bits(2),
+    "adamw_8bit": _eight_bits(2),
+    "ademamix_8bit": _eight_bits(3),
+    "lion_8bit": _eight_bits(1),
+    "lion_32bit": _floats(1),
+    "paged_adamw_32bit": _floats(2),
+    "paged_adamw_8bit": _eight_bits(2),
+    "paged_ademamix_32bit": _floats(3),
+    "paged_ademamix_8bit": _eight_bits(3),
+    "paged_lion_32bit": _floats(1),
+    "paged_lion_8bit": _eight_bits(1),
+    "rmsprop": _copies(1),
+    "rmsprop_bnb": _floats(1),
+    "rmsprop_bnb_8bit": _eight_bits(1),
+    "rmsprop_bnb_32bit": _floats(1),
+    "galore_adamw": _low_rank(_copies(2), keeps_basis=True),
+    "galore_adamw_8bit": _low_rank(_eight_bits(2), keeps_basis=True),
+    "galore_adafactor": _low_rank(_factored, keeps_basis=True, basis_width=4),
+    "galore_adamw_layerwise": _low_rank(_copies(2), keeps_basis=True),
+    "galore_adamw_8bit_layerwise": _low_rank(_eight_bits(2), keeps_basis=True),
+    "galore_adafactor_layerwise": _low_rank(_factored, keeps_basis=True, basis_width=4),
+    "lomo": _copies(0),
+    "adalomo": _factored,
+    "grokadamw": _on_host,
+    "schedule_free_radam": _copies(2),
+    "schedule_free_adamw": _copies(2),
+    "schedule_free_sgd": _copies(1),
+    "apollo_adamw": _low_rank(_copies(2), keeps_basis=False),
+    "apollo_adamw_layerwise": _low_rank(_copies(2), keeps_basis=False),
+    "stable_adamw": _with_kahan,
+}
+
+
+def state_of_tensor(name: str, tensor: TensorShape, *, width: int, rank: int = 128) -> State:
+    """Bytes of state of one tensor.
+
+    Args:
+        name: a value of `OptimizerNames`.
+        tensor: the weight; `tensor.count` is not read.
+        width: bytes of one weight.
+        rank: of GaLore and APOLLO.
+    """
+    return _RULES[OptimizerNames(name).value](Tensor(tensor.shape, tensor.size, width, tensor.role, rank))
+
+
+def optimizer_state(name: str, model: ModelShape, *, width: int, rank: int = 128) -> State:
+    """Bytes of state of all weights of a model, see `state_of_tensor`; GaLore and APOLLO project all matrices."""
+    states = [(state_of_tensor(name, tensor, width=width, rank=rank), tensor.count) for tensor in model.weights]
+    return State(
+        sum(state.device * count for state, count in states), sum(state.host * count for state, count in states)
+    )
+
+
+def steps_in_backward(name: str) -> bool:
+    """Whether gradients are used as soon as they are there, and dropped: those of one tensor are kept at a time."""
+    return name.endswith("_layerwise") or name in ("lomo", "adalomo")
+
+
+def is_paged(name: str) -> bool:
+    """Whether states may be moved to the machine's memory when the device has no more room."""
+    return name.startswith("paged_")

@@ -1,0 +1,130 @@
+"""Estimates as text that a person reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from .advice import Choice
+from .estimation import Estimate
+from .job import GIB
+
+_LABELS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "optimizer states",
+    "master": "master weights",
+    "activations": "activations",
+    "logits": "logits, as the loss is computed",
+    "buffers": "communication buffers",
+}
+
+
+def estimate_table(one: Estimate) -> str:
+    """One estimate: memory by what it is for, exchanges of a step, and times where speeds are known."""
+    job = one.job
+    lines = [*_heading(one), "", *_aligned(_memory_rows(one), left=1), ""]
+    if one.traffic:
+        rows = [("sent by a device in a step", "tensors", "devices", "sent")]
+        rows += [
+            (
+                f"{c.kind} of {c.what}" if c.kind != "copy" else f"copy of {c.what}",
+                size(c.bytes),
+                _group(c),
+                size(c.sent),
+            )
+            for c in one.traffic
+        ]
+        rows.append(("total to other devices", "", "", size(one.sent)))
+        lines += [*_aligned(rows, left=1), ""]
+    times = {"sending": one.sending_seconds, "computing": one.computing_seconds}
+    lines += [f"{name}: {seconds(value)} a step" for name, value in times.items() if value is not None]
+    room = f"{size(job.gpu_memory)} of a device, a tenth of them left free"
+    lines.append(f"fits into {room}" if one.fits else f"DOES NOT FIT into {room}")
+    return "\n".join(lines)
+
+
+def comparison_table(choice: Choice) -> str:
+    """All strategies, one line each, and the one to take."""
+    first = choice.estimates[0]
+    timed = first.sending_seconds is not None
+    rows = [("strategy", "device", "host", "sent", "copied", *(("sending",) if timed else ()), "fits")]
+    rows += [
+        (
+            one.job.strategy,
+            size(one.memory.total),
+            size(one.memory.host) if one.memory.host else "-",
+            size(one.sent) if one.sent else "-",
+            size(one.copied) if one.copied else "-",
+            *((seconds(one.sending_seconds or 0.0),) if timed else ()),
+            "yes" if one.fits else "no",
+        )
+        for one in choice.estimates
+    ]
+    lines = [*_heading(first)[:-1], "", *_aligned(rows, left=1), ""]
+    if choice.best is None:
+        lines.append(
+            "None fits: take more devices, a smaller batch or shorter sequences, or an optimizer with less state."
+        )
+    else:
+        lines.append(f"Take: {choice.best.job.strategy}. Of those that fit it computes and sends the least.")
+    return "\n".join(lines)
+
+
+def size(number: float) -> str:
+    """Bytes in the unit that suits: `13.04 GiB`."""
+    for unit, bytes_of_unit in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
+        if number >= bytes_of_unit:
+            return f"{number / bytes_of_unit:,.2f} {unit}"
+    return f"{number:,.0f} B"
+
+
+def seconds(number: float) -> str:
+    """A time in the unit that suits: `31 ms`."""
+    return f"{number:,.2f} s" if number >= 1 else f"{number * 1e3:,.2f} ms"
+
+
+def _heading(one: Estimate) -> list[str]:
+    job, model = one.job, one.job.model
+    machines = f"{job.nodes} machines of {job.local}" if job.nodes > 1 else "one machine"
+    lines = [
+        f"{model.parameters:,} parameters: {model.layers} layers of width {model.hidden:,}, {model.heads} heads "
+        f"({model.kv_heads} of keys and values), MLP {model.intermediate:,}, vocabulary {model.vocabulary:,}",
+        *([f"  {model.assumed}"] if model.assumed else []),
+        f"{job.gpus} devices, {machines}; {job.batch} x {job.sequence:,} tokens in a micro-batch, "
+        f"{job.accumulation} of them in a step: {_tokens_of_a_step(one):,} tokens",
+        f"{job.precision}, {job.optim}, attention: {job.attention}",
+        f"strategy: {job.strategy}",
+    ]
+    return lines
+
+
+def _tokens_of_a_step(one: Estimate) -> int:
+    return one.job.replicas * one.job.batch * one.job.sequence * one.job.accumulation
+
+
+def _memory_rows(one: Estimate) -> list[tuple[str, ...]]:
+    values = dataclasses.asdict(one.memory)
+    rows = [("memory of a device", "")]
+    rows += [(label, size(values[name])) for name, label in _LABELS.items() if values[name]]
+    rows.append(("total", size(one.memory.total)))
+    if one.memory.host:
+        rows.append(("in host memory, for each device", size(one.memory.host)))
+    return rows  # type: ignore[return-value]
+
+
+def _group(one: object) -> str:
+    group, across = one.group, one.across  # type: ignore[attr-defined]
+    return "-" if group == 1 else f"{group}, {'several machines' if across else 'one machine'}"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]], *, left: int) -> list[str]:
+    """Columns, the first `left` of them flush left, the others flush right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            f"{cell:<{width}}" if i < left else f"{cell:>{width}}"
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

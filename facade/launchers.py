@@ -1,0 +1,203 @@
+"""Who started this process, and together with how many others: what launchers leave in the environment.
+
+Only variables are read here, so that it costs nothing; addresses are looked up when a process joins the others
+(`process.py`), by Lightning's class for the launcher where there is one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+__all__ = ["Launch", "find_launch", "number_in", "on_this_machine"]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a launcher says of this process; there is no such thing in the reference.
+
+    Attributes:
+        launcher: Who it was: `torchrun`, `SLURM`, `LSF`, `MPI`, `mpi4py`, `Kubeflow`, `Lightning` or `variables`.
+        world_size: How many processes there are.
+        rank: Number of this one among all; None where the launcher left it out.
+        local_rank: Number of this one among those of its machine; None where it has to be found out.
+        local_world_size: How many of them run on this machine; None where it has to be found out.
+    """
+
+    launcher: str
+    world_size: int
+    rank: int | None = None
+    local_rank: int | None = None
+    local_world_size: int | None = None
+
+    def placed(self, hosts: Sequence[str]) -> Launch:
+        """The same, with its place on its machine: `hosts` are the names of the machines of all processes, by rank."""
+        assert self.rank is not None
+        beside = [rank for rank, host in enumerate(hosts) if host == hosts[self.rank]]
+        local_rank = beside.index(self.rank) if self.local_rank is None else self.local_rank
+        return replace(self, local_rank=local_rank, local_world_size=len(beside))
+
+
+def find_launch() -> Launch | None:
+    """What is said of this process; None where nobody says anything.
+
+    The variables of torchrun come first, as they do for `accelerate`. Among schedulers those come first that say it of
+    each process: `mpirun` under SLURM leaves in all processes of a machine the number that SLURM gave to that machine.
+    """
+    for look in (_variables, _lsf, _mpi, _slurm, _pmi, _lightning, _mpi4py):
+        launch = look()
+        if launch is not None:
+            return launch
+    size = number_in("WORLD_SIZE", 1)
+    return Launch("variables", size) if size > 1 else None
+
+
+def number_in(variable: str, default: int) -> int:
+    """The whole number in a variable of the environment.
+
+    Raises:
+        RuntimeError: It is none.
+    """
+    text = os.environ.get(variable, "")
+    if not text.strip():
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise RuntimeError(
+            f"The environment variable {variable} is {text!r}, which is not a whole number. "
+            "It is set by launchers such as torchrun; unset it to train in one process."
+        ) from None
+
+
+def on_this_machine() -> bool:
+    """Whether MASTER_ADDR can only be reached from processes of this machine."""
+    address = os.environ.get("MASTER_ADDR", "")
+    return address == "localhost" or address.startswith("127.") or address == "::1"
+
+
+def port_of_job() -> int:
+    """A port that all processes of an `mpirun` come to without asking: from its name, or that of `accelerate`."""
+    for variable in ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "HYDRA_JOBID", "SLURM_JOB_ID"):
+        if os.environ.get(variable):
+            return 20000 + zlib.crc32(os.environ[variable].encode()) % 10000
+    return 29500
+
+
+def _variables() -> Launch | None:
+    """Those of torchrun, which others set too."""
+    if not _are_set("WORLD_SIZE", "RANK"):
+        return None
+    size, rank = number_in("WORLD_SIZE", 1), number_in("RANK", 0)
+    local_rank, local_size = _number("LOCAL_RANK"), _number("LOCAL_WORLD_SIZE")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return Launch("torchrun", size, rank, local_rank, local_size)
+    if local_rank is None and "KUBERNETES_SERVICE_HOST" in os.environ:  # a PyTorchJob: one process in each pod
+        return Launch("Kubeflow", size, rank, 0, 1)
+    if on_this_machine():
+        local_rank, local_size = _or(local_rank, rank), _or(local_size, size)
+    return Launch("variables", size, rank, local_rank, local_size)
+
+
+def _lsf() -> Launch | None:
+    """Those that jsrun sets."""
+    needed = ("LSB_JOBID", "LSB_DJOB_RANKFILE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK")
+    if not _are_set(*needed) or number_in("JSM_NAMESPACE_SIZE", 1) == 1:
+        return None
+    size, rank = number_in("JSM_NAMESPACE_SIZE", 1), number_in("JSM_NAMESPACE_RANK", 0)
+    local_size = _number("OMPI_COMM_WORLD_LOCAL_SIZE")
+    return Launch("LSF", size, rank, number_in("JSM_NAMESPACE_LOCAL_RANK", 0), local_size)
+
+
+_MPI = (
+    tuple(f"OMPI_COMM_WORLD_{name}" for name in ("SIZE", "RANK", "LOCAL_RANK", "LOCAL_SIZE")),
+    tuple(f"MV2_COMM_WORLD_{name}" for name in ("SIZE", "RANK", "LOCAL_RANK", "LOCAL_SIZE")),
+    ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+"""Size, rank, local rank and local size: of Open MPI; MVAPICH; MPICH and Intel MPI."""
+
+
+def _mpi() -> Launch | None:
+    """Those of an mpirun that says everything."""
+    for names in _MPI:
+        if _are_set(*names) and number_in(names[0], 1) > 1:
+            size, rank, local_rank, local_size = (number_in(name, 0) for name in names)
+            return Launch("MPI", size, rank, local_rank, local_size)
+    return None
+
+
+def _pmi() -> Launch | None:
+    """Those of one that leaves out what happens on the machine."""
+    for size, rank, local_rank, local_size in _MPI:
+        if _are_set(size, rank) and number_in(size, 1) > 1:
+            return Launch("MPI", number_in(size, 1), number_in(rank, 0), _number(local_rank), _number(local_size))
+    return None
+
+
+def _slurm() -> Launch | None:
+    """Those that srun sets; not those that the script of a job has beside it, nor those of an interactive shell."""
+    if not _are_set("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID") or number_in("SLURM_NTASKS", 1) == 1:
+        return None
+    if os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive") or is_batch_script():
+        return None
+    size, node = number_in("SLURM_NTASKS", 1), number_in("SLURM_NODEID", 0)
+    rank, local_rank = number_in("SLURM_PROCID", 0), number_in("SLURM_LOCALID", 0)
+    return Launch("SLURM", size, rank, local_rank, _slurm_tasks_here(size, node))
+
+
+def is_batch_script() -> bool:
+    """Whether this runs in the script of a SLURM job itself: on a node, but in none of the steps that srun makes.
+
+    The script has the variables of the job's tasks although nobody started them.
+    """
+    return "SLURMD_NODENAME" in os.environ and not {"SLURM_STEP_ID", "SLURM_STEPID"} & os.environ.keys()
+
+
+def _slurm_tasks_here(size: int, node: int) -> int | None:
+    """Tasks on this node, from texts such as `2(x3),1`; None where they do not add up to all."""
+    for variable in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
+        parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get(variable, ""))
+        tasks = [int(count) for count, times in parts for _ in range(int(times or 1))]
+        if sum(tasks) == size and node < len(tasks):
+            return tasks[node]
+    each = _number("SLURM_NTASKS_PER_NODE")
+    if each and size % each == 0 and size // each == number_in("SLURM_NNODES", size // each):
+        return each
+    return size if number_in("SLURM_NNODES", 0) == 1 else None
+
+
+def _lightning() -> Launch | None:
+    """Those of Lightning's own launcher: `lightning.Trainer` and `Fabric` start the script again, without a RANK."""
+    if not _are_set("WORLD_SIZE", "LOCAL_RANK", "NODE_RANK") or number_in("WORLD_SIZE", 1) == 1:
+        return None
+    size, local_rank, node = (number_in(name, 0) for name in ("WORLD_SIZE", "LOCAL_RANK", "NODE_RANK"))
+    local_size = _number("LOCAL_WORLD_SIZE")
+    if node == 0:
+        return Launch("Lightning", size, local_rank, local_rank, size if on_this_machine() else local_size)
+    rank = None if local_size is None else node * local_size + local_rank
+    return Launch("Lightning", size, rank, local_rank, local_size)
+
+
+def _mpi4py() -> Launch | None:
+    """Of a launcher that leaves no variables, where the script has already asked for its communicator."""
+    module = sys.modules.get("mpi4py.MPI")
+    if module is None or not module.Is_initialized() or module.Is_finalized():
+        return None
+    size = module.COMM_WORLD.Get_size()
+    return Launch("mpi4py", size, module.COMM_WORLD.Get_rank()) if size > 1 else None
+
+
+def _are_set(*names: str) -> bool:
+    return all(os.environ.get(name, "").strip() for name in names)
+
+
+def _number(name: str) -> int | None:
+    return number_in(name, 0) if _are_set(name) else None
+
+
+def _or(value: int | None, other: int) -> int:
+    return other if value is None else value

@@ -1,0 +1,153 @@
+"""Several processes from within a notebook, where there is no command line to put torchrun into."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .process import launched_world_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["notebook_launcher"]
+
+_PRECISIONS = ("no", "fp16", "bf16")
+
+
+def notebook_launcher(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    num_processes: int | None = None,
+    mixed_precision: str = "no",
+    use_port: int | str | None = None,
+    master_addr: str = "127.0.0.1",
+    node_rank: int = 0,
+    num_nodes: int = 1,
+    max_restarts: int = 0,
+) -> list[Any]:
+    """As `accelerate.notebook_launcher`, but what the function returns comes back, and any free port will do.
+
+    The processes are forked, so the function sees all that the notebook has defined; what it changes there stays in
+    its process. Each joins the others when it makes its training arguments. If one fails the others are ended.
+
+    Args:
+        function: Makes the training arguments, the model and the Trainer, and trains.
+        args: Positional arguments of the function.
+        num_processes: How many on this machine; by default as many as there are GPUs. With 1 it is called right here.
+        mixed_precision: "fp16" or "bf16" for arguments that set neither.
+        use_port: Port of the first machine at which all meet; with several machines it has to be given.
+        master_addr: Address of the first machine.
+        node_rank: Number of this machine.
+        num_nodes: How many machines call this function.
+        max_restarts: How often all processes are started again when one of them fails.
+
+    Returns:
+        What the function returned (it is pickled), in each process of this machine, by rank.
+
+    Raises:
+        ValueError: A number cannot be, or this process is itself one of several that a launcher has started.
+        RuntimeError: CUDA is in use in the notebook already, so that no process can be forked.
+        torch.distributed.elastic.multiprocessing.errors.ChildFailedError: A process failed; says which, and why.
+    """
+    count = _number_of(num_processes)
+    _check(count, mixed_precision, use_port, node_rank, num_nodes)
+    with _said(mixed_precision):
+        if count * num_nodes == 1:
+            return [function(*args)]
+        return _started(function, args, count, use_port, master_addr, node_rank, num_nodes, max_restarts)
+
+
+def _number_of(given: int | None) -> int:
+    if given is not None:
+        return given
+    import torch
+
+    if torch.cuda.device_count() == 0:
+        raise ValueError("num_processes=None starts a process for each GPU, and there is none. Pass a number.")
+    return torch.cuda.device_count()
+
+
+def _check(count: int, precision: str, port: Any, node: int, nodes: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    if count < 1:
+        raise ValueError(f"num_processes={count} must be 1 or more.")
+    if precision not in _PRECISIONS:
+        raise ValueError(f"mixed_precision={precision!r} is not known. Choose from: {', '.join(_PRECISIONS)}.")
+    if not 0 <= node < nodes:
+        raise ValueError(f"node_rank={node} must be from 0 to num_nodes - 1, which is {nodes - 1}.")
+    if nodes > 1 and port is None:
+        raise ValueError(f"num_nodes={nodes} machines meet at one port: pass use_port, the same on all of them.")
+    if launched_world_size() > 1 or (dist.is_available() and dist.is_initialized()):
+        raise ValueError(
+            f"This process is itself one of {launched_world_size()} that a launcher such as torchrun has started, or "
+            "has joined a process group: processes are started by one of the two. Call the function directly."
+        )
+    if count > 1 and torch.cuda.is_initialized():
+        raise RuntimeError(
+            "The notebook has used CUDA already, so its processes cannot be forked. Restart it, and touch no GPU "
+            "before: make models, and training arguments, inside of the function."
+        )
+
+
+@contextmanager
+def _said(precision: str) -> Iterator[None]:
+    """Tell training arguments of the precision, as `accelerate launch` does."""
+    name = "ACCELERATE_MIXED_PRECISION"
+    before = os.environ.get(name)
+    if precision != "no":
+        os.environ[name] = precision
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
+
+
+def _started(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    count: int,
+    port: int | str | None,
+    address: str,
+    node: int,
+    nodes: int,
+    restarts: int,
+) -> list[Any]:
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=nodes,
+        max_nodes=nodes,
+        nproc_per_node=count,
+        run_id="notebook",
+        rdzv_backend="static",
+        rdzv_endpoint=f"{address}:{port or _free_port()}",
+        rdzv_configs={"rank": node},
+        max_restarts=restarts,
+        monitor_interval=0.1,
+        start_method="fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn",
+    )
+    returned = elastic_launch(config, _on_one_thread)(function, *args)
+    return [returned[rank] for rank in sorted(returned)]
+
+
+def _on_one_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """As torchrun has it; and a fork of a process whose threads have computed might wait for them for ever."""
+    import torch
+
+    torch.set_num_threads(1)
+    return function(*args)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("", 0))
+        return found.getsockname()[1]

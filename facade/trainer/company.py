@@ -1,0 +1,145 @@
+"""Training in the company of other processes: they begin with the same settings, and no one is left waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import os
+import re
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from typing import Any
+
+from ...lightning_modules.peers import company, require_same
+from ..arguments import TrainingArguments
+from ..results import TrainingLength
+from ..sizes import has_length
+from .base import TrainerBase
+
+_MAY_DIFFER = {
+    *("output_dir", "logging_dir", "local_rank", "ddp_timeout", "debug", "skip_memory_metrics"),
+    *("run_name", "report_to", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+    *("disable_tqdm", "log_level", "log_level_replica", "log_on_each_node", "do_train", "do_eval", "do_predict"),
+    *("dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_persistent_workers"),
+    *("dataloader_pin_memory", "dataloader_multiprocessing_context", "dataloader_in_order"),
+    *("push_to_hub", "hub_model_id", "hub_token", "hub_private_repo", "hub_revision", "hub_strategy"),
+    *("hub_always_push", "resume_from_checkpoint"),
+}
+"""Arguments that are about one process alone, or that only one of them looks at."""
+
+_REMEDY = (
+    "All of them have to train with the same script, arguments and data: what differs would give other numbers in each "
+    "process, or let them wait for each other for ever. If it comes from the environment or from files, see that it is "
+    "the same on all machines."
+)
+_KINDS = (bool, int, float, str, type(None))
+
+
+class Company(TrainerBase):
+    """What a process of several owes to the others."""
+
+    @contextlib.contextmanager
+    def _in_company(self, acts: bool = True) -> Iterator[None]:
+        """Have errors of other processes told here by name, and the other way round."""
+        if self.args.world_size == 1:
+            yield
+            return
+        with company(self.args.ddp_timeout, doing=lambda: f"after step {self.state.global_step}", acts=acts):
+            yield
+
+    def _require_same_settings(self, data: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> None:
+        """Look whether all processes are about to do the same.
+
+        Args:
+            data: datasets and loaders, by their names.
+            facts: what else is to be the same.
+
+        Raises:
+            ValueError: see `require_same`.
+        """
+        if self.args.world_size == 1:
+            return
+        known = {**_arguments(self.args), **self._facts_of_model(), **_lengths(data)}
+        known |= {name: str(value) for name, value in (facts or {}).items()}
+        known |= {f"version of {name}": version(name) for name in ("lightrainer", "torch", "lightning")}
+        require_same(known, _REMEDY)
+
+    def _require_same_training(self, length: TrainingLength, checkpoint: str | None) -> None:
+        """See `_require_same_settings`."""
+        data = {"train_dataset": self.train_dataset, "eval_dataset": self.eval_dataset}
+        begun = "the start" if checkpoint is None else os.path.basename(os.path.normpath(checkpoint))
+        self._require_same_settings(data, {"begins with": begun, **self._steps_of_uneven_batches(length)})
+
+    def _steps_of_uneven_batches(self, length: TrainingLength) -> dict[str, int]:
+        """What each process has to do as often as the others; elsewhere it follows from arguments and data."""
+        config: Any = self.args.accelerator_config
+        if config.even_batches:
+            return {}
+        remedy = " (leave even_batches=False out, or set max_steps or dataloader_drop_last=True)"
+        args, steps = self.args, {f"optimizer steps{remedy}": length.max_steps}
+        if "epoch" in (args.logging_strategy, args.eval_strategy, args.save_strategy):
+            steps["optimizer steps in an epoch, at whose end something is to be done"] = (
+                length.num_update_steps_per_epoch
+            )
+        return steps
+
+    def _require_same_evaluation(self, loader: Any) -> None:
+        """See `_require_same_settings`; in the middle of a training it was done before."""
+        if self._run is None:
+            self._require_same_settings({"the dataset": getattr(loader, "whole_dataset", loader)})
+
+    def _facts_of_model(self) -> dict[str, str]:
+        """Names, shapes and types of what is trained; nothing where a process holds a part that is its own."""
+        if self.plan.strategy.distributes and self.model_wrapped is not self.model:
+            return {}
+        kinds = {"parameter": self.model.named_parameters(), "buffer": self.model.named_buffers()}
+        found = {"model": type(self.model).__name__}
+        for kind, named in kinds.items():
+            for name, one in named:
+                frozen = ", frozen" if kind == "parameter" and not one.requires_grad else ""
+                found[f"{kind} {name}"] = f"{_shape(one)} of {str(one.dtype).removeprefix('torch.')}{frozen}"
+        return found
+
+
+def _shape(tensor: Any) -> str:
+    try:
+        return " x ".join(map(str, tensor.shape)) or "a number"
+    except RuntimeError:  # lazy parameters have none before the first forward pass
+        return "unknown"
+
+
+def _arguments(args: Any) -> dict[str, str]:
+    """The arguments of the reference; those that a subclass added are the script's, and may be anything."""
+    names = [field.name for field in dataclasses.fields(TrainingArguments) if field.name not in _MAY_DIFFER]
+    return {name: _text(getattr(args, name)) for name in names if hasattr(args, name)}
+
+
+def _text(value: Any) -> str:
+    """A value in words that are the same in each process: no addresses, and sets in order."""
+    if isinstance(value, enum.Enum):
+        return repr(value.value)
+    if isinstance(value, _KINDS):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(sorted(f"{key!r}: {_text(one)}" for key, one in value.items())) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    if isinstance(value, (set, frozenset)):
+        return "{" + ", ".join(sorted(map(_text, value))) + "}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _text({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+    if callable(as_dict := getattr(value, "to_dict", None)):
+        return _text(as_dict())
+    return re.sub(r"0x[0-9a-fA-F]+", "", repr(value))
+
+
+def _lengths(data: Mapping[str, Any]) -> dict[str, str]:
+    """How long datasets and loaders are."""
+    found: dict[str, str] = {}
+    for name, one in data.items():
+        if isinstance(one, Mapping):
+            found |= _lengths({f"{name}[{key!r}]": part for key, part in one.items()})
+        elif one is not None:
+            found[f"length of {name}"] = str(len(one)) if has_length(one) else "unknown"
+    return found

@@ -1,0 +1,149 @@
+"""Checkpoints that are there: which one to go on from, and what is read from it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ...callbacks import TrainerControl, TrainerState
+from ...lightning_modules import checkpoints
+from ...lightning_modules.checkpoints import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME
+from .checks import CheckpointNotFoundError
+from .engine_states import whole_or_parts
+from .training_state import TrainingState
+
+logger = logging.getLogger(__name__)
+
+
+class Restoring(TrainingState):
+    """From folders to memory."""
+
+    _best_before: str | None = None  # the best checkpoint before the last one was begun
+
+    def _find_checkpoint(self, resume_from_checkpoint: str | bool | None) -> str | None:
+        """The checkpoint to go on from, checked before anything is touched; True means the newest intact one."""
+        found = self._checkpoint_of(resume_from_checkpoint)
+        self._require_fitting_parts(found)
+        return found
+
+    def _checkpoint_of(self, resume_from_checkpoint: str | bool | None) -> str | None:
+        if resume_from_checkpoint is None or resume_from_checkpoint is False:
+            return None
+        if resume_from_checkpoint is True:
+            return self._newest_checkpoint()
+        folder = os.fspath(resume_from_checkpoint)
+        if not os.path.isdir(folder):
+            folder = self._checkpoint_elsewhere(folder) or folder
+        if not os.path.isdir(folder):
+            raise CheckpointNotFoundError(
+                f"Can't find a valid checkpoint at {folder!r}: there is no such folder. Pass a folder checkpoint-N, or "
+                "resume_from_checkpoint=True for the newest one in output_dir."
+            )
+        own = is_own(self, "_load_from_checkpoint") and not self._are_in_parts(folder)
+        checkpoints.require_intact(folder, weights=own)
+        return folder
+
+    def _checkpoint_elsewhere(self, name: str) -> str | None:
+        """The folder of a checkpoint that is not here by that name; None where there is no other place to look."""
+
+    def _newest_checkpoint(self) -> str:
+        folder = str(self.args.output_dir)
+        own = is_own(self, "_load_from_checkpoint")  # an override may read weights of any form
+        own = own and self._gathers_on_save()
+        newest = checkpoints.last_intact_checkpoint(folder, weights=own) if os.path.isdir(folder) else None
+        if newest is None:
+            raise CheckpointNotFoundError(
+                f"No valid checkpoint found in output_dir {folder!r}, so resume_from_checkpoint=True has nothing to go "
+                "on from. Leave it out to start anew."
+            )
+        return newest
+
+    def _state_of(self, checkpoint: str) -> TrainerState:
+        """The state in a checkpoint; intervals that it does not name, as Lightning has others, are the present ones."""
+        path = os.path.join(checkpoint, TRAINER_STATE_NAME)
+        stored = TrainerState.load_from_json(path)
+        named = json.loads(Path(path).read_text(encoding="utf-8"))
+        for name in ("logging_steps", "eval_steps", "save_steps", "train_batch_size"):
+            if name not in named:
+                setattr(stored, name, getattr(self.state, name))
+        return stored
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        model = self.model if model is None else model
+        if not whole_or_parts(self, model, resume_from_checkpoint):
+            checkpoints.load_weights(self._whole(model), resume_from_checkpoint)
+
+    def _note_best_checkpoint(self, run_dir: str, current: Path) -> None:
+        self._best_before = self.state.best_model_checkpoint
+        if not self.state.best_global_step:
+            return
+        best = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+        if best == current or best.exists():
+            self.state.best_model_checkpoint = str(best)
+
+    def _keep_the_best_there_is(self) -> None:
+        """Go back to the best checkpoint before, if the last one was to be the best and could not be written."""
+        best, before = self.state.best_model_checkpoint, self._best_before
+        if best is not None and before is not None and not os.path.exists(best) and os.path.exists(before):
+            self.state.best_model_checkpoint = before
+
+    def _best_was_saved(self) -> bool:
+        """Whether there is a best checkpoint; it is said if it is not that of the best evaluation."""
+        best, step = self.state.best_model_checkpoint, self.state.best_global_step
+        if step and Path(best or "").name != f"{PREFIX_CHECKPOINT_DIR}-{step}":
+            logger.warning(
+                "The best evaluation was at step %s, of which there is no checkpoint: %s. To have the best one, "
+                "evaluate and save at the same steps, or set save_strategy='best'.",
+                step,
+                "the last model is kept" if best is None else f"{best}, the best of those before it, is loaded",
+            )
+        return best is not None
+
+    def _load_best_model(self) -> None:
+        best = str(self.state.best_model_checkpoint)
+        logger.info("Loading the best model from %s (%s)", best, self.state.best_metric)
+        parts = self._are_in_parts(best)
+        if not checkpoints.problems(best, training_state=parts, weights=not parts):
+            if not whole_or_parts(self, self.model, best):
+                checkpoints.load_weights(self._whole(self.model), best)
+            return
+        logger.warning(
+            "The best checkpoint %s is not there, or damaged, so the last model is kept. With several machines, set "
+            "save_on_each_node=True, or write to a disk that all of them see.",
+            best,
+        )
+
+    def _load_callback_state(self) -> None:
+        if not self.args.restore_callback_states_from_checkpoint:
+            return
+        missing = []
+        for name, stored in self.state.stateful_callbacks.items():
+            states = stored if isinstance(stored, list) else [stored]
+            present = [callback for callback in self._stateful_callbacks() if type(callback).__name__ == name]
+            if not present:
+                missing.append(name)
+            for callback, state in zip(present, states, strict=False):
+                self._restore(callback, state)
+        if missing:
+            logger.warning("The checkpoint holds the state of callbacks that are not there: %s", ", ".join(missing))
+
+    def _restore(self, callback: Any, state: dict[str, Any]) -> None:
+        restored = type(callback).from_state(state)
+        if isinstance(callback, TrainerControl):
+            self.control = restored
+        else:
+            present = self.callback_handler.callbacks
+            present[present.index(callback)] = restored
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self.args.output_dir)
+
+
+def is_own(trainer: Restoring, name: str, by: type[Restoring] = Restoring) -> bool:
+    """Whether a method is the one of the class `by`, not an override."""
+    return getattr(getattr(trainer, name), "__func__", None) is getattr(by, name)

@@ -1,0 +1,154 @@
+"""Folders into which each process writes its part of a model or an optimizer, in the form of torch's checkpoints.
+
+Any number of processes can read them, one alone too; `accelerate` has the same names for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .forms import LoadReport
+from .names import MODEL_PARTS_NAME, OPTIMIZER_PARTS_NAME, StrPath
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+_TABLE = ".metadata"
+
+
+def has_optimizer_parts(folder: StrPath) -> bool:
+    """Whether a checkpoint has the parts of an optimizer."""
+    return Path(folder, OPTIMIZER_PARTS_NAME, _TABLE).is_file()
+
+
+def save_model_parts(model: nn.Module, folder: StrPath) -> None:
+    """Write the part that this process has of a model that is spread over processes; all of them have to call it.
+
+    Raises:
+        OSError: the disk of some process refused.
+    """
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+    _write({"model": get_model_state_dict(model)}, Path(folder, MODEL_PARTS_NAME))
+
+
+def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> LoadReport:
+    """Fill a model with what `save_model_parts` wrote.
+
+    Args:
+        model: spread over processes, or whole.
+        folder: the checkpoint.
+        together: all processes call this; otherwise each reads by itself.
+
+    Raises:
+        ValueError: it cannot be read, or a tensor has another shape than the model's.
+    """
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+
+    path = Path(folder, MODEL_PARTS_NAME)
+    own, there = get_model_state_dict(model), _names(path, "model.")
+    known = {name: value for name, value in own.items() if name in there}
+    _read({"model": known}, path, together)
+    set_model_state_dict(model, known, options=StateDictOptions(strict=False))
+    return LoadReport(tuple(name for name in own if name not in there), tuple(sorted(there - own.keys())))
+
+
+def save_optimizer_parts(model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath) -> None:
+    """Write the part that this process has of the states of an optimizer; see `save_model_parts`."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    _write({"optimizer": get_optimizer_state_dict(model, optimizer)}, Path(folder, OPTIMIZER_PARTS_NAME))
+
+
+def load_optimizer_parts(
+    model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath, *, together: bool
+) -> None:
+    """Fill an optimizer, which has not made a step yet, with what `save_optimizer_parts` wrote."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+    path = Path(folder, OPTIMIZER_PARTS_NAME)
+    with _able_to_step(optimizer, model):
+        state = get_optimizer_state_dict(model, optimizer)
+        _read({"optimizer": state}, path, together)
+        set_optimizer_state_dict(model, optimizer, state)
+
+
+def read_model_parts(folder: StrPath) -> dict[str, Any]:
+    """All weights in a folder by their names, whole, in the memory of this process."""
+    import torch
+
+    path = Path(folder, MODEL_PARTS_NAME)
+    described = _metadata(path).state_dict_metadata
+    state = {
+        name.removeprefix("model."): torch.empty(value.size, dtype=value.properties.dtype)
+        for name, value in described.items()
+        if name.startswith("model.") and hasattr(value, "size")
+    }
+    _read({"model": state}, path, together=False)
+    return state
+
+
+def _write(state: dict[str, Any], path: Path) -> None:
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    with _plain_errors(path):
+        save(state, checkpoint_id=path)
+
+
+def _read(state: dict[str, Any], path: Path, together: bool) -> None:
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    with _plain_errors(path), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        load(state, checkpoint_id=path, no_dist=not together)
+
+
+@contextlib.contextmanager
+def _plain_errors(path: Path) -> Iterator[None]:
+    """The error of a process in the place of one that lists those of all."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        yield
+    except CheckpointException as error:
+        first = next(iter(error.failures.values()), None)
+        cause = error if first is None else first[0]
+        if isinstance(cause, OSError):
+            raise cause from error
+        raise ValueError(f"{path} cannot be read or written: {cause}") from error
+
+
+def _metadata(path: Path) -> Any:
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+    return FileSystemReader(path).read_metadata()
+
+
+def _names(path: Path, prefix: str) -> set[str]:
+    return {name.removeprefix(prefix) for name in _metadata(path).state_dict_metadata if name.startswith(prefix)}
+
+
+@contextlib.contextmanager
+def _able_to_step(optimizer: torch.optim.Optimizer, model: nn.Module) -> Iterator[None]:
+    """torch learns which states an optimizer has from a step with gradients of zero."""
+    from ..split_layers import stepping
+
+    own: Callable[..., Any] = optimizer.step
+    ready = stepping(own, model)
+    if ready is own:
+        yield
+        return
+    before = vars(optimizer).get("step")
+    optimizer.step = ready  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        if before is None:
+            del optimizer.step
+        else:
+            optimizer.step = before  # type: ignore[method-assign]

@@ -1,0 +1,173 @@
+"""What the processes of `fault_script.py` do: a training, in which something happens to one of them."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lightrainer import Trainer, TrainerCallback, TrainingArguments
+
+
+def rank() -> int:
+    return int(os.environ["RANK"])
+
+
+class Points(torch.utils.data.Dataset):
+    """Eight features and a class, made when they are asked for; something may happen at the ninth."""
+
+    def __init__(self, happens: Any = None, count: int = 32):
+        self.happens, self.count, self.read = happens, count, 0
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        self.read += 1
+        if self.happens is not None and self.read == 9:
+            self.happens()
+        x = torch.randn(8, generator=torch.Generator().manual_seed(index))
+        return {"x": x, "labels": x[:3].argmax()}
+
+
+class Classifier(nn.Module):
+    """In its third pass something may happen, in one process."""
+
+    def __init__(self, happens: Any = None, width: int = 3):
+        super().__init__()
+        self.layer = nn.Linear(8, width)
+        self.happens, self.passes = happens, 0
+
+    def forward(self, x, labels=None):
+        self.passes += self.training
+        if self.happens is not None and self.passes == 3:
+            self.happens()
+        logits = self.layer(x)
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class AtStep(TrainerCallback):
+    """Something happens after the second step."""
+
+    def __init__(self, happens):
+        self.happens = happens
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            self.happens()
+
+
+def trainer(folder: Path, model: nn.Module | None = None, data: Any = None, callback: Any = None, **changes: Any):
+    options = {
+        "per_device_train_batch_size": 2,
+        "per_device_eval_batch_size": 2,
+        "num_train_epochs": 1,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "log_level": "warning",
+        "log_level_replica": "warning",
+        "use_cpu": True,
+        "ddp_timeout": 60,
+    }
+    arguments = TrainingArguments(output_dir=str(folder), **{**options, **changes})
+    torch.manual_seed(7)
+    given = [] if callback is None else [callback]
+    return Trainer(
+        Classifier() if model is None else model,
+        arguments,
+        train_dataset=Points() if data is None else data,
+        eval_dataset=Points(count=12),
+        callbacks=given,
+    )
+
+
+def only(one: int, happens: Any) -> Any:
+    """Something that happens in one process only."""
+    return happens if rank() == one else None
+
+
+def fail() -> None:
+    raise ArithmeticError("no number left")
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang() -> None:
+    time.sleep(600)
+
+
+def raises(folder: Path) -> None:
+    trainer(folder, Classifier(only(1, fail))).train()
+
+
+def third_of_three(folder: Path) -> None:
+    trainer(folder, callback=AtStep(fail) if rank() == 2 else None).train()
+
+
+def killed(folder: Path) -> None:
+    """With workers, which hold copies of the connections of the process that forked them."""
+    callback = AtStep(kill) if rank() == 1 else None
+    trainer(folder, callback=callback, dataloader_num_workers=2, dataloader_persistent_workers=True).train()
+
+
+def first_killed(folder: Path) -> None:
+    """The first process keeps the board."""
+    trainer(folder, callback=AtStep(kill) if rank() == 0 else None).train()
+
+
+def leaves(folder: Path) -> None:
+    trainer(folder, data=Points(only(1, lambda: os._exit(0)))).train()
+
+
+def worker_dies(folder: Path) -> None:
+    trainer(folder, data=Points(only(1, kill)), dataloader_num_workers=1).train()
+
+
+def hangs(folder: Path) -> None:
+    trainer(folder, callback=AtStep(hang) if rank() == 1 else None, ddp_timeout=3).train()
+
+
+def before_training(folder: Path) -> None:
+    made = trainer(folder)
+    if rank() == 1:
+        fail()
+    made.train()
+
+
+def catches(folder: Path) -> None:
+    """One process goes on with something else, and its connections stay open."""
+    sys.modules["lightrainer.lightning_modules.peers.company"]._LONGEST_GRACE = 2.0
+    made = trainer(folder, Classifier(only(1, fail)))
+    try:
+        made.train()
+    except ArithmeticError:
+        time.sleep(8)
+
+
+def in_evaluation(folder: Path) -> None:
+    made = trainer(folder)
+    made.compute_metrics = lambda prediction: fail() if rank() == 1 else {}
+    made.evaluate()
+    made.train()
+
+
+def absent(folder: Path) -> None:
+    trainer(folder, ddp_timeout=2).train()
+
+
+ACTIONS = {
+    action.__name__: action
+    for action in (
+        raises, third_of_three, killed, first_killed, leaves, worker_dies, hangs, before_training, catches,
+        in_evaluation, absent,
+    )
+}  # fmt: skip

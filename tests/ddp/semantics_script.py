@@ -1,0 +1,305 @@
+"""What two processes, and four, come to that train together: forked, as everything is imported here once.
+
+    python semantics_script.py OUTPUT_FOLDER
+
+Each process writes what it saw to `OUTPUT_FOLDER/WHAT LIBRARY-rank<rank>.json`, the one alone to `alone.json`.
+"""
+
+import contextlib
+import io
+import json
+import os
+import random
+import sys
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional  # before there is a group, see facade/joining.py
+import transformers
+from forking import forked
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from train_script import Tokens, tokens, watch_writing
+
+import lightrainer
+import lightrainer.facade.lightning_runs  # not in each process anew
+import lightrainer.facade.run
+from lightrainer.lightning_modules import _lightning  # noqa: F401
+
+STREAMS = [(1, 0, False), (3, 0, False), (3, 0, None), (4, 2, False), (4, 2, None), (4, 0, True)]
+"""Files, workers of each process, and `dispatch_batches`."""
+LEVELS = [{}, {"log_level": "error"}, {"log_level": "debug", "log_level_replica": "critical"}]
+EACH = [{"log_on_each_node": log, "save_on_each_node": save} for log in (True, False) for save in (True, False)]
+
+for api in (lightrainer, transformers):
+    api.Trainer, api.TrainingArguments  # noqa: B018  # imported when they are first asked for
+
+
+class Seeing(nn.Module):
+    """Notes which samples it saw, and their noise; normalises over the batch, and may leave out one of its layers."""
+
+    def __init__(self, unused: bool = False, normed: bool = False):
+        super().__init__()
+        torch.manual_seed(7)
+        self.norm = nn.BatchNorm1d(8) if normed else nn.Identity()
+        self.inner = nn.Linear(8, 3)
+        if unused:
+            self.idle = nn.Linear(8, 3)
+        self.seen: list[Any] = []
+
+    def forward(self, x, labels, index):
+        self.seen.append([index.tolist(), float(x.double().sum())])
+        return {"loss": functional.cross_entropy(self.inner(self.norm(x)), labels)}
+
+
+def sample(index: int) -> dict[str, Any]:
+    x = torch.randn(8, generator=torch.Generator().manual_seed(index))
+    return {"x": x.tolist(), "labels": int(x[:3].argmax()), "index": index}
+
+
+def read(shards: list[int]) -> Any:
+    return (sample(100 * shard + number) for shard in shards for number in range(24 // len(shards) + shard))
+
+
+class Stream(IterableDataset):
+    """Shares its samples out to the workers of a process, as torch's documentation has it."""
+
+    def __iter__(self):
+        worker = get_worker_info()
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return (sample(index) for index in range(first, 40, step))
+
+
+class Noisy(Dataset):
+    """Draws from all three generators that a worker is given a seed for."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        made = sample(index)
+        noise = torch.randn(8).double() + numpy.random.rand() + random.random()
+        return {**made, "x": (torch.tensor(made["x"]) + noise).float()}
+
+
+def collate(samples: list[dict]) -> dict[str, torch.Tensor]:
+    return {key: torch.stack([torch.as_tensor(one[key]) for one in samples]) for key in ("x", "labels", "index")}
+
+
+def arguments(api: Any, folder: Path, **changes: Any) -> Any:
+    options: dict[str, Any] = {"per_device_train_batch_size": 2, "max_steps": 4, "learning_rate": 0.1}
+    options |= {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no", "ddp_timeout": 55}
+    options |= {"logging_steps": 1, "remove_unused_columns": False, "dataloader_pin_memory": False}
+    return api.TrainingArguments(str(folder / api.__name__), **{**options, **changes})
+
+
+def trained(api: Any, folder: Path, data: Any, model: Any = None, **changes: Any) -> dict[str, Any]:
+    model = model or Seeing()
+    wrapped: dict[str, Any] = {}
+
+    class Look(api.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            run = getattr(trainer, "_run", None)
+            ddp: Any = trainer.model_wrapped if run is None else run.lightning_trainer.strategy.model
+            wrapped.update({name: getattr(ddp, name) for name in ("find_unused_parameters", "broadcast_buffers")})
+
+    args = arguments(api, folder, **changes)
+    trainer = api.Trainer(model, args, train_dataset=data, data_collator=collate, callbacks=[Look()])
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        trainer.train()
+    return {
+        "seen": getattr(model, "seen", None),
+        "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+        "weights": {name: tensor.double().sum().item() for name, tensor in model.state_dict().items()},
+        "wrapped": wrapped,
+        "printed": said.getvalue().count("'loss'"),
+    }
+
+
+def streams(api: Any, folder: Path) -> dict[str, Any]:
+    found = {}
+    for shards, workers, dispatch in STREAMS:
+        data = datasets.IterableDataset.from_generator(read, gen_kwargs={"shards": list(range(shards))})
+        changes = {"dataloader_num_workers": workers, "accelerator_config": {"dispatch_batches": dispatch}}
+        found[f"{shards} files, {workers} workers, {dispatch}"] = trained(api, folder, data, **changes)
+    for dispatch in (False, None):
+        changes = {"dataloader_num_workers": 2, "accelerator_config": {"dispatch_batches": dispatch}}
+        found[f"torch, {dispatch}"] = trained(api, folder, Stream(), **changes)
+    return found
+
+
+class Showing(Tokens):
+    """Always the same without dropout, and gives back its logits, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = nn.Identity()
+
+    def forward(self, input_ids, labels=None, index=None, **kwargs):
+        given = super().forward(input_ids, labels, index, **kwargs)
+        return {**given, "logits": self.head(self.embedding(input_ids))}
+
+
+class Gpt(transformers.GPT2LMHeadModel):
+    def forward(self, x, labels, index):
+        return super().forward(input_ids=index.view(-1, 1).expand(-1, 4), labels=index.view(-1, 1).expand(-1, 4))
+
+
+def of_ddp(api: Any, folder: Path) -> dict[str, Any]:
+    """What DistributedDataParallel is told, and what comes of it."""
+    data = [sample(index) for index in range(24)]
+    found = {
+        "unused": trained(api, folder, data, Seeing(unused=True), ddp_find_unused_parameters=True),
+        "by default": trained(api, folder, data, Seeing(unused=True)),
+        "buffers": trained(api, folder, data, Seeing(normed=True)),
+        "own buffers": trained(api, folder, data, Seeing(normed=True), ddp_broadcast_buffers=False),
+        "noisy": trained(api, folder, Noisy(), dataloader_num_workers=2),
+    }
+    sizes = {"vocab_size": 32, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    for name, changes in (("pretrained", {}), ("checkpointed", {"gradient_checkpointing": True})):
+        found[name] = trained(api, folder, data, Gpt(transformers.GPT2Config(**sizes)), **changes)
+    try:
+        trained(api, folder, data, Seeing(unused=True), ddp_find_unused_parameters=False)
+    except RuntimeError as error:
+        found["refused"] = str(error)
+    return found
+
+
+def order(args: Any, folder: Path, name: str, local: bool) -> bool:
+    """Whether what the first process does in the block is done when this one comes to it."""
+    mark = folder / f"{name}-{type(args).__module__.partition('.')[0]}"
+    with args.main_process_first(local=local, desc="writing"):
+        if args.process_index == 0:
+            time.sleep(0.2)
+            mark.touch()
+        there = mark.exists()
+    dist.barrier()
+    return there
+
+
+def of_place(api: Any, folder: Path) -> dict[str, Any]:
+    """What follows from a process's place: who logs, who saves, how loud, who goes first."""
+    args = arguments(api, folder)
+    found: dict[str, Any] = {
+        "timeout": dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds(),
+        "backend": dist.get_backend(),
+        "first of all": order(args, folder, "all", local=False),
+        "levels": [],
+        "each": [],
+    }
+    if os.environ["LOCAL_WORLD_SIZE"] == "2":
+        found["first here"] = order(args, folder, "here", local=True)
+    else:
+        with args.main_process_first(local=True):  # both are the first of their machine: neither waits
+            pass
+    for level in LEVELS:
+        for each in EACH:
+            made = arguments(api, folder, **level, **each)
+            found["levels"].append(made.get_process_log_level())
+            found["each"].append([made.should_log, made.should_save])
+    for save in (True, False):
+        # A disk of its own for each machine.
+        place = folder / f"saved {save} by {os.environ['RANK'] if os.environ['LOCAL_WORLD_SIZE'] == '1' else 'both'}"
+        data = [sample(index) for index in range(24)]
+        options = {"save_strategy": "steps", "save_steps": 2, "save_on_each_node": save}
+        found[f"saving {save}"] = trained(api, place, data, **options, log_on_each_node=save)
+        files = [path.relative_to(place) for path in place.rglob("*") if path.is_file()]
+        # Its own state each process writes in any case; the last are ours alone.
+        own = ("rng_state", "data_state", "manifest")
+        found[f"files {save}"] = sorted(str(Path(*f.parts[1:])) for f in files if not f.name.startswith(own))
+    return found
+
+
+def pair(what: Any, library: str, folder: Path, local: int) -> None:
+    warnings.filterwarnings("ignore")
+    rank = int(os.environ["RANK"])
+    if local == 1:
+        os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    api = sys.modules[library]
+    found = what(api, folder)
+    name = f"{what.__name__} {local} {library}-rank{rank}.json"
+    (folder / name).write_text(json.dumps(found))
+
+
+def whole(folder: Path, processes: int) -> dict[str, Any]:
+    """Train, go on from the middle, evaluate and predict; the batch of a step is that of any number of processes."""
+    warnings.filterwarnings("ignore")
+    written, events = watch_writing(folder), []
+    rank = int(os.environ.get("RANK", "0"))
+    # All tokens have labels: a round of an evaluation is weighed by its tokens, as in the reference.
+    labelled = [{**one, "labels": one["input_ids"]} for one in tokens(13, 11)]
+
+    class Events(lightrainer.TrainerCallback):
+        pass
+
+    for name in ("train_begin", "epoch_begin", "step_end", "substep_end", "log", "evaluate", "save", "train_end"):
+        setattr(Events, f"on_{name}", lambda self, args, state, control, name=name, **_: events.append(name))
+    found: dict[str, Any] = {}
+    for part in ("straight", "resumed"):
+        model = Showing()
+        torch.manual_seed(7 if part == "straight" else 8)
+        for tensor in model.parameters():
+            nn.init.normal_(tensor, std=0.5)
+        options: dict[str, Any] = {"per_device_train_batch_size": 4 // processes, "gradient_accumulation_steps": 3}
+        options |= {"per_device_eval_batch_size": 1, "num_train_epochs": 2, "max_steps": -1}
+        options |= {"learning_rate": 0.3, "max_grad_norm": 0.1, "optim": "sgd", "lr_scheduler_type": "cosine"}
+        options |= {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+        options |= {"load_best_model_at_end": True, "metric_for_best_model": "seen", "greater_is_better": False}
+        args = arguments(lightrainer, folder / part, **options)
+        trainer = lightrainer.Trainer(
+            model,
+            args,
+            train_dataset=tokens(44, 1),  # of 11 rounds: windows of 3, 3, 3 and 2
+            eval_dataset=labelled,
+            compute_metrics=lambda given: {"seen": abs(trainer.state.global_step - 4)},  # noqa: B023  # 4 is best
+            callbacks=[Events()],
+        )
+        checkpoint = folder / "straight" / "lightrainer" / "checkpoint-4"
+        trainer.train(resume_from_checkpoint=str(checkpoint) if part == "resumed" else None)
+        trainer.save_model(str(folder / f"{part} model"))
+        prediction = trainer.predict(labelled)
+        found[part] = {
+            "history": trainer.state.log_history,
+            "best": Path(trainer.state.best_model_checkpoint or "").name,
+            "weights": {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()},
+            "evaluated": trainer.evaluate(),
+            "predicted": [int(number) for number in prediction.predictions[0]],
+            "logits": prediction.predictions[1].tolist(),
+            "labels": prediction.label_ids.tolist(),
+        }
+    found |= {"written": sorted(set(written)), "events": events, "rank": rank}
+    (folder / (f"four-rank{rank}.json" if processes > 1 else "alone.json")).write_text(json.dumps(found))
+    return found
+
+
+def main(folder: Path) -> None:
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    cases = [(what, library, 2) for what in (streams, of_ddp, of_place) for library in ("transformers", "lightrainer")]
+    cases += [(of_place, library, 1) for library in ("transformers", "lightrainer")]
+    jobs: list[tuple[Any, int]] = []
+    for what, library, local in cases:
+        place = folder / f"{what.__name__} {library} {local}"
+        place.mkdir()
+        jobs.append((partial(pair, what, library, place, local), 2))
+    for processes in (1, 4):
+        place = folder / str(processes)
+        place.mkdir()
+        jobs.append((partial(whole, place, processes), processes))
+    for action, processes in jobs:
+        ended = forked(action, processes, log=folder / "log.txt")
+        if any(ended.codes):
+            sys.exit(f"{action}: {ended.codes}\n{ended.said[-5000:]}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,213 @@
+"""Trains models whose layers are split over processes, for `torchrun` or alone.
+
+    torchrun --nproc_per_node=4 split_script.py OUTPUT_FOLDER CASE...
+    python split_script.py OUTPUT_FOLDER CASE...
+
+Every rank writes what it saw of each to `OUTPUT_FOLDER/CASE-rank<rank>.json`. With as many processes as a case needs,
+the batch of a step is that of one process. DEVICE=cuda takes GPUs, one for each process.
+"""
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from shard_script import NUMBERS_OF, ON_CPU, StopAt, own_part
+from torch import nn
+from torch.nn import functional
+
+import lightrainer
+
+TWO, GRID = {"tp_size": 2}, {"tp_size": 2, "dp_shard_size": 2}
+CASES: dict[str, dict[str, Any]] = {
+    "dropout": {"parallelism_config": TWO, "model": {"dropout": 0.3}},
+    "sequence": {"parallelism_config": TWO, "model": {"norm": "sequence_parallel"}},
+    "method": {"parallelism_config": TWO, "model": {"by_method": True}},
+    "dispatch": {"parallelism_config": TWO, "accelerator_config": {"dispatch_batches": True}},
+    "qwen": {"parallelism_config": TWO},
+    "grid": {"parallelism_config": GRID},
+    "grid_sequence": {
+        "parallelism_config": GRID,
+        "accelerator_config": {"dispatch_batches": True},
+        "model": {"norm": "sequence_parallel"},
+    },
+    "grid_fsdp": {
+        "parallelism_config": GRID,
+        "fsdp": "full_shard",
+        "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["Block"], "activation_checkpointing": True},
+    },
+    "grid_parts": {
+        "parallelism_config": GRID,
+        "fsdp": "full_shard auto_wrap",
+        "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
+    },
+    "grid_qwen": {"parallelism_config": GRID},
+    "tp_fp16": {"parallelism_config": TWO, "fp16": True},
+    "grid_fp16": {"parallelism_config": GRID, "fp16": True},
+    "grid_bf16": {"parallelism_config": GRID, "bf16": True},
+}
+RESUMED = ("dropout", "grid", "grid_parts")
+
+
+class Block(nn.Module):
+    def __init__(self, dropout: float = 0.0):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.up = nn.Linear(8, 16)
+        self.down = nn.Linear(16, 8)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x):
+        return x + self.dropout(self.down(torch.tanh(self.up(self.norm(x)))))
+
+
+class Model(nn.Module):
+    """Two blocks between tied embeddings of an odd size; the blocks are split, and the embeddings too."""
+
+    _no_split_modules = ["Block"]
+
+    def __init__(self, dropout: float = 0.0, norm: str | None = None, by_method: bool = False):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.blocks = nn.ModuleList([Block(dropout), Block(dropout)])
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embedding.weight
+        plan = {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}
+        if by_method:
+            self.parallelize = lambda mesh: self.split_by_hand(mesh, plan)
+        else:
+            self.tp_plan = {**plan, "head": "colwise_gather_output", **({"blocks.*.norm": norm} if norm else {})}
+
+    def split_by_hand(self, mesh, plan):
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        styles = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
+        parallelize_module(self, mesh, {name: styles[style]() for name, style in plan.items()})
+
+    def forward(self, ids, labels=None, index=None):
+        hidden = self.embedding(ids)
+        for block in self.blocks:
+            hidden = block(hidden)
+        logits = self.head(hidden)
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "index": index}
+
+
+class Predicting:
+    """Of predictions of a language model nothing but the first label of a sample is kept."""
+
+    def __call__(self, logits, labels):
+        return labels[:, 0]
+
+
+def qwen() -> nn.Module:
+    """A small one: heads in groups, normalised by weights that are whole, and tied embeddings."""
+    import transformers
+
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 31, "head_dim": 4}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes, **heads))
+
+
+def samples(case: str, count: int, seed: int) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    if not case.endswith("qwen"):
+        rows = torch.randint(11, (count, 6), generator=generator)
+        return [{"ids": row[:-1], "labels": row[1:], "index": torch.tensor(i)} for i, row in enumerate(rows)]
+    rows = torch.randint(31, (count, 7), generator=generator)
+    # In an evaluation targets weigh by their number in the batches of all processes, as in the reference.
+    kept = [3 + i % 5 if seed == 1 else 5 for i in range(count)]
+    labels = [row.where(torch.arange(7) < keep, torch.tensor(-100)) for row, keep in zip(rows, kept, strict=True)]
+    for i, row in enumerate(labels):
+        row[0] = i  # the first label is no target
+    return [{"input_ids": row, "labels": label} for row, label in zip(rows, labels, strict=True)]
+
+
+def trainer_of(folder: Path, case: str, *, seed: int = 7, stop: int | None = None) -> lightrainer.Trainer:
+    """16 samples in batches of 4, two of them a step, two steps a pass."""
+    options = dict(CASES[case])
+    model, groups = options.pop("model", {}), options.get("parallelism_config")
+    if "WORLD_SIZE" not in os.environ:
+        options = {name: value for name, value in options.items() if name == "bf16"}
+        groups = {}
+    arguments = lightrainer.TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=4 // groups.get("dp_shard_size", 1),
+        per_device_eval_batch_size=2,
+        gradient_accumulation_steps=2,
+        max_grad_norm=0.5,
+        weight_decay=0.1,
+        num_train_epochs=2,
+        learning_rate=3e-2,
+        logging_steps=1,
+        eval_strategy="epoch",
+        save_strategy="no" if stop else "epoch",
+        save_total_limit=2,
+        load_best_model_at_end=stop is None,
+        include_num_input_tokens_seen="all",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=ON_CPU,
+        ddp_timeout=60,
+        **options,
+    )
+    torch.manual_seed(seed if stop or seed != 7 else seed + int(os.environ.get("RANK", "0")))
+    return lightrainer.Trainer(
+        model=qwen() if case.endswith("qwen") else Model(**model),
+        args=arguments,
+        train_dataset=samples(case, 16, 1),
+        eval_dataset=samples(case, 12, 2),
+        callbacks=[StopAt(stop)],
+        preprocess_logits_for_metrics=Predicting() if case.endswith("qwen") else None,
+    )
+
+
+def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
+    history = trainer.state.log_history
+    metrics = trainer.evaluate()
+    predictions: Any = trainer.predict(trainer.eval_dataset[:11]).predictions
+    trainer.save_model(str(folder / "saved"))
+    zero = trainer.is_world_process_zero()
+    files = sorted(path.name for path in (folder / "saved").iterdir()) if zero else None
+    return {
+        "strategy": trainer.plan.strategy.name,
+        **{name: [entry[key] for entry in history if key in entry] for name, key in NUMBERS_OF.items()},
+        "last_eval_loss": metrics["eval_loss"],
+        "predicted": [int(number) for number in predictions],
+        "best": trainer.state.best_global_step,
+        "max_steps": trainer.state.max_steps,
+        "tokens": trainer.state.num_input_tokens_seen,
+        "flos": trainer.state.total_flos,
+        "batch": trainer.get_total_train_batch_size(trainer.args),
+        "local_numel": sum(own_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()),
+        "saved": files,
+    }
+
+
+def main(folder: Path, cases: list[str]) -> None:
+    warnings.filterwarnings("ignore")
+    rank = os.environ.get("RANK", "0")
+    alone = "WORLD_SIZE" not in os.environ
+    for case in cases:
+        here = folder / ("single" if alone else "split") / case
+        trainer = trainer_of(here, case)
+        trainer.evaluate()  # splits the model, and must leave it fit for training
+        trainer.train()
+        found = seen(trainer, here)
+        if case in RESUMED and not alone:
+            cut = trainer_of(here / "cut", case, stop=3)
+            cut.evaluate()  # draws what it drew above
+            cut.train()
+            resumed = trainer_of(here / "cut", case, seed=99)
+            resumed.train(resume_from_checkpoint=True)
+            found["resumed"] = seen(resumed, here / "cut")
+        name = f"{case}-single.json" if alone else f"{case}-rank{rank}.json"
+        (folder / name).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,76 @@
+"""What `lightrainer estimate` says two processes keep and send is what they do keep and send, to the byte."""
+
+import pytest
+from estimate_script import BATCH, CASES, CONFIG, SEQUENCE
+
+from lightrainer.facade.estimate import Job, estimate
+from lightrainer.facade.estimate.source import model_from_config
+
+MODEL = model_from_config({"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-6, **CONFIG})
+JOBS = {
+    "ddp": {},
+    "ddp accumulated": {"accumulation": 3},
+    "ddp bf16": {"precision": "bf16-mixed"},
+    "full_shard": {"fsdp": "full_shard"},
+    "full_shard accumulated": {"fsdp": "full_shard", "accumulation": 3},
+    "full_shard bf16": {"fsdp": "full_shard", "precision": "bf16-mixed"},
+    "shard_grad_op": {"fsdp": "shard_grad_op"},
+    "shard_grad_op, each batch": {"fsdp": "shard_grad_op", "accumulation": 2, "sync_each_batch": True},
+    "full_shard, version 1": {"fsdp": "full_shard"},
+}
+
+
+def estimated(case):
+    changes = {"precision": "fp32", **JOBS[case]}
+    return estimate(Job(model=MODEL, gpus=2, batch=BATCH, sequence=SEQUENCE, **changes))
+
+
+@pytest.fixture(scope="module")
+def seen(two_ranks):
+    ranks = two_ranks("lightrainer", "estimates").ranks
+    assert ranks[0] == ranks[1]
+    return ranks[0]
+
+
+def test_the_cases_are_the_same_here_and_there():
+    assert list(JOBS) == list(CASES)
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_the_bytes_of_parameters_and_optimizer_states_and_gradients(case, seen):
+    """Local parts of DTensors, of flat parameters, or whole tensors; between steps, and before the optimizer's."""
+    memory = estimated(case).memory
+    assert seen[case]["parameters"] == memory.parameters
+    assert seen[case]["optimizer"] == memory.optimizer
+    # With accumulation, what waits for the last micro-batch is gone when the optimizer steps.
+    waits = case == "full_shard accumulated"
+    assert seen[case]["gradients"] == memory.gradients - (4 * MODEL.parameters if waits else 0)
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_the_bytes_of_each_kind_of_collective_in_a_step(case, seen):
+    expected = dict.fromkeys(("all-reduce", "all-gather", "reduce-scatter"), 0)
+    for collective in estimated(case).traffic:
+        expected[collective.kind] += collective.bytes
+    assert {kind: seen[case][kind] for kind in expected} == expected
+    assert sum(expected.values()) > 0
+
+
+@pytest.mark.parametrize("case", [case for case in JOBS if case.startswith("ddp")])
+def test_the_bytes_of_the_buckets_of_ddp(case, seen):
+    assert seen[case]["buckets"] == estimated(case).memory.buffers
+
+
+def test_tensor_parallel(seen):
+    """Each linear layer that reads the whole reduces its gradient; norms are whole, where the estimate splits all."""
+    job = Job(model=MODEL, gpus=2, tp=2, batch=BATCH, sequence=SEQUENCE, precision="fp32")
+    (collective,) = estimate(job).traffic
+    assert seen["tensor parallel"]["all-reduce"] == collective.bytes
+    norms = 4 * (2 * MODEL.layers + 1) * MODEL.hidden
+    assert seen["tensor parallel"]["parameters"] == estimate(job).memory.parameters + norms / 2
+
+
+def test_strategies_differ(seen):
+    """Negative control: the numbers that are compared are not those of any strategy."""
+    sums = {(seen[case]["all-gather"], seen[case]["all-reduce"], seen[case]["reduce-scatter"]) for case in CASES}
+    assert len(sums) > 5

@@ -1,0 +1,181 @@
+"""One of several processes fails, dies or hangs: the others end too and say which, with and without torchrun."""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+HERE = Path(__file__).parent
+SECONDS = 300
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE)}
+GONE = "has ended without a word. It was killed (by SIGKILL"
+SCENARIOS = {  # exit codes, and what each process says of it
+    "raises": ([1, 1], ["Process 1 (pid {} on ", "ArithmeticError: no number left"]),
+    "third_of_three": ([1, 1, 1], ["Process 2 (pid {} on "] * 2 + ["ArithmeticError"]),
+    "killed": ([1, -9], ["Process 1 (pid {} on ", ""]),
+    "first_killed": ([-9, 1], ["", "Process 0 (pid {} on "]),
+    "leaves": ([1, 0], ["Process 1 (pid {} on ", ""]),
+    "worker_dies": ([1, 1], ["Process 1 (pid {} on ", "is killed by signal"]),
+    "hangs": ([1, 1], ["Process 1 (pid {} on ", "is ended, as it does not come out of the training by itself"]),
+    "before_training": ([1, 1], ["Process 1 (pid {} on ", "ArithmeticError"]),
+    "catches": ([1, 0], ["Process 1 (pid {} on ", ""]),
+    "in_evaluation": ([1, 1], ["Process 1 (pid {} on ", "ArithmeticError"]),
+    "absent": ([1], ["Process 0 of 2 waited 2 s (ddp_timeout) at 127.0.0.1:"]),
+}
+REASONS = {"killed": GONE, "first_killed": GONE, "leaves": GONE, "hangs": "in hang (fault_actions.py, line"}
+REASONS |= {"worker_dies": "DataLoader worker", "absent": "1/2 clients joined"}
+
+
+def finished(command, folder, **environment):
+    """What a command and all that it starts said; a failure where it hangs."""
+    log = folder / "log.txt"
+    with log.open("w") as stream:
+        process = subprocess.Popen(command, env=ENVIRONMENT | environment, stdout=stream, stderr=subprocess.STDOUT)
+        try:
+            code = process.wait(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.kill()
+            process.wait()
+            pytest.fail(f"not done after {SECONDS} s\n{log.read_text()[-4000:]}")
+    said = log.read_text(errors="replace")
+    assert code == 0, said[-6000:]
+    return said
+
+
+def torchrun(script, folder, *options, **environment):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
+    command += ["--rdzv-endpoint=localhost:0", *options, str(HERE / script), str(folder)]
+    return finished(command, folder, **environment)
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults")
+    said = finished([sys.executable, str(HERE / "fault_script.py"), str(folder), *SCENARIOS], folder)
+    return folder, json.loads(said.splitlines()[-1])
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_others_end_and_name_the_process(faults, scenario):
+    """Nobody looks after these processes: no launcher ends the others, or their workers."""
+    folder, ended = faults
+    codes, names = SCENARIOS[scenario]
+    said = [(folder / f"{scenario}-rank{rank}.txt").read_text(errors="replace") for rank in range(len(codes))]
+    assert ended[scenario]["codes"] == codes, "\n".join(said)[-4000:]
+    assert ended[scenario]["left"] == []
+    for text, name in zip(said, names, strict=True):
+        assert re.search(re.escape(name).replace(r"\{\}", r"\d+"), text), text[-3000:]
+    told = " ".join(text for text, name in zip(said, names, strict=True) if name)
+    assert REASONS.get(scenario, "ArithmeticError: no number left") in told
+    assert "terminate called" not in told
+
+
+def test_one_that_hangs_is_ended_where_it_stands(faults):
+    """What it was doing is said by the one that waited, and the stack by itself."""
+    folder, _ = faults
+    assert "time.sleep(600)" in (folder / "hangs-rank1.txt").read_text()
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("together")
+    torchrun("together_script.py", folder)  # which also fails if a thread of the process group is left at the end
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+
+
+DIFFERENT = {
+    "max_steps": "max_steps: 5 in process 0, 4 in process 1",
+    "per_device_train_batch_size": "per_device_train_batch_size: 2 in process 0, 4 in process 1",
+    "seed": "seed: 1 in process 0, 2 in process 1",
+    "learning_rate": "learning_rate: 0.001 in process 0, 0.002 in process 1",
+    "gradient_accumulation_steps": "gradient_accumulation_steps: 1 in process 0, 2 in process 1",
+    "eval_strategy": "eval_strategy: 'no' in process 0, 'steps' in process 1",
+    "save_steps": "save_steps: 5 in process 0, 7 in process 1",
+    "lr_scheduler_kwargs": "lr_scheduler_kwargs: {} in process 0, {'num_cycles': 2} in process 1",
+    "accelerator_config": None,
+    "shape": "parameter layer.weight: 3 x 8 of float32 in process 0, 4 x 8 of float32 in process 1",
+    "names": "parameter renamed.weight: not there in process 0, 3 x 8 of float32 in process 1",
+    "frozen": "parameter layer.bias: 3 of float32 in process 0, 3 of float32, frozen in process 1",
+    "length": "length of train_dataset: 32 in process 0, 30 in process 1",
+    "uneven_batches": (
+        "optimizer steps (leave even_batches=False out, or set max_steps or dataloader_drop_last=True): 8 in "
+        "process 0, 7 in process 1"
+    ),
+    "evaluation": "per_device_eval_batch_size: 2 in process 0, 3 in process 1",
+}
+
+
+def test_what_differs_is_named_in_all_processes_before_the_first_step(together):
+    first, second = (rank["mismatches"] for rank in together)
+    assert first == second
+    assert first.pop("may_differ") == []  # what is about one process alone
+    assert set(first) == set(DIFFERENT)
+    for name, line in DIFFERENT.items():
+        assert first[name][0] == "The processes do not have the same settings:"
+        assert line is None or f"- {line}" in first[name], first[name]
+    # Nothing else is said to differ, but for what follows from it.
+    assert all(len(first[name]) == 3 for name in ("max_steps", "seed", "learning_rate", "save_steps", "frozen"))
+
+
+def test_streams_of_other_lengths_end_together(together):
+    """In each case the second process has less. The steps are the same, and a warning says who had how many."""
+    first, second = (rank["uneven"] for rank in together)
+    for name in ("stream", "sized", "accumulated", "read_alone", "own_loader"):
+        (steps, samples, epoch), said = first[name]
+        assert second[name] == [[steps, samples, epoch], said]
+        assert re.search(r"Training data: process 1 had \d+ batches, and process 0 more\. All stop after \d+", said[0])
+    assert first["stream"][0][0] == 10
+    assert first["sized"][0][0] == 4  # 16 samples of one process, shared as if both had them
+    assert "process 1 had 5 batches" in first["own_loader"][1][0]
+    assert first["empty"] == second["empty"]
+    assert first["empty"].startswith("Training data: process 1 had 0 batches, and process 0 more.")
+
+
+def test_streams_that_are_the_same_are_read_in_silence(together):
+    for rank in together:
+        assert rank["uneven"]["same"][1] == rank["uneven"]["dispatched"][1] == []
+        assert rank["uneven"]["same"][0][0] == 8
+        assert rank["uneven"]["evaluated_same"] == [13, []]
+
+
+def test_an_evaluation_takes_what_all_have(together):
+    first, second = (rank["uneven"] for rank in together)
+    assert first["evaluated"] == second["evaluated"]
+    assert first["evaluated"][0] == 16
+    assert "Evaluation: process 1 had 4 batches, and process 0 more." in first["evaluated"][1][0]
+    assert first["evaluated_odd"][0] == second["evaluated_odd"][0] == 14
+
+
+def test_an_error_in_all_processes_at_once_is_their_own(together):
+    """The script catches it, and goes on: twice more, in the same process group."""
+    for rank in together:
+        assert rank["ends"]["caught"] == "no number left"
+        assert rank["ends"]["steps"] == [8, 8]
+        assert rank["ends"]["faults"][-1] == "ArithmeticError: no number left"
+
+
+def test_torchrun_starts_it_again_until_it_is_done(tmp_path):
+    """Five faults: kills of either process, in a step, before the first checkpoint and after one; an error; an exit.
+
+    The end is that of a training to which nothing happened. The newest folder, which is another job's, is left alone.
+    """
+    said = torchrun("restarted_script.py", tmp_path, "--max-restarts=5", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    for rank in (0, 1):
+        found = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert found["attempt"] == 5
+        assert found["restarted"] == found["whole"]
+        assert (tmp_path / f"began-rank{rank}.txt").read_text().split() == ["0", "0", "2", "4", "6", "8"]
+    assert "The job was started again before it had written a checkpoint, so the training begins anew." in said
+    assert "The job was started again, and goes on from" in said
+    # The launcher ends the other one too, mostly after it has said of whom it has heard nothing any more.
+    assert re.search(r"Process [01] \(pid \d+ on \S+\) has ended without a word", said)
+    assert re.search(r"OtherProcessError: Process 1 \(pid \d+ on \S+\) failed: ArithmeticError", said)
+    assert "terminate called" not in said

@@ -1,0 +1,140 @@
+"""Whoever starts two processes, they are seen as two: places, group, Lightning's view, and what they train."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launched_script import ALONE, CASES, REFERENCE
+
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
+
+TOGETHER = [name for name in CASES if name not in ALONE]
+APART = ("srun on two nodes", "Kubeflow", "no local rank, two machines")  # one process on each machine
+LAUNCHERS = {
+    "srun": ("SLURM", "SLURMEnvironment"),
+    "srun on two nodes": ("SLURM", "SLURMEnvironment"),
+    "jsrun": ("LSF", "LSFEnvironment"),
+    "Kubeflow": ("Kubeflow", "KubeflowEnvironment"),
+    "Open MPI": ("MPI", "GivenEnvironment"),
+    "mpirun under SLURM": ("MPI", "GivenEnvironment"),
+    "Lightning": ("Lightning", "GivenEnvironment"),
+    "own group": (None, "GivenEnvironment"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("launched")
+    script, faults = Path(__file__).with_name("launched_script.py"), Path(__file__).parents[1] / "faults"
+    ours = ("SLURM", "OMPI", "PMI", "MV2", "LSB", "JSM", "KUBERNETES", "MASTER", "RANK", "WORLD", "LOCAL_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(faults)}
+    command = [sys.executable, str(script), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return folder
+
+
+@pytest.fixture
+def pair(folder):
+    return lambda name: [json.loads((folder / f"{name}-rank{rank}.json").read_text()) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_each_process_knows_its_place(pair, name):
+    """So does Lightning, which is told, and has no launcher of its own at work; and so does `accelerate`."""
+    local = 1 if name in APART else 2
+    for rank, seen in enumerate(pair(name)):
+        view = seen["view"]
+        assert (view["world_size"], view["process_index"], view["mode"]) == (2, rank, "distributed")
+        assert (view["local_process_index"], seen["local_world_size"]) == (rank % local, local)
+        assert seen["plan"][1:] == ["DDPStrategy", local, 2 // local]
+        node = 1 if name == "jsrun" else rank if name in APART else 0  # by the rank file, on the second machine
+        assert seen["lightning"]["place"] == [2, rank, rank % local, node]
+        assert seen["lightning"]["strategy"] == "DDPStrategy"
+        assert seen["state"] == rank or name == "own group"
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_they_train_and_predict_together(pair, name):
+    first, second = pair(name)
+    assert first["weights"] == second["weights"] == pair("torchrun")[0]["weights"]
+    assert first["weights"] != pair("salloc")[0]["weights"], "negative control: one process sees other batches"
+    assert first["steps"] == second["steps"] == 2
+    assert first["predicted"] == second["predicted"] == 16
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_the_group_is_made_with_the_arguments_and_their_timeout(pair, name):
+    """The variables of torchrun are there then, for whoever reads them."""
+    for rank, seen in enumerate(pair(name)):
+        assert seen["joined"]
+        assert seen["before"] == (name == "own group")
+        assert seen["timeout"] == (1800 if name == "own group" else 77)
+        local, variables = rank % seen["local_world_size"], seen["variables"]
+        if name != "own group":
+            known = [variables[key] for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+            assert known == [str(rank), "2", str(local), str(seen["local_world_size"])]
+            assert variables["MASTER_ADDR"]
+            assert variables["MASTER_PORT"]
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_the_environments_of_lightning_are_used_where_there_are_some(pair, name):
+    for seen in pair(name):
+        launcher, environment = LAUNCHERS[name]
+        assert seen["launcher"] == launcher
+        assert seen["plan"][0] == environment
+        assert environment in seen["lightning"]["kind"]
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_it_is_what_the_reference_sees(folder, pair, name):
+    for rank, seen in enumerate(pair(name)):
+        assert seen["view"] == json.loads((folder / f"{name}, reference-rank{rank}.json").read_text())
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_job_without_srun_trains_in_one_process(folder, pair, name):
+    """Where it would wait for the others for ever; and it is said to the one that may have been forgotten."""
+    for seen in pair(name):
+        assert not seen["joined"]
+        assert seen["view"]["world_size"] == 1
+        assert seen["plan"][1] == "SingleDeviceStrategy"
+    assert (folder / "said.txt").read_text().count("To start them all put srun before the command") == 2
+
+
+def test_a_timeout_that_comes_too_late_is_said(folder):
+    """Of a group that the script has made itself, with another one."""
+    said = (folder / "said.txt").read_text()
+    assert said.count("ddp_timeout=77 has no effect: the process group was made before, and waits for 1800") == 2
+
+
+def test_who_inherits_the_place_of_another_is_refused(pair):
+    """A fork, and a program, started by a process that has joined: both would hang, and make it hang."""
+    for rank, seen in enumerate(pair("torchrun")):
+        for said in seen["refused"].values():
+            assert f"has inherited its place (RANK={rank}, WORLD_SIZE=2)" in said
+            assert "Start processes with torchrun or with multiprocessing" in said
+
+
+@pytest.mark.parametrize("whose", ["ours", "theirs"])
+def test_notebooks_fork_processes(folder, pair, whose):
+    """Out of a prompt that has computed with several threads; ours gives back what the function returns."""
+    ranks = json.loads((folder / "notebook.json").read_text())[whose]
+    for rank, seen in enumerate(ranks):
+        assert seen["view"]["process_index"] == rank
+        assert seen["view"]["world_size"] == 2
+        assert seen["lightning"]["place"] == [2, rank, rank, 0]
+        assert seen["weights"] == pair("torchrun")[0]["weights"]
+        assert whose == "theirs" or seen["given"] == [1, "two"]
+
+
+def test_a_process_of_a_notebook_that_fails_is_named(folder):
+    said = json.loads((folder / "notebook.json").read_text())["failed"]
+    assert "rank      : 1" in said
+    assert "KeyError: 'the second one'" in said

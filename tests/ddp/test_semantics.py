@@ -1,0 +1,212 @@
+"""What arguments mean in two processes is what they mean in the reference's two; four are one with the same batches."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+pytest.importorskip("transformers")
+pytest.importorskip("datasets")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
+
+OF_PLACE = [("of_place", 2), ("of_place", 1)]  # on one machine, and on two with a disk each
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("semantics")
+    script, faults = Path(__file__).with_name("semantics_script.py"), Path(__file__).parents[1] / "faults"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(faults)}
+    command = [sys.executable, str(script), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def both(folder):
+    """What the two ranks of a library saw, in the order in which tests ask: the reference's, and ours."""
+
+    def read(what, local=2):
+        libraries = ("transformers", "lightrainer")
+        return [
+            [json.loads((folder / f"{what} {name} {local}" / f"{what} {local} {name}-rank{rank}.json").read_text())
+             for rank in (0, 1)]
+            for name in libraries
+        ]  # fmt: skip
+
+    return read
+
+
+def assert_same_training(expected, actual):
+    assert actual["seen"] == expected["seen"]
+    assert actual["losses"] == pytest.approx(expected["losses"], rel=0, abs=1e-6)
+    assert actual["weights"] == pytest.approx(expected["weights"], rel=0, abs=1e-6)
+    assert actual["printed"] == expected["printed"]
+
+
+def test_streams_are_dealt_out_as_in_the_reference(both):
+    """Files of `datasets` and a stream of torch that shares itself out; read by workers or not, dispatched or not."""
+    reference, ours = both("streams")
+    assert len(reference[0]) == 8
+    for expected, actual in zip(reference, ours, strict=True):
+        for name, training in expected.items():
+            assert_same_training(training, actual[name])
+
+
+def test_each_process_reads_files_of_its_own(both):
+    """Where there are enough of them; the workers of a process share them out further."""
+    first, second = (rank["4 files, 2 workers, False"]["seen"] for rank in both("streams")[1])
+    files = [{index // 100 for indices, _ in seen for index in indices} for seen in (first, second)]
+    assert files[0]
+    assert not files[0] & files[1]
+
+
+@pytest.mark.parametrize(
+    "name", ["unused", "by default", "buffers", "own buffers", "noisy", "pretrained", "checkpointed"]
+)
+def test_ddp_does_what_it_does_in_the_reference(both, name):
+    """With the same options, to the same weights; random numbers drawn by the workers of each rank are the same too."""
+    for expected, actual in zip(*both("of_ddp"), strict=True):
+        assert_same_training(expected[name], actual[name])
+        assert actual[name]["wrapped"] == expected[name]["wrapped"]
+
+
+def test_the_options_of_ddp_make_a_difference(both):
+    """Negative control: found or not, broadcast or not, and other noise in each rank."""
+    first, second = both("of_ddp")[1]
+    assert [first[name]["wrapped"]["find_unused_parameters"] for name in ("pretrained", "checkpointed")] == [
+        True,
+        False,
+    ]
+    buffers, own = ([rank[name]["weights"] for rank in (first, second)] for name in ("buffers", "own buffers"))
+    assert own[0]["norm.running_mean"] != own[1]["norm.running_mean"]
+    assert buffers[1]["norm.running_mean"] != own[1]["norm.running_mean"]
+    assert first["noisy"]["seen"] != second["noisy"]["seen"]
+
+
+def test_unused_parameters_are_an_error_where_they_are_not_looked_for(both):
+    for rank in [*both("of_ddp")[0], *both("of_ddp")[1]]:
+        assert "find_unused_parameters=True" in rank["refused"]
+
+
+@pytest.mark.parametrize(("what", "local"), OF_PLACE)
+def test_who_logs_and_saves_and_how_loud(both, what, local):
+    """For every combination of log_on_each_node and save_on_each_node, with three pairs of log levels."""
+    for rank, (expected, actual) in enumerate(zip(*both(what, local), strict=True)):
+        for name in ("levels", "each", "backend"):
+            assert actual[name] == expected[name]
+        assert len(set(actual["levels"])) > 1
+        assert actual["timeout"] == 55, "in the process group; the reference forgets it on a CPU"
+        for saving in ("saving True", "saving False"):
+            assert_same_training(expected[saving], actual[saving])
+            assert actual[saving]["printed"] == (4 if rank == 0 or local == 1 else 0)
+
+
+@pytest.mark.parametrize(("what", "local"), OF_PLACE)
+def test_the_first_process_goes_first(both, what, local):
+    """Of all, where that is asked for, and of its machine; on two machines both are the first ones."""
+    for expected, actual in zip(*both(what, local), strict=True):
+        assert actual["first of all"]
+        assert expected.get("first here") == actual.get("first here") == (True if local == 2 else None)
+
+
+@pytest.mark.parametrize(("what", "local"), OF_PLACE)
+def test_each_machine_has_the_files_it_has_in_the_reference(folder, both, what, local):
+    """Where machines have disks of their own, too: all of them, or none but the states of the processes there."""
+    for rank, (expected, actual) in enumerate(zip(*both(what, local), strict=True)):
+        for name in ("files True", "files False"):
+            assert [file for file in actual[name] if "manifest" not in file] == expected[name]
+            assert bool(actual[name]) == (name == "files True" or rank == 0 or local == 2)
+    if local == 1:
+        left = folder / "of_place lightrainer 1" / "saved False by 1" / "lightrainer"
+        assert sorted(path.name for path in left.iterdir()) == ["checkpoint-2", "checkpoint-4"]
+        assert "rng_state_1.pth" in [path.name for path in (left / "checkpoint-4").iterdir()]
+
+
+@pytest.fixture(scope="module")
+def four(folder):
+    return [json.loads((folder / "4" / f"four-rank{rank}.json").read_text()) for rank in range(4)]
+
+
+@pytest.fixture(scope="module")
+def alone(folder):
+    return json.loads((folder / "1" / "alone.json").read_text())
+
+
+def flat(value):
+    """Numbers of nested lists, one after another."""
+    return [number for part in value for number in flat(part)] if isinstance(value, list) else [value]
+
+
+def test_four_processes_train_as_one_does(four, alone):
+    """With accumulation and a shorter last window, clipping, a schedule, and losses over the tokens of all ranks."""
+    names = ("loss", "grad_norm", "learning_rate", "epoch", "step", "eval_loss", "eval_seen")
+    expected = [{key: one[key] for key in names if key in one} for one in alone["straight"]["history"]]
+    assert max(entry.get("grad_norm", 0) for entry in expected) > 0.1, "clipping is at work"
+    assert len([entry for entry in expected if "loss" in entry]) == 8
+    for rank in four:
+        actual = [{key: one[key] for key in names if key in one} for one in rank["straight"]["history"]]
+        assert [one.keys() for one in actual] == [one.keys() for one in expected]
+        for one, other in zip(expected, actual, strict=True):
+            assert other == pytest.approx(one, rel=0, abs=1e-5)
+        for name, values in alone["straight"]["weights"].items():
+            assert rank["straight"]["weights"][name] == pytest.approx(values, rel=0, abs=1e-5)
+
+
+def test_four_processes_evaluate_and_predict_all_in_order(four, alone):
+    for rank in four:
+        seen, expected = rank["straight"], alone["straight"]
+        assert seen["predicted"] == list(range(13))
+        assert seen["labels"] == expected["labels"]
+        assert flat(seen["logits"]) == pytest.approx(flat(expected["logits"]), rel=0, abs=1e-5)
+        assert seen["evaluated"]["eval_loss"] == pytest.approx(expected["evaluated"]["eval_loss"], abs=1e-5)
+
+
+def test_the_best_model_is_loaded_in_all_of_them_and_saved_whole(folder, four):
+    """The best one is that of step 4, by its metric, and not the last one."""
+    weights = {name: tensor.flatten().tolist() for name, tensor in
+               load_file(folder / "4" / "straight model" / "model.safetensors").items()}  # fmt: skip
+    checkpoint = load_file(folder / "4" / "straight" / "lightrainer" / "checkpoint-4" / "model.safetensors")
+    last = load_file(folder / "4" / "straight" / "lightrainer" / "checkpoint-8" / "model.safetensors")
+    assert weights == {name: tensor.flatten().tolist() for name, tensor in checkpoint.items()}
+    assert weights != {name: tensor.flatten().tolist() for name, tensor in last.items()}
+    for rank in four:
+        assert rank["straight"]["best"] == "checkpoint-4"
+        assert rank["straight"]["weights"] == weights
+
+
+def test_four_processes_resume_to_the_same_bits(folder, four):
+    """The model that goes on had other weights; the last steps, and what they saved, are those of the whole run."""
+    steps = ("loss", "grad_norm", "learning_rate", "step")
+    for rank in four:
+        straight, resumed = (
+            [[entry[key] for key in steps] for entry in rank[part]["history"] if "loss" in entry]
+            for part in ("straight", "resumed")
+        )
+        assert resumed == straight
+    last = [load_file(folder / "4" / part / "lightrainer" / "checkpoint-8" / "model.safetensors")
+            for part in ("straight", "resumed")]  # fmt: skip
+    assert all((last[0][name] == last[1][name]).all() for name in last[0])
+
+
+def test_callbacks_hear_the_same_in_every_process(four, alone):
+    events = alone["events"]
+    assert {"substep_end", "step_end", "evaluate", "save", "log"} <= set(events)
+    for rank in four:
+        assert rank["events"] == events
+
+
+def test_only_the_first_of_four_writes_files(four):
+    """The others write nothing but their own states."""
+    for name in ("trainer_state.json", "model.safetensors", "optimizer.pt"):
+        assert any(name in written for written in four[0]["written"])  # perhaps under a passing name
+    for rank in four[1:]:
+        number = rank["rank"]
+        assert set(rank["written"]) <= {f"rng_state_{number}.pth", f"data_state_{number}.pth"}
+        assert math.isfinite(rank["straight"]["evaluated"]["eval_loss"])

@@ -1,0 +1,138 @@
+"""Models whose layers are split over processes (tensor parallel), alone and together with FSDP: as in one process."""
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_sharding import NUMBERS, close, devices, run
+
+SCRIPT = Path(__file__).with_name("split_script.py")
+PAIR = ["dropout", "sequence", "method", "dispatch"]
+GRID = ["grid", "grid_sequence", "grid_fsdp", "grid_parts"]
+HALF = ["grid_bf16", "grid_fp16"]
+LANGUAGE_MODELS = ["qwen", "grid_qwen"]
+ALONE = [*PAIR, "grid", *LANGUAGE_MODELS]
+"""Cases that are run in one process; what the others do differently changes nothing there."""
+PARAMETERS = 680  # tied embeddings of 11 * 8, two blocks of 16 + 8 * 16 + 16 + 16 * 8 + 8
+
+
+@pytest.fixture(scope="module", params=devices(4))
+def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Any], dict[str, Any]]:
+    """`results(case, rank)`, with "single" for the run in one process; one launch for two, and one for four."""
+    folder = tmp_path_factory.mktemp("split")
+    there = importlib.util.find_spec("transformers") is not None
+    usable = lambda names: [name for name in names if there or name not in LANGUAGE_MODELS]  # noqa: E731
+    run(folder, [str(SCRIPT), str(folder), *usable(ALONE)], device=request.param)
+    for size, cases in ((2, [*PAIR, "qwen", "tp_fp16"]), (4, [*GRID, *HALF, "grid_qwen"])):
+        torchrun = ["-m", "torch.distributed.run", f"--nproc_per_node={size}", "--rdzv-backend=c10d"]
+        torchrun += ["--rdzv-endpoint=localhost:0"]
+        run(folder, [*torchrun, str(SCRIPT), str(folder), *usable(cases)], device=request.param)
+
+    def read(case: str, rank: Any = 0) -> dict[str, Any]:
+        if case in LANGUAGE_MODELS and not there:
+            pytest.skip("needs transformers")
+        if rank == "single":
+            return json.loads((folder / f"{alone(case)}-single.json").read_text())
+        return json.loads((folder / f"{case}-rank{rank}.json").read_text())
+
+    read.folder = folder  # type: ignore[attr-defined]
+    return read
+
+
+def alone(case: str) -> str:
+    return case if case in ALONE else "grid"
+
+
+def ranks(case: str) -> range:
+    return range(2 if case in [*PAIR, "qwen"] else 4)
+
+
+@pytest.mark.parametrize("case", [*PAIR, *GRID, *LANGUAGE_MODELS])
+def test_the_numbers_are_those_of_one_process(results, case):
+    """With accumulation, clipping, dropout, tied weights and labels of other numbers: losses and norms to 1e-5.
+
+    The processes begin with other weights, and with dropout those of a group have to draw the same numbers.
+    """
+    expected = results(case, "single")
+    for rank in ranks(case):
+        close(expected, results(case, rank), 1e-5)
+    assert len(set(expected["losses"])) == len(expected["losses"]) == 4
+
+
+def test_dropout_is_there(results):
+    """Negative control: without it the losses are others."""
+    assert results("dropout")["losses"] != pytest.approx(results("method")["losses"], rel=1e-2)
+
+
+def test_half_precision_is_near_but_not_the_same(results):
+    close(results("grid", "single"), results("grid_bf16"), 5e-2)
+    assert results("grid_bf16")["losses"] != pytest.approx(results("grid", "single")["losses"], rel=1e-5)
+
+
+@pytest.mark.parametrize("case", ["tp_fp16", "grid_fp16"])
+def test_float16_scales_its_losses_and_leaves_out_the_same_steps_everywhere(results, case):
+    first = results(case)
+    assert first["losses"][0] == pytest.approx(results("grid", "single")["losses"][0], rel=1e-2)
+    assert sum(norm < 20 for norm in first["norms"]) >= 2
+    assert first["losses"][-1] < first["losses"][0] * 0.8
+    for rank in range(1, 2 if case == "tp_fp16" else 4):
+        assert [results(case, rank)[name] for name in NUMBERS] == [first[name] for name in NUMBERS]
+
+
+@pytest.mark.parametrize("case", [*PAIR, *GRID, *LANGUAGE_MODELS])
+def test_a_batch_counts_once_however_many_processes_get_it(results, case):
+    expected = results(case, "single")
+    for rank in ranks(case):
+        for name in ("predicted", "max_steps", "tokens", "flos", "batch", "best"):
+            assert results(case, rank)[name] == expected[name], name
+    assert expected["predicted"] == list(range(11))
+
+
+@pytest.mark.parametrize(("case", "share"), [("sequence", 0.55), ("method", 0.65), ("grid", 0.3), ("grid_fsdp", 0.3)])
+def test_each_process_has_a_part_of_the_parameters(results, case, share):
+    sizes = [results(case, rank)["local_numel"] for rank in ranks(case)]
+    assert results(case, "single")["local_numel"] == PARAMETERS
+    assert max(sizes) < share * PARAMETERS
+    assert sum(sizes) >= PARAMETERS
+
+
+@pytest.mark.parametrize("case", [*PAIR, *GRID, *LANGUAGE_MODELS])
+def test_saved_models_are_whole(results, case):
+    """The same names, shapes and values as those of one process; only the first process wrote them."""
+    results(case, "single")
+    expected = load_file(results.folder / "single" / alone(case) / "saved" / "model.safetensors")
+    found = load_file(results.folder / "split" / case / "saved" / "model.safetensors")
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=5e-5, atol=5e-5)
+    assert results(case)["saved"] == results(case, "single")["saved"]
+    assert all(results(case, rank)["saved"] is None for rank in ranks(case)[1:])
+
+
+@pytest.mark.parametrize("case", ["dropout", "grid", "grid_parts"])
+def test_a_stopped_training_goes_on_as_if_never_stopped(results, case):
+    """From the middle of a pass, in a model with other first weights; the best model is loaded at the end."""
+    for rank in ranks(case):
+        straight, resumed = results(case, rank), results(case, rank)["resumed"]
+        for name in (*NUMBERS, "tokens", "best"):
+            assert resumed[name] == straight[name], name
+    here = results.folder / "split" / case
+    left, right = (load_file(path / "saved" / "model.safetensors") for path in (here, here / "cut"))
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.parametrize("case", ["sequence", "grid"])
+def test_checkpoints_have_the_form_of_one_process(results, case):
+    """Whole tensors by the same numbers, so that a training can go on with any number of processes."""
+    name = "checkpoint-4/optimizer.pt"
+    expected = torch.load(results.folder / "single" / alone(case) / name, weights_only=True)
+    found = torch.load(results.folder / "split" / case / name, weights_only=True)
+    assert found["state"].keys() == expected["state"].keys()
+    for index, values in expected["state"].items():
+        for key in ("exp_avg", "exp_avg_sq"):
+            torch.testing.assert_close(found["state"][index][key].cpu(), values[key].cpu(), rtol=1e-4, atol=1e-5)

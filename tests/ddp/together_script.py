@@ -1,0 +1,201 @@
+"""What two processes that live on have to say of each other, for `torchrun`: other settings, other lengths, an end.
+
+    torchrun --nproc_per_node=2 together_script.py OUTPUT_FOLDER
+
+Every rank writes what it saw to `OUTPUT_FOLDER/rank<rank>.json`.
+"""
+
+import atexit
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from fault_actions import Classifier, Points, fail, rank, trainer
+from torch.utils.data import DataLoader, IterableDataset
+
+from lightrainer import Trainer
+from lightrainer.lightning_modules.peers import board
+
+
+class Stream(IterableDataset):
+    """So many samples, which differ in each process, or their number does."""
+
+    def __init__(self, count: int, sized: bool = False):
+        self.count = count
+        if sized:
+            self.__class__ = SizedStream
+
+    def __iter__(self):
+        yield from (Points(count=self.count)[index] for index in range(self.count))
+
+
+class SizedStream(Stream):
+    """Says that it has ten, whatever it has."""
+
+    def __len__(self):
+        return 20
+
+
+class OwnLoader(Trainer):
+    """Each process reads a loader of its own, which nobody deals out."""
+
+    def get_train_dataloader(self):
+        return DataLoader(Stream(16 if rank() == 0 else 10), batch_size=2)
+
+
+class Heard(logging.Handler):
+    """Keeps warnings."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record):
+        self.said.append(record.getMessage())
+
+
+def refused(folder: Path, model: Any = None, data: Any = None, evaluates: bool = False, **changes: Any) -> list[str]:
+    """What is said of a training that cannot begin."""
+    made = trainer(folder, model, data, **changes)
+    before = [weight.clone() for weight in made.model.parameters()]
+    try:
+        made.evaluate() if evaluates else made.train()
+    except ValueError as error:
+        assert all(map(torch.equal, before, made.model.parameters()))
+        return str(error).splitlines()
+    return []
+
+
+def mismatches(folder: Path) -> dict[str, Any]:
+    """Something is different in the second process."""
+    second = rank() == 1
+
+    class Narrow(Classifier):
+        def __init__(self):
+            super().__init__(width=4 if second else 3)
+
+    class Other(Classifier):
+        def __init__(self):
+            super().__init__()
+            self.other = self.layer if not second else None
+            if second:
+                self.renamed, self.layer = self.layer, torch.nn.Linear(8, 3)
+
+    frozen = Classifier()
+    frozen.layer.bias.requires_grad_(not second)
+    found: dict[str, Any] = {
+        name: refused(folder, **{name: values[second]})
+        for name, values in {
+            "max_steps": (5, 4),
+            "per_device_train_batch_size": (2, 4),
+            "seed": (1, 2),
+            "learning_rate": (1e-3, 2e-3),
+            "gradient_accumulation_steps": (1, 2),
+            "eval_strategy": ("no", "steps"),
+            "save_steps": (5, 7),
+            "lr_scheduler_kwargs": ({}, {"num_cycles": 2}),
+            "accelerator_config": ({}, {"split_batches": True}),
+        }.items()
+    }
+    found["shape"] = refused(folder, Narrow())
+    found["names"] = refused(folder, Other())
+    found["frozen"] = refused(folder, frozen)
+    found["length"] = refused(folder, data=Points(count=32 - 2 * second))
+    found["uneven_batches"] = refused(folder, data=Points(count=30), accelerator_config={"even_batches": False})
+    found["evaluation"] = refused(folder, evaluates=True, per_device_eval_batch_size=2 + second)
+    found["may_differ"] = refused(
+        folder / str(rank()),
+        disable_tqdm=True,
+        logging_dir=f"logs{rank()}",
+        run_name=str(rank()),
+        dataloader_num_workers=int(second),
+    )
+    return found
+
+
+def counted(made: Trainer) -> list[Any]:
+    """Steps, and how many samples this process trained with."""
+    seen: list[int] = []
+    made.model.register_forward_pre_hook(lambda model, args, kwargs: seen.append(len(kwargs["x"])), with_kwargs=True)
+    made.train()
+    return [made.state.global_step, sum(seen), [round(e, 3) for e in [made.state.epoch]]]
+
+
+def uneven(folder: Path, heard: Heard) -> dict[str, Any]:
+    """Streams that give one process less."""
+
+    def told(work: Any) -> list[Any]:
+        logging.getLogger("lightrainer").setLevel(logging.WARNING)
+        heard.said.clear()
+        return [work(), [line for line in heard.said if "All stop" in line or "left out" in line]]
+
+    count = 24 if rank() == 0 else 16
+    found = {
+        "stream": told(lambda: counted(trainer(folder, data=Stream(count), max_steps=10))),
+        "sized": told(lambda: counted(trainer(folder, data=Stream(count, sized=True)))),
+        "accumulated": told(
+            lambda: counted(trainer(folder, data=Stream(count), max_steps=3, gradient_accumulation_steps=3))
+        ),
+        "read_alone": told(
+            lambda: counted(
+                trainer(folder, data=Stream(count), max_steps=6, accelerator_config={"dispatch_batches": False})
+            )
+        ),
+        "dispatched": told(
+            lambda: counted(
+                trainer(folder, data=Stream(count), max_steps=6, accelerator_config={"dispatch_batches": True})
+            )
+        ),
+        "same": told(lambda: counted(trainer(folder, data=Stream(22), max_steps=8))),
+    }
+    made = trainer(folder, max_steps=7)
+    made.__class__ = OwnLoader
+    found["own_loader"] = told(lambda: counted(made))
+    evaluated = trainer(folder)
+    evaluated.compute_metrics = lambda prediction: {"seen": len(prediction.label_ids)}
+    for name, number in {"evaluated": count, "evaluated_odd": 17 if rank() == 0 else 14, "evaluated_same": 13}.items():
+        found[name] = told(lambda number=number: evaluated.evaluate(Stream(number))["eval_seen"])
+    empty = trainer(folder, data=Stream(count if rank() == 0 else 0), max_steps=4)
+    try:
+        empty.train()
+    except ValueError as error:
+        found["empty"] = str(error)
+    return found
+
+
+def ends(folder: Path) -> dict[str, Any]:
+    """An error in both processes at once, which the script catches, is nobody's death; nor is a second training."""
+    made = trainer(folder, Classifier(fail))
+    try:
+        made.train()
+    except ArithmeticError as error:
+        caught = str(error)
+    steps = [trainer(folder).train().global_step for _ in range(2)]
+    current = board.current_board()
+    assert current is not None
+    return {"caught": caught, "steps": steps, "faults": [fault.said for fault in current.faults()]}
+
+
+def require_end_of_group() -> None:
+    """Exit with 3 if a thread of the process group is still there: a crash at the exit would be a matter of luck."""
+    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    if left := [name for name in names if "gloo" in name] or dist.is_initialized():
+        print("threads of the process group outlived it:", left, flush=True)
+        os._exit(3)
+
+
+def main(folder: Path) -> None:
+    heard = Heard()
+    logging.getLogger("lightrainer").addHandler(heard)
+    found = {"mismatches": mismatches(folder), "uneven": uneven(folder, heard), "ends": ends(folder)}
+    (folder / f"rank{rank()}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    atexit.register(require_end_of_group)  # first to be registered, so last to run
+    main(Path(sys.argv[1]))

@@ -1,0 +1,291 @@
+"""Calls that are made on the accelerator of the reference and on ours: what comes of them has to be the same.
+
+Each takes an accelerator with windows of three micro-batches, and gives something that `plain` makes readable.
+"""
+
+import contextlib
+import io
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+Point = namedtuple("Point", ["x", "y"])
+CALLS: dict[str, Callable[[Any], Any]] = {}
+
+
+def call(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    CALLS[function.__name__] = function
+    return function
+
+
+def outcome(function: Callable[[Any], Any], accelerator: Any) -> Any:
+    try:
+        return plain(function(accelerator))
+    except Exception as error:
+        return ["raises", type(error).__name__]
+
+
+def plain(value: Any) -> Any:
+    """JSON that tells types apart."""
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), list(value.shape), value.detach().flatten().tolist()]
+    if isinstance(value, np.ndarray):
+        return ["array", value.tolist()]
+    if isinstance(value, dict):
+        return [type(value).__name__, {str(key): plain(one) for key, one in value.items()}]
+    if isinstance(value, (list, tuple)):
+        return [type(value).__name__, [plain(one) for one in value]]
+    if isinstance(value, str):  # enumerations of strings too
+        return str.__str__(getattr(value, "value", value))
+    return value if isinstance(value, (int, float, bool, type(None))) else repr(value)
+
+
+def mine(accelerator: Any, *shape: int) -> torch.Tensor:
+    """A tensor that is another one in each process."""
+    return torch.arange(float(np.prod(shape or (1,)))).reshape(shape) + 100 * accelerator.process_index
+
+
+INPUTS: dict[str, Callable[[Any], Any]] = {
+    "a number": lambda a: torch.tensor(1.5 + a.process_index),
+    "a whole number": lambda a: torch.tensor(4 + a.process_index),
+    "a vector": lambda a: mine(a, 3),
+    "a matrix": lambda a: mine(a, 2, 3),
+    "not contiguous": lambda a: mine(a, 2, 3).T,
+    "booleans": lambda a: mine(a, 4) > 50,
+    "halves": lambda a: mine(a, 4).to(torch.bfloat16),
+    "whole numbers": lambda a: mine(a, 4).long(),
+    "a list": lambda a: [mine(a, 2), mine(a, 1)],
+    "a tuple": lambda a: (mine(a, 2), [mine(a, 1)]),
+    "a dict": lambda a: {"a": mine(a, 2), "b": {"c": mine(a, 2, 2)}},
+    "an ordered dict": lambda a: OrderedDict(b=mine(a, 2), a=mine(a, 1)),
+    "a named tuple": lambda a: Point(mine(a, 2), [mine(a, 1)]),
+    "nothing in it": lambda a: [],
+    "none": lambda a: None,
+    "text": lambda a: "text",
+    "a Python number": lambda a: 3,
+    "text among them": lambda a: {"a": mine(a, 2), "b": "text"},
+    "None among them": lambda a: (mine(a, 2), None),
+    "an array": lambda a: np.arange(3),
+    "rows of zero length": lambda a: mine(a, 0, 3),
+}
+UNEVEN: dict[str, Callable[[Any], Any]] = {
+    "lengths": lambda a: mine(a, 2 + a.process_index),
+    "rows": lambda a: mine(a, 2 + a.process_index, 3),
+    "columns": lambda a: mine(a, 2, 3 - a.process_index),
+    "both": lambda a: {"a": mine(a, 2 + a.process_index, 4 - a.process_index), "b": [mine(a, 2)]},
+    "whole numbers": lambda a: mine(a, 1 + a.process_index, 2).long(),
+    "a number": lambda a: torch.tensor(1.0),
+    "text": lambda a: ["text"],
+}
+
+
+def table(function: Callable[..., Any], inputs: dict[str, Callable[[Any], Any]], **keywords: Any) -> None:
+    said = "".join(f", {name}={value}" for name, value in keywords.items())
+    for name, make in inputs.items():
+        CALLS[f"{function.__name__}: {name}{said}"] = lambda a, make=make: function(a, make(a), **keywords)
+
+
+def gather(a, given):
+    return a.gather(given)
+
+
+def gather_for_metrics(a, given, **keywords):
+    return a.gather_for_metrics(given, **keywords)
+
+
+def reduce(a, given, **keywords):
+    return a.reduce(given, **keywords)
+
+
+def pad(a, given, **keywords):
+    return a.pad_across_processes(given, **keywords)
+
+
+def split(a, given, **keywords):
+    with a.split_between_processes(given, **keywords) as share:
+        return share
+
+
+table(gather, INPUTS)
+table(gather_for_metrics, INPUTS)
+table(gather_for_metrics, {"lists": lambda a: [f"{a.process_index}-{i}" for i in range(2 + a.process_index)]})
+table(gather_for_metrics, {"lists": lambda a: [{"a": a.process_index}, (1, 2)]}, use_gather_object=True)
+for reduction in ("sum", "mean", "max"):
+    table(reduce, INPUTS, reduction=reduction)
+table(reduce, {"a vector": INPUTS["a vector"]}, scale=3.0)
+for keywords in ({}, {"dim": 1}, {"dim": -1}, {"dim": -2}, {"dim": 5}, {"pad_index": -100}, {"pad_first": True}):
+    table(pad, UNEVEN, **keywords)
+table(pad, {"columns": UNEVEN["columns"]}, dim=1, pad_index=-100, pad_first=True)
+
+SHARED: dict[str, Callable[[Any], Any]] = {
+    f"{count} in a {kind.__name__}": lambda a, count=count, kind=kind: kind(range(count))
+    for count in (1, 2, 5, 6)
+    for kind in (list, tuple, torch.arange)
+    for kind in [kind if kind is not torch.arange else (lambda r: torch.arange(len(r)))]
+}
+SHARED |= {
+    "a dict": lambda a: {"a": [1, 2, 3], "b": torch.arange(3)},
+    "a dict of other lengths": lambda a: {"a": [1, 2, 3], "b": [1]},
+    "text": lambda a: "a text",
+    "a number": lambda a: 3,
+}
+table(split, SHARED)
+table(split, {name: make for name, make in SHARED.items() if "tuple" not in name}, apply_padding=True)
+
+
+@call
+def questions(a):
+    names = "num_processes process_index local_process_index is_main_process is_local_main_process is_last_process"
+    names += " use_distributed distributed_type mixed_precision multi_device native_amp sync_gradients scaler"
+    names += " gradient_accumulation_steps split_batches dispatch_batches even_batches non_blocking fp8_backend"
+    names += " use_stateful_dataloader is_fsdp2 is_composable_parallelism_enabled fp8_enabled has_fp8_handler"
+    names += " use_seedable_sampler"
+    names += " optimizer_step_was_skipped step project_dir logging_dir trackers log_with device_placement"
+    names += " step_scheduler_with_optimizer has_lomo_optimizer flag_tensor parallelism_config torch_device_mesh"
+    names += " should_save_model deepspeed_plugin delayed_fp8_autocast"
+    return {name: getattr(a, name) for name in names.split()} | {"device": a.device.type}
+
+
+@call
+def questions_to_the_state(a):
+    names = "num_processes process_index local_process_index is_main_process is_local_main_process is_last_process"
+    names += " use_distributed distributed_type mixed_precision backend is_fsdp2 initialized debug deepspeed_plugin"
+    names += " deepspeed_plugins parallelism_config device_mesh torch_tp_plugin"
+    return {name: getattr(a.state, name) for name in names.split()}
+
+
+@call
+def questions_to_the_gradient_state(a):
+    names = "sync_gradients num_steps adjust_scheduler sync_with_dataloader end_of_dataloader remainder in_dataloader"
+    state = a.gradient_state
+    found = {name: getattr(state, name) for name in (names + " active_dataloader dataloader_references").split()}
+    state._set_sync_gradients(False)
+    found["set"] = a.sync_gradients
+    a.sync_gradients = True
+    return found | {"again": state.sync_gradients}
+
+
+@call
+def types_are_equal_to_words(a):
+    import accelerate
+
+    kind = a.distributed_type
+    return [kind == kind.value, kind == accelerate.DistributedType(kind.value), kind in {kind.value}]
+
+
+@call
+def ranks_without_a_grid(a):
+    found = []
+    for name in ("tensor_parallel_rank", "data_parallel_rank", "data_parallel_shard_rank"):
+        try:
+            found.append(getattr(a, name))
+        except RuntimeError:
+            found.append("RuntimeError")
+    return found
+
+
+@call
+def decorators(a):
+    def double(x, by=2):
+        return x * by
+
+    last = a.num_processes - 1
+    made = [a.on_main_process, a.on_local_main_process, a.on_last_process]
+    made += [a.on_process(process_index=last), a.on_local_process(local_process_index=0)]
+    made += [lambda f: a.on_process(f, process_index=0), lambda f: a.on_local_process(f, local_process_index=last)]
+    made += [a.on_process(process_index=7)]
+    return [wrap(double)(3, by=3) for wrap in made]
+
+
+@call
+def first_the_main_process(a):
+    with a.main_process_first():
+        pass
+    with a.local_main_process_first():
+        pass
+    with a.state.main_process_first():
+        pass
+    return a.wait_for_everyone()
+
+
+@call
+def printing(a):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        a.print("a", 1, sep="-")
+        a.state.print("b")
+    return out.getvalue()
+
+
+@call
+def triggers(a):
+    found = [a.check_trigger()]
+    if a.is_last_process:
+        a.set_trigger()
+    return [*found, a.check_trigger(), a.check_trigger()]
+
+
+@call
+def device_maps(a):
+    one, several = nn.Linear(1, 1), nn.Sequential(nn.Linear(1, 1))
+    one.hf_device_map, several[0].hf_device_map = {"": 0}, {"a": 0, "b": "cpu"}
+    return [a.verify_device_map(model) for model in (nn.Linear(1, 1), one, several)]
+
+
+@call
+def reducing_copies(a):
+    given = torch.ones(2)
+    a.reduce(given).add_(5)
+    return given
+
+
+@call
+def memory(a):
+    a.step = 5
+    return [a.free_memory(1, 2), a.clear(), a.step]
+
+
+@call
+def profiling(a):
+    with a.profile() as profiler:
+        torch.ones(3).sum()
+    return any("sum" in event.key for event in profiler.key_averages())
+
+
+@call
+def casting(a):
+    from accelerate.utils import AutocastKwargs
+
+    with a.autocast(), a.autocast(autocast_handler=AutocastKwargs(enabled=False)):
+        return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype.is_floating_point
+
+
+@call
+def nothing_to_unscale(a):
+    model = nn.Linear(1, 1)
+    model.weight.grad = torch.ones(1, 1)
+    a.unscale_gradients()
+    a.unscale_gradients(torch.optim.SGD(model.parameters(), lr=1.0))
+    return model.weight.grad
+
+
+@call
+def lomo_without_lomo(a):
+    return a.lomo_backward(torch.tensor(1.0, requires_grad=True), None)
+
+
+@call
+def sequences_stay_whole(a):
+    with a.maybe_context_parallel(buffers=[torch.ones(2)], buffer_seq_dims=[0], no_restore_buffers=set()):
+        return 1
+
+
+@call
+def a_copy_is_the_same(a):
+    import copy
+
+    return copy.deepcopy(a) is a

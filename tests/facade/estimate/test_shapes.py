@@ -1,0 +1,147 @@
+"""The weights of a model, by its configuration, its files, or its size."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+from lightrainer.facade.estimate import model_from_folder, model_of_size
+from lightrainer.facade.estimate.source import _COUNTED, model_from_config
+
+SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 176}
+SMALL |= {"vocab_size": 101, "pad_token_id": 0}
+GROUPED = {**SMALL, "num_key_value_heads": 2}
+FAMILIES = {
+    "bert": SMALL,
+    "gemma": {**GROUPED, "num_key_value_heads": 1, "head_dim": 32},
+    "gemma2": {**GROUPED, "head_dim": 32},
+    "gemma3_text": {**GROUPED, "head_dim": 32},
+    "gpt2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 101, "n_positions": 32},
+    "gpt_neox": SMALL,
+    "granite": GROUPED,
+    "llama": {**GROUPED, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    "mistral": GROUPED,
+    "mixtral": {**GROUPED, "num_local_experts": 4},
+    "opt": {
+        **{"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 176, "vocab_size": 101},
+        **{"word_embed_proj_dim": 64, "max_position_embeddings": 40},
+    },
+    "phi": SMALL,
+    "phi3": SMALL,
+    "qwen2": GROUPED,
+    "qwen3": {**GROUPED, "head_dim": 32},
+    "qwen3_moe": {**GROUPED, "head_dim": 16, "num_experts": 4, "moe_intermediate_size": 48},
+    "roberta": SMALL,
+    "smollm3": GROUPED,
+}
+
+
+def test_every_family_that_is_said_to_be_counted_is_tried():
+    assert sorted(FAMILIES) == sorted(_COUNTED)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_weights_of_a_family_are_counted_right_from_its_configuration(family):
+    config = AutoConfig.for_model(family, **FAMILIES[family])
+    kind = AutoModelForMaskedLM if "bert" in family else AutoModelForCausalLM
+    with torch.device("meta"):
+        real = kind.from_config(config)
+    written = json.loads(config.to_json_string(use_diff=False))
+    shape = model_from_config({**written, "architectures": [type(real).__name__]})
+    assert shape.parameters == sum(parameter.numel() for parameter in real.parameters())
+    assert shape.layers == 3
+    assert shape.assumed == ""
+    assert 0 < shape.layer_parameters * 3 + shape.root_parameters <= shape.parameters + 3
+
+
+def test_weights_beside_the_configuration_are_counted_without_being_read(tmp_path):
+    weights = {
+        "model.embed_tokens.weight": torch.zeros(11, 4),
+        "model.layers.0.mlp.weight": torch.zeros(6, 4),
+        "model.layers.1.mlp.weight": torch.zeros(6, 4),
+        "model.norm.weight": torch.zeros(4),
+    }
+    save_file(weights, tmp_path / "model.safetensors")
+    config = {"model_type": "something", "num_hidden_layers": 2, "hidden_size": 4, "num_attention_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 11}))
+    shape = model_from_folder(tmp_path)
+    assert (shape.parameters, shape.layer_parameters, shape.root_parameters) == (96, 24, 48)
+    assert {tensor.role for tensor in shape.weights if tensor.shape == (11, 4)} == {"embedding"}
+
+
+def test_a_family_without_a_table_says_so():
+    config = {"model_type": "novel", "num_hidden_layers": 2, "hidden_size": 4, "num_attention_heads": 2}
+    assert "no table of the weights of novel" in model_from_config(config).assumed
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"hidden_size": 4, "num_attention_heads": 2}, "so the layers are not known"),
+        ({"n_layer": 4, "num_attention_heads": 2}, "so the hidden are not known"),
+        (
+            {"model_type": "t5", "is_encoder_decoder": True, "d_model": 4, "num_layers": 1, "num_heads": 1},
+            "an encoder and a decoder",
+        ),
+    ],
+)
+def test_what_a_configuration_does_not_tell_is_named(config, message):
+    with pytest.raises(ValueError, match=message):
+        model_from_config(config)
+
+
+@pytest.mark.parametrize("text", ["{", b"\x10\x00", b"\xff\xff\xff\xff\xff\x00\x00\x00{}"])
+def test_damaged_files_are_named(text, tmp_path):
+    if isinstance(text, str):
+        (tmp_path / "config.json").write_text(text)
+    else:
+        (tmp_path / "config.json").write_text("{}")
+        (tmp_path / "model.safetensors").write_bytes(text)
+    with pytest.raises(ValueError, match=r"config\.json is not JSON|no safetensors file"):
+        model_from_folder(tmp_path)
+
+
+def test_a_folder_without_a_configuration(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no config\.json"):
+        model_from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("parameters", [1000, 12_345, 10**6, 124_000_000, 10**9, 7 * 10**9, 70 * 10**9, 10**12])
+def test_a_model_of_a_size_has_that_size(parameters):
+    shape = model_of_size(parameters)
+    assert shape.parameters == parameters
+    assert shape.hidden % shape.heads == 0
+    if parameters >= 10**6:
+        assert shape.heads % 8 == shape.intermediate % 8 == 0  # splits over a machine
+    if parameters >= 10**9:
+        assert 1.5 < shape.intermediate / shape.hidden < 4
+        assert 60 < shape.hidden / shape.layers < 260
+        assert shape.root_parameters < 0.2 * parameters
+
+
+def test_given_numbers_are_taken():
+    shape = model_of_size(layers=32, hidden=4096, heads=32, kv_heads=8, intermediate=14336, vocabulary=128256)
+    given = (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.intermediate, shape.vocabulary)
+    assert given == (32, 4096, 32, 8, 14336, 128256)
+    assert shape.assumed == ""
+    # Llama 3 8B has 8,030,261,248, with a head of its own.
+    assert shape.parameters == 8_030_261_248 - 128256 * 4096
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({}, "params: give the number"),
+        ({"layers": 2}, "params: give the number"),
+        ({"parameters": 10**6, "layers": 50, "hidden": 512}, "is less than what these numbers give"),
+        ({"parameters": 10**9, "layers": 2, "hidden": 512, "intermediate": 1024}, "is more than what"),
+        ({"layers": 2, "hidden": 512, "heads": 7}, "heads=7 does not divide hidden=512"),
+        ({"layers": 2, "hidden": 512, "heads": 8, "kv_heads": 3}, "kv_heads=3 does not divide heads=8"),
+    ],
+)
+def test_contradictions_are_named(numbers, message):
+    with pytest.raises(ValueError, match=message):
+        model_of_size(**numbers)

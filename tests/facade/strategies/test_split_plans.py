@@ -1,0 +1,144 @@
+"""Tensor parallel before it runs: which layers are split how, and what is said where that cannot be."""
+
+import importlib.util
+
+import pytest
+import torch
+from test_plan import of_four
+from tiny import Tiny, trainer
+from torch import nn
+
+from lightrainer.facade.plan import translate
+from lightrainer.lightning_modules.split_layers import plan_of, split_faults
+from lightrainer.lightning_modules.split_styles import STYLES
+
+PAIR = {"layers.*.up": "colwise", "layers.*.down": "rowwise"}
+
+
+class Layer(nn.Module):
+    def __init__(self, inner: int = 8):
+        super().__init__()
+        self.up = nn.Linear(4, inner)
+        self.down = nn.Linear(inner, 4)
+        self.norm = nn.LayerNorm(4)
+
+
+class Layers(nn.Module):
+    def __init__(self, plan=PAIR, inner: int = 8):
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(inner), Layer(inner)])
+        self.words = nn.Embedding(7, 4)
+        if plan is not None:
+            self.tp_plan = plan
+
+
+FAULTS = [
+    (Layers(None), "Layers does not say how its layers are split. Give it an attribute tp_plan"),
+    (Layers({**PAIR, "layers.*.norm": "packed_colwise"}), "'packed_colwise' (layers.*.norm), which is not supported"),
+    (Layers({"layers.*.up": "colwize"}), "Did you mean 'colwise'"),
+    (Layers({"layers.*.upper": "colwise", **PAIR}), "'layers.*.upper', but there is no module of that name"),
+    (Layers({"layers.*": "colwise"}), "layers.1: 'colwise' is for nn.Linear, and this is a Layer"),
+    (Layers(inner=9), "layers.0.up: out_features=9 is not divisible by tp_size=2. Choose a tp_size that divides it"),
+]
+
+
+@pytest.mark.parametrize(("model", "message"), FAULTS, ids=[message[:30] for _, message in FAULTS])
+def test_models_that_cannot_be_split_are_refused_before_the_run(tmp_path, model, message):
+    args = of_four(tmp_path, parallelism_config={"dp_shard_size": 2, "tp_size": 2})
+    with pytest.raises(ValueError, match="parallelism_config: tp_size=2: ") as error:
+        translate(args, model=model).strategy.check(args, model)
+    assert message in str(error.value)
+    assert "use dp_shard_size in the place of tp_size" in str(error.value)
+
+
+@pytest.mark.parametrize("model", [Layers(), Layers({**PAIR, "words": "embedding_rowwise"}), Layers(inner=10)])
+def test_models_that_can_be_split_pass(tmp_path, model):
+    args = of_four(tmp_path, parallelism_config={"dp_shard_size": 2, "tp_size": 2})
+    translate(args, model=model).strategy.check(args, model)
+
+
+def test_one_process_is_told_how_to_start(tmp_path):
+    """Before anything is written."""
+    made = trainer(tmp_path / "out", model=Tiny(), parallelism_config={"tp_size": 2})
+    with pytest.raises(ValueError, match=r"is made for 2 processes.*torchrun --nproc_per_node=2"):
+        made.train()
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_a_method_of_the_model_goes_before_a_plan():
+    model = Layers(None)
+    model.parallelize = lambda mesh: None
+    assert split_faults(model, 2) == []
+
+
+def test_styles_of_torch_are_taken_as_they_are():
+    from torch.distributed.tensor.parallel import ColwiseParallel
+
+    assert split_faults(Layers({"layers.*.up": ColwiseParallel()}), 2) == []
+
+
+def test_the_plan_shows_it(tmp_path):
+    args = of_four(tmp_path, parallelism_config={"tp_size": 4})
+    assert "layers.*.up=colwise, layers.*.down=rowwise" in repr(translate(args, model=Layers()))
+    assert "plan=named by the model" in repr(translate(args))
+
+
+def test_what_is_split_alike_is_found_for_tied_weights():
+    model = Layers({"head": "colwise_gather_output"})
+    model.head = nn.Linear(4, 7, bias=False)
+    model.head.weight = model.words.weight
+    from lightrainer.lightning_modules.split_layers import _styles
+
+    assert {name: style.name for name, style in _styles(model).items()} == {
+        "head": "colwise_gather_output",
+        "words": "embedding_rowwise",
+    }
+
+
+@pytest.mark.parametrize(
+    "given", [{"parallelism_config": {"tp_size": 2}}, {"parallelism_config": {"dp_shard_size": 2}}]
+)
+def test_optimizers_of_the_script_would_hold_other_parameters(tmp_path, given):
+    model = Tiny()
+    with pytest.raises(RuntimeError, match="optimizers cannot be passed together with parallelism_config"):
+        trainer(tmp_path, model=model, optimizers=(torch.optim.SGD(model.parameters()), None), **given)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
+class TestModelsOfTransformers:
+    @staticmethod
+    def of(name: str, **changes):
+        import transformers
+
+        sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 31}
+        sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 0, **changes}
+        with torch.device("meta"):
+            return getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{name}Config")(**sizes))
+
+    @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Phi3", "Mistral", "Gemma2"])
+    def test_their_plans_are_understood(self, name):
+        model = self.of(name)
+        assert split_faults(model, 2) == []
+        assert plan_of(model) == model.tp_plan
+
+    def test_heads_have_to_be_shared_out_evenly(self):
+        assert (
+            "tp_size=4 does not divide num_key_value_heads=2 of LlamaForCausalLM"
+            in split_faults(self.of("Llama"), 4)[0]
+        )
+
+    def test_experts_are_refused_by_name(self):
+        faults = split_faults(self.of("Mixtral"), 2)
+        assert any("'moe_tp_experts' (model.layers.*.mlp.experts), which is not supported" in fault for fault in faults)
+
+    def test_those_without_a_plan_are_told(self):
+        import transformers
+
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=5))
+        assert "GPT2LMHeadModel does not say how its layers are split" in split_faults(model, 2)[0]
+
+    def test_styles_are_those_of_the_library(self):
+        from transformers.integrations.tensor_parallel import ALL_PARALLEL_STYLES
+
+        ours = set(STYLES) - {"colwise_rep", "rowwise_rep"}  # their names in earlier versions
+        assert ours <= set(ALL_PARALLEL_STYLES.valid_keys())

@@ -1,0 +1,165 @@
+"""A device of torch_xla: the plan and the arguments, everywhere; a real training where torch_xla can be imported."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightrainer import Trainer, TrainingArguments
+from lightrainer.facade import process
+from lightrainer.facade.enums import ParallelMode
+from lightrainer.facade.plan import translate
+from lightrainer.facade.xla_device import print_metrics, several_xla_processes, xla_is_chosen
+from lightrainer.lightning_modules.models import move
+
+
+@pytest.fixture
+def on_a_tpu(monkeypatch):
+    """As if torch_xla were there, with a TPU; nothing is computed with it."""
+    monkeypatch.setattr("lightrainer.facade.xla_device.has_xla", lambda: True)
+    monkeypatch.setenv("PJRT_DEVICE", "TPU")
+    monkeypatch.setattr(process, "xla_device", lambda: torch.device("xla", 0))
+    process._single.cache_clear()
+    yield
+    process._single.cache_clear()
+
+
+def arguments(tmp_path, **changes):
+    return TrainingArguments(str(tmp_path), report_to="none", **changes)
+
+
+def test_members_of_the_arguments(tmp_path, on_a_tpu):
+    args = arguments(tmp_path, bf16=True, debug="tpu_metrics_debug")
+    assert (str(args.device), args.parallel_mode, args.n_gpu, args.world_size) == ("xla:0", ParallelMode.TPU, 0, 1)
+    assert args.distributed_state.distributed_type == "XLA"
+    assert args.train_batch_size == args.per_device_train_batch_size
+
+
+def test_the_cpu_can_be_asked_for(tmp_path, on_a_tpu):
+    args = arguments(tmp_path, use_cpu=True)
+    assert (args.device.type, args.parallel_mode) == ("cpu", ParallelMode.NOT_PARALLEL)
+
+
+def test_torch_xla_alone_changes_nothing(monkeypatch):
+    """Without a TPU, and without PJRT_DEVICE, it is only a package that is installed."""
+    monkeypatch.delenv("PJRT_DEVICE", raising=False)
+    monkeypatch.setattr("lightrainer.facade.xla_device.has_xla", lambda: True)
+    monkeypatch.setattr("lightrainer.facade.xla_device._CHIPS", ())
+    assert not xla_is_chosen()
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    assert xla_is_chosen()
+    monkeypatch.setattr("lightrainer.facade.xla_device.has_xla", lambda: False)
+    assert not xla_is_chosen()
+
+
+def test_the_plan(tmp_path, on_a_tpu):
+    plan = translate(arguments(tmp_path, bf16=True))
+    assert (plan.accelerator, plan.devices, plan.num_nodes, plan.precision) == ("tpu", 1, 1, "bf16-mixed")
+    assert plan.strategy.name == "SingleDeviceXLAStrategy"
+    assert not plan.strategy.shards_weights
+    assert "SingleDeviceXLAStrategy(device=xla:0)" in str(plan)
+
+
+def test_the_plan_of_fsdp(tmp_path, on_a_tpu):
+    settings = {"xla": True, "xla_fsdp_settings": {"flatten_parameters": True}, "min_num_params": 5}
+    strategy = translate(arguments(tmp_path, fsdp="full_shard", fsdp_config=settings)).strategy
+    assert (strategy.name, strategy.shards_weights) == ("XLAStrategy", True)
+    assert strategy.options["wrapper"] == "XlaFullyShardedDataParallel"
+    assert strategy.options["settings"] == {"flatten_parameters": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "processes", "error", "message"),
+    [
+        ({"fsdp": "full_shard", "fsdp_config": {"xla": True}}, "1", NotImplementedError, "can be planned, but not run"),
+        ({}, "4", NotImplementedError, "the device xla in 4 processes can be planned, but not run"),
+        ({"fp16": True}, "1", NotImplementedError, "which compute in bfloat16: pass bf16=True"),
+        ({"fsdp": "full_shard"}, "1", ValueError, r"needs fsdp_config\['xla'\]=True: add it, or leave fsdp out"),
+    ],
+)
+def test_what_does_not_run_is_refused_by_name(changes, processes, error, message, tmp_path, on_a_tpu, monkeypatch):
+    monkeypatch.setenv("PJRT_LOCAL_PROCESS_COUNT", processes)
+    assert several_xla_processes() == int(processes)
+    args = arguments(tmp_path, **changes)
+    with pytest.raises(error, match=message):
+        translate(args).strategy.check(args, torch.nn.Linear(1, 1))
+
+
+def test_metrics_are_printed_at_the_end_of_epochs_and_of_evaluations(tmp_path, monkeypatch, capsys):
+    """With a module of that name in its place: the report is torch_xla's."""
+    report = type("Metrics", (), {"metrics_report": staticmethod(lambda: "Metric: CompileTime")})
+    for name in ("torch_xla", "torch_xla.debug"):
+        monkeypatch.setitem(sys.modules, name, type(sys)(name))
+    monkeypatch.setitem(sys.modules, "torch_xla.debug.metrics", report)
+    monkeypatch.setattr(sys.modules["torch_xla.debug"], "metrics", report, raising=False)
+    print_metrics()
+    assert capsys.readouterr().out == "Metric: CompileTime\n"
+    model = torch.nn.Linear(1, 1)
+    model.forward = lambda x: {"loss": model.weight.sum() * x.sum()}
+    samples = [{"x": torch.ones(1)}] * 4
+    args = arguments(tmp_path, use_cpu=True, num_train_epochs=2, save_strategy="no", remove_unused_columns=False)
+    made = Trainer(model, args, train_dataset=samples, eval_dataset=samples)
+    monkeypatch.setattr("lightrainer.facade.trainer.base.raise_for_unsupported", lambda *_: None)
+    monkeypatch.setattr("lightrainer.facade.arguments.support._watching", lambda _: None)
+    made.args.debug = ["tpu_metrics_debug"]
+    made.train()
+    assert capsys.readouterr().out.count("Metric: CompileTime") == 2
+    made.evaluate()
+    assert capsys.readouterr().out.count("Metric: CompileTime") == 1
+
+
+def test_moving_a_model_keeps_what_is_shared():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    move(model, torch.device("meta"))
+    assert model[1].weight is model[0].weight
+    assert model[0].weight.device.type == "meta"
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """A training where torch_xla is installed, in a process of its own, with the CPU as the only device of PJRT."""
+    if importlib.util.find_spec("torch_xla") is None:
+        pytest.skip("torch_xla is not installed")
+    script = Path(__file__).with_name("xla_training.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path_factory.mktemp("xla"))],
+        env={**os.environ, "PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("CompileTime") >= 2  # the metrics of torch_xla, which `debug` asks for
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_it_computes_there(seen):
+    assert seen["members"] == ["xla:0", "tpu", 0, 1]
+    assert seen["strategy"] == "SingleDeviceXLAStrategy"
+    assert seen["parameters on"] == ["xla"]
+
+
+def test_losses_norms_and_predictions_are_those_of_the_cpu(seen):
+    assert seen["xla"] == pytest.approx(seen["cpu"], abs=1e-5)
+    assert seen["xla predicted"] == pytest.approx(seen["cpu predicted"], abs=1e-5)
+
+
+def test_bfloat16_is_close_and_not_the_same(seen):
+    assert seen["bf16"] == pytest.approx(seen["cpu"], rel=0.02)
+    assert seen["bf16"] != pytest.approx(seen["cpu"], abs=1e-5)
+
+
+def test_its_checkpoints_are_the_documented_ones_and_load_on_the_cpu(seen):
+    assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"} < set(seen["files"])
+    assert seen["evaluated on the cpu"] == pytest.approx(seen["xla"][-1], abs=1e-5)
+
+
+def test_a_resumed_training_with_dropout_ends_as_one_that_was_not_interrupted(seen):
+    assert seen["resumed"] == seen["straight"]
+    assert seen["straight"] != pytest.approx(seen["xla"], abs=1e-2)

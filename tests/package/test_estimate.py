@@ -1,0 +1,177 @@
+"""The command `estimate`: its table, its JSON, its picture, and what it says of numbers that cannot be."""
+
+import json
+
+import pytest
+
+from lightrainer.__main__ import main
+
+SEVEN = ["estimate", "--params", "7e9", "--gpus", "64"]
+
+
+def run(capsys, *words):
+    assert main(list(words)) == 0
+    return capsys.readouterr().out
+
+
+def as_json(capsys, *words):
+    return json.loads(run(capsys, *words, "--json"))["estimates"][0]
+
+
+def test_the_table(capsys):
+    printed = run(capsys, *SEVEN, "--fsdp", "full_shard", "--bandwidth", "450", "--tflops", "400")
+    assert "7,000,000,000 parameters" in printed
+    for word in ("parameters", "gradients", "optimizer states", "activations", "communication buffers", "total"):
+        assert f"\n{word}" in printed
+    assert "all-gather of parameters, forward" in printed
+    assert "sending:" in printed
+    assert "fits into 80.00 GiB" in printed
+
+
+@pytest.mark.parametrize(
+    ("stage", "gigabytes"), [("0", 120), ("1", 31.4), ("2", 16.6), ("3", 1.9)], ids=["none", "os", "os+g", "os+g+p"]
+)
+def test_the_figures_of_the_paper_on_zero(stage, gigabytes, capsys):
+    """Rajbhandari et al., figure 1: 7.5 billion parameters on 64 devices, mixed precision, Adam."""
+    memory = as_json(capsys, "estimate", "--params", "7.5e9", "--gpus", "64", "--deepspeed", stage)["memory"]
+    states = sum(memory[name] for name in ("parameters", "gradients", "optimizer", "master"))
+    assert states / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+def test_the_traffic_of_the_paper_on_zero(capsys):
+    """Section 7: twice the parameters without sharding and up to stage 2, three times in stage 3."""
+    sent = {stage: as_json(capsys, *SEVEN, "--deepspeed", str(stage))["sent"] for stage in range(4)}
+    volume = 2 * 7e9 * 63 / 64  # bytes of a pass over all parameters in 16 bits
+    assert [sent[stage] / volume for stage in range(4)] == pytest.approx([2, 2, 2, 3])
+
+
+def test_more_devices_need_less_of_each_and_copies_do_not(capsys):
+    eight, many = (
+        as_json(capsys, "estimate", "--params", "1B", "--gpus", n, "--fsdp", "full_shard") for n in ("8", "64")
+    )
+    assert many["memory"]["parameters"] == eight["memory"]["parameters"] / 8
+    ddp = [as_json(capsys, "estimate", "--params", "1B", "--gpus", n)["memory"]["total"] for n in ("8", "64")]
+    assert ddp[0] == ddp[1]
+
+
+def test_offload_moves_states_to_the_host(capsys):
+    stays = as_json(capsys, *SEVEN, "--fsdp", "full_shard")
+    moved = as_json(capsys, *SEVEN, "--fsdp", "full_shard offload auto_wrap")
+    kept = [stays["memory"][name] for name in ("parameters", "gradients", "optimizer")]
+    assert moved["memory"]["host"] == sum(kept)
+    assert moved["memory"]["total"] == stays["memory"]["total"] - sum(kept)
+    assert moved["copied"] > 0 == stays["copied"]
+    assert as_json(capsys, *SEVEN, "--deepspeed", "3", "--offload", "optimizer", "param")["memory"]["parameters"] == 0
+
+
+def test_hybrid_sharding_stays_within_machines(capsys):
+    found = as_json(capsys, *SEVEN, "--fsdp", "hybrid_shard")["communication"]
+    assert [(one["kind"], one["group"], one["across"]) for one in found] == [
+        ("all-gather", 8, False),
+        ("all-gather", 8, False),
+        ("reduce-scatter", 8, False),
+        ("all-reduce", 8, True),
+    ]
+
+
+def test_the_comparison(capsys, tmp_path):
+    picture = tmp_path / "memory.png"
+    printed = run(capsys, *SEVEN, "--compare", "--plot", str(picture))
+    for name in (
+        "DDP",
+        "FSDP full_shard",
+        "FSDP hybrid_shard",
+        "ZeRO-1",
+        "ZeRO-2",
+        "ZeRO-3",
+        "TP 8",
+        "CP 8",
+        "offload",
+    ):
+        assert name in printed
+    assert "Take: " in printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "None fits" in run(capsys, "estimate", "--params", "1e12", "--gpus", "8", "--gpu-memory", "1", "--compare")
+
+
+def test_what_is_taken_fits_and_sends_the_least(capsys):
+    found = json.loads(run(capsys, *SEVEN, "--compare", "--json"))
+    best = next(one for one in found["estimates"] if one["strategy"] == found["best"])
+    plain = [one for one in found["estimates"] if one["fits"] and not one["copied"] and not one["job"]["checkpointing"]]
+    assert best["fits"]
+    assert best["sent"] == min(one["sent"] for one in plain)
+
+
+def test_devices_are_given_in_any_way(capsys):
+    ways = (
+        ["--nodes", "2"],
+        ["--gpus", "16"],
+        ["--nodes", "2", "--gpus-per-node", "8"],
+        ["--gpus", "16", "--nodes", "2"],
+    )
+    jobs = [as_json(capsys, "estimate", "--params", "1B", *way)["job"] for way in ways]
+    assert {(job["gpus"], job["nodes"], job["gpus_per_node"]) for job in jobs} == {(16, 2, 8)}
+
+
+def test_a_model_in_a_folder(capsys, tmp_path):
+    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 128, "vocab_size": 100}))
+    assert as_json(capsys, "estimate", "--model", str(tmp_path))["model"]["layers"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gpus", "-1"], "argument --gpus: '-1' has to be at least 1"),
+        (["--gpus", "many"], "argument --gpus: 'many' is not a whole number"),
+        (["--params", "-7e9"], "argument --params"),
+        (["--params", "nan"], "argument --params: 'nan' has to be at least 1"),
+        (["--gpu-memory", "0"], "argument --gpu-memory/--gpu_memory: '0' has to be above 0"),
+        (["--bandwidth", "-2"], "argument --bandwidth: '-2' has to be above 0"),
+        (["--gpus", "64", "--tp", "7"], "tp=7 does not divide gpus=64"),
+        (["--gpus", "64", "--tp", "64"], "tp=64 does not divide the 32 attention heads"),
+        (["--gpus", "64", "--cp", "3"], "cp=3 does not divide gpus=64"),
+        (["--gpus", "12"], "gpus_per_node=8 does not divide gpus=12"),
+        (["--gpus", "12", "--nodes", "5"], "nodes=5 does not give gpus=12"),
+        (["--optim", "adamw_torhc"], "optim='adamw_torhc' is not known. Did you mean 'adamw_torch'?"),
+        (["--precision", "bf16"], "precision='bf16' is not known. Did you mean 'bf16-mixed'?"),
+        (["--fsdp", "fullshard"], "fsdp='fullshard' is not known. Did you mean 'full_shard'?"),
+        (["--fsdp", "offload"], "does not say what is sharded"),
+        (["--fsdp", "full_shard shard_grad_op"], "names two ways of sharding"),
+        (["--fsdp", "full_shard", "--deepspeed", "3"], "fsdp and deepspeed exclude each other"),
+        (["--deepspeed", "4"], "deepspeed=4 is not known"),
+        (["--deepspeed", "2", "--offload", "parameters"], "offload=parameters needs deepspeed=3"),
+        (["--offload", "optimizer"], "offload needs fsdp or deepspeed"),
+        (["--offload", "optimiser", "--deepspeed", "2"], "offload='optimiser' is not known. Did you mean 'optimizer'?"),
+        (["--sequence-parallel"], "pass tp too"),
+        (["--node-bandwidth", "50"], "node_bandwidth needs bandwidth too"),
+        (["--model", "not/there"], "model='not/there' says what params are"),
+        (["--plot", "no/such/folder/a.png"], "no/such/folder"),
+        (["--gpu", "3"], "unrecognized arguments: --gpu"),
+    ],
+)
+def test_what_cannot_be_is_named(words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["estimate", "--params", "7e9", *words])
+    printed = capsys.readouterr()
+    assert (stop.value.code, printed.out) == (2, "")
+    assert message in printed.err
+    assert "Traceback" not in printed.err
+
+
+def test_no_model_at_all(capsys):
+    with pytest.raises(SystemExit):
+        main(["estimate"])
+    assert "give the number of parameters (--params 7e9)" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["estimate", "--model", "not/there"])
+    assert "there is no config.json" in capsys.readouterr().err
+
+
+def test_torch_is_not_loaded(tmp_path):
+    import subprocess
+    import sys
+
+    code = "import sys; from lightrainer.__main__ import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *SEVEN, "--compare"], capture_output=True, timeout=120)
+    assert done.returncode == 0
