@@ -18,10 +18,21 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .checkpoints.tensors import require_known_objects
+
 StrPath = str | os.PathLike[str]
 
 _STATES = "global_step"
 """DeepSpeed's folder in a checkpoint begins so; the step follows."""
+
+_IN_STATES = {
+    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+    "deepspeed.runtime.fp16.loss_scaler.LossScaleProfile",
+    "deepspeed.runtime.zero.config.ZeroStageEnum",
+    "deepspeed.utils.tensor_fragment.fragment_address",
+}
+"""What DeepSpeed writes besides tensors and plain values."""
 
 
 def is_engine(model: Any) -> bool:
@@ -162,11 +173,13 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
         strict: there have to be all weights.
 
     Raises:
-        ValueError: DeepSpeed does not find its files.
+        ValueError: DeepSpeed does not find its files, or they hold objects that do not belong there.
     """
     saved = saved_states(folder)
     loaded = None
     if saved is not None:
+        for file in sorted((Path(folder) / saved.tag).glob("*.pt")):  # which DeepSpeed unpickles in full
+            require_known_objects(file, _IN_STATES)
         loaded, _ = engine.load_checkpoint(
             str(folder), tag=saved.tag, load_module_strict=strict, load_lr_scheduler_states=False
         )

@@ -16,7 +16,6 @@ from torch import nn
 from ...callbacks import TrainerState, collect_states
 from ...lightning_modules import checkpoints
 from ..arguments.parallelism import read_parallelism
-from ..data_ranks import data_ranks
 from ..metrics import speed_metrics
 from ..results import TrainingLength, TrainOutput
 from ..sizes import has_length
@@ -127,7 +126,9 @@ class Training(
 
     def get_total_train_batch_size(self, args: Any) -> int:
         """As `transformers.Trainer.get_total_train_batch_size`: samples of one optimizer step, over all processes."""
-        return self._share_of(self._train_batch_size) * args.gradient_accumulation_steps * data_ranks(args)
+        copies = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
+        data_parallel = max(args.world_size // copies, 1)
+        return self._share_of(self._train_batch_size) * args.gradient_accumulation_steps * data_parallel
 
     def get_tp_size(self) -> int:
         """As `transformers.Trainer.get_tp_size`: processes that share one copy of each layer."""

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,31 @@ def load_torch(path: StrPath, map_location: str | torch.device | None = "cpu") -
         raise ValueError(_refusal(path, error)) from error
     except (RuntimeError, EOFError, OSError) as error:
         raise ValueError(f"{path} is damaged and cannot be read: {error}") from error
+
+
+def require_known_objects(path: StrPath, known: Collection[str] = ()) -> None:
+    """Look what a file would make when somebody else reads it in full, who has no `weights_only`.
+
+    Args:
+        path: a file written by `torch.save`; nothing in it is made.
+        known: names of classes and functions that may be in it, besides what `load_torch` takes.
+
+    Raises:
+        ValueError: there is something else in it, or it is damaged.
+    """
+    import torch
+
+    try:
+        with torch.serialization.safe_globals(_numpy_globals()):
+            found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception as error:  # an old format, or no file of torch at all: its reading could do anything
+        raise ValueError(f"{path} is damaged, or not a file of torch, and is not read: {error}") from error
+    others = sorted(set(found) - set(known))
+    if others:
+        raise ValueError(
+            f"{path} refers to {', '.join(others)}, which no checkpoint of this kind holds, and is not read: reading "
+            "it could run any program. Take the checkpoint from where it was written."
+        )
 
 
 def pack(obj: Any) -> torch.Tensor:

@@ -10,6 +10,7 @@ import copy
 import importlib
 import json
 import os
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -205,12 +206,23 @@ def with_dropout(library: Any, folder: Path, way: str) -> dict[str, Any]:
     return history(trainer)
 
 
+class Evil:
+    """What runs a program when it is unpickled."""
+
+    def __reduce__(self):
+        return os.system, ("touch evil",)
+
+
 def refusals(library: Any, folder: Path) -> dict[str, str]:
     """What cannot be, beside the checkpoints that two processes have written."""
     other = lambda way, stage: trainer_of(library, folder / "refused", way, deepspeed=zero(stage))  # noqa: E731
     fp16 = trainer_of(library, folder / "refused", "plain", deepspeed=zero(2, {"fp16": {"enabled": "auto"}}), fp16=True)
     open_keys = trainer_of(library, folder / "refused", "plain", deepspeed=zero(2, reduce_bucket_size="auto"))
     free = trainer_of(library, folder / "refused", "stage2", optim="lomo")
+    evil = shutil.copytree(
+        folder / "mine" / "checkpoint-3", folder / "evil", ignore=shutil.ignore_patterns("_manifest*")
+    )
+    torch.save({"optimizer_state_dict": Evil()}, next(evil.glob("global_step3/*optim_states.pt")))
     written, mine = str(folder / "2" / "stage2" / "checkpoint-6"), str(folder / "mine" / "checkpoint-3")
     return {
         "processes": refusal(lambda: other("stage2", 2).train(resume_from_checkpoint=written)),
@@ -218,6 +230,7 @@ def refusals(library: Any, folder: Path) -> dict[str, str]:
         "fp16": refusal(fp16.train),
         "open": refusal(open_keys.train),
         "optimizer": refusal(free.train),
+        "evil": refusal(lambda: other("stage2", 2).train(resume_from_checkpoint=str(evil))),
     }
 
 

@@ -216,6 +216,7 @@ REFUSED = {
     "fp16": "DeepSpeed has no float16 on the CPU. Pass bf16=True",
     "open": "nothing says what these are: zero_optimization.reduce_bucket_size",
     "optimizer": "optim='lomo' does not go with deepspeed",
+    "evil": "optim_states.pt refers to posix.system, which no checkpoint of this kind holds",
 }
 
 
@@ -224,3 +225,8 @@ def test_what_cannot_be_is_refused_with_what_to_do(results, case):
     said = results("refusals", 1)[case]
     assert said.startswith("ValueError")
     assert REFUSED[case] in said
+
+
+def test_nothing_was_run_by_a_file(results):
+    assert results("refusals", 1)["evil"]
+    assert not Path("evil").exists()
