@@ -221,8 +221,7 @@ def test_the_plan_shows_every_row(tmp_path):
     lines = text.splitlines()
     assert len(lines) == 1 + len(made.plan.rows())
     for argument, name, value in made.plan.rows():
-        (line,) = [line for line in lines if line.startswith(f"{argument} ")]
-        assert name in line
+        (line,) = [line for line in lines if line.startswith(f"{argument} ") and f"  {name}  " in line]
         assert line.endswith(value)
     assert "bf16-mixed" in text
 
