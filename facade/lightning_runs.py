@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..lightning_modules import engine, models
 from ..lightning_modules._lightning import Trainer as LightningTrainer
+from ..lightning_modules._lightning import isolate_rng
 from ..lightning_modules.driven import DrivenModule, ShardedModule
 from ..lightning_modules.forwarding import ForwardingLogger
 from ..lightning_modules.precision import casting
@@ -75,7 +76,19 @@ def build_lightning_trainer(host: Host, **kwargs: Any) -> LightningTrainer:
     )
     engine.leave_signals_alone(trainer)
     engine.step_lightly(trainer)
+    _keep_random_numbers(trainer.strategy)
     return trainer
+
+
+def _keep_random_numbers(strategy: Any) -> None:
+    """Strategies of several processes seed everything anew where `lightning.seed_everything` was ever called."""
+    set_up = strategy.setup_environment
+
+    def setup_environment() -> None:
+        with isolate_rng():
+            set_up()
+
+    strategy.setup_environment = setup_environment
 
 
 def run_fit(run: TrainingRun, windows: WindowLoader, *, max_epochs: int) -> None:

@@ -75,6 +75,7 @@ from lightning.pytorch.plugins import (  # noqa: E402
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, Strategy  # noqa: E402
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn  # noqa: E402
 from lightning.pytorch.utilities import CombinedLoader  # noqa: E402
+from lightning.pytorch.utilities.seed import isolate_rng  # noqa: E402
 from torchmetrics import classification  # noqa: E402
 from torchmetrics.aggregation import BaseAggregator  # noqa: E402
 
@@ -105,5 +106,6 @@ __all__ = [
     "_given_hyperparameters",
     "classification",
     "environments",
+    "isolate_rng",
     "torchmetrics",
 ]

@@ -20,12 +20,16 @@ def wandb_run(path: Path) -> dict[str, Any]:
 
 
 def _read_wandb(path: Path) -> dict[str, Any]:
+    from google.protobuf.message import DecodeError
     from wandb.proto import wandb_internal_pb2
 
     run: dict[str, Any] = {"history": [], "summary": {}, "config": {}, "metrics": [], "artifacts": []}
     for data in _log_records(path.read_bytes()):
         record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
+        try:
+            record.ParseFromString(data)
+        except DecodeError:  # it is being written
+            return run
         kind = record.WhichOneof("record_type")
         if kind == "history":
             run["history"].append(_items(record.history.item))
