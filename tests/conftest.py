@@ -1,5 +1,6 @@
 """What all tests share: each finds the package's logger, and Ctrl-C, as a fresh process in the foreground has them."""
 
+import gc
 import logging
 import signal
 
@@ -23,3 +24,19 @@ def _fresh_logger():
     yield
     logger.setLevel(level)
     logger.handlers[:] = handlers
+
+
+def pytest_collection_finish(session):
+    """Thirteen thousand tests are a million objects, which every `gc.collect()` of theirs would look at again."""
+    _leave_out_of_collections()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_collections():
+    """And so are the libraries that were imported since then."""
+    _leave_out_of_collections()
+
+
+def _leave_out_of_collections():
+    gc.collect()
+    gc.freeze()
