@@ -308,3 +308,6 @@ def main(name: str, folder: Path, ways: list[str]) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    if sys.argv[1] == "transformers":  # it leaves threads of the process group, which may abort at the exit of Python
+        sys.stdout.flush()
+        os._exit(0)
