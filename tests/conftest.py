@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import signal
 
 import pytest
@@ -24,6 +25,14 @@ def _fresh_logger():
     yield
     logger.setLevel(level)
     logger.handlers[:] = handlers
+
+
+@pytest.fixture(autouse=True)
+def _seeds_of_lightning():
+    """`seed_everything` leaves them in the environment, where processes of later tests would find them."""
+    yield
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        os.environ.pop(name, None)
 
 
 def pytest_collection_finish(session):

@@ -42,8 +42,9 @@ def torchrun(library: str, scenario: str, folder: Path) -> TwoRanks:
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--rdzv-backend=c10d"]
     command += ["--rdzv-endpoint=localhost:0", str(OTHER_SCRIPTS.get(scenario, SCRIPT)), library, scenario, str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    if scenario not in ("folders", "modules"):  # which use Lightning alone too
-        environment["PL_GLOBAL_SEED"] = "5"  # `lightning.seed_everything` leaves it; no training is to be seeded by it
+    environment["PL_GLOBAL_SEED"] = "5"  # `lightning.seed_everything` leaves it; no training is to be seeded by it
+    if scenario in ("folders", "modules"):  # but for those under Lightning alone
+        del environment["PL_GLOBAL_SEED"]
     # A file, not a pipe: a rank that hangs would keep a pipe open, and reading it would hang as well.
     log = folder / f"{scenario}.log"
     with log.open("w") as stream:
