@@ -17,7 +17,7 @@ from lightrainer import CausalLMModule
 
 def main(args: Sequence[str] | None = None) -> Any:
     """Do what the arguments say, by default those of the command line."""
-    return LightningCLI(CausalLMModule, Sentences, args=args, save_config_callback=None)
+    return LightningCLI(CausalLMModule, Sentences, args=args, save_config_callback=None, seed_everything_default=42)
 
 
 if __name__ == "__main__":

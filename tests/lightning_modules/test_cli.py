@@ -73,7 +73,7 @@ def cli(kind, *arguments, run=True, data=DataModule, subclasses=True):
     with engine.quiet():
         return LightningCLI(
             kind, data, subclass_mode_model=subclasses, args=list(map(str, arguments)), run=run,
-            save_config_callback=None,
+            save_config_callback=None, seed_everything_default=7,
         )  # fmt: skip
 
 
