@@ -1,17 +1,14 @@
 """Runs the training script in two processes under `torchrun`, once for each library and scenario."""
 
-import contextlib
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from starting import finished, torchrun
 
 HERE = Path(__file__).parent
 # The tests read the tables of cases in the scripts, one of which forks its processes as those of the faults do.
@@ -36,37 +33,16 @@ class TwoRanks:
     ranks: list[dict[str, Any]]
 
 
-def torchrun(library: str, scenario: str, folder: Path) -> TwoRanks:
+def train(library: str, scenario: str, folder: Path) -> TwoRanks:
     """Start two processes with gloo between them; fail with their output, also when they hang."""
     processes = PROCESSES.get(scenario, 2)
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=localhost:0", str(OTHER_SCRIPTS.get(scenario, SCRIPT)), library, scenario, str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    environment["PL_GLOBAL_SEED"] = "5"  # `lightning.seed_everything` leaves it; no training is to be seeded by it
-    if scenario in ("folders", "modules"):  # but for those under Lightning alone
-        del environment["PL_GLOBAL_SEED"]
-    # A file, not a pipe: a rank that hangs would keep a pipe open, and reading it would hang as well.
-    log = folder / f"{scenario}.log"
-    with log.open("w") as stream:
-        process = subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT)
-        try:
-            process.wait(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            end(process.pid)
-            late = f"{library}, {scenario}: {processes} ranks were not done after {SECONDS} s"
-            pytest.fail(f"{late}\n{log.read_text()[-4000:]}")
-    if process.returncode != 0:
-        pytest.fail(f"{library}, {scenario}: exit code {process.returncode}\n{log.read_text()[-6000:]}")
+    script = OTHER_SCRIPTS.get(scenario, SCRIPT)
+    # `lightning.seed_everything` leaves this, and no training is to be seeded by it; but for those of Lightning alone.
+    seeded = {} if scenario in ("folders", "modules") else {"PL_GLOBAL_SEED": "5"}
+    command = torchrun(script, library, scenario, str(folder), processes=processes)
+    finished(command, folder / f"{scenario}.log", SECONDS, **seeded)
     ranks = [json.loads((folder / f"{scenario}-rank{rank}.json").read_text()) for rank in range(processes)]
     return TwoRanks(folder, ranks)
-
-
-def end(pid: int) -> None:
-    """Kill a process and all that it started: the ranks are in sessions of their own."""
-    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    for member in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +55,7 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
         if library not in folders:
             folders[library] = tmp_path_factory.mktemp(library)
         if (library, scenario) not in runs:
-            runs[library, scenario] = torchrun(library, scenario, folders[library])
+            runs[library, scenario] = train(library, scenario, folders[library])
         return runs[library, scenario]
 
     return get

@@ -1,19 +1,15 @@
 """One of several processes fails, dies or hangs: the others end too and say which, with and without torchrun."""
 
-import contextlib
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
+from starting import finished, torchrun
 
 HERE = Path(__file__).parent
 SECONDS = 300
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE)}
 GONE = "has ended without a word. It was killed (by SIGKILL"
 SCENARIOS = {  # exit codes, and what each process says of it
     "raises": ([1, 1], ["Process 1 (pid {} on ", "ArithmeticError: no number left"]),
@@ -32,34 +28,21 @@ REASONS = {"killed": GONE, "first_killed": GONE, "leaves": GONE, "hangs": "in ha
 REASONS |= {"worker_dies": "DataLoader worker", "absent": "1/2 clients joined"}
 
 
-def finished(command, folder, **environment):
-    """What a command and all that it starts said; a failure where it hangs."""
-    log = folder / "log.txt"
-    with log.open("w") as stream:
-        process = subprocess.Popen(command, env=ENVIRONMENT | environment, stdout=stream, stderr=subprocess.STDOUT)
-        try:
-            code = process.wait(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    member.kill()
-            process.wait()
-            pytest.fail(f"not done after {SECONDS} s\n{log.read_text()[-4000:]}")
-    said = log.read_text(errors="replace")
-    assert code == 0, said[-6000:]
-    return said
-
-
-def torchrun(script, folder, *options, **environment):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=localhost:0", *options, str(HERE / script), str(folder)]
-    return finished(command, folder, **environment)
+def of_two(script, folder, *options, **environment):
+    """What two processes said, which come to a good end."""
+    command = torchrun(HERE / script, str(folder), options=options)
+    return finished(command, folder / "log.txt", SECONDS, PYTHONPATH=str(HERE), **environment)
 
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
-    said = finished([sys.executable, str(HERE / "fault_script.py"), str(folder), *SCENARIOS], folder)
+    said = finished(
+        [sys.executable, str(HERE / "fault_script.py"), str(folder), *SCENARIOS],
+        folder / "log.txt",
+        SECONDS,
+        PYTHONPATH=str(HERE),
+    )
     return folder, json.loads(said.splitlines()[-1])
 
 
@@ -87,7 +70,7 @@ def test_one_that_hangs_is_ended_where_it_stands(faults):
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
     folder = tmp_path_factory.mktemp("together")
-    torchrun("together_script.py", folder)  # which also fails if a thread of the process group is left at the end
+    of_two("together_script.py", folder)  # which also fails if a thread of the process group is left at the end
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
 
 
@@ -167,7 +150,7 @@ def test_torchrun_starts_it_again_until_it_is_done(tmp_path):
 
     The end is that of a training to which nothing happened. The newest folder, which is another job's, is left alone.
     """
-    said = torchrun("restarted_script.py", tmp_path, "--max-restarts=5", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    said = of_two("restarted_script.py", tmp_path, "--max-restarts=5", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     for rank in (0, 1):
         found = json.loads((tmp_path / f"rank{rank}.json").read_text())
         assert found["attempt"] == 5

@@ -1,18 +1,14 @@
 """One of two processes runs out of memory, or is asked to end: both do the same then, and nothing is lost."""
 
-import contextlib
 import json
 import math
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
+from starting import code_of, start, torchrun
 
 from lightrainer.lightning_modules.checkpoints import problems
 
@@ -30,31 +26,16 @@ ENDED = {
 """How a process ends itself, and the steps at which."""
 
 
-def start(scenario, folder):
+def begun(scenario, folder):
     """Start two processes; returns torchrun, and the file with what they say."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=localhost:0", str(SCRIPT), scenario, str(folder)]
     log = folder / f"{scenario}.log"
-    with log.open("w") as stream:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        return subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT), log
-
-
-def finish(process, scenario, log):
-    """The exit code."""
-    try:
-        return process.wait(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
-        pytest.fail(f"{scenario}: two ranks were not done after {SECONDS} s\n{log.read_text()[-4000:]}")
+    return start(torchrun(SCRIPT, scenario, str(folder)), log), log
 
 
 def launch(scenario, folder):
     """Run two processes; returns the exit code and what they said."""
-    process, log = start(scenario, folder)
-    return finish(process, scenario, log), log.read_text()
+    process, log = begun(scenario, folder)
+    return code_of(process, log, SECONDS), log.read_text()
 
 
 def seen(scenario, folder):
@@ -136,13 +117,13 @@ def test_both_stop_when_one_is_asked_to_and_go_on_to_the_same_bits(stopped, scen
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_torchrun_itself(tmp_path, number):
     """It passes it on to all, and they save before it loses patience."""
-    process, log = start("endless", tmp_path)
+    process, log = begun("endless", tmp_path)
     for _ in range(600):
         if "training" in log.read_text():
             break
         time.sleep(0.1)
     process.send_signal(number)
-    code = finish(process, "endless", log)
+    code = code_of(process, log, SECONDS)
     assert code not in (0, None)
     left = sorted(path.name for path in (tmp_path / "endless").iterdir())
     assert len(left) == 1, (left, log.read_text()[-3000:])

@@ -1,43 +1,20 @@
 """Searches in two processes: all stop together, for whatever reason; one that waits for the other is caught."""
 
-import contextlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import psutil
 import pytest
+from starting import finished, torchrun
+from starting import run as run_to_end
 
 SCRIPT = Path(__file__).with_name("search_script.py")
 SECONDS = 180  # a run takes about twenty
 
 
-def torchrun(script, folder, *words):
-    """The exit code of two processes, and what they said; a failure where they hang."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=localhost:0", str(script), *words]
-    log = folder / "log.txt"
-    with log.open("w") as stream:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        process = subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT)
-        try:
-            code = process.wait(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    member.kill()
-            process.wait()
-            pytest.fail(f"two ranks were not done after {SECONDS} s\n{log.read_text()[-4000:]}")
-    return code, log.read_text()
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("search")
-    code, said = torchrun(SCRIPT, folder, str(folder))
-    assert code == 0, said[-6000:]
+    finished(torchrun(SCRIPT, str(folder)), folder / "log.txt", SECONDS)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
 
 
@@ -93,7 +70,7 @@ def test_the_function_by_itself_shares_a_study(run):
 
 def test_one_that_fails_while_the_other_waits_for_it_ends_both(tmp_path):
     """There is no going on, as the other cannot be called back from its exchange of gradients."""
-    code, said = torchrun(SCRIPT.with_name("search_alone_script.py"), tmp_path)
+    code, said = run_to_end(torchrun(SCRIPT.with_name("search_alone_script.py")), tmp_path / "log.txt", SECONDS)
     assert code != 0
     assert "The trial failed in process 1 and not in the others" in said
     assert "ArithmeticError: in the middle of a step" in said

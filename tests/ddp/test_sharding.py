@@ -1,19 +1,17 @@
 """One model under every strategy that shards it, in two processes: the numbers of one process, and whole files."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import shard_script
 import torch
 from safetensors.torch import load_file
+from starting import finished, torchrun
 
 from lightrainer.lightning_modules.checkpoints import problems
 
@@ -39,29 +37,12 @@ def results(
 ) -> Callable[[str, int], dict[str, Any]]:
     """`results(strategy, rank)`: one launch trains under all of them, one after the other."""
     folder = tmp_path_factory.mktemp("sharded")
-    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    torchrun += ["--rdzv-endpoint=localhost:0"]
-    run(folder, [str(SCRIPT), str(folder), "single"], device=request.param)
-    run(
-        folder, [*torchrun, str(SCRIPT), str(folder), "ddp", *EXACT, *HALF, *SCALED, "fsdp1_flat"], device=request.param
-    )
-    read = lambda strategy, rank=0: json.loads((folder / f"{strategy}-rank{rank}.json").read_text())  # noqa: E731
+    train = [str(folder), "ddp", *EXACT, *HALF, *SCALED, "fsdp1_flat"]
+    finished([sys.executable, str(SCRIPT), str(folder), "single"], folder / "log.txt", SECONDS, DEVICE=request.param)
+    finished(torchrun(SCRIPT, *train), folder / "log.txt", SECONDS, DEVICE=request.param)
+    read = lambda strategy, rank=0: json.loads((folder / f"{strategy}-rank{rank}.json").read_text())
     read.folder = folder
     return read
-
-
-def run(folder: Path, command: list[str], device: str = "cpu") -> None:
-    log = folder / "log.txt"
-    with log.open("w") as stream:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "DEVICE": device}
-        process = subprocess.Popen([sys.executable, *command], env=environment, stdout=stream, stderr=stream)
-        try:
-            process.wait(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            for child in (*psutil.Process(process.pid).children(recursive=True), process):
-                child.kill()
-            pytest.fail(f"not done after {SECONDS} s\n{log.read_text()[-6000:]}")
-    assert process.returncode == 0, log.read_text()[-8000:]
 
 
 def close(expected: dict[str, Any], actual: dict[str, Any], tolerance: float) -> None:

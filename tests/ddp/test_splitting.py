@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_sharding import NUMBERS, close, devices, run
+from starting import finished, torchrun
+from test_sharding import NUMBERS, SECONDS, close, devices
 
 SCRIPT = Path(__file__).with_name("split_script.py")
 PAIR = ["dropout", "sequence", "method", "dispatch"]
@@ -26,12 +28,11 @@ def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str,
     """`results(case, rank)`, with "single" for the run in one process; one launch for two, and one for four."""
     folder = tmp_path_factory.mktemp("split")
     there = importlib.util.find_spec("transformers") is not None
-    usable = lambda names: [name for name in names if there or name not in LANGUAGE_MODELS]  # noqa: E731
-    run(folder, [str(SCRIPT), str(folder), *usable(ALONE)], device=request.param)
+    usable = lambda names: [name for name in names if there or name not in LANGUAGE_MODELS]
+    log, device = folder / "log.txt", {"DEVICE": request.param}
+    finished([sys.executable, str(SCRIPT), str(folder), *usable(ALONE)], log, SECONDS, **device)
     for size, cases in ((2, [*PAIR, "qwen", "tp_fp16"]), (4, [*GRID, *HALF, "grid_qwen"])):
-        torchrun = ["-m", "torch.distributed.run", f"--nproc_per_node={size}", "--rdzv-backend=c10d"]
-        torchrun += ["--rdzv-endpoint=localhost:0"]
-        run(folder, [*torchrun, str(SCRIPT), str(folder), *usable(cases)], device=request.param)
+        finished(torchrun(SCRIPT, str(folder), *usable(cases), processes=size), log, SECONDS, **device)
 
     def read(case: str, rank: Any = 0) -> dict[str, Any]:
         if case in LANGUAGE_MODELS and not there:
@@ -40,7 +41,7 @@ def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str,
             return json.loads((folder / f"{alone(case)}-single.json").read_text())
         return json.loads((folder / f"{case}-rank{rank}.json").read_text())
 
-    read.folder = folder  # type: ignore[attr-defined]
+    read.folder = folder
     return read
 
 

@@ -1,15 +1,11 @@
 """Callbacks in two processes: one whose time is up stops both; measurements and the average are those of both."""
 
-import contextlib
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import psutil
 import pytest
+from starting import finished, torchrun
 
 SCRIPT = Path(__file__).with_name("time_limit_script.py")
 SECONDS = 120  # a run takes about ten
@@ -18,21 +14,8 @@ SECONDS = 120  # a run takes about ten
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("time_limit")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=localhost:0", str(SCRIPT), str(folder)]
-    log = folder / "log.txt"
-    with log.open("w") as stream:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        process = subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT)
-        try:
-            code = process.wait(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    member.kill()
-            pytest.fail(f"two ranks were not done after {SECONDS} s\n{log.read_text()[-4000:]}")
-    assert code == 0, log.read_text()[-6000:]
-    return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)], log.read_text()
+    said = finished(torchrun(SCRIPT, str(folder)), folder / "log.txt", SECONDS)
+    return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)], said
 
 
 def test_both_stop_at_the_same_step_though_only_one_clock_says_so(run):

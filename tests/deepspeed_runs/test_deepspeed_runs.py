@@ -1,16 +1,14 @@
 """DeepSpeed for real, in one process and in two, on the CPU: the numbers of a plain training, and of the reference."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from starting import finished, torchrun
 
 SCRIPT = Path(__file__).with_name("deepspeed_script.py")
 BESIDE = Path(sys.prefix) / "deepspeed"
@@ -19,7 +17,6 @@ BESIDE = Path(sys.prefix) / "deepspeed"
 pytestmark = pytest.mark.skipif(not BESIDE.is_dir(), reason="deepspeed is not there: `make test` puts it aside")
 
 SECONDS = 300
-TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
 EXACT = ["stage0", "stage1", "stage2", "stage3", "offload2", "offload3", "silent", "parts"]
 HALF = ["bf16", "bf16_3"]
 OTHERS = ["sections", "unclipped"]
@@ -49,26 +46,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Each launch trains in many ways, one after the other."""
     folder = tmp_path_factory.mktemp("deepspeed")
     single_batches = [f"single_batch-{way}" for way in COMPARED]
-    run(folder, TORCHRUN, "lightrainer", *EXACT, *HALF, *OTHERS, *single_batches, "pretrained")
-    dropout = ["dropout-plain", "dropout-stage2"]
-    run(folder, [], "lightrainer", "plain", "plain_unclipped", *ALONE, *dropout, "refusals", "together")
-    run(folder, TORCHRUN, "transformers", *COMPARED)
+    ours, reference = ([library, str(folder)] for library in ("lightrainer", "transformers"))
+    together = [*EXACT, *HALF, *OTHERS, *single_batches, "pretrained"]
+    apart = ["plain", "plain_unclipped", *ALONE, "dropout-plain", "dropout-stage2", "refusals", "together"]
+    for command in (
+        torchrun(SCRIPT, *ours, *together),
+        [sys.executable, str(SCRIPT), *ours, *apart],
+        torchrun(SCRIPT, *reference, *COMPARED),
+    ):
+        finished(command, folder / "log.txt", SECONDS, BESIDE=str(BESIDE))
     return Results(folder)
-
-
-def run(folder: Path, launcher: list[str], library: str, *ways: str) -> None:
-    command = [sys.executable, *launcher, str(SCRIPT), library, str(folder), *ways]
-    log = folder / "log.txt"
-    with log.open("w") as stream:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "BESIDE": str(BESIDE)}
-        process = subprocess.Popen(command, env=environment, stdout=stream, stderr=stream)
-        try:
-            process.wait(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            for child in (*psutil.Process(process.pid).children(recursive=True), process):
-                child.kill()
-            pytest.fail(f"not done after {SECONDS} s\n{log.read_text()[-6000:]}")
-    assert process.returncode == 0, log.read_text()[-8000:]
 
 
 def close(expected: dict[str, Any], actual: dict[str, Any], tolerance: float) -> None:

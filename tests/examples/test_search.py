@@ -1,15 +1,12 @@
 """The examples of studies run, in one process and in two."""
 
-import contextlib
 import importlib
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import optuna
-import psutil
 import pytest
+from starting import finished, torchrun
 
 FOLDER = Path(__file__).parents[2] / "examples" / "search"
 SECONDS = 150
@@ -43,21 +40,6 @@ def test_pruning_under_plain_lightning():
 
 def test_pruning_under_plain_lightning_in_two_processes(tmp_path):
     """A pruned trial ends in both; if only one ended, the other would wait for it for ever."""
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", str(FOLDER / "lightning_pruning.py")]
-    log = tmp_path / "log.txt"
-    with log.open("w") as stream:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(command, env=environment, stdout=stream, stderr=subprocess.STDOUT)
-        try:
-            code = process.wait(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    member.kill()
-            process.wait()
-            pytest.fail(f"two processes were not done after {SECONDS} s\n{log.read_text()[-4000:]}")
-    said = log.read_text()
-    assert code == 0, said[-4000:]
+    said = finished(torchrun(FOLDER / "lightning_pruning.py"), tmp_path / "log.txt", SECONDS, PYTHONWARNINGS="ignore")
     found = eval(next(line for line in said.splitlines() if line.startswith("{'best'")))
     assert found["pruned"] >= 1
