@@ -62,8 +62,16 @@ def number_in(variable: str, default: int) -> int:
     Raises:
         RuntimeError: It is none.
     """
-    text = os.environ.get(variable, "")
-    if not text.strip():
+    return whole_number(variable, os.environ.get(variable), default)
+
+
+def whole_number(variable: str, text: str | None, default: int) -> int:
+    """The same, of what the variable held when it was read; None where it was not set.
+
+    Raises:
+        RuntimeError: see `number_in`.
+    """
+    if text is None or not text.strip():
         return default
     try:
         return int(text)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ..lightning_modules import engine, models
+from ..lightning_modules import engine, lean, models
 from ..lightning_modules._lightning import Trainer as LightningTrainer
 from ..lightning_modules._lightning import isolate_rng
 from ..lightning_modules.driven import DrivenModule, ShardedModule
@@ -75,7 +75,7 @@ def build_lightning_trainer(host: Host, **kwargs: Any) -> LightningTrainer:
         **kwargs,
     )
     engine.leave_signals_alone(trainer)
-    engine.step_lightly(trainer)
+    lean.step_lightly(trainer)
     _keep_random_numbers(trainer.strategy)
     return trainer
 
@@ -185,7 +185,7 @@ def _bound(trainer: Host, lightning_trainer: LightningTrainer, module: DrivenMod
 
 def _backward(lightning_trainer: LightningTrainer, module: DrivenModule) -> Callable[..., None] | None:
     """The backward pass as strategy and precision want it; None for torch's own."""
-    if not engine.nobody_listens(lightning_trainer):
+    if not lean.nobody_listens(lightning_trainer):
         return module.manual_backward
     scaler = getattr(lightning_trainer.precision_plugin, "scaler", None)
     return None if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
@@ -194,7 +194,8 @@ def _backward(lightning_trainer: LightningTrainer, module: DrivenModule) -> Call
 def _precision(trainer: Host) -> Any:
     """The precision plugin of the plan."""
     plan, device = trainer.plan, trainer.args.device.type
-    name, own = plan.precision, plan.strategy.precision(plan.precision, device)
+    name: Any = plan.precision
+    own = plan.strategy.precision(name, device)
     scaler = trainer.accelerator.renew_scaler() if name == "16-mixed" else None
     if scaler is not None:
         scaler.together = plan.strategy.shards_weights
@@ -203,8 +204,8 @@ def _precision(trainer: Host) -> Any:
             own.scaler = scaler
         return own
     if name == "32-true":
-        return engine.LeanPrecision()
-    return engine.ForwardPrecision(name, device, scaler)  # type: ignore[arg-type]
+        return lean.LeanPrecision()
+    return lean.ForwardPrecision(name, device, scaler)
 
 
 def _any_of(callbacks: list[Any], kind: str) -> bool:

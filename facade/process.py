@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .launchers import Launch, find_launch, is_batch_script, number_in
+from .launchers import Launch, find_launch, is_batch_script, number_in, whole_number
 from .xla_device import xla_device, xla_is_chosen
 
 if TYPE_CHECKING:
@@ -158,11 +158,11 @@ def current_process(
     if state is not None:
         return _from_accelerate(state)
     use_cpu = use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "t", "on")
+    if os.getpid() not in _joined and _group_is_there():
+        return _from_group(use_cpu)
     if _world_size() > 1:
         return _launched(use_cpu, ddp_backend, ddp_timeout)
-    if _group_is_there():
-        return _from_group(use_cpu)
-    return _single(use_cpu)
+    return _from_group(use_cpu) if _group_is_there() else _single(use_cpu)
 
 
 # Joined groups by process id (a forked child has not joined what its parent has). Once the script has destroyed its
@@ -172,10 +172,13 @@ _joined: dict[int, ProcessEnvironment] = {}
 
 def _launched(use_cpu: bool, backend: str | None, timeout: float) -> ProcessEnvironment:
     if os.getpid() not in _joined:
-        if _group_is_there():
-            return _from_group(use_cpu)
         _joined[os.getpid()] = _join(use_cpu, backend, timeout)
-    known = _joined[os.getpid()]
+    return _on_its_device(_joined[os.getpid()], use_cpu)
+
+
+# Cached as `_single` is.
+@lru_cache(maxsize=2)
+def _on_its_device(known: ProcessEnvironment, use_cpu: bool) -> ProcessEnvironment:
     return replace(known, device=_device_of_rank(use_cpu, known.local_rank))
 
 
@@ -210,12 +213,19 @@ def _group_is_there() -> bool:
 def _from_group(use_cpu: bool) -> ProcessEnvironment:
     import torch.distributed as dist
 
-    rank, size = dist.get_rank(), dist.get_world_size()
-    local_rank = _local_rank(rank)
-    local_size = number_in("LOCAL_WORLD_SIZE", _processes_here(size, use_cpu))
-    return ProcessEnvironment(
-        rank, local_rank, size, local_size, _device_of_rank(use_cpu, local_rank), str(dist.get_backend())
-    )
+    local_rank, local_size = os.environ.get("LOCAL_RANK"), os.environ.get("LOCAL_WORLD_SIZE")
+    return _member(dist.get_rank(), dist.get_world_size(), str(dist.get_backend()), use_cpu, local_rank, local_size)
+
+
+# Cached as `_single` is. The last two are what the environment says; where the launcher has left the number of this
+# process on its machine out, all are taken to run on one.
+@lru_cache(maxsize=4)
+def _member(
+    rank: int, size: int, backend: str, use_cpu: bool, local_rank_text: str | None, local_size_text: str | None
+) -> ProcessEnvironment:
+    local_rank = whole_number("LOCAL_RANK", local_rank_text, rank)
+    local_size = whole_number("LOCAL_WORLD_SIZE", local_size_text, _processes_here(size, use_cpu))
+    return ProcessEnvironment(rank, local_rank, size, local_size, _device_of_rank(use_cpu, local_rank), backend)
 
 
 def _accelerate_state() -> Any:
@@ -231,11 +241,6 @@ def _from_accelerate(state: Any) -> ProcessEnvironment:
     local_size = number_in("LOCAL_WORLD_SIZE", size)
     backend = None if size == 1 else state.backend
     return ProcessEnvironment(state.process_index, state.local_process_index, size, local_size, state.device, backend)
-
-
-def _local_rank(rank: int | None = None) -> int:
-    """LOCAL_RANK; where it is missing, all processes are taken to run on one machine."""
-    return number_in("LOCAL_RANK", number_in("RANK", 0) if rank is None else rank)
 
 
 def _processes_here(size: int, use_cpu: bool) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from ..lightning_modules import engine
+from ..lightning_modules import engine, lean
 from ..lightning_modules.models import accepted_arguments, to_call
 from ..lightning_modules.out_of_memory import MemoryPact, explained
 from ..lightning_modules.sharding import is_sharded, unsynchronised
@@ -175,9 +175,10 @@ class TrainingRun:
         self.deepspeed = deepspeed_runs.EngineSteps(self.model)
         by_steps = trainer.args.logging_strategy == "steps"
         every = int(trainer.state.logging_steps) if by_steps else 0
-        self.lightning_trainer.log_every_n_steps = every  # type: ignore[attr-defined]  # set by a connector
+        connected: Any = self.lightning_trainer  # its class does not declare what connectors set
+        connected.log_every_n_steps = every
         self.schedule.look(self.lightning_trainer, trainer.lr_scheduler)
-        take_step = engine.stepper(self.lightning_trainer, self.module.optimizers())
+        take_step = lean.stepper(self.lightning_trainer, self.module.optimizers())
         self._take_optimizer_step = stepping(take_step, self.model) if self.sharded else take_step
         self.grad_norm, self.learning_rate = self.of_last_step if self.windows.is_at_end else (None, None)
         wrapper: Any = self.lightning_trainer.strategy.model
@@ -309,7 +310,7 @@ class TrainingRun:
             if self.pact is not None:
                 self.pact.settle()
         if self.deepspeed.clips:
-            self.grad_norm = trainer._get_grad_norm(model, grad_norm=self.deepspeed.norm())  # type: ignore[arg-type]
+            self.grad_norm = trainer._get_grad_norm(model, grad_norm=self.deepspeed.norm())
         trainer.control = handler.on_optimizer_step(args, trainer.state, trainer.control)
         self._step_schedule()
         model.zero_grad()

@@ -16,7 +16,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-import torch  # noqa: F401  # first: it looks for the library by itself
+import torch  # noqa: F401 - first: it looks for the library by itself
 
 
 class _Deferred(type):
@@ -44,7 +44,7 @@ def _deferring(library: str) -> Iterator[None]:
         return
     stand_in = types.ModuleType(library)
     stand_in.__spec__ = spec
-    stand_in.__getattr__ = lambda name: _deferred(library, name)  # type: ignore[method-assign]
+    stand_in.__getattr__ = lambda name: _deferred(library, name)
     sys.modules[library] = stand_in
     try:
         yield
@@ -56,15 +56,15 @@ def _deferring(library: str) -> Iterator[None]:
 with _deferring("transformers"):
     import torchmetrics  # first, so that Lightning finds it loaded
 
-from lightning.fabric.plugins import environments  # noqa: E402
-from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment  # noqa: E402
-from lightning.fabric.plugins.environments.slurm import SLURMEnvironment  # noqa: E402
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer  # noqa: E402
-from lightning.pytorch.callbacks import BatchSizeFinder, ModelCheckpoint  # noqa: E402
-from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters  # noqa: E402
-from lightning.pytorch.loggers.logger import Logger  # noqa: E402
-from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop  # noqa: E402
-from lightning.pytorch.plugins import (  # noqa: E402
+from lightning.fabric.plugins import environments
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import BatchSizeFinder, ModelCheckpoint
+from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+from lightning.pytorch.plugins import (
     CheckpointIO,
     DeepSpeedPrecision,
     FSDPPrecision,
@@ -72,12 +72,26 @@ from lightning.pytorch.plugins import (  # noqa: E402
     Precision,
     TorchCheckpointIO,
 )
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, Strategy  # noqa: E402
-from lightning.pytorch.trainer.states import RunningStage, TrainerFn  # noqa: E402
-from lightning.pytorch.utilities import CombinedLoader  # noqa: E402
-from lightning.pytorch.utilities.seed import isolate_rng  # noqa: E402
-from torchmetrics import classification  # noqa: E402
-from torchmetrics.aggregation import BaseAggregator  # noqa: E402
+from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.strategies import (
+    DDPStrategy,
+    DeepSpeedStrategy,
+    FSDPStrategy,
+    SingleDeviceStrategy,
+    Strategy,
+)
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn
+from lightning.pytorch.utilities import CombinedLoader
+from lightning.pytorch.utilities.seed import isolate_rng
+from torchmetrics import classification
+from torchmetrics.aggregation import BaseAggregator
+
+
+def callbacks_of(trainer: Trainer) -> list[Callback]:
+    """The callbacks of a Trainer; a connector sets the attribute, so that Lightning's class does not declare it."""
+    connected: Any = trainer
+    return connected.callbacks
+
 
 __all__ = [
     "BaseAggregator",
@@ -86,6 +100,7 @@ __all__ = [
     "CheckpointIO",
     "ClusterEnvironment",
     "CombinedLoader",
+    "DDPStrategy",
     "DeepSpeedPrecision",
     "DeepSpeedStrategy",
     "FSDPPrecision",
@@ -95,15 +110,18 @@ __all__ = [
     "Logger",
     "MixedPrecision",
     "ModelCheckpoint",
+    "PassThroughProfiler",
     "Precision",
     "RunningStage",
     "SLURMEnvironment",
+    "SingleDeviceStrategy",
     "Strategy",
     "TorchCheckpointIO",
     "Trainer",
     "TrainerFn",
     "_EvaluationLoop",
     "_given_hyperparameters",
+    "callbacks_of",
     "classification",
     "environments",
     "isolate_rng",

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .engine import LeanModule
+from ._lightning import callbacks_of
+from .lean import LeanModule
 from .resumable import add_process_states
 from .windows import Window
 
@@ -105,9 +106,7 @@ class DrivenModule(LeanModule):
         """One optimizer step."""
         return self.driver.step(batch)
 
-    def backward(  # type: ignore[override]
-        self, loss: torch.Tensor, *args: Any, learning_rate: float | None = None, **kwargs: Any
-    ) -> None:
+    def backward(self, loss: torch.Tensor, *args: Any, learning_rate: float | None = None, **kwargs: Any) -> None:
         """Torch's own, or with a learning rate that of an optimizer that steps in it."""
         if learning_rate is None:
             loss.backward(*args, **kwargs)
@@ -133,7 +132,7 @@ class DrivenModule(LeanModule):
 
     def _log_metrics(self) -> None:
         """Show the metrics to Lightning callbacks, such as its EarlyStopping and ModelCheckpoint."""
-        if self.trainer.callbacks:  # type: ignore[attr-defined]  # set by a connector
+        if callbacks_of(self.trainer):
             with torch.enable_grad():  # as outside of the loop, where metrics are computed otherwise
                 metrics = self.driver.evaluation_end()
             self.log_dict(metrics, sync_dist=True, logger=False)  # the Trainer logs them

@@ -22,7 +22,8 @@ def to_call(model: Any, wrapped: Any) -> Any:
 def unwrap_model(model: Any) -> Any:
     """The user's model under DistributedDataParallel, FSDP, DeepSpeed, DataParallel and torch.compile."""
     while True:
-        inner = getattr(model, "_orig_mod", None)
+        parts = getattr(model, "_modules", None)  # where a module has its parts: to ask one for what it lacks is slow
+        inner = getattr(model, "_orig_mod", None) if parts is None else parts.get("_orig_mod")
         if inner is None and type(model).__name__ in _WRAPPERS:
             inner = model.module
         if inner is None:
@@ -47,6 +48,12 @@ def base_of_adapter(model: Any) -> Any:
     return model.base_model.model
 
 
+def class_of(model: Any) -> type:
+    """The class that its author gave a model: `fully_shard` puts one of its own, of another name, before it."""
+    first, *others = type(model).__mro__
+    return others[1] if others[0].__name__ == "FSDPModule" else first
+
+
 def accepts_loss_kwargs(model: nn.Module) -> bool:
     """Whether `forward` can be told `num_items_in_batch`: it says so itself, or takes any keyword argument."""
     declared = getattr(model, "accepts_loss_kwargs", None)
@@ -63,14 +70,14 @@ def signature_columns(model: nn.Module, label_names: Sequence[str]) -> list[str]
 
 def find_labels(model_class: type) -> list[str]:
     """As `transformers.utils.find_labels`: the arguments of `forward` that hold labels."""
-    names = inspect.signature(model_class.forward).parameters  # type: ignore[attr-defined]
+    names = inspect.signature(model_class.forward).parameters
     spans = {"start_positions", "end_positions"} if "QuestionAnswering" in model_class.__name__ else set()
     return [name for name in names if "label" in name or name in spans]
 
 
 def can_return_loss(model_class: type) -> bool:
     """As `transformers.utils.can_return_loss`: `forward` has `return_loss=True`, so it needs no labels."""
-    parameter = inspect.signature(model_class.forward).parameters.get("return_loss")  # type: ignore[attr-defined]
+    parameter = inspect.signature(model_class.forward).parameters.get("return_loss")
     return parameter is not None and parameter.default is True
 
 

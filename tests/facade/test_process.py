@@ -9,6 +9,7 @@ import textwrap
 
 import pytest
 import torch
+from starting import finished, torchrun
 
 from lightrainer.facade import process
 from lightrainer.facade.process import ProcessEnvironment, current_process, launched_world_size
@@ -20,11 +21,12 @@ LAUNCHER = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR
 def no_launcher(monkeypatch):
     for variable in LAUNCHER:
         monkeypatch.delenv(variable, raising=False)
-    process._single.cache_clear()
-    process._warn_of_idle_gpus.cache_clear()
+    remembered = (process._single, process._member, process._on_its_device, process._warn_of_idle_gpus)
+    for function in remembered:
+        function.cache_clear()
     yield
-    process._single.cache_clear()
-    process._warn_of_idle_gpus.cache_clear()
+    for function in remembered:
+        function.cache_clear()
 
 
 def pretend_gpus(monkeypatch, count):
@@ -146,17 +148,7 @@ def test_two_processes_join_one_group_and_see_what_the_reference_sees(tmp_path):
     """Under torchrun the constructor joins the group, and what is known of it outlives the group."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER} | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    done = subprocess.run(
-        [*command, str(script), str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    finished(torchrun(script, str(tmp_path)), tmp_path / "log.txt", 300)
     for rank in range(2):
         facts = json.loads((tmp_path / f"{rank}.json").read_text())
         assert not facts["before"]

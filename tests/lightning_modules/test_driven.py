@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.loops import training_epoch_loop
 
-from lightrainer.lightning_modules import engine
+from lightrainer.lightning_modules import engine, lean
 from lightrainer.lightning_modules.driven import DrivenModule
 from lightrainer.lightning_modules.windows import WindowLoader
 
@@ -105,7 +105,7 @@ def make_trainer(**kwargs):
 
 def fit(driver, **kwargs):
     trainer = make_trainer(**kwargs)
-    engine.step_lightly(trainer)
+    lean.step_lightly(trainer)
     with engine.quiet():
         trainer.fit(driver.module, engine.combined(driver.windows, training=True), [])
     return trainer
@@ -243,7 +243,7 @@ def test_name_of_the_running_hook_is_set_past_torch(driver, monkeypatch):
 
 @pytest.mark.parametrize("light", [True, False])
 def test_light_steps_are_the_same_steps(driver, monkeypatch, light):
-    """`engine.step_lightly` spares the look at the signature at every step, and changes nothing else."""
+    """`lean.step_lightly` spares the look at the signature at every step, and changes nothing else."""
     looks = []
     usual = training_epoch_loop.is_param_in_hook_signature
     monkeypatch.setattr(
@@ -253,7 +253,7 @@ def test_light_steps_are_the_same_steps(driver, monkeypatch, light):
     )
     trainer = make_trainer()
     if light:
-        engine.step_lightly(trainer)
+        lean.step_lightly(trainer)
     with engine.quiet():
         trainer.fit(driver.module, engine.combined(driver.windows, training=True), [])
     assert driver.events == ["optimizers", "train begins", *epoch(0), *epoch(1), "train ends"]

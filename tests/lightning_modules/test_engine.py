@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 
-from lightrainer.lightning_modules import engine
+from lightrainer.lightning_modules import engine, lean
 from lightrainer.lightning_modules.windows import WindowLoader
 
 WINDOWS = 4
@@ -49,7 +49,7 @@ def make_windows():
     )
 
 
-class Manual(engine.LeanModule):
+class Manual(lean.LeanModule):
     """Takes one step a window by hand, and writes down where it stands."""
 
     def __init__(self, windows=None):

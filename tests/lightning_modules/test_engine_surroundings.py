@@ -11,7 +11,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.utilities import CombinedLoader
 from plain_fit import Loader, Model, make_trainer, run
 
-from lightrainer.lightning_modules import engine
+from lightrainer.lightning_modules import engine, lean
 
 
 class Heard(logging.Handler):
@@ -127,7 +127,7 @@ def test_plain_collection_warns():
     assert "LeafSpec" in str(caught[0].message)
 
 
-class LeanModel(engine.LeanModule):
+class LeanModel(lean.LeanModule):
     """Manual optimization, and a count of the hooks around a batch."""
 
     def __init__(self):
@@ -195,7 +195,7 @@ class Hooks(Callback):
 def test_lean_precision_calls_the_hooks_of_callbacks(listening):
     """All of them if there is a callback, and the same training without one."""
     weights = []
-    for plugins in ([engine.LeanPrecision()], []):
+    for plugins in ([lean.LeanPrecision()], []):
         module, hooks = LeanModel(), Hooks()
         trainer = make_trainer(plugins=plugins, callbacks=[hooks] if listening else [])
         run(trainer, module)
@@ -225,7 +225,7 @@ def test_callbacks_can_log_in_light_steps(verb):
     for light in (True, False):
         trainer = make_trainer(callbacks=[Logs()])
         if light:
-            engine.step_lightly(trainer)
+            lean.step_lightly(trainer)
         run(trainer, LeanModel(), verb)
         results.append({name: float(value) for name, value in trainer.callback_metrics.items()})
     expected = {"before": 1.0, "after": 0.5, "after_step": 1.0, "after_epoch": 0.5}
@@ -238,10 +238,10 @@ def test_light_steps_prepare_for_no_logs(monkeypatch, light):
     trainer, calls = make_trainer(), []
     for name in ("on_batch_start", "on_batch_end", "update_train_step_metrics"):
         usual = getattr(type(trainer._logger_connector), name)
-        counting = lambda self, *args, name=name, usual=usual: calls.append(name) or usual(self, *args)  # noqa: E731
+        counting = lambda self, *args, name=name, usual=usual: calls.append(name) or usual(self, *args)
         monkeypatch.setattr(type(trainer._logger_connector), name, counting)
     if light:
-        engine.step_lightly(trainer)
+        lean.step_lightly(trainer)
     run(trainer, LeanModel())
     steps = ["on_batch_start", "on_batch_end", "update_train_step_metrics"] * 2
     assert calls == ([] if light else steps)

@@ -26,7 +26,7 @@ MAY_IMPORT = {
 }
 
 # Private names of Lightning are used here and nowhere else.
-ENGINE = {"lightning_modules/engine.py"}
+ENGINE = {"lightning_modules/engine.py", "lightning_modules/lean.py"}
 # Lightning's names are imported here, private ones too, and handed on to the engine.
 DOOR = {"lightning_modules/_lightning.py"}
 
@@ -40,9 +40,9 @@ PRIVATE = set(
     _datahook_selector _warn_if_modules_in_eval_mode
     _current_fx_name _data_connector _data_fetcher _data_source _epoch_loop _evaluation_loop _fabric
     _first_loop_iter _lightning_module _lightning_optimizers _load_ckpt_path _logger_connector _loops
-    _max_epochs _module_mode _on_before_batch_transfer _apply_batch_transfer_handler _build_kwargs
-    _precision_plugin _results _restarting _restarting_state _run_stage _should_accumulate _signal_connector
-    _strategy_connector _trainer _training_epoch_loop _val_loop
+    _max_epochs _model_averager _module_mode _on_before_batch_transfer _apply_batch_transfer_handler _build_kwargs
+    _precision_plugin _results _restarting _restarting_state _run_stage _should_accumulate _should_check_val_fx
+    _signal_connector _strategy_connector _trainer _training_epoch_loop _val_loop
     _evaluation_step _has_run _seen_batches_per_dataloader _set_deepspeed_activation_checkpointing
     """
     )

@@ -5,7 +5,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 
-from lightrainer.lightning_modules import engine
+from lightrainer.lightning_modules import engine, lean
 
 
 class Loader:
@@ -19,7 +19,7 @@ class Loader:
         return iter(self.batches)
 
 
-class Noting(engine.LeanModule):
+class Noting(lean.LeanModule):
     """Notes in which state of things it is called."""
 
     def __init__(self):
@@ -48,11 +48,11 @@ def evaluated(stage, light, callbacks=()):
         enable_model_summary=False,
         inference_mode=False,
         callbacks=list(callbacks),
-        plugins=[engine.LeanPrecision()],
+        plugins=[lean.LeanPrecision()],
         **quiet,
     )
     if light:
-        engine.step_lightly(trainer)
+        lean.step_lightly(trainer)
     module = Noting()
     getattr(trainer, stage)(module, engine.combined(Loader(5, 6, 7), training=False), verbose=False)
     loop = getattr(trainer, f"{stage}_loop")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightrainer.lightning_modules import engine
+from lightrainer.lightning_modules import engine, lean
 from lightrainer.lightning_modules.precision import LossScaler, casting
 
 STEPS = 4
@@ -37,7 +37,7 @@ class Module(LightningModule):
         loss = (out**2).mean() + (out @ out.T).mean()
         assert loss.dtype == torch.float32
         self.losses.append(loss.item())
-        if engine.nobody_listens(self.trainer):
+        if lean.nobody_listens(self.trainer):
             scaler = self.trainer.precision_plugin.scaler
             (loss if scaler is None else scaler.scale(loss)).backward()
         else:
@@ -46,7 +46,7 @@ class Module(LightningModule):
         if self.trainer.precision_plugin.scaler is not None:
             self.trainer.precision_plugin.scaler.unscale_(optimizer.optimizer)
         torch.nn.utils.clip_grad_norm_(self.parameters(), 0.5)
-        engine.stepper(self.trainer, optimizer)()
+        lean.stepper(self.trainer, optimizer)()
         self.zero_grad()
         self.counted.append(self.trainer.global_step)
 
@@ -75,7 +75,7 @@ class Listening(Callback):
 def trainer_of(precision, callbacks=(), **options):
     scaler = LossScaler("cpu", init_scale=2.0**26) if precision == "16-mixed" else None
     return Trainer(
-        plugins=[engine.ForwardPrecision(precision, "cpu", scaler)],
+        plugins=[lean.ForwardPrecision(precision, "cpu", scaler)],
         callbacks=list(callbacks),
         accelerator="cpu",
         max_epochs=1,
@@ -104,8 +104,8 @@ def test_with_and_without_lightnings_wrappers(name, dtype):
     """The same losses and weights, and the same count of steps; those that are left out count too."""
     listening = Listening()
     (alone, bare), (heard, wrapped) = fitted(name), fitted(name, [listening])
-    assert engine.nobody_listens(alone)
-    assert not engine.nobody_listens(heard)
+    assert lean.nobody_listens(alone)
+    assert not lean.nobody_listens(heard)
     assert bare.inner.formats == wrapped.inner.formats == {dtype}
     assert bare.losses == wrapped.losses
     assert torch.equal(bare.inner.layer.weight, wrapped.inner.layer.weight)

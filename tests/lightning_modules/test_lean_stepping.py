@@ -4,7 +4,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightrainer.lightning_modules import engine
+from lightrainer.lightning_modules import engine, lean
 
 
 class Model(LightningModule):
@@ -17,7 +17,7 @@ class Model(LightningModule):
     def training_step(self, batch, batch_idx):
         loss = (self.weight * batch).sum()
         loss.backward()
-        engine.stepper(self.trainer, self.optimizers())()
+        lean.stepper(self.trainer, self.optimizers())()
         self.seen.append((self.trainer.global_step, self.weight.item()))
 
     def configure_optimizers(self):
@@ -32,9 +32,9 @@ class Listening(Callback):
         self.heard += 1
 
 
-def make_trainer(callbacks=(), lean=True, **kwargs):
+def make_trainer(callbacks=(), by_us=True, **kwargs):
     options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    plugins = {"plugins": [engine.LeanPrecision()]} if lean else {}
+    plugins = {"plugins": [lean.LeanPrecision()]} if by_us else {}
     silent = {"enable_model_summary": False, "accelerator": "cpu", "max_epochs": 1}
     return Trainer(callbacks=list(callbacks), **options, **silent, **plugins, **kwargs)
 
@@ -51,20 +51,20 @@ def test_steps_are_counted_with_and_without_the_wrapper():
     """The same weights, and Lightning's global_step after each step."""
     listening = Listening()
     alone = fitted(make_trainer())
-    assert alone == fitted(make_trainer([listening])) == fitted(make_trainer(lean=False))
+    assert alone == fitted(make_trainer([listening])) == fitted(make_trainer(by_us=False))
     assert [step for step, _ in alone] == [1, 2, 3]
     assert listening.heard == 3
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({}, True), ({"callbacks": [Listening()]}, False), ({"lean": False}, False)],
+    [({}, True), ({"callbacks": [Listening()]}, False), ({"by_us": False}, False)],
     ids=["bare", "a callback", "a precision plugin of Lightning"],
 )
 def test_who_listens(options, expected):
-    assert engine.nobody_listens(make_trainer(**options)) is expected
+    assert lean.nobody_listens(make_trainer(**options)) is expected
 
 
 def test_a_listener_gets_lightnings_wrapper():
     wrapper = type("Wrapper", (), {"step": lambda self: "wrapped"})()
-    assert engine.stepper(make_trainer([Listening()]), wrapper)() == "wrapped"
+    assert lean.stepper(make_trainer([Listening()]), wrapper)() == "wrapped"
