@@ -52,7 +52,7 @@ def row(item: dataclasses.Field[Any]) -> str:
 
 def default(item: dataclasses.Field[Any]) -> str:
     """The default, as a user would write it."""
-    value = item.default if item.default is not dataclasses.MISSING else item.default_factory()  # type: ignore[misc]
+    value = item.default_factory() if callable(item.default_factory) else item.default
     return f"`{getattr(value, 'value', value)!r}`"
 
 

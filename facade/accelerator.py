@@ -119,9 +119,17 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
     @contextlib.contextmanager
     def maybe_context_parallel(
         self, buffers: Any = None, buffer_seq_dims: Any = None, no_restore_buffers: Any = None
-    ) -> Iterator[None]:
-        """Nothing where sequences are not split; and they are not, for such arguments are refused."""
-        yield
+    ) -> Iterator[Any]:
+        """Split sequences in the block, with `cp_size` and while a training runs; otherwise do nothing.
+
+        Args:
+            buffers: tensors of which each process gets its part, in place.
+            buffer_seq_dims: the dimension of the positions in each.
+            no_restore_buffers: a set of those that need not be whole again after the block.
+        """
+        split = None if self._link is None else self._link.split_sequences(buffers, buffer_seq_dims, no_restore_buffers)
+        with split or contextlib.nullcontext() as calls:
+            yield calls
 
     @contextlib.contextmanager
     def profile(self, profile_handler: Any = None) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Which processes read which data: those that share the layers of one copy of a model get the same batches."""
+"""Which processes read which data: those that share layers, or sequences, get the same batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from .arguments.parallelism import ParallelismConfig, parallelism_faults, read_parallelism
 
-__all__ = ["copies_of_batches", "data_rank", "data_ranks", "spreads_model"]
+__all__ = ["copies_of_batches", "data_rank", "data_ranks", "parts_of_sequences", "spreads_model"]
 
 
 def copies_of_batches(args: Any) -> int:
@@ -27,6 +27,12 @@ def data_ranks(args: Any) -> int:
 def data_rank(args: Any) -> int:
     """Which of these this process works on, from 0."""
     return args.process_index // copies_of_batches(args)
+
+
+def parts_of_sequences(args: Any) -> int:
+    """Over how many processes each sequence is split in training, see `ParallelismConfig.cp_size`."""
+    groups = _groups(args)
+    return 1 if groups is None else groups.cp_size
 
 
 def spreads_model(args: Any) -> bool:

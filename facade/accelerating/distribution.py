@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ..arguments.fsdp_config import read_fsdp
+from ..arguments.fsdp_config import settings_of
 from ..arguments.parallelism import read_parallelism
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def distribution(args: TrainingArguments) -> DistributedType:
 
 def fsdp_version(args: TrainingArguments) -> int | None:
     """1 or 2, where the arguments ask for FSDP; a grid with a dimension to shard over is version 2."""
-    if args.fsdp:
-        return read_fsdp(args.fsdp, args.fsdp_config)[0].version  # type: ignore[arg-type]  # a dict by now
+    settings = settings_of(args)
+    if settings is not None:
+        return settings.version
     groups = read_parallelism(args.parallelism_config)
-    return 2 if groups is not None and groups.dp_shard_enabled else None
+    return 2 if groups is not None and (groups.dp_shard_enabled or groups.cp_enabled) else None

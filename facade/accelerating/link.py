@@ -13,6 +13,8 @@ from ...lightning_modules import deepspeed_engine, models, sharding
 if TYPE_CHECKING:
     from ..contracts import Host
 
+_WHOLE = contextlib.nullcontext()
+
 
 class RunLink:
     """The questions of the accelerator that only the strategy can answer, one small method each.
@@ -76,6 +78,15 @@ class RunLink:
         with contextlib.suppress(RuntimeError):  # it is not set up yet
             return getattr(self._strategy, "device_mesh", None)
         return None
+
+    @property
+    def splits_sequences(self) -> bool:
+        """Whether processes share sequences."""
+        return hasattr(self._strategy, "split_sequences")
+
+    def split_sequences(self, buffers: Any, dims: Any, kept: Any) -> contextlib.AbstractContextManager[Any]:
+        """Let each process have its part of tensors, see `ContextParallelStrategy`, or all where none are shared."""
+        return self._strategy.split_sequences(buffers or (), dims or (), kept) if self.splits_sequences else _WHOLE
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """Keep the gradients of the run's model in this process."""

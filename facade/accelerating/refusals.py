@@ -38,12 +38,12 @@ REFUSED: dict[str, str] = {
     "te_recipe_handler": _FP8,
     "msamp_recipe_handler": _FP8,
     "deepspeed_engine_wrapped": "in a training with DeepSpeed the engine is trainer.model_wrapped",
-    "deepspeed_ulysses_dl_adapter": "sequence parallelism of that kind is not here. Use tp_size of parallelism_config",
+    "deepspeed_ulysses_dl_adapter": "sequence parallelism of that kind is not here. Use cp_size of parallelism_config",
     "tensor_parallel_rank": _GRID,
     "data_parallel_rank": _GRID,
     "data_parallel_shard_rank": _GRID,
     "pipeline_parallel_rank": "pipelines are not here, nor in the reference",
-    "context_parallel_rank": "context parallelism is not here, and its rank not in the reference",
+    "context_parallel_rank": "the reference has none. It is process_index // tp_size % cp_size",
 }
 """By name, in half a sentence each. `hasattr` is False for them, and they cannot be set."""
 

@@ -12,6 +12,17 @@ from ...lightning_modules.names import did_you_mean
 BACKENDS = {"cp_backend": ("torch",), "sp_backend": ("deepspeed",)}
 """What is known to split a sequence."""
 
+ROTATIONS = ("allgather", "alltoall")
+"""How keys and values come to the other processes: all at once, or from neighbour to neighbour."""
+
+
+@dataclass(frozen=True)
+class ContextParallelConfig:
+    """As `accelerate.utils.TorchContextParallelConfig`, but frozen, and not taken from the environment."""
+
+    cp_comm_strategy: str = "allgather"
+    """One of `ROTATIONS`."""
+
 
 @dataclass(frozen=True)
 class ParallelismConfig:
@@ -29,6 +40,8 @@ class ParallelismConfig:
     cp_size: int = 1
     """Processes over which a sequence is split, ring attention (context parallel)."""
     cp_backend: str = "torch"
+    cp_handler: ContextParallelConfig | None = None
+    """How processes that share a sequence exchange its parts; None is `allgather`."""
     sp_size: int = 1
     """Processes over which a sequence is split, Ulysses attention (sequence parallel)."""
     sp_backend: str = "deepspeed"
@@ -73,6 +86,11 @@ class ParallelismConfig:
         """Whether sequences are split for Ulysses attention."""
         return self.sp_size > 1
 
+    @property
+    def rotation(self) -> str:
+        """See `ContextParallelConfig.cp_comm_strategy`."""
+        return (self.cp_handler or ContextParallelConfig()).cp_comm_strategy
+
     def to_dict(self) -> dict[str, Any]:
         """All fields as a new dict, from which an equal one can be made."""
         return asdict(self)
@@ -99,7 +117,19 @@ def read_parallelism(value: Any) -> Any:
     else:
         return value
     given = {name: size for name, size in given.items() if size is not None}
+    if "cp_handler" in given:
+        given["cp_handler"] = _read_handler(given["cp_handler"])
     return ParallelismConfig(**given) if set(given) <= set(NAMES) else value
+
+
+def _read_handler(value: Any) -> Any:
+    """A `ContextParallelConfig` of a dict, or of an object with the same attribute; others stay as they are."""
+    names = [item.name for item in fields(ContextParallelConfig)]
+    if isinstance(value, Mapping):
+        return ContextParallelConfig(**value) if set(value) <= set(names) else value
+    if not isinstance(value, type) and all(hasattr(value, name) for name in names):
+        return ContextParallelConfig(**{name: getattr(value, name) for name in names})
+    return value
 
 
 def parallelism_faults(config: Any, processes: int) -> list[str]:
@@ -113,7 +143,7 @@ def parallelism_faults(config: Any, processes: int) -> list[str]:
         return []
     if not isinstance(config, ParallelismConfig):
         return _no_config(config)
-    faults = _wrong_sizes(config) + _wrong_backends(config)
+    faults = _wrong_sizes(config) + _wrong_backends(config) + _wrong_handler(config.cp_handler)
     return faults or _wrong_together(config, processes)
 
 
@@ -145,6 +175,22 @@ def _wrong_backends(config: ParallelismConfig) -> list[str]:
         f"parallelism_config: {name}={getattr(config, name)!r} is not known. Choose from: {', '.join(choices)}."
         for name, choices in BACKENDS.items()
         if getattr(config, name) not in choices
+    ]
+
+
+def _wrong_handler(handler: Any) -> list[str]:
+    if handler is None:
+        return []
+    if not isinstance(handler, ContextParallelConfig):
+        return [
+            f"parallelism_config: cp_handler={handler!r} must be a dict such as {{'cp_comm_strategy': 'alltoall'}}."
+        ]
+    given = handler.cp_comm_strategy
+    if given in ROTATIONS:
+        return []
+    return [
+        f"parallelism_config: cp_handler: cp_comm_strategy={given!r} is not known.{did_you_mean(given, ROTATIONS)} "
+        f"Choose from: {', '.join(ROTATIONS)}."
     ]
 
 

@@ -28,6 +28,7 @@ def add_sharding_rules(book: RuleBook) -> None:
     book.add("fsdp", "deepspeed")(_one_engine)
     book.add("fsdp", "fsdp_config", "parallelism_config")(_fsdp_in_groups)
     book.add("deepspeed", "parallelism_config")(_deepspeed_in_groups)
+    book.add("parallelism_config", "torch_compile", "use_liger_kernel")(_sequences_in_parts)
     book.add("fsdp", "fsdp_config", "gradient_checkpointing")(_checkpointing_once)
     book.add("fsdp", "fsdp_config", "deepspeed", "save_only_model", "load_best_model_at_end")(_best_model)
     book.add("deepspeed", "auto_find_batch_size")(_batch_size_search)
@@ -166,6 +167,21 @@ def _deepspeed_in_groups(args: Any) -> str | None:
     if groups is None or not args.deepspeed or groups.sp_enabled:
         return None
     return "deepspeed and parallelism_config exclude each other: DeepSpeed forms its own groups. Keep one."
+
+
+def _sequences_in_parts(args: Any) -> list[str]:
+    groups = _groups(args)
+    if groups is None or not groups.cp_enabled:
+        return []
+    why = {
+        "torch_compile": "torch takes attention apart in Python, for each process in another way",
+        "use_liger_kernel": "not all of its versions take the labels that are shifted before the split",
+    }
+    return [
+        f"{name}=True and parallelism_config with cp_size={groups.cp_size} exclude each other: {reason}. Keep one."
+        for name, reason in why.items()
+        if getattr(args, name)
+    ]
 
 
 def _checkpointing_once(args: Any) -> str | None:

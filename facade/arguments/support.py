@@ -80,16 +80,11 @@ def _watching(debug: Any) -> str | None:
 
 
 def _groups(config: Any) -> str | None:
-    """Not there: cp_size and sp_size above 1, and tp_size together with dp_replicate_size."""
-    if getattr(config, "cp_enabled", False):
-        return (
-            f"parallelism_config: cp_size={config.cp_size}: Lightning has no strategy that splits sequences; train on "
-            "shorter ones, or shard the model with dp_shard_size or tp_size"
-        )
+    """Not there: sp_size above 1, and tp_size together with dp_replicate_size."""
     if getattr(config, "sp_enabled", False):
         return (
             f"parallelism_config: sp_size={config.sp_size}: Lightning's DeepSpeedStrategy does not split sequences; "
-            "train on shorter ones, or shard the model with dp_shard_size or tp_size"
+            f"split them with cp_size={config.sp_size}"
         )
     if getattr(config, "tp_enabled", False) and config.dp_replicate_enabled:
         return (

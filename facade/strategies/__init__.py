@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..arguments.fsdp_config import FSDPSettings, read_fsdp
+from ..arguments.fsdp_config import FSDPSettings, settings_of
 from ..arguments.parallelism import read_parallelism
 from ..data_ranks import spreads_model
 from .base import StrategyPlan
@@ -33,7 +33,7 @@ def choose(
     """
     if args.deepspeed:
         return deepspeed(args, model, steps)
-    settings = read_fsdp(args.fsdp, args.fsdp_config)[0] if args.fsdp else None  # type: ignore[arg-type]
+    settings = settings_of(args)
     if args.device.type == "xla" or (settings is not None and settings.xla):
         return xla(args, settings, model)
     if settings is not None and settings.version == 1:
@@ -45,6 +45,7 @@ def choose(
 
 def _sharding_of_groups(args: TrainingArguments) -> FSDPSettings | None:
     """Sharding where `parallelism_config` asks for it and `fsdp` says nothing: that of the layers the model names."""
-    if not read_parallelism(args.parallelism_config).dp_shard_enabled:
+    groups = read_parallelism(args.parallelism_config)
+    if not groups.dp_shard_enabled and not groups.cp_enabled:
         return None
     return FSDPSettings(version=2, wrap="layers")

@@ -45,11 +45,11 @@ class FSDPPlan(StrategyPlan):
         """Always."""
         return True
 
-    def precision(self, name: str, device: str) -> Any:
+    def precision(self, name: Any, device: str) -> Any:
         """FSDP takes a precision plugin of its own."""
         from ...lightning_modules.fsdp_wrapping import ForwardFSDPPrecision
 
-        return ForwardFSDPPrecision(name, device)  # type: ignore[arg-type]
+        return ForwardFSDPPrecision(name, device)
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
         """See `StrategyPlan.check`."""

@@ -1,4 +1,4 @@
-"""Version 2 of FSDP (`fully_shard`) and tensor parallelism, through Lightning's `ModelParallelStrategy`."""
+"""Version 2 of FSDP (`fully_shard`), tensor and context parallelism, through Lightning's `ModelParallelStrategy`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from torch import nn
 from ..arguments.fsdp_config import FSDPSettings
 from ..arguments.parallelism import ParallelismConfig, read_parallelism
 from .base import StrategyPlan, picked, process_group
-from .wrapping import check_sharding, check_split, layers_of, split_option, wrap_option
+from .wrapping import check_sequences, check_sharding, check_split, layers_of, split_option, wrap_option
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
 
 _LIGHTNING = ("data_parallel_size", "tensor_parallel_size")
+_SEQUENCES = ("context_parallel_size", "rotation")
 _GROUP = ("save_distributed_checkpoint", "process_group_backend", "timeout")
 _SHARDING = ("shard", "reshard_after_forward", "offload", "replicate_size")
 _SPLIT = ("plan",)
@@ -27,7 +28,10 @@ _DTYPES = ("param_dtype", "reduce_dtype")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelParallelPlan(StrategyPlan):
-    """Processes form a grid: along one side the model is sharded, along the other its layers are split."""
+    """Processes form a grid: along one side the model is sharded, along the other its layers are split.
+
+    Of those that shard it, neighbours may share sequences.
+    """
 
     @property
     def shards_weights(self) -> bool:
@@ -36,9 +40,17 @@ class ModelParallelPlan(StrategyPlan):
 
     def build(self) -> Any:
         """A `ModelParallelStrategy`; what is done to the model is done when Lightning configures it."""
+        if self._splits_sequences:
+            from ...lightning_modules.context_parallel import ContextParallelStrategy
+
+            return ContextParallelStrategy(**picked(self.options, *_LIGHTNING, *_SEQUENCES, *_GROUP))
         from lightning.pytorch.strategies import ModelParallelStrategy
 
         return ModelParallelStrategy(**picked(self.options, *_LIGHTNING, *_GROUP))
+
+    @property
+    def _splits_sequences(self) -> bool:
+        return "context_parallel_size" in self.options
 
     @property
     def saves_parts(self) -> bool:
@@ -54,6 +66,8 @@ class ModelParallelPlan(StrategyPlan):
         """See `StrategyPlan.check`."""
         check_sharding(args, model, layers=self.options.get("layers"))
         check_split(model, self.options["tensor_parallel_size"])
+        if self._splits_sequences:
+            check_sequences(model, self.options["context_parallel_size"])
 
     def distribute(self, model: nn.Module, module: Any) -> nn.Module:
         """Split layers, then shard the model, in place; see `StrategyPlan.distribute`."""
@@ -68,6 +82,10 @@ class ModelParallelPlan(StrategyPlan):
 
                 split(model, mesh["tensor_parallel"])
                 model.to(mesh.device_type)  # what is not split
+            if self._splits_sequences:
+                from ...lightning_modules.split_layers import agree_on_generators
+
+                agree_on_generators(module.trainer.strategy.context_mesh)
         return self._sharded(model, module) if "shard" in self.options else model
 
     def _sharded(self, model: nn.Module, module: Any) -> nn.Module:
@@ -99,6 +117,7 @@ class ModelParallelPlan(StrategyPlan):
         """The grid, then what `fully_shard` is told."""
         return [
             ("fsdp, parallelism_config", "Trainer(strategy=)", picked(self.options, *_LIGHTNING)),
+            ("parallelism_config", "context_parallel()", picked(self.options, *_SEQUENCES)),
             ("parallelism_config", "parallelize_module()", picked(self.options, *_SPLIT)),
             ("fsdp, fsdp_config", "fully_shard()", picked(self.options, *_SHARDING)),
             ("fsdp_config", "fully_shard(): layers", picked(self.options, *_LAYERS)),
@@ -123,13 +142,15 @@ def model_parallel(
         replicas = machines if settings is not None and settings.hybrid else 1
         groups = ParallelismConfig(dp_replicate_size=replicas, dp_shard_size=args.world_size // replicas)
     options: dict[str, Any] = {
-        "data_parallel_size": groups.data_parallel_size,
+        "data_parallel_size": groups.data_parallel_size * groups.cp_size,
         "tensor_parallel_size": groups.tp_size,
+        **({"context_parallel_size": groups.cp_size, "rotation": groups.rotation} if groups.cp_enabled else {}),
         **({"plan": split_option(model)} if groups.tp_enabled else {}),
         **(_sharding(args, settings, groups, model) if settings is not None else {}),
         "save_distributed_checkpoint": settings is not None and settings.state_dict_type == "sharded",
     }
-    return ModelParallelPlan(name="ModelParallelStrategy", options={**options, **process_group(args)})
+    name = "ContextParallelStrategy" if groups.cp_enabled else "ModelParallelStrategy"
+    return ModelParallelPlan(name=name, options={**options, **process_group(args)})
 
 
 def _sharding(

@@ -132,6 +132,21 @@ def check_split(model: nn.Module, size: int) -> None:
         )
 
 
+def check_sequences(model: nn.Module, size: int) -> None:
+    """Look whether a model can be trained on parts of sequences, see `sequence_parts.model_faults`.
+
+    Raises:
+        ValueError: it cannot; says what to do.
+    """
+    from ...lightning_modules.sequence_parts import model_faults
+
+    if faults := model_faults(model):
+        raise ValueError(
+            f"parallelism_config: cp_size={size}: {'; '.join(faults)}. To leave sequences whole, use dp_shard_size in "
+            "the place of cp_size."
+        )
+
+
 def _missing_layers(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
     names = (option or {}).get("layers")
     if names is None or is_sharded(model):  # sharded modules get classes of other names

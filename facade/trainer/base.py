@@ -40,7 +40,7 @@ from ..arguments.support import raise_for_unsupported
 from ..arguments.unknown import understand_old_names
 from ..arguments.validation import raise_for_problems
 from ..collation import default_collator
-from ..data_ranks import data_ranks, spreads_model
+from ..data_ranks import data_ranks, parts_of_sequences, spreads_model
 from ..dry_run import stop_if_asked_to
 from ..hub.pushing import Pusher, PushInProgress
 from ..lightning_callbacks import check_callback
@@ -135,7 +135,7 @@ class TrainerBase(TrainerParameters, SignalChoice):
         self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
         self._gather_losses: Callable[..., Any] | None = None  # for losses alone, in place of `gather_function`
         self.is_deepspeed_enabled = bool(self.args.deepspeed)
-        self.is_fsdp_xla_enabled = bool(self.args.fsdp and (self.args.fsdp_config or {}).get("xla"))  # type: ignore[union-attr]
+        self.is_fsdp_xla_enabled = bool(self.args.fsdp and (self.args.fsdp_config or {}).get("xla"))
         self.is_fsdp_enabled = bool(self.args.fsdp) and not self.is_fsdp_xla_enabled
 
     def _set_up_model(self, model: nn.Module) -> None:
@@ -150,12 +150,15 @@ class TrainerBase(TrainerParameters, SignalChoice):
         inspected = models.base_of_adapter(model)
         self.model_accepts_loss_kwargs = models.accepts_loss_kwargs(inspected)
         found = models.find_labels(type(inspected))
+        if parts_of_sequences(self.args) > 1:  # made of the labels where sequences are split, and nowhere else
+            found = [name for name in found if name != "shift_labels"]
         self.label_names = found if self.args.label_names is None else self.args.label_names
         self.can_return_loss = models.can_return_loss(type(inspected))
         self.label_smoother = self._make_label_smoother()
         self.neftune_noise_alpha = self.args.neftune_noise_alpha
-        if getattr(model, "config", None) is not None:
-            model.config.use_cache = self.args.use_cache  # type: ignore[union-attr]
+        config: Any = getattr(model, "config", None)
+        if config is not None:
+            config.use_cache = self.args.use_cache
 
     def _make_label_smoother(self) -> LabelSmoother | None:
         if self.args.label_smoothing_factor == 0:
@@ -303,7 +306,7 @@ class TrainerBase(TrainerParameters, SignalChoice):
             check_callback(callback)
             self._lightning_callbacks.append(callback() if isinstance(callback, type) else callback)
         else:
-            self.callback_handler.add_callback(callback)  # type: ignore[arg-type]
+            self.callback_handler.add_callback(callback)
             self._lend_save_model(self.callback_handler.callbacks[-1])
 
     def _lend_save_model(self, callback: Any) -> None:

@@ -20,7 +20,6 @@ from ..sizes import has_length
 _STEPS_OF_THE_REFERENCE = {
     "_build_accelerator_args": "create_accelerator_and_postprocess is called, and may change trainer.accelerator",
     "_init_training_state": "set_initial_training_values is called",
-    "_prepare_context_parallel_inputs": "_prepare_inputs is called",
     "_prepare_for_training": "create_optimizer_and_scheduler and on_train_begin of a callback are called",
     "_run_epoch": "get_batch_samples, training_step and the events of callbacks are called",
     "_wrap_model": "a model that is to be wrapped is passed as the model; DDP and FSDP follow from the arguments",

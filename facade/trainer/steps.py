@@ -15,12 +15,12 @@ from ...lightning_modules.collect import map_nested, nested_detach
 from ...lightning_modules.outputs import read_loss, require_trainable, split_outputs
 from ..data_ranks import copies_of_batches, data_ranks
 from ..liger import can_skip_logits
-from .optimization import OptimizationSteps
+from .sequences import SequenceSplitting, predicts_next_token
 
 logger = logging.getLogger(__name__)
 
 
-class BatchSteps(OptimizationSteps):
+class BatchSteps(SequenceSplitting):
     """From a batch to a loss, gradients and predictions."""
 
     loss_is_scaled_for_ga: bool | None = None
@@ -40,6 +40,13 @@ class BatchSteps(OptimizationSteps):
         Returns:
             The loss, detached; its sum over the window is the loss of the step.
         """
+        split, inputs = self._prepare_context_parallel_inputs(model, inputs)
+        with split():
+            return self._forward_and_backward(model, inputs, num_items_in_batch)
+
+    def _forward_and_backward(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None
+    ) -> torch.Tensor:
         model.train()
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
@@ -76,7 +83,7 @@ class BatchSteps(OptimizationSteps):
         """
         labels = None
         if "labels" in inputs and (self.label_smoother is not None or self.compute_loss_func is not None):
-            labels = inputs.pop("labels")
+            labels = self._labels_of_part(model, inputs) if self._is_split else inputs.pop("labels")
         if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
             inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
         outputs = model(**inputs)
@@ -84,6 +91,8 @@ class BatchSteps(OptimizationSteps):
         shared = self.args.average_tokens_across_devices and num_items_in_batch is not None
         if shared and (self.model_accepts_loss_kwargs or self.compute_loss_func is not None):
             loss = loss * data_ranks(self.args) if data_ranks(self.args) > 1 else loss
+        if self._is_split:
+            loss = self._of_part(loss, model, inputs, labels, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
     def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]:
@@ -162,7 +171,7 @@ class BatchSteps(OptimizationSteps):
     def _counted_labels(self, labels: Any) -> Any:
         """Label smoothing shifts the labels itself, and with them what counts; models count them unshifted."""
         smoothed = self.label_smoother is not None and self.compute_loss_func is None
-        return labels[..., 1:] if smoothed and _predicts_next_token(self.model) else labels
+        return labels[..., 1:] if smoothed and predicts_next_token(self.model) else labels
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         inputs = self._prepare_input(inputs)
@@ -181,7 +190,7 @@ class BatchSteps(OptimizationSteps):
             data = map_nested(lambda leaf: leaf.to(half) if _is_floating(leaf) else leaf, data)
         if device.type == "cpu":
             return map_nested(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, data)
-        go_on: bool = self.args.accelerator_config.non_blocking  # type: ignore[union-attr]  # made in __post_init__
+        go_on: bool = self.args.accelerator_config.non_blocking  # made in __post_init__
         return map_nested(lambda leaf: _to_device(leaf, device, go_on), data)
 
     def _loss_is_scaled(self, num_items_in_batch: Any) -> bool:
@@ -196,7 +205,7 @@ class BatchSteps(OptimizationSteps):
         if self.compute_loss_func is not None:
             return self.compute_loss_func(outputs, labels, num_items_in_batch=num_items)
         if labels is not None and self.label_smoother is not None:
-            shift = _predicts_next_token(models.unwrap_model(model))
+            shift = predicts_next_token(models.unwrap_model(model)) and not self._is_split
             items = num_items if self._spans_several_batches(model) else None
             return self.label_smoother(outputs, labels, shift_labels=shift, num_items_in_batch=items)
         return read_loss(outputs, inputs)
@@ -247,7 +256,8 @@ class BatchSteps(OptimizationSteps):
         if model is not self.model:
             count = deepspeed_engine.parameters_beside_embeddings(self.model)
             if count is None:
-                count = self.model.num_parameters(exclude_embeddings=True)  # type: ignore[operator]
+                own: Any = self.model
+                count = own.num_parameters(exclude_embeddings=True)
             self._parameter_count = (self.model, count)
         return count
 
@@ -270,14 +280,3 @@ def _to_device(leaf: Any, device: torch.device, go_on: bool) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     return leaf.to(device, non_blocking=go_on or (leaf.device.type == "cpu" and leaf.is_pinned()))
-
-
-def _predicts_next_token(model: Any) -> bool:
-    """Whether labels are the inputs themselves, to be shifted by one, as causal language models have it."""
-    import sys
-
-    name = type(models.base_of_adapter(model)).__name__
-    auto = sys.modules.get("transformers.models.auto.modeling_auto")
-    if auto is not None:
-        return name in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-    return name.endswith("ForCausalLM")

@@ -16,6 +16,7 @@ from torch import nn
 from ...callbacks import TrainerState, collect_states
 from ...lightning_modules import checkpoints
 from ..arguments.parallelism import read_parallelism
+from ..data_ranks import parts_of_sequences
 from ..metrics import speed_metrics
 from ..results import TrainingLength, TrainOutput
 from ..sizes import has_length
@@ -136,11 +137,11 @@ class Training(
         return getattr(groups, "tp_size", None) or getattr(self.model, "_tp_size", None) or 1
 
     def get_cp_size(self) -> int:
-        """As `transformers.Trainer.get_cp_size`: processes that share one sequence; 1, as none do yet."""
-        return 1
+        """As `transformers.Trainer.get_cp_size`: processes that share each sequence in training (`cp_size`)."""
+        return parts_of_sequences(self.args)
 
     def get_sp_size(self) -> int:
-        """As `transformers.Trainer.get_sp_size`: processes that share one sequence; 1, as none do yet."""
+        """As `transformers.Trainer.get_sp_size`: processes of `sp_size`, which is refused above 1."""
         return 1
 
     def _inner_training_loop(
@@ -158,7 +159,7 @@ class Training(
         from ..lightning_runs import run_fit
         from ..run import TrainingRun
 
-        dataloader = self.get_train_dataloader()
+        dataloader: Any = self.get_train_dataloader()
         length = self.set_initial_training_values(self.args, dataloader)
         self._require_same_training(length, checkpoint)
         self._start_state(length, checkpoint, trial)
@@ -191,7 +192,7 @@ class Training(
             self._run = None
             self._end_writing()
             if getattr(self.get_train_dataloader, "__func__", None) is Training.get_train_dataloader:
-                dataloader.end_workers()  # type: ignore[attr-defined]
+                dataloader.end_workers()
         if run.evaluated_last:  # no step put it back in training mode, and scripts go on to use it
             self.model.eval()
         return self._output

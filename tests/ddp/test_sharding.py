@@ -10,25 +10,18 @@ from typing import Any
 import pytest
 import shard_script
 import torch
+from beside_one_process import NUMBERS, SECONDS, close, devices
 from safetensors.torch import load_file
 from starting import finished, torchrun
 
 from lightrainer.lightning_modules.checkpoints import problems
 
 SCRIPT = Path(__file__).with_name("shard_script.py")
-SECONDS = 240
 PARTS = ["fsdp1_parts", "fsdp2_parts"]
 EXACT = ["fsdp1", "fsdp1_hybrid", "fsdp1_other", "fsdp2", "fsdp2_grad", "fsdp2_hybrid", "groups", *PARTS]
 HALF = ["fsdp1_bf16", "fsdp2_bf16"]
 SCALED = ["fsdp1_fp16", "fsdp2_fp16"]
-NUMBERS = ("losses", "norms", "eval_losses", "last_eval_loss")
 PARAMETERS = 264  # two blocks of 8 * 8 + 8 + 16, and tied embeddings of 11 * 8
-
-
-def devices(processes: int) -> list[Any]:
-    """Parameters for a fixture: the CPU, and where they are as many GPUs."""
-    skipped = pytest.mark.skipif(torch.cuda.device_count() < processes, reason=f"needs {processes} GPUs of NVIDIA")
-    return ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, skipped])]
 
 
 @pytest.fixture(scope="module", params=devices(2))
@@ -43,11 +36,6 @@ def results(
     read = lambda strategy, rank=0: json.loads((folder / f"{strategy}-rank{rank}.json").read_text())
     read.folder = folder
     return read
-
-
-def close(expected: dict[str, Any], actual: dict[str, Any], tolerance: float) -> None:
-    for name in NUMBERS:
-        assert actual[name] == pytest.approx(expected[name], rel=tolerance), name
 
 
 @pytest.mark.parametrize("strategy", ["ddp", *EXACT])

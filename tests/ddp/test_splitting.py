@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from beside_one_process import NUMBERS, SECONDS, close, devices
 from safetensors.torch import load_file
 from starting import finished, torchrun
-from test_sharding import NUMBERS, SECONDS, close, devices
 
 SCRIPT = Path(__file__).with_name("split_script.py")
 PAIR = ["dropout", "sequence", "method", "dispatch"]

@@ -1,0 +1,115 @@
+"""Training on sequences of which each process has a part (context parallel)."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...lightning_modules import models
+from ..data_ranks import parts_of_sequences
+from .optimization import OptimizationSteps
+
+_IGNORED = -100
+
+
+class SequenceSplitting(OptimizationSteps):
+    """Makes batches ready to be split, and lets the losses of the parts add up to that of the whole."""
+
+    _targets: dict[str, torch.Tensor] | None = None
+    """How many labels count in the whole of a batch that is split, by their name."""
+
+    def _prepare_context_parallel_inputs(
+        self, model: nn.Module, inputs: dict[str, Any]
+    ) -> tuple[Callable[[], contextlib.AbstractContextManager[Any]], dict[str, Any]]:
+        """As that of the reference: a context in which sequences are split, and the inputs for it.
+
+        The inputs are new tensors, which the context resizes; those of the batch stay as they are. Where no sequences
+        are split, which is also the case in evaluations, they are returned as they were given.
+
+        Raises:
+            ValueError: they cannot be split; says why.
+        """
+        size = parts_of_sequences(self.args)
+        link = self.accelerator._link if size > 1 else None
+        if link is None or not link.splits_sequences:
+            return contextlib.nullcontext, inputs
+        if self.compute_loss_func is not None:
+            raise ValueError(
+                f"parallelism_config: cp_size={size} does not go with compute_loss_func, which gets labels that are "
+                "not shifted, and the next tokens are in other processes. Override compute_loss: its inputs have "
+                "shift_labels."
+            )
+        from ...lightning_modules.sequence_parts import ready_to_split
+
+        masked = models.is_pretrained(models.base_of_adapter(model))
+        ready = self._prepare_input(ready_to_split(inputs, size=size, whole_mask=masked))
+        return partial(self._split, ready), ready
+
+    @property
+    def _is_split(self) -> bool:
+        return self._targets is not None
+
+    @contextlib.contextmanager
+    def _split(self, inputs: dict[str, Any]) -> Iterator[None]:
+        from ...lightning_modules.sequence_parts import split_names
+
+        names = split_names(inputs)
+        buffers = [inputs[name] for name in names]
+        targets = {name: inputs[name].ne(_IGNORED).sum() for name in names if name in ("labels", "shift_labels")}
+        with self.accelerator.maybe_context_parallel(buffers, [1] * len(buffers), set(buffers)) as calls:
+            self._targets = targets
+            try:
+                yield
+            finally:
+                self._targets = None
+        if calls.count == 0:
+            raise ValueError(
+                "parallelism_config: cp_size above 1 splits attention, but the model has not called "
+                "torch.nn.functional.scaled_dot_product_attention by that name, so that its parts know nothing of each "
+                "other. Call it so, or leave sequences whole: use dp_shard_size in the place of cp_size."
+            )
+
+    def _labels_of_part(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        """Take out of the inputs what label smoothing compares with: the shifted ones, if it shifts for this model."""
+        both = {name: inputs.pop(name) for name in ("labels", "shift_labels")}
+        return both[_smoothed(model)]
+
+    def _of_part(
+        self, loss: torch.Tensor, model: nn.Module, inputs: dict[str, Any], smoothed: torch.Tensor | None, items: Any
+    ) -> torch.Tensor:
+        """A loss whose mean over the processes that share sequences is that of the whole.
+
+        Args:
+            loss: of the part: a sum divided by the items of all, or the mean over labels that count.
+            model: the model that is trained.
+            inputs: of the part.
+            smoothed: its labels, where label smoothing has computed the loss.
+            items: labels that count in all parts, of all batches of the step, if that is known.
+        """
+        size = parts_of_sequences(self.args)
+        if items is not None and (self.model_accepts_loss_kwargs or smoothed is not None):
+            return loss * size
+        assert self._targets is not None
+        whole = self._targets["shift_labels" if smoothed is None else _smoothed(model)]
+        own = (inputs["shift_labels"] if smoothed is None else smoothed).ne(_IGNORED).sum()
+        # The mean of no label is NaN; it weighs nothing.
+        return torch.where(own > 0, loss * (size * own / whole.clamp(min=1)), torch.zeros_like(loss))
+
+
+def predicts_next_token(model: Any) -> bool:
+    """Whether labels are the inputs themselves, to be shifted by one, as causal language models have it."""
+    name = models.class_of(models.base_of_adapter(model)).__name__
+    auto = sys.modules.get("transformers.models.auto.modeling_auto")
+    if auto is not None:
+        return name in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return name.endswith("ForCausalLM")
+
+
+def _smoothed(model: nn.Module) -> str:
+    return "shift_labels" if predicts_next_token(model) else "labels"

@@ -1,0 +1,193 @@
+"""Attention over sequences of which each process has a part: torch's ring attention, on GPUs and on the CPU.
+
+Torch's `context_parallel` knows the kernels of GPUs; that of the CPU is added here. The private names of torch that
+this needs are used here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+__all__ = ["AttentionCalls", "ring_attention", "set_rotation"]
+
+_PLACES = (
+    "torch.distributed.tensor.experimental._context_parallel._attention",
+    "torch.distributed.tensor.experimental._attention",
+)
+_NEEDED = (
+    "_templated_ring_attention",
+    "_templated_ring_attention_backward",
+    "context_parallel",
+    "custom_ops",
+    "set_rotate_method",
+)
+# The fallback of torch would take the parts for whole sequences in order.
+_FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
+_SEQUENCE = 2
+"""Dimension of the positions in what attention is called with: (batch, heads, positions, features)."""
+
+
+@dataclass
+class AttentionCalls:
+    """How often attention was called while sequences were split; none means that the model has another attention."""
+
+    count: int = 0
+
+
+@contextlib.contextmanager
+def ring_attention(
+    mesh: DeviceMesh,
+    buffers: Sequence[torch.Tensor],
+    dims: Sequence[int],
+    *,
+    kept: set[torch.Tensor] | None = None,
+) -> Iterator[AttentionCalls]:
+    """As `torch.distributed.tensor.experimental.context_parallel`, but also on the CPU, and it refuses what is wrong.
+
+    In the block `torch.nn.functional.scaled_dot_product_attention` sees the whole sequence. The backward pass belongs
+    into the block too.
+
+    Args:
+        mesh: the processes that share a sequence; of one dimension.
+        buffers: tensors that are resized, in place, to the part of this process.
+        dims: the dimension of the positions in each.
+        kept: those of them that need not be whole again after the block.
+
+    Raises:
+        ValueError: there is no tensor to split, or in the block attention is called in a way that rings do not have.
+        NotImplementedError: this torch lacks what is needed.
+    """
+    if not buffers:
+        raise ValueError("Context parallel: there is no tensor to split. Pass buffers and buffer_seq_dims.")
+    module, calls = _torch_module(), AttentionCalls()
+    module.custom_ops.update(_ON_CPU)
+    split = module.context_parallel(
+        mesh, buffers=list(buffers), buffer_seq_dims=list(dims), no_restore_buffers=set() if kept is None else kept
+    )
+    with split, sdpa_kernel(_FUSED):
+        of_torch = functional.scaled_dot_product_attention
+        functional.scaled_dot_product_attention = _checked(of_torch, calls)
+        try:
+            yield calls
+        finally:
+            functional.scaled_dot_product_attention = of_torch
+    getattr(module, "_replaced_functions", {}).pop(of_torch, None)  # torch keeps one for each block
+
+
+def set_rotation(method: str) -> None:
+    """How keys and values go round: `allgather`, all of them at once, or `alltoall`, from neighbour to neighbour."""
+    _torch_module().set_rotate_method(method)
+
+
+def _torch_module() -> Any:
+    for place in _PLACES:
+        with contextlib.suppress(ImportError):
+            module = importlib.import_module(place)
+            if all(hasattr(module, name) for name in _NEEDED):
+                return module
+    raise NotImplementedError(
+        f"cp_size above 1: torch {torch.__version__} has no context_parallel of the known form, which is experimental. "
+        "Install torch 2.13."
+    )
+
+
+def _checked(attention: Callable[..., Any], calls: AttentionCalls) -> Callable[..., Any]:
+    """Attention that says what a ring cannot do, before torch computes something else."""
+
+    def scaled_dot_product_attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        faults = {
+            "an attn_mask: rings have the causal mask only, so leave masks out, and pad sequences on the right": (
+                attn_mask is not None
+            ),
+            "is_causal=False: processes have the first and the last positions, as only causal attention allows": (
+                not is_causal
+            ),
+            f"dropout_p={dropout_p}: parts would drop other weights in the backward pass; set the attention's dropout "
+            "to 0": dropout_p > 0,
+            f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}: both have to be (batch, heads, "
+            "positions, features) with as many positions": query.ndim != 4 or query.shape[2:3] != key.shape[2:3],
+        }
+        for fault in (fault for fault, found in faults.items() if found):
+            raise ValueError(f"cp_size above 1: the model calls scaled_dot_product_attention with {fault}.")
+        calls.count += 1
+        if enable_gqa and query.is_cuda and query.dtype == torch.float32:  # the kernel for it knows no groups
+            groups = query.shape[1] // key.shape[1]
+            key, value = (tensor.repeat_interleave(groups, 1) for tensor in (key, value))
+            enable_gqa = False
+        return attention(query, key, value, is_causal=True, scale=scale, enable_gqa=enable_gqa)
+
+    return scaled_dot_product_attention
+
+
+_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_CPU_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+
+def _forward(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[DTensor, ...]:
+    """The kernel of the CPU, for all the keys and values that come by; torch puts the results together."""
+    mesh, (query, key, value) = args[0].device_mesh, _local(args[:3])
+    dropout, causal = (*args[3:], *(0.0, False)[len(args) - 3 :])
+    found = _torch_module()._templated_ring_attention(
+        mesh.get_group(),
+        _SEQUENCE,
+        _CPU,
+        query=query,
+        key=key,
+        value=value,
+        is_causal=causal,
+        dropout_p=dropout,
+        scale=options.get("scale"),
+    )
+    return _spread(found[:2], mesh)
+
+
+def _backward(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[DTensor, ...]:
+    mesh, (gradient, query, key, value, out, logsumexp) = args[1].device_mesh, _local(args[:6])
+    dropout, causal = args[6:8]
+    found = _torch_module()._templated_ring_attention_backward(
+        mesh.get_group(),
+        _SEQUENCE,
+        _CPU_BACKWARD,
+        grad_out=gradient,
+        grad_out_name="grad_out",
+        query=query,
+        key=key,
+        value=value,
+        out=out,
+        logsumexp=logsumexp,
+        is_causal=causal,
+        dropout_p=dropout,
+        scale=options.get("scale"),
+    )
+    return _spread(found[:3], mesh)
+
+
+def _local(tensors: Sequence[Any]) -> list[torch.Tensor]:
+    return [tensor._local_tensor for tensor in tensors]  # to_local is for autograd, which is above this
+
+
+def _spread(tensors: Sequence[torch.Tensor], mesh: DeviceMesh) -> tuple[DTensor, ...]:
+    return tuple(DTensor.from_local(tensor, mesh, [Shard(_SEQUENCE)], run_check=False) for tensor in tensors)
+
+
+_ON_CPU = {_CPU: _forward, _CPU_BACKWARD: _backward}
+"""What the dispatcher of DTensors calls for the kernel of the CPU."""

@@ -1,0 +1,263 @@
+"""Trains causal language models on sequences that processes share (context parallel), for `torchrun` or alone.
+
+    torchrun --nproc_per_node=2 context_script.py OUTPUT_FOLDER CASE...
+    python context_script.py OUTPUT_FOLDER CASE...
+
+Every rank writes what it saw of each to `OUTPUT_FOLDER/CASE-rank<rank>.json`. The batch of a step is that of one
+process. DEVICE=cuda takes GPUs, one for each process.
+"""
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from short_runs import NUMBERS_OF, ON_CPU, StopAt, own_part
+from torch import nn
+from torch.nn import functional
+
+import lightrainer
+
+TWO, GRID = {"cp_size": 2}, {"cp_size": 2, "dp_shard_size": 2}
+BY_NEIGHBOURS = {"cp_handler": {"cp_comm_strategy": "alltoall"}}
+CASES: dict[str, dict[str, Any]] = {
+    "mean": {"parallelism_config": TWO | BY_NEIGHBOURS},
+    "items": {"parallelism_config": TWO},
+    "smooth": {"parallelism_config": TWO, "label_smoothing_factor": 0.1},
+    "llama": {"parallelism_config": TWO, "gradient_checkpointing": True},
+    "smooth_llama": {"parallelism_config": TWO, "label_smoothing_factor": 0.1},
+    "bf16": {"parallelism_config": TWO, "bf16": True},
+    "no_ring": {"parallelism_config": TWO},
+    "late_shift": {"parallelism_config": TWO},
+    "grid_items": {
+        "parallelism_config": GRID,
+        "fsdp": "full_shard",
+        "fsdp_config": {
+            "version": 2,
+            "transformer_layer_cls_to_wrap": ["Block"],
+            "state_dict_type": "SHARDED_STATE_DICT",
+        },
+    },
+    "wide_mean": {"parallelism_config": {"cp_size": 4} | BY_NEIGHBOURS},
+    "split_items": {
+        "parallelism_config": {"cp_size": 2, "tp_size": 2},
+        "accelerator_config": {"dispatch_batches": True},
+    },
+}
+ATTENTION = functional.scaled_dot_product_attention
+RESUMED = ("items", "grid_items")
+FORM = {"bf16": "items", "no_ring": "items", "late_shift": "items"}
+"""What a case trains, if not what its name ends with."""
+
+
+def form(case: str) -> str:
+    return FORM.get(case, case.rpartition("_")[2])
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.dropout = nn.LayerNorm(16), 0.0
+        # A bias of keys changes no attention: its gradient is noise, of which AdamW would make something.
+        self.query, self.key, self.value = (nn.Linear(16, 16, bias=False) for _ in range(3))
+        self.out = nn.Linear(16, 16)
+
+    def forward(self, x):
+        query, key, value = (
+            part(self.norm(x)).unflatten(-1, (-1, 8)).transpose(1, 2) for part in (self.query, self.key, self.value)
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=self.dropout)
+        return x + self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class Model(nn.Module):
+    """Two blocks of attention over learned positions; the loss is a mean, or a sum that is divided by all items."""
+
+    _no_split_modules = ["Block"]
+    tp_plan = {"blocks.*.query": "colwise", "blocks.*.key": "colwise", "blocks.*.value": "colwise"}
+    tp_plan["blocks.*.out"] = "rowwise"
+
+    def __init__(self, accepts_loss_kwargs: bool):
+        super().__init__()
+        self.accepts_loss_kwargs = accepts_loss_kwargs
+        self.words, self.places = nn.Embedding(31, 16), nn.Embedding(13, 16)
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(16, 31)
+
+    def forward(self, input_ids, position_ids=None, labels=None, shift_labels=None, num_items_in_batch=None):
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        hidden = self.words(input_ids) + self.places(position_ids)
+        for block in self.blocks:
+            hidden = block(hidden)
+        logits = self.head(hidden)
+        if labels is not None and shift_labels is None:
+            shift_labels = functional.pad(labels[:, 1:], (0, 1), value=-100)
+        if shift_labels is None:
+            return {"logits": logits}
+        reduction = "mean" if num_items_in_batch is None else "sum"
+        loss = functional.cross_entropy(logits.flatten(0, 1), shift_labels.flatten(), reduction=reduction)
+        return {"loss": loss if num_items_in_batch is None else loss / num_items_in_batch, "logits": logits}
+
+
+def model_of(case: str) -> nn.Module:
+    if form(case) != "llama":
+        return Model(accepts_loss_kwargs=form(case) == "items")
+    import transformers
+
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 31}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads))
+
+
+def samples(case: str, count: int, seed: int) -> list[dict[str, torch.Tensor]]:
+    """Sequences of 13, which is no multiple of 4; the beginnings of those to train on are no targets."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(1, 31, (count, 13), generator=generator)
+    labels = rows.clone()
+    for i, row in enumerate(labels if seed == 1 else []):
+        row[: 4 + i % 6] = -100
+    if form(case) != "llama":
+        return [{"input_ids": row, "labels": label} for row, label in zip(rows, labels, strict=True)]
+    mask = torch.ones_like(rows)
+    for i in range(count):  # some are shorter, and padded
+        mask[i, 13 - (i % 3 if seed == 1 else 2) :] = 0
+    rows, labels = rows * mask, labels.where(mask.bool(), -100)
+    batch = {"input_ids": rows, "labels": labels, "attention_mask": mask}
+    return [{name: tensor[i] for name, tensor in batch.items()} for i in range(count)]
+
+
+def with_attention_elsewhere(model: nn.Module) -> nn.Module:
+    """It calls attention by a name that nobody replaces, as `from torch.nn.functional import ...` makes one."""
+    before: list[Any] = []
+
+    def begin(*_: Any) -> None:
+        before.append(functional.scaled_dot_product_attention)
+        functional.scaled_dot_product_attention = ATTENTION
+
+    def end(*_: Any) -> None:
+        functional.scaled_dot_product_attention = before.pop()
+
+    model.register_forward_pre_hook(begin)
+    model.register_forward_hook(end)
+    return model
+
+
+def refused(folder: Path) -> dict[str, Any]:
+    """What is said where only the first batch shows that it cannot be."""
+    forgetful: Any = model_of("items")
+    forgetful.blocks[1].dropout = 0.1
+    cases: dict[str, dict[str, Any]] = {
+        "elsewhere": {"model": with_attention_elsewhere(model_of("items"))},
+        "dropout": {"model": forgetful},
+        "loss": {"compute_loss_func": lambda outputs, labels, num_items_in_batch: outputs["logits"].sum()},
+    }
+    said = {}
+    for name, changes in cases.items():
+        trainer = trainer_of(folder / name, "items", stop=1, **changes)
+        try:
+            trainer.train()
+        except ValueError as error:
+            said[name] = str(error)
+    return {"said": said, "attention": functional.scaled_dot_product_attention is ATTENTION}
+
+
+def sabotage(case: str) -> None:
+    """Negative controls: without the exchange between processes, and with labels that are shifted after the split."""
+    from lightrainer.lightning_modules import ring_attention, sequence_parts
+
+    def alone(attention, calls):
+        calls.count = 1
+        return ATTENTION
+
+    def late(inputs, shape):
+        shifted = functional.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
+        shifted[:, 3::4] = -100  # the ends of four parts of a sequence of 16
+        return shifted
+
+    if case == "no_ring":
+        ring_attention._checked = alone
+    if case == "late_shift":
+        sequence_parts._shifted = late
+
+
+def trainer_of(
+    folder: Path, case: str, *, seed: int = 7, stop: int | None = None, **changes: Any
+) -> lightrainer.Trainer:
+    """16 samples in batches of 4, two of them a step, two steps a pass."""
+    options = dict(CASES[case])
+    groups = options.get("parallelism_config")
+    if "WORLD_SIZE" not in os.environ:
+        groups = {}
+        options = {name: value for name, value in options.items() if name == "label_smoothing_factor"}
+        options["label_names"] = ["labels"]
+    arguments = lightrainer.TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=4 // groups.get("dp_shard_size", 1),
+        per_device_eval_batch_size=2,
+        gradient_accumulation_steps=2,
+        max_grad_norm=0.5,
+        weight_decay=0.1,
+        num_train_epochs=2,
+        learning_rate=3e-2,
+        logging_steps=1,
+        eval_strategy="epoch",
+        save_strategy="no" if stop or case not in RESUMED else "epoch",
+        save_total_limit=2,
+        include_num_input_tokens_seen="all",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=ON_CPU,
+        ddp_timeout=60,
+        **options,
+    )
+    torch.manual_seed(seed)
+    given = {"train_dataset": samples(case, 16, 1), "eval_dataset": samples(case, 8, 2), **changes}
+    return lightrainer.Trainer(**{"model": model_of(case), **given}, args=arguments, callbacks=[StopAt(stop)])
+
+
+def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
+    history = trainer.state.log_history
+    predicted: Any = trainer.predict(trainer.eval_dataset)
+    trainer.save_model(str(folder / "saved"))
+    return {
+        "strategy": trainer.plan.strategy.name,
+        **{name: [entry[key] for entry in history if key in entry] for name, key in NUMBERS_OF.items()},
+        "last_eval_loss": predicted.metrics["test_loss"],
+        "logits": predicted.predictions[:, :11].tolist(),
+        "tokens": trainer.state.num_input_tokens_seen,
+        "batch": trainer.get_total_train_batch_size(trainer.args),
+        "cp_size": trainer.get_cp_size(),
+        "local_numel": sum(own_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()),
+        "attention": functional.scaled_dot_product_attention is ATTENTION,
+    }
+
+
+def main(folder: Path, cases: list[str]) -> None:
+    warnings.filterwarnings("ignore")
+    rank = os.environ.get("RANK", "0")
+    alone = "WORLD_SIZE" not in os.environ
+    for case in cases:
+        here = folder / ("single" if alone else "shared") / case
+        if case == "refused":
+            (folder / f"{case}-rank{rank}.json").write_text(json.dumps(refused(here)))
+            continue
+        if not alone:
+            sabotage(case)
+        trainer = trainer_of(here, case)
+        trainer.train()
+        found = seen(trainer, here)
+        if case in RESUMED and not alone:
+            trainer_of(here / "cut", case, stop=3).train()
+            resumed = trainer_of(here / "cut", case, seed=99)
+            resumed.train(resume_from_checkpoint=True)
+            found["resumed"] = seen(resumed, here / "cut")
+        name = f"{case}-single.json" if alone else f"{case}-rank{rank}.json"
+        (folder / name).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,143 @@
+"""Sequences that processes share (context parallel), also beside other ways to share a model: as in one process."""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from beside_one_process import NUMBERS, SECONDS, close, devices
+from safetensors.torch import load_file
+from starting import finished, torchrun
+
+SCRIPT = Path(__file__).with_name("context_script.py")
+LANGUAGE_MODELS = ["llama", "smooth_llama"]
+PAIR = ["mean", "items", "smooth", *LANGUAGE_MODELS]
+GRID = ["grid_items", "wide_mean", "split_items"]
+WRONG = ["no_ring", "late_shift"]
+PARAMETERS = 3375  # embeddings of 31 and 13, two blocks of norm, three projections and one with a bias, and a head
+
+
+@pytest.fixture(scope="module", params=devices(4))
+def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Any], dict[str, Any]]:
+    """`results(case, rank)`, with "single" for the run in one process; one launch for two, and one for four."""
+    folder = tmp_path_factory.mktemp("contexts")
+    there = importlib.util.find_spec("transformers") is not None
+    missing = [] if there else LANGUAGE_MODELS
+    log, device = folder / "log.txt", {"DEVICE": request.param}
+    finished([sys.executable, str(SCRIPT), str(folder), *without(PAIR, missing)], log, SECONDS, **device)
+    for size, cases in ((2, [*PAIR, "bf16", "refused", *WRONG]), (4, GRID)):
+        finished(torchrun(SCRIPT, str(folder), *without(cases, missing), processes=size), log, SECONDS, **device)
+
+    def read(case: str, rank: Any = 0) -> dict[str, Any]:
+        if case in LANGUAGE_MODELS and not there:
+            pytest.skip("needs transformers")
+        case = single(case) if rank == "single" else case
+        return json.loads(
+            (folder / (f"{case}-single.json" if rank == "single" else f"{case}-rank{rank}.json")).read_text()
+        )
+
+    read.folder = folder
+    return read
+
+
+def without(cases: list[str], missing: list[str]) -> list[str]:
+    return [case for case in cases if case not in missing]
+
+
+def single(case: str) -> str:
+    """The case in one process that this one is compared with."""
+    return case if case in PAIR else "mean" if case.endswith("mean") else "items"
+
+
+def ranks(case: str) -> range:
+    return range(4 if case in GRID else 2)
+
+
+@pytest.mark.parametrize("case", [*PAIR, *GRID])
+def test_the_numbers_are_those_of_one_process(results, case):
+    """With accumulation and clipping, means and sums over labels, of which a process of four has none: to 1e-5.
+
+    Sequences are of 13 positions, which four parts do not divide; some are padded. Keys and values go round by either
+    method, and activations are computed anew.
+    """
+    expected = results(case, "single")
+    for rank in ranks(case):
+        close(expected, results(case, rank), 1e-5)
+        assert results(case, rank)["strategy"] == "ContextParallelStrategy"
+    assert len(set(expected["losses"])) == len(expected["losses"]) == 4
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_parts_would_be_noticed(results, case):
+    """Negative controls: parts that know nothing of each other, and labels that are shifted after the split."""
+    found, expected = results(case)["losses"], results(case, "single")["losses"]
+    assert found != pytest.approx(expected, rel=1e-3)
+
+
+def test_what_only_a_batch_shows_is_refused_with_what_to_do(results):
+    """The first batch ends the training of both processes, and attention is torch's own again."""
+    expected = {
+        "elsewhere": "the model has not called torch.nn.functional.scaled_dot_product_attention by that name",
+        "dropout": "the model calls scaled_dot_product_attention with dropout_p=0.1: parts would drop other weights",
+        "loss": "cp_size=2 does not go with compute_loss_func",
+    }
+    for rank in (0, 1):
+        found = results("refused", rank)
+        assert found["said"].keys() == expected.keys()
+        assert all(expected[name] in said for name, said in found["said"].items())
+        assert found["attention"] is True
+
+
+def test_half_precision_is_near_but_not_the_same(results):
+    close(results("bf16", "single"), results("bf16"), 2e-2)
+    assert results("bf16")["losses"] != pytest.approx(results("bf16", "single")["losses"], rel=1e-6)
+
+
+@pytest.mark.parametrize("case", [*PAIR, *GRID])
+def test_evaluation_sees_whole_sequences_in_order(results, case):
+    """Every sample once, every position where it was; attention is torch's own again."""
+    expected = results(case, "single")
+    for rank in ranks(case):
+        found = results(case, rank)
+        np.testing.assert_allclose(found["logits"], expected["logits"], rtol=1e-4, atol=1e-5)
+        assert np.shape(found["logits"]) == (8, 11, 31)
+        assert found["attention"] is True
+
+
+@pytest.mark.parametrize("case", [*PAIR, *GRID])
+def test_a_batch_counts_once_however_many_processes_share_it(results, case):
+    for rank in ranks(case):
+        for name in ("tokens", "batch"):
+            assert results(case, rank)[name] == results(case, "single")[name], name
+        assert results(case, rank)["cp_size"] == (4 if case == "wide_mean" else 2)
+
+
+@pytest.mark.parametrize(("case", "share"), [("items", 0.51), ("grid_items", 0.26)])
+def test_the_model_is_sharded_over_those_that_share_sequences_too(results, case, share):
+    sizes = [results(case, rank)["local_numel"] for rank in ranks(case)]
+    assert results(case, "single")["local_numel"] == sum(sizes) == PARAMETERS
+    assert max(sizes) < share * PARAMETERS
+
+
+@pytest.mark.parametrize("case", [*PAIR, *GRID])
+def test_saved_models_are_whole(results, case):
+    results(case, "single")
+    expected = load_file(results.folder / "single" / single(case) / "saved" / "model.safetensors")
+    found = load_file(results.folder / "shared" / case / "saved" / "model.safetensors")
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=5e-5, atol=5e-5)
+
+
+@pytest.mark.parametrize("case", ["items", "grid_items"])
+def test_a_stopped_training_goes_on_as_if_never_stopped(results, case):
+    """From the middle of a pass, in a model with other first weights."""
+    for rank in ranks(case):
+        straight, resumed = results(case, rank), results(case, rank)["resumed"]
+        for name in (*NUMBERS, "tokens", "logits"):
+            assert resumed[name] == straight[name], name

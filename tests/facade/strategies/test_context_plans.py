@@ -1,0 +1,96 @@
+"""Context parallel before it runs: what the plan is, and what is refused before anything is written."""
+
+import re
+import types
+
+import pytest
+from test_plan import of_four
+from tiny import Tiny, arguments, trainer
+from torch import nn
+
+from lightrainer.facade.arguments.parallelism import ContextParallelConfig, ParallelismConfig
+from lightrainer.facade.plan import translate
+
+
+class Causal(nn.Module):
+    _no_split_modules = ["Linear"]
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, input_ids, position_ids=None, labels=None, shift_labels=None):
+        return self.layer(input_ids)
+
+
+def plan_of(folder, groups, **changes):
+    return translate(of_four(folder, parallelism_config=groups, **changes), model=Causal()).strategy
+
+
+def test_the_plan_shows_it(tmp_path):
+    """The model is sharded over all that share sequences, also where `fsdp` says nothing."""
+    found = plan_of(tmp_path, {"cp_size": 2, "dp_shard_size": 2, "cp_handler": {"cp_comm_strategy": "alltoall"}})
+    assert (found.name, found.shards_weights) == ("ContextParallelStrategy", True)
+    assert found.options["data_parallel_size"] == 4
+    shown = {(becomes, value) for _, becomes, value in found.rows()}
+    assert ("context_parallel()", "context_parallel_size=2, rotation=alltoall") in shown
+    assert any(becomes == "fully_shard()" and "shard=full" in value for becomes, value in shown)
+
+
+def test_lightnings_strategy_gets_it(tmp_path):
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    built = plan_of(tmp_path, {"cp_size": 2, "tp_size": 2}).build()
+    assert isinstance(built, ModelParallelStrategy)
+    assert (built.context_parallel_size, built.rotation) == (2, "allgather")
+    plain = plan_of(tmp_path, {"dp_shard_size": 4})
+    assert (plain.name, type(plain.build())) == ("ModelParallelStrategy", ModelParallelStrategy)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [{"cp_comm_strategy": "alltoall"}, types.SimpleNamespace(cp_comm_strategy="alltoall"), "theirs"],
+    ids=["dict", "object", "accelerate"],
+)
+def test_every_form_of_a_handler_is_read(tmp_path, handler):
+    if handler == "theirs":
+        handler = pytest.importorskip("accelerate.utils").TorchContextParallelConfig(cp_comm_strategy="alltoall")
+    args = arguments(tmp_path, parallelism_config={"cp_size": 2, "cp_handler": handler})
+    assert args.parallelism_config == ParallelismConfig(cp_size=2, cp_handler=ContextParallelConfig("alltoall"))
+    assert type(args)(**args.to_dict()).parallelism_config == args.parallelism_config
+
+
+REFUSED = [
+    ({"cp_handler": {"cp_comm_strategy": "allgathre"}}, {}, "'allgathre' is not known. Did you mean 'allgather'"),
+    ({"cp_handler": {"comm": 1}}, {}, "cp_handler={'comm': 1} must be a dict such as {'cp_comm_strategy'"),
+    ({"dp_replicate_size": 2}, {}, "needs a sharded model: set dp_shard_size above 1"),
+    ({}, {"fsdp": "full_shard"}, "parallelism_config goes with version 2 of FSDP"),
+    ({}, {"use_liger_kernel": True}, "use_liger_kernel=True and parallelism_config with cp_size=2 exclude each other"),
+    ({}, {"torch_compile": True}, "torch_compile=True and parallelism_config with cp_size=2 exclude each other"),
+]
+
+
+@pytest.mark.parametrize(("groups", "changes", "message"), REFUSED, ids=[message[:40] for *_, message in REFUSED])
+def test_what_cannot_be_is_refused_with_what_to_do(tmp_path, groups, changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        arguments(tmp_path, parallelism_config={"cp_size": 2, **groups}, **changes)
+
+
+def test_models_that_cannot_be_trained_on_parts_are_refused_before_the_run(tmp_path):
+    args = of_four(tmp_path, parallelism_config={"cp_size": 4})
+    with pytest.raises(ValueError, match=r"cp_size=4: Tiny\.forward has no parameter 'position_ids'") as error:
+        translate(args, model=Tiny()).strategy.check(args, Tiny())
+    assert "use dp_shard_size in the place of cp_size" in str(error.value)
+    translate(args, model=Causal()).strategy.check(args, Causal())
+
+
+def test_one_process_is_told_how_to_start(tmp_path):
+    """Before anything is written."""
+    made = trainer(tmp_path / "out", model=Causal(), parallelism_config={"cp_size": 2})
+    with pytest.raises(ValueError, match=r"is made for 2 processes.*torchrun --nproc_per_node=2"):
+        made.train()
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_shifted_labels_are_made_of_labels_and_do_not_have_to_be_in_the_data(tmp_path):
+    assert trainer(tmp_path, model=Causal(), parallelism_config={"cp_size": 2}).label_names == ["labels"]
