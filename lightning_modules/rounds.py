@@ -90,6 +90,8 @@ class Rounds:
         said = (
             f"{self.what}: {_processes(ended)} had {count} batches, and {_processes(others)} more. "
             f"All stop after {count}, so that none waits for another for ever."
+            + " The rest is in no prediction and no metric."
+            * self.same_size
         )
         advice = (
             " Streams have to be the same in all processes, which then share them; or as long, where each reads one of "
