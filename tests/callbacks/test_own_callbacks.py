@@ -77,10 +77,16 @@ def fit(folder, callbacks, *, resume=None, epochs=2, plain=()):
         warnings.filterwarnings("ignore", message=".*number of training batches|You defined a `validation_step` but")
         warnings.filterwarnings("ignore", message=".*isinstance.*LeafSpec")
         trainer = lightning.Trainer(
-            accelerator="cpu", max_epochs=epochs, logger=False, enable_progress_bar=False, enable_model_summary=False,
-            enable_checkpointing=False, callbacks=[*([bridge] if callbacks else []), *plain],
-            default_root_dir=folder, log_every_n_steps=2,
-        )  # fmt: skip
+            accelerator="cpu",
+            max_epochs=epochs,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            callbacks=[*([bridge] if callbacks else []), *plain],
+            default_root_dir=folder,
+            log_every_n_steps=2,
+        )
         trainer.fit(module, loader, ckpt_path=resume)
     return bridge, module, trainer
 

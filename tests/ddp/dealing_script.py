@@ -280,8 +280,14 @@ def sent() -> dict[str, Any]:
     except Exception as error:
         seen["error"] = f"{type(error).__name__}: {error}"
     stream = Stream(Indexed(7))
-    loader = build_loader(stream, batch_size=2, collate_fn=lambda items: ragged([int(i["index"]) for i in items]),
-                          rank=RANK, world_size=2, dispatch_batches=True)  # fmt: skip
+    loader = build_loader(
+        stream,
+        batch_size=2,
+        collate_fn=lambda items: ragged([int(i["index"]) for i in items]),
+        rank=RANK,
+        world_size=2,
+        dispatch_batches=True,
+    )
     try:
         list(loader)
     except Exception as error:

@@ -117,11 +117,22 @@ CHAIN = ((2, 3), (1, 5), (4, 8), (2, None))
 def train(folder: Path, output: Path, resume: Path | None, stop: int | None, **changes: Any) -> None:
     """Train to the end, or to a step, and write down how it went in this process."""
     options = {
-        "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "num_train_epochs": 2,
-        "learning_rate": 1e-2, "logging_steps": 2, "save_strategy": "steps", "save_steps": 1, "report_to": "none",
-        "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False, "remove_unused_columns": False,
-        "ddp_timeout": 60, "ddp_find_unused_parameters": False, "optim": "adamw_torch",
-    }  # fmt: skip
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "num_train_epochs": 2,
+        "learning_rate": 1e-2,
+        "logging_steps": 2,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "dataloader_pin_memory": False,
+        "remove_unused_columns": False,
+        "ddp_timeout": 60,
+        "ddp_find_unused_parameters": False,
+        "optim": "adamw_torch",
+    }
     model, data = Model(), items()
     steps = Steps(model, stop)
     arguments = TrainingArguments(str(output), **{**options, **changes})

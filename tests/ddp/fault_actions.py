@@ -167,7 +167,16 @@ def absent(folder: Path) -> None:
 ACTIONS = {
     action.__name__: action
     for action in (
-        raises, third_of_three, killed, first_killed, leaves, worker_dies, hangs, before_training, catches,
-        in_evaluation, absent,
+        raises,
+        third_of_three,
+        killed,
+        first_killed,
+        leaves,
+        worker_dies,
+        hangs,
+        before_training,
+        catches,
+        in_evaluation,
+        absent,
     )
-}  # fmt: skip
+}

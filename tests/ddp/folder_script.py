@@ -68,15 +68,28 @@ def by_lightning(folder: Path, seed: int = 7, resume: Path | None = None) -> str
     saving.FILE_EXTENSION = ""
     with engine.quiet():
         trainer = Trainer(
-            accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, plugins=[FolderCheckpointIO(module)],
-            callbacks=[saving], logger=False, enable_progress_bar=False, enable_model_summary=False,
-            use_distributed_sampler=False, num_sanity_val_steps=0,
-        )  # fmt: skip
+            accelerator="cpu",
+            devices=2,
+            strategy="ddp",
+            max_epochs=2,
+            plugins=[FolderCheckpointIO(module)],
+            callbacks=[saving],
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            num_sanity_val_steps=0,
+        )
         items = data()
         loader = build_loader(
-            items, batch_size=4, collate_fn=default_collate, sampler=RandomSampler(items), seed=42, rank=RANK,
+            items,
+            batch_size=4,
+            collate_fn=default_collate,
+            sampler=RandomSampler(items),
+            seed=42,
+            rank=RANK,
             world_size=2,
-        )  # fmt: skip
+        )
         set_seed(42 + RANK)
         trainer.fit(module, loader, ckpt_path=resume)
     return digest(module.model)
@@ -84,10 +97,19 @@ def by_lightning(folder: Path, seed: int = 7, resume: Path | None = None) -> str
 
 def by_the_facade(folder: Path, seed: int = 7, resume: Path | None = None) -> str:
     arguments = lightrainer.TrainingArguments(
-        str(folder), per_device_train_batch_size=4, num_train_epochs=2, learning_rate=0.01, max_grad_norm=0.0,
-        report_to="none", disable_tqdm=True, use_cpu=True, save_strategy="steps", save_steps=1, data_seed=42,
+        str(folder),
+        per_device_train_batch_size=4,
+        num_train_epochs=2,
+        learning_rate=0.01,
+        max_grad_norm=0.0,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        save_strategy="steps",
+        save_steps=1,
+        data_seed=42,
         dataloader_pin_memory=False,
-    )  # fmt: skip
+    )
     trainer = lightrainer.Trainer(Model(seed), arguments, train_dataset=data())
     set_seed(42 + RANK)
     trainer.train(resume_from_checkpoint=None if resume is None else str(resume))

@@ -108,8 +108,12 @@ def values_of(module: Any) -> list[float]:
 def words(share: int, folder: Path, **options: Any) -> dict[str, Any]:
     """A language model; 8 samples a step in all processes together, of 40, evaluated on 10 others."""
     source: Any = (lambda: seeded(Words)) if options.pop("later", False) else seeded(Words)
-    module = CausalLMModule(source, optimizer={"learning_rate": 0.01, "weight_decay": 0.1}, schedule={"name": "linear"},
-                            metrics={"acc": MulticlassAccuracy(TOKENS, average="micro")})  # fmt: skip
+    module = CausalLMModule(
+        source,
+        optimizer={"learning_rate": 0.01, "weight_decay": 0.1},
+        schedule={"name": "linear"},
+        metrics={"acc": MulticlassAccuracy(TOKENS, average="micro")},
+    )
     data = DataModule(texts(40), texts(10, seed=3), collate_fn=pad, batch_size=share)
     trainer = make_trainer(gradient_clip_val=0.5, default_root_dir=folder, **options)
     set_seed(42)

@@ -32,7 +32,7 @@ from train_script import Tokens, tokens, watch_writing
 import lightrainer
 import lightrainer.facade.lightning_runs  # not in each process anew
 import lightrainer.facade.run
-from lightrainer.lightning_modules import _lightning  # noqa: F401
+from lightrainer.lightning_modules import _lightning  # noqa: F401 - nor this
 
 STREAMS = [(1, 0, False), (3, 0, False), (3, 0, None), (4, 2, False), (4, 2, None), (4, 0, True)]
 """Files, workers of each process, and `dispatch_batches`."""
@@ -40,7 +40,7 @@ LEVELS = [{}, {"log_level": "error"}, {"log_level": "debug", "log_level_replica"
 EACH = [{"log_on_each_node": log, "save_on_each_node": save} for log in (True, False) for save in (True, False)]
 
 for api in (lightrainer, transformers):
-    api.Trainer, api.TrainingArguments  # noqa: B018  # imported when they are first asked for
+    api.Trainer, api.TrainingArguments  # noqa: B018 - imported when they are first asked for
 
 
 class Seeing(nn.Module):
@@ -260,7 +260,7 @@ def whole(folder: Path, processes: int) -> dict[str, Any]:
             args,
             train_dataset=tokens(44, 1),  # of 11 rounds: windows of 3, 3, 3 and 2
             eval_dataset=labelled,
-            compute_metrics=lambda given: {"seen": abs(trainer.state.global_step - 4)},  # noqa: B023  # 4 is best
+            compute_metrics=lambda given: {"seen": abs(trainer.state.global_step - 4)},  # noqa: B023 - called within the loop; 4 is best
             callbacks=[Events()],
         )
         checkpoint = folder / "straight" / "lightrainer" / "checkpoint-4"

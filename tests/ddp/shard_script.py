@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from short_runs import samples, seen, short_trainer
 from torch import nn
 from torch.nn import functional
 
 import lightrainer
 
 STEPS = 6
-ON_CPU = os.environ.get("DEVICE", "cpu") == "cpu"
 PARTS = {"state_dict_type": "SHARDED_STATE_DICT"}
 LAYERS = {"transformer_layer_cls_to_wrap": ["Block"]}
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -63,7 +63,6 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fsdp2_bf16": {"fsdp": "full_shard", "fsdp_config": {"version": 2, **LAYERS}, "bf16": True},
 }
 RESUMED = ("fsdp1", "fsdp2", "fsdp1_parts", "fsdp2_parts", "fsdp1_flat")
-NUMBERS_OF = {"losses": "loss", "norms": "grad_norm", "eval_losses": "eval_loss"}  # in the log
 
 
 class Block(nn.Module):
@@ -99,79 +98,13 @@ class Model(nn.Module):
         return {"loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "index": index}
 
 
-def samples(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randint(11, (count, 6), generator=generator)
-    return [{"ids": row[:-1], "labels": row[1:], "index": torch.tensor(i)} for i, row in enumerate(rows)]
-
-
-class StopAt(lightrainer.TrainerCallback):
-    """Ends the training in the middle, with a checkpoint."""
-
-    def __init__(self, step: int | None):
-        self.step = step
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            control.should_save = control.should_training_stop = True
-
-
 def trainer_of(folder: Path, strategy: str, *, seed: int = 7, stop: int | None = None) -> lightrainer.Trainer:
-    """16 samples in batches of 4, two of them a step, two steps a pass."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    arguments = lightrainer.TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=4 // processes,
-        per_device_eval_batch_size=2,
-        gradient_accumulation_steps=2,
-        max_grad_norm=0.5,
-        weight_decay=0.1,
-        num_train_epochs=3,
-        learning_rate=3e-2,
-        logging_steps=1,
-        eval_strategy="epoch",
-        save_strategy="no" if stop else "epoch",
-        save_total_limit=2,
-        load_best_model_at_end=stop is None,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=ON_CPU,
-        ddp_timeout=60,
-        **STRATEGIES[strategy],
-    )
-    own_weights = not STRATEGIES[strategy].get("fsdp_config", {}).get("sync_module_states", True)
+    """See `short_trainer`; three passes."""
     # All begin with the weights of the first process, unless they are told not to.
+    own_weights = not STRATEGIES[strategy].get("fsdp_config", {}).get("sync_module_states", True)
     torch.manual_seed(seed + (0 if own_weights else int(os.environ.get("RANK", "0"))))
-    return lightrainer.Trainer(
-        model=Model(),
-        args=arguments,
-        train_dataset=samples(16, 1),
-        eval_dataset=samples(12, 2),
-        callbacks=[StopAt(stop)],
-    )
-
-
-def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
-    """What a rank saw of a training that is over; evaluates, predicts and saves the model once more."""
-    history = trainer.state.log_history
-    metrics = trainer.evaluate()
-    predictions: Any = trainer.predict(trainer.eval_dataset).predictions
-    trainer.save_model(str(folder / "saved"))
-    zero = trainer.is_world_process_zero()
-    files = sorted(path.name for path in (folder / "saved").iterdir()) if zero else None
-    return {
-        "strategy": trainer.plan.strategy.name,
-        **{name: [entry[key] for entry in history if key in entry] for name, key in NUMBERS_OF.items()},
-        "last_eval_loss": metrics["eval_loss"],
-        "predicted": [int(number) for number in predictions],
-        "best": trainer.state.best_global_step,
-        "local_numel": sum(own_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()),
-        "saved": files,
-    }
-
-
-def own_part(parameter: Any) -> torch.Tensor:
-    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
+    shares, data = int(os.environ.get("WORLD_SIZE", "1")), (samples(16, 1), samples(12, 2))
+    return short_trainer(folder, Model(), data, shares=shares, stop=stop, num_train_epochs=3, **STRATEGIES[strategy])
 
 
 def main(folder: Path, strategies: list[str]) -> None:

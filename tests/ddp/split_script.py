@@ -14,8 +14,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import short_runs
 import torch
-from shard_script import NUMBERS_OF, ON_CPU, StopAt, own_part
+from short_runs import short_trainer
 from torch import nn
 from torch.nn import functional
 
@@ -114,11 +115,9 @@ def qwen() -> nn.Module:
 
 
 def samples(case: str, count: int, seed: int) -> list[dict[str, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
     if not case.endswith("qwen"):
-        rows = torch.randint(11, (count, 6), generator=generator)
-        return [{"ids": row[:-1], "labels": row[1:], "index": torch.tensor(i)} for i, row in enumerate(rows)]
-    rows = torch.randint(31, (count, 7), generator=generator)
+        return short_runs.samples(count, seed)
+    rows = torch.randint(31, (count, 7), generator=torch.Generator().manual_seed(seed))
     # In an evaluation targets weigh by their number in the batches of all processes, as in the reference.
     kept = [3 + i % 5 if seed == 1 else 5 for i in range(count)]
     labels = [row.where(torch.arange(7) < keep, torch.tensor(-100)) for row, keep in zip(rows, kept, strict=True)]
@@ -128,63 +127,34 @@ def samples(case: str, count: int, seed: int) -> list[dict[str, torch.Tensor]]:
 
 
 def trainer_of(folder: Path, case: str, *, seed: int = 7, stop: int | None = None) -> lightrainer.Trainer:
-    """16 samples in batches of 4, two of them a step, two steps a pass."""
+    """See `short_trainer`; two passes."""
     options = dict(CASES[case])
     model, groups = options.pop("model", {}), options.get("parallelism_config")
     if "WORLD_SIZE" not in os.environ:
         options = {name: value for name, value in options.items() if name == "bf16"}
         groups = {}
-    arguments = lightrainer.TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=4 // groups.get("dp_shard_size", 1),
-        per_device_eval_batch_size=2,
-        gradient_accumulation_steps=2,
-        max_grad_norm=0.5,
-        weight_decay=0.1,
-        num_train_epochs=2,
-        learning_rate=3e-2,
-        logging_steps=1,
-        eval_strategy="epoch",
-        save_strategy="no" if stop else "epoch",
-        save_total_limit=2,
-        load_best_model_at_end=stop is None,
-        include_num_input_tokens_seen="all",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=ON_CPU,
-        ddp_timeout=60,
-        **options,
-    )
+    if case.endswith("qwen"):
+        options["preprocess_logits_for_metrics"] = Predicting()
     torch.manual_seed(seed if stop or seed != 7 else seed + int(os.environ.get("RANK", "0")))
-    return lightrainer.Trainer(
-        model=qwen() if case.endswith("qwen") else Model(**model),
-        args=arguments,
-        train_dataset=samples(case, 16, 1),
-        eval_dataset=samples(case, 12, 2),
-        callbacks=[StopAt(stop)],
-        preprocess_logits_for_metrics=Predicting() if case.endswith("qwen") else None,
+    return short_trainer(
+        folder,
+        qwen() if case.endswith("qwen") else Model(**model),
+        (samples(case, 16, 1), samples(case, 12, 2)),
+        shares=groups.get("dp_shard_size", 1),
+        stop=stop,
+        num_train_epochs=2,
+        include_num_input_tokens_seen="all",
+        **options,
     )
 
 
 def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
-    history = trainer.state.log_history
-    metrics = trainer.evaluate()
-    predictions: Any = trainer.predict(trainer.eval_dataset[:11]).predictions
-    trainer.save_model(str(folder / "saved"))
-    zero = trainer.is_world_process_zero()
-    files = sorted(path.name for path in (folder / "saved").iterdir()) if zero else None
     return {
-        "strategy": trainer.plan.strategy.name,
-        **{name: [entry[key] for entry in history if key in entry] for name, key in NUMBERS_OF.items()},
-        "last_eval_loss": metrics["eval_loss"],
-        "predicted": [int(number) for number in predictions],
-        "best": trainer.state.best_global_step,
+        **short_runs.seen(trainer, folder, predicted=11),
         "max_steps": trainer.state.max_steps,
         "tokens": trainer.state.num_input_tokens_seen,
         "flos": trainer.state.total_flos,
         "batch": trainer.get_total_train_batch_size(trainer.args),
-        "local_numel": sum(own_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()),
-        "saved": files,
     }
 
 

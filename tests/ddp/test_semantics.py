@@ -35,10 +35,12 @@ def both(folder):
     def read(what, local=2):
         libraries = ("transformers", "lightrainer")
         return [
-            [json.loads((folder / f"{what} {name} {local}" / f"{what} {local} {name}-rank{rank}.json").read_text())
-             for rank in (0, 1)]
+            [
+                json.loads((folder / f"{what} {name} {local}" / f"{what} {local} {name}-rank{rank}.json").read_text())
+                for rank in (0, 1)
+            ]
             for name in libraries
-        ]  # fmt: skip
+        ]
 
     return read
 
@@ -170,8 +172,10 @@ def test_four_processes_evaluate_and_predict_all_in_order(four, alone):
 
 def test_the_best_model_is_loaded_in_all_of_them_and_saved_whole(folder, four):
     """The best one is that of step 4, by its metric, and not the last one."""
-    weights = {name: tensor.flatten().tolist() for name, tensor in
-               load_file(folder / "4" / "straight model" / "model.safetensors").items()}  # fmt: skip
+    weights = {
+        name: tensor.flatten().tolist()
+        for name, tensor in load_file(folder / "4" / "straight model" / "model.safetensors").items()
+    }
     checkpoint = load_file(folder / "4" / "straight" / "lightrainer" / "checkpoint-4" / "model.safetensors")
     last = load_file(folder / "4" / "straight" / "lightrainer" / "checkpoint-8" / "model.safetensors")
     assert weights == {name: tensor.flatten().tolist() for name, tensor in checkpoint.items()}
@@ -190,8 +194,10 @@ def test_four_processes_resume_to_the_same_bits(folder, four):
             for part in ("straight", "resumed")
         )
         assert resumed == straight
-    last = [load_file(folder / "4" / part / "lightrainer" / "checkpoint-8" / "model.safetensors")
-            for part in ("straight", "resumed")]  # fmt: skip
+    last = [
+        load_file(folder / "4" / part / "lightrainer" / "checkpoint-8" / "model.safetensors")
+        for part in ("straight", "resumed")
+    ]
     assert all((last[0][name] == last[1][name]).all() for name in last[0])
 
 

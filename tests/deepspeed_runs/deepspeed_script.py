@@ -22,9 +22,10 @@ if ON_CPU:
     os.environ["DS_ACCELERATOR"] = "cpu"
 warnings.filterwarnings("ignore")
 
-import torch  # noqa: E402
-from shard_script import Block, Model, samples  # noqa: E402
-from torch import nn  # noqa: E402
+import torch
+from shard_script import Block, Model
+from short_runs import samples
+from torch import nn
 
 PROCESSES = int(os.environ.get("WORLD_SIZE", "1"))
 FILLED = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
@@ -215,7 +216,7 @@ class Evil:
 
 def refusals(library: Any, folder: Path) -> dict[str, str]:
     """What cannot be, beside the checkpoints that two processes have written."""
-    other = lambda way, stage: trainer_of(library, folder / "refused", way, deepspeed=zero(stage))  # noqa: E731
+    other = lambda way, stage: trainer_of(library, folder / "refused", way, deepspeed=zero(stage))
     fp16 = trainer_of(library, folder / "refused", "plain", deepspeed=zero(2, {"fp16": {"enabled": "auto"}}), fp16=True)
     open_keys = trainer_of(library, folder / "refused", "plain", deepspeed=zero(2, reduce_bucket_size="auto"))
     free = trainer_of(library, folder / "refused", "stage2", optim="lomo")

@@ -49,9 +49,11 @@ def names(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers", "ignore:.*LeafSpec", "ignore:.*number of training batches",
+    "ignore:.*does not have many workers",
+    "ignore:.*LeafSpec",
+    "ignore:.*number of training batches",
     "ignore:You defined a `validation_step` but",
-)  # fmt: skip
+)
 @pytest.mark.parametrize("code", BLOCKS, ids=lambda code: re.findall(r"\b\w+(?:Callback|Checkpoint)\b", code)[0])
 def test_the_code_runs(names, code):
     exec(code, names)

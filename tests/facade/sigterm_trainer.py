@@ -204,7 +204,7 @@ def forked(action: Callable[[], None]) -> int:
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # the child's logs are of no interest
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the child's logs are of no interest
         code: object = 1
         try:
             action()

@@ -47,7 +47,7 @@ class Defaults:
     rate: float = field(default=0.1, metadata={"help": "A rate."})
     some_name: str = "x"
     where: Path = Path("here")
-    text_number: int = "7"  # type: ignore[assignment]
+    text_number: int = "7"
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Flags:
     off: bool = False
     is_on: bool = True
     unset: bool | None = None
-    unset_on: Optional[bool] = True  # noqa: UP045
+    unset_on: Optional[bool] = True  # noqa: UP045 - the old spelling
     unset_off: bool | None = False
     either: str | bool = "no"
     either_on: bool | str = True
@@ -65,7 +65,7 @@ class Flags:
 @dataclass
 class Choices:
     color: Color = Color.RED
-    color_text: Color = "blue"  # type: ignore[assignment]
+    color_text: Color = "blue"
     size: Size = Size.SMALL
     text: Text = Text.ONE
     text_or: Text | str = "two"
@@ -86,7 +86,7 @@ class Lists:
     ints: list[int] = field(default_factory=list)
     floats: list[float] = field(default_factory=lambda: [0.1, 0.2])
     words: list[str] | None = None
-    some: Optional[list[int]] = field(default_factory=lambda: [1])  # noqa: UP045
+    some: Optional[list[int]] = field(default_factory=lambda: [1])  # noqa: UP045 - the old spelling
     text_or: str | list[int] = field(default_factory=list)
     few: list[str] = field(default_factory=list, metadata={"choices": ["a", "b"]})
 
@@ -99,11 +99,11 @@ class RequiredList:
 @dataclass
 class Unions:
     number: int | None = None
-    text: Union[str, None] = None  # noqa: UP007
-    first: None | int = 3  # noqa: RUF036
+    text: Union[str, None] = None  # noqa: UP007 - the old spelling
+    first: None | int = 3  # noqa: RUF036 - another order
     anything: str | dict | None = None
     named: dict | str | None = None
-    number_or: Union[int, str] = 3  # noqa: UP007
+    number_or: Union[int, str] = 3  # noqa: UP007 - the old spelling
     wide: float | str | None = None
 
 
@@ -113,7 +113,7 @@ class Aliases:
     single_one: int = field(default=1, metadata={"aliases": "-s"})
     on: bool = field(default=True, metadata={"aliases": ["-o"], "help": "On."})
     helped: int = HfArg(default=3, aliases=["-h3"], help="Three.", metadata={"metavar": "N"})
-    made: list[int] = HfArg(default_factory=lambda: [1], aliases="-m")  # noqa: RUF009
+    made: list[int] = HfArg(default_factory=lambda: [1], aliases="-m")  # noqa: RUF009 - HfArg makes a field
 
 
 @dataclass
@@ -396,7 +396,7 @@ def test_dicts_and_files_are_read_as_in_the_reference(tmp_path, extra):
     (tmp_path / "x.json").write_text(json.dumps(content))
     (tmp_path / "x.yaml").write_text("\n".join(f"{key}: {value}" for key, value in content.items()))
     expected = ReferenceParser((NotInit, Heading)).parse_dict(content, allow_extra_keys=True)
-    assert expected == (NotInit(5), Heading("as it is"))  # type: ignore[arg-type]
+    assert expected == (NotInit(5), Heading("as it is"))
     parser = HfArgumentParser((NotInit, Heading))
     ways = [
         (parser.parse_dict, content),

@@ -54,7 +54,7 @@ def test_every_field_says_what_it_is_in_a_form_argparse_can_print(name):
 
 def test_unknown_arguments_are_refused():
     with pytest.raises(TypeError, match="evaluation_strategy"):
-        TrainingArguments(evaluation_strategy="steps")  # pyright: ignore[reportCallIssue]
+        TrainingArguments(evaluation_strategy="steps")
 
 
 def test_arguments_survive_pickle_and_copy_and_compare_equal():

@@ -50,17 +50,17 @@ def test_an_argument_of_an_older_version(name):
 
 def test_a_misspelt_argument():
     with pytest.raises(TypeError, match=r"^learning_rte=1: TrainingArguments has no such argument\. Did you mean 'lea"):
-        TrainingArguments(learning_rte=1)  # pyright: ignore[reportCallIssue]
+        TrainingArguments(learning_rte=1)
 
 
 def test_one_that_is_near_to_none():
     with pytest.raises(TypeError, match=r"^xyz=1: TrainingArguments has no such argument\.$"):
-        TrainingArguments(xyz=1)  # pyright: ignore[reportCallIssue]
+        TrainingArguments(xyz=1)
 
 
 def test_secrets_and_long_values_are_not_shown():
     with pytest.raises(TypeError) as error:
-        TrainingArguments(push_to_hub_token="hf_secret", xyz=list(range(1000)))  # pyright: ignore[reportCallIssue]
+        TrainingArguments(push_to_hub_token="hf_secret", xyz=list(range(1000)))
     assert "hf_secret" not in str(error.value)
     assert len(str(error.value)) < 400
 
@@ -109,7 +109,7 @@ def test_it_costs_next_to_nothing():
 
 def test_the_trainer_names_what_took_the_place_of_its_parameters(tmp_path):
     with pytest.raises(TypeError) as error:
-        Trainer(tiny(), tokenizer=object(), learning_rate=0.1, train_datset=[])  # pyright: ignore[reportCallIssue]
+        Trainer(tiny(), tokenizer=object(), learning_rate=0.1, train_datset=[])
     for said in (
         "3 arguments that Trainer does not have",
         "It is called processing_class now",

@@ -100,10 +100,10 @@ def test_nonsense_is_refused_with_its_name_its_value_and_a_remedy(kwargs, kind, 
 def test_all_that_is_wrong_is_said_at_once():
     with pytest.raises(ValueError, match=r"^5 arguments cannot be used:") as error:
         TrainingArguments(
-            learning_rate="abc",  # pyright: ignore[reportArgumentType]
+            learning_rate="abc",
             weight_decay=-1,
             eval_strategy="sometimes",
-            seed="x",  # pyright: ignore[reportArgumentType]
+            seed="x",
             load_best_model_at_end=True,
         )
     for name in ("learning_rate", "weight_decay", "eval_strategy", "seed", "load_best_model_at_end"):

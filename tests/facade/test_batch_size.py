@@ -79,13 +79,25 @@ def train(folder, model, **changes):
 def test_it_ends_as_a_run_with_half_the_batch_and_twice_the_accumulation(tmp_path, first):
     """Bit for bit, whenever the memory runs out: weights, optimizer, logs, generators, buffers that nobody saves."""
     found = train(
-        tmp_path / "found", limited(4, first), per_device_train_batch_size=8, auto_find_batch_size=True, eval_steps=2,
-        eval_strategy="steps", save_strategy="steps", save_steps=3,
-    )  # fmt: skip
+        tmp_path / "found",
+        limited(4, first),
+        per_device_train_batch_size=8,
+        auto_find_batch_size=True,
+        eval_steps=2,
+        eval_strategy="steps",
+        save_strategy="steps",
+        save_steps=3,
+    )
     given = train(
-        tmp_path / "given", limited(8), per_device_train_batch_size=4, gradient_accumulation_steps=2, eval_steps=2,
-        eval_strategy="steps", save_strategy="steps", save_steps=3,
-    )  # fmt: skip
+        tmp_path / "given",
+        limited(8),
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        eval_steps=2,
+        eval_strategy="steps",
+        save_strategy="steps",
+        save_steps=3,
+    )
     assert_same_end(end_of(given), end_of(found))
     assert found.state.train_batch_size == 4
 
@@ -292,9 +304,15 @@ def test_callbacks_with_a_state_are_set_back(tmp_path):
     """And the control, and patience that ran out in the failed attempt."""
     counting, stopping = Counting(), EarlyStoppingCallback(3)
     made = train(
-        tmp_path, limited(4, first=5), per_device_train_batch_size=8, auto_find_batch_size=True,
-        callbacks=[counting, stopping], eval_strategy="steps", eval_steps=1, metric_for_best_model="loss",
-    )  # fmt: skip
+        tmp_path,
+        limited(4, first=5),
+        per_device_train_batch_size=8,
+        auto_find_batch_size=True,
+        callbacks=[counting, stopping],
+        eval_strategy="steps",
+        eval_steps=1,
+        metric_for_best_model="loss",
+    )
     assert counting.count == made.state.global_step == len([e for e in made.state.log_history if "loss" in e])
     assert stopping in made.callback_handler.callbacks
 

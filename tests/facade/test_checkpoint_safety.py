@@ -100,9 +100,14 @@ def test_lightning_runs_no_program(checkpoint, evil, name):
     module = LossModule(tiny())
     with engine.quiet():
         made = LightningTrainer(
-            accelerator="cpu", plugins=[FolderCheckpointIO(module)], max_epochs=1, logger=False,
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        )  # fmt: skip
+            accelerator="cpu",
+            plugins=[FolderCheckpointIO(module)],
+            max_epochs=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
         loader = build_loader(points(), batch_size=4)
         if READ_BY_LIGHTNING[name]:
             with pytest.raises(ValueError, match=re.escape(name)):
@@ -177,9 +182,19 @@ def name_in_index(folder: Path, file: str) -> None:
 
 @pytest.mark.parametrize(
     "file",
-    ["../other.safetensors", "/etc/other.safetensors", "a/../../other.safetensors", "sub/other.safetensors",
-     "..\\other.safetensors", "..", ".", "", "optimizer.pt", "link.safetensors"],
-)  # fmt: skip
+    [
+        "../other.safetensors",
+        "/etc/other.safetensors",
+        "a/../../other.safetensors",
+        "sub/other.safetensors",
+        "..\\other.safetensors",
+        "..",
+        ".",
+        "",
+        "optimizer.pt",
+        "link.safetensors",
+    ],
+)
 def test_an_index_cannot_lead_out_of_its_folder(shards, tmp_path, file):
     save_weights(nn.Linear(8, 8), tmp_path / "secret")
     (tmp_path / "secret" / "model.safetensors").rename(tmp_path / "other.safetensors")

@@ -137,7 +137,7 @@ def test_what_is_set_later_is_found_again():
 def test_fields_of_a_users_subclass_are_its_own_affair():
     @dataclasses.dataclass
     class Own(Seq2SeqTrainingArguments):
-        source: str = 5  # type: ignore[assignment]
+        source: str = 5
 
     assert Own("out", use_cpu=True, generation_max_length=4).source == 5
     assert "source=5" in repr(Own("out", use_cpu=True))

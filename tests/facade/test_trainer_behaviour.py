@@ -247,7 +247,7 @@ def test_an_epoch_can_be_stopped(tmp_path):
 
 def test_callbacks_come_and_go(tmp_path):
     made = trainer(tmp_path)
-    present = lambda: [type(one).__name__ for one in made.callback_handler.callbacks]  # noqa: E731
+    present = lambda: [type(one).__name__ for one in made.callback_handler.callbacks]
     assert present() == ["DefaultFlowCallback", "PrinterCallback"]
     mine = At("on_step_end", lambda *_: None)
     made.add_callback(mine)

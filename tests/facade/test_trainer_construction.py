@@ -133,7 +133,7 @@ def test_a_collator_of_an_old_script_is_told_which_method_to_pass(nothing_is_wri
 
 def test_a_parameter_that_does_not_exist(nothing_is_written):
     with pytest.raises(TypeError, match="tokenizer"):
-        Trainer(tiny(), arguments(nothing_is_written), tokenizer=object())  # type: ignore[call-arg]
+        Trainer(tiny(), arguments(nothing_is_written), tokenizer=object())
 
 
 # --- values that do not go together

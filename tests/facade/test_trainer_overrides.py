@@ -130,7 +130,7 @@ def counting(names):
 
         return method
 
-    Counting = type("Counting", (Trainer,), {name: wrapped(name) for name in names})  # noqa: N806
+    Counting = type("Counting", (Trainer,), {name: wrapped(name) for name in names})  # noqa: N806 - a class
     Counting.calls = []
     return Counting
 
@@ -321,7 +321,7 @@ def test_an_optimizer_made_by_any_of_its_methods(tmp_path):
             decayed = [{"params": [named.pop("first.weight")], "weight_decay": 0.1}]
             groups = [*decayed, {"params": list(named.values()), "weight_decay": 0.0}]
             self.optimizer = torch.optim.SGD(groups, lr=self.args.learning_rate, momentum=0.5)
-            fractions = lambda step: (num_training_steps - step) / num_training_steps  # noqa: E731
+            fractions = lambda step: (num_training_steps - step) / num_training_steps
             self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, fractions)
 
     by_class, by_hand, usual = (trained(tmp_path, cls, weight_decay=0.1) for cls in (Classes, Together, Trainer))

@@ -268,7 +268,7 @@ def test_workers_leave_a_signal_to_a_training_that_listens(number):
 
 
 def deaf(listens, ready):
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - open to the end
     deaf_worker(0, signals=BOTH, listens=listens)
     ready.set()
     while True:
@@ -359,10 +359,20 @@ def test_the_last_checkpoint_is_not_taken_for_a_superfluous_one(tmp_path):
     """With `save_total_limit=1` only the best is kept at the end of a training, of which this is not the end."""
     torch.manual_seed(3)
     made = asking(
-        tmp_path, step=3, model=Tiny(), save_total_limit=1, load_best_model_at_end=True, metric_for_best_model="loss",
-        greater_is_better=True, eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=1,
-        learning_rate=1e-3, train_dataset=points(32),
-    )  # fmt: skip
+        tmp_path,
+        step=3,
+        model=Tiny(),
+        save_total_limit=1,
+        load_best_model_at_end=True,
+        metric_for_best_model="loss",
+        greater_is_better=True,
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="steps",
+        save_steps=1,
+        learning_rate=1e-3,
+        train_dataset=points(32),
+    )
     last = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
     with pytest.raises(SystemExit):
         made.train()

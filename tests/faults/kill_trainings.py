@@ -113,11 +113,11 @@ def differ(left: dict[str, Any], right: dict[str, Any], what: str) -> bool:
 
 def warm_up(folder: Path) -> None:
     """Import, by a training, what each child would have to import for itself otherwise."""
-    import datasets  # noqa: F401
+    import datasets  # noqa: F401 - for the children
 
     torch.set_num_threads(1)
     (folder / "warm").mkdir()
-    stdout, sys.stdout = sys.stdout, open(os.devnull, "w")  # noqa: SIM115
+    stdout, sys.stdout = sys.stdout, open(os.devnull, "w")  # noqa: SIM115 - open to the end
     Trainer.background_checkpoints = None
     train(Case(), folder / "warm")
     sys.stdout = stdout

@@ -72,9 +72,14 @@ def config(tmp_path):
 def cli(kind, *arguments, run=True, data=DataModule, subclasses=True):
     with engine.quiet():
         return LightningCLI(
-            kind, data, subclass_mode_model=subclasses, args=list(map(str, arguments)), run=run,
-            save_config_callback=None, seed_everything_default=7,
-        )  # fmt: skip
+            kind,
+            data,
+            subclass_mode_model=subclasses,
+            args=list(map(str, arguments)),
+            run=run,
+            save_config_callback=None,
+            seed_everything_default=7,
+        )
 
 
 def test_a_file_describes_a_training(config, tmp_path, monkeypatch, capsys):
@@ -141,8 +146,15 @@ def test_a_misspelt_option_is_an_error():
 
 def test_a_subclass_of_the_data_module(tmp_path):
     """With arguments of its own, beside those of its parent."""
-    made = cli(LossModule, "--model.model=module_world.Net", "--data.count=12", "--data.batch_size=3", run=False,
-               data=OwnData, subclasses=False)  # fmt: skip
+    made = cli(
+        LossModule,
+        "--model.model=module_world.Net",
+        "--data.count=12",
+        "--data.batch_size=3",
+        run=False,
+        data=OwnData,
+        subclasses=False,
+    )
     made.datamodule.setup("fit")
     assert len(made.datamodule.train_dataloader()) == 4
     assert made.datamodule.hparams["count"] == 12

@@ -5,6 +5,7 @@ from collections import OrderedDict, UserDict, namedtuple
 import numpy as np
 import pytest
 import torch
+from same_values import same
 from transformers import trainer_pt_utils as reference
 from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -43,17 +44,6 @@ STRUCTURES = {
     "model output": lambda rows, columns: SequenceClassifierOutput(logits=numbers(rows, columns)),
 }
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.bool]
-
-
-def same(first, second):
-    """The same types, keys, dtypes and bits."""
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, np.ndarray):
-        return first.dtype == second.dtype and first.shape == second.shape and first.tobytes() == second.tobytes()
-    if isinstance(first, (list, tuple)):
-        return len(first) == len(second) and all(map(same, first, second))
-    return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
 
 
 def batches_of(name, count=None):

@@ -116,7 +116,7 @@ class TestResuming:
     def test_without_the_data_module_another_batch_comes(self, tmp_path):
         """Negative control: Lightning alone begins the epoch anew."""
         saving = ModelCheckpoint(dirpath=tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
-        loader = lambda: torch.utils.data.DataLoader(points(), batch_size=4, shuffle=True)  # noqa: E731
+        loader = lambda: torch.utils.data.DataLoader(points(), batch_size=4, shuffle=True)
         seen = fitted(loader(), Foreign(), callbacks=[saving], enable_checkpointing=True)[1]
         with pytest.warns(UserWarning, match="resum"):
             rest = fitted(loader(), Foreign(), ckpt_path=tmp_path / "step=2.ckpt")[1]
@@ -235,8 +235,12 @@ class TestStages:
 
     def test_metrics_of_the_training(self):
         """Of the batches as the model was when it saw them."""
-        module = LossModule(seeded(Net), optimizer=OPTIMIZER, metrics={"acc": MulticlassAccuracy(3, average="micro")},
-                            train_metrics=True)  # fmt: skip
+        module = LossModule(
+            seeded(Net),
+            optimizer=OPTIMIZER,
+            metrics={"acc": MulticlassAccuracy(3, average="micro")},
+            train_metrics=True,
+        )
         right = []
         module.model.register_forward_hook(
             lambda model, args, kwargs, output: right.append(output["logits"].argmax(-1) == kwargs["labels"]),

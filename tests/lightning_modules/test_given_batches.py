@@ -125,7 +125,7 @@ def trace(make, loader, epochs=3, **processes):
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_loader_made_anew_equals_the_reference(name):
     """Batches, random numbers, and what is known of the end, over three epochs."""
-    anew = lambda loader, **processes: rebuild_loader(loader, seed=5, **processes)  # noqa: E731
+    anew = lambda loader, **processes: rebuild_loader(loader, seed=5, **processes)
     assert trace(anew, LOADERS[name]()) == trace(prepared, LOADERS[name]())
 
 
@@ -134,7 +134,7 @@ def test_a_loader_made_anew_equals_the_reference(name):
 def test_each_process_equals_the_reference(name, rank):
     """In the first epoch: afterwards the reference does not tell a batch sampler of several processes its epoch."""
     processes = {"rank": rank, "world_size": 2}
-    anew = lambda loader, **processes: rebuild_loader(loader, seed=5, **processes)  # noqa: E731
+    anew = lambda loader, **processes: rebuild_loader(loader, seed=5, **processes)
     assert trace(anew, LOADERS[name](), 1, **processes) == trace(prepared, LOADERS[name](), 1, **processes)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from same_values import same
 from transformers import trainer_pt_utils as reference
 
 from lightrainer.lightning_modules import growing as module
@@ -37,17 +38,6 @@ STRUCTURES = {
     "user dict": lambda rows, columns: UserDict(b=numbers(rows), a=numbers(rows, columns)),
     "deep": lambda rows, columns: ({"a": [numbers(rows, columns), (numbers(rows),)]}, numbers(rows, columns, 2)),
 }
-
-
-def same(first, second):
-    """The same types, keys, dtypes and bits."""
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, np.ndarray):
-        return first.dtype == second.dtype and first.shape == second.shape and first.tobytes() == second.tobytes()
-    if isinstance(first, (list, tuple)):
-        return len(first) == len(second) and all(map(same, first, second))
-    return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
 
 
 @pytest.fixture(params=[2**20, 1], ids=["", "row by row"])

@@ -199,7 +199,7 @@ class TestLimits:
     @pytest.mark.parametrize("dataset", [points(), Counter()], ids=["map", "stream"])
     def test_overfit_batches(self, dataset):
         """The same two batches in every epoch, in order; without it they are others."""
-        datamodule = lambda: DataModule(dataset, batch_size=4)  # noqa: E731
+        datamodule = lambda: DataModule(dataset, batch_size=4)
         seen = fitted(datamodule=datamodule(), overfit_batches=2, max_epochs=30)[1]
         assert len(seen.batches) == 60
         assert all(torch.equal(batch, seen.batches[index % 2]) for index, batch in enumerate(seen.batches))
@@ -281,8 +281,11 @@ class TestCompile:
             if compiled and what == "module":
                 made = torch.compile(made, backend=counting(seen))
             elif compiled:
-                made = LossModule(torch.compile(made.model, backend=counting(seen)), optimizer=OPTIMIZER,
-                                  schedule={"name": "linear", "warmup_steps": 2})  # fmt: skip
+                made = LossModule(
+                    torch.compile(made.model, backend=counting(seen)),
+                    optimizer=OPTIMIZER,
+                    schedule={"name": "linear", "warmup_steps": 2},
+                )
             losses[compiled] = fitted(made, accumulate_grad_batches=2)[1].losses
         assert seen, "something was compiled"
         assert losses[True] == pytest.approx(losses[False], rel=1e-5)

@@ -67,9 +67,16 @@ def fitted():
     places = Places()
     with engine.quiet():
         trainer = Trainer(
-            accelerator="cpu", max_epochs=2, callbacks=[places], logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, accumulate_grad_batches=2,
-        )  # fmt: skip
+            accelerator="cpu",
+            max_epochs=2,
+            callbacks=[places],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            accumulate_grad_batches=2,
+        )
         trainer.fit(Linear(), DataLoader(Numbers(), batch_size=2), DataLoader(Numbers()))
     return places
 
@@ -141,9 +148,14 @@ def test_reading_begins_anew():
     loader = Counting()
     with engine.quiet():
         trainer = Trainer(
-            accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-            enable_model_summary=False, limit_val_batches=0,
-        )  # fmt: skip
+            accelerator="cpu",
+            max_epochs=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            limit_val_batches=0,
+        )
         trainer.fit(Begins(), loader)
     assert loader.read == [0, 0, 1, 2]
     assert trainer.global_step == 3

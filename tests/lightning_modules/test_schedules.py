@@ -152,7 +152,7 @@ def test_missing_values_are_named(name, warmup, total, kwargs, missing):
 
 def test_direct_call_with_none_is_named():
     with pytest.raises(ValueError, match="'linear' needs `num_training_steps`"):
-        ours.get_linear_schedule_with_warmup(make_optimizer(), 3, None)  # pyright: ignore[reportArgumentType]
+        ours.get_linear_schedule_with_warmup(make_optimizer(), 3, None)
 
 
 def test_unknown_name_and_argument():

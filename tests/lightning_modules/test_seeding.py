@@ -62,7 +62,7 @@ def test_seed_out_of_range_changes_nothing(seed):
 
 def test_seed_of_the_wrong_type():
     with pytest.raises(TypeError, match="float"):
-        ours.set_seed(1.5)  # pyright: ignore[reportArgumentType]
+        ours.set_seed(1.5)
 
 
 def test_deterministic_seed():

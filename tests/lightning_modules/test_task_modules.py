@@ -174,7 +174,7 @@ def test_a_plain_module_asks_for_a_loss():
 class Echo(nn.Module):
     """Says what it was given, after the token that starts a sequence; its loss is that of a table."""
 
-    class generation_config:  # noqa: N801
+    class generation_config:  # noqa: N801 - an attribute
         decoder_start_token_id = 0
         pad_token_id = 0
         max_length = None
@@ -191,8 +191,10 @@ class Echo(nn.Module):
         return torch.cat([start, input_ids if length is None else input_ids[:, :length]], 1)
 
     def forward(self, input_ids, labels=None):
-        return {"loss": functional.cross_entropy(self.table(input_ids).flatten(0, 1), labels.flatten()),
-                "logits": self.table(input_ids)}  # fmt: skip
+        return {
+            "loss": functional.cross_entropy(self.table(input_ids).flatten(0, 1), labels.flatten()),
+            "logits": self.table(input_ids),
+        }
 
 
 class TestSeq2Seq:
@@ -252,9 +254,11 @@ class TestSeq2Seq:
         config = transformers.T5Config(**sizes, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
         metrics = {"acc": MulticlassAccuracy(11, average="micro")}
         module = Seq2SeqModule(
-            transformers.T5ForConditionalGeneration(config), optimizer={"learning_rate": 0.01}, metrics=metrics,
+            transformers.T5ForConditionalGeneration(config),
+            optimizer={"learning_rate": 0.01},
+            metrics=metrics,
             generation={"max_new_tokens": 4, "num_beams": 2},
-        )  # fmt: skip
+        )
         trainer = make_trainer(max_epochs=1)
         trainer.fit(module, DataModule(sentences(8), sentences(4), collate_fn=pad, batch_size=4))
         assert "val_acc" in trainer.callback_metrics

@@ -1,11 +1,8 @@
 """`python -m lightrainer sweep`: a script as it is, many times, side by side, stopped and gone on with."""
 
-import contextlib
 import json
-import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +10,7 @@ from pathlib import Path
 import optuna
 import psutil
 import pytest
+from starting import code_of, said_in, start
 
 from lightrainer.__main__ import main
 from lightrainer.facade.search.storages import open_storage
@@ -31,26 +29,17 @@ def _quiet():
 
 def command(folder, *words):
     (folder / "space.yaml").write_text(SPACE)
-    start = [sys.executable, "-m", "lightrainer", "sweep", str(SCRIPT), "--space", str(folder / "space.yaml")]
-    return [*start, "--folder", str(folder / "sweep"), "--seed", "1", *words, "--out", str(folder / "out")]
+    sweep = [sys.executable, "-m", "lightrainer", "sweep", str(SCRIPT), "--space", str(folder / "space.yaml")]
+    return [*sweep, "--folder", str(folder / "sweep"), "--seed", "1", *words, "--out", str(folder / "out")]
 
 
 def begun(folder, *words):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
-    with (folder / "log.txt").open("a") as log:
-        return subprocess.Popen(command(folder, *words), env=environment, stdout=log, stderr=subprocess.STDOUT)
+    return start(command(folder, *words), folder / "log.txt", PYTHONWARNINGS="ignore")
 
 
 def ended(process, folder):
-    try:
-        code = process.wait(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
-        process.wait()
-        pytest.fail(f"not done after {SECONDS} s\n{(folder / 'log.txt').read_text()[-4000:]}")
-    return code, (folder / "log.txt").read_text()
+    log = folder / "log.txt"
+    return code_of(process, log, SECONDS), said_in(log)
 
 
 def study_of(folder, name="sweep_script"):

@@ -18,26 +18,45 @@ BEST = {"load_best_model_at_end": True, "learning_rate": 0.2, "num_train_epochs"
 ARRANGEMENTS = {
     "saved at every second evaluation": {**BY_STEPS, "eval_steps": 1, "save_steps": 2, **BEST},
     "saved at every third, worst is best": {
-        **BY_STEPS, "eval_steps": 2, "save_steps": 6, **BEST, "greater_is_better": True,
+        **BY_STEPS,
+        "eval_steps": 2,
+        "save_steps": 6,
+        **BEST,
+        "greater_is_better": True,
     },
     "at most 1, saved at every second": {**BY_STEPS, "eval_steps": 1, "save_steps": 2, **BEST, "save_total_limit": 1},
     "at most 2, saved at every second": {**BY_STEPS, "eval_steps": 1, "save_steps": 2, **BEST, "save_total_limit": 2},
     "shares of the training": {**BY_STEPS, "eval_steps": 0.1, "save_steps": 0.2, **BEST},
     "of no common measure, not loaded": {
-        **BY_STEPS, "eval_steps": 2, "save_steps": 3, **BEST, "load_best_model_at_end": False,
-        "metric_for_best_model": "loss", "save_total_limit": 2,
+        **BY_STEPS,
+        "eval_steps": 2,
+        "save_steps": 3,
+        **BEST,
+        "load_best_model_at_end": False,
+        "metric_for_best_model": "loss",
+        "save_total_limit": 2,
     },
     "evaluated by steps, saved by epochs, not loaded": {
-        "eval_strategy": "steps", "eval_steps": 3, "save_strategy": "epoch", **BEST, "load_best_model_at_end": False,
-        "metric_for_best_model": "eval_loss", "save_total_limit": 1,
+        "eval_strategy": "steps",
+        "eval_steps": 3,
+        "save_strategy": "epoch",
+        **BEST,
+        "load_best_model_at_end": False,
+        "metric_for_best_model": "eval_loss",
+        "save_total_limit": 1,
     },
     "best, evaluated by epochs": {"eval_strategy": "epoch", "save_strategy": "best", **BEST},
-    "best, at most 1": {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "best", **BEST,
-                        "save_total_limit": 1},
+    "best, at most 1": {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_strategy": "best",
+        **BEST,
+        "save_total_limit": 1,
+    },
     "only the model": {**BY_STEPS, "eval_steps": 2, "save_steps": 2, **BEST, "save_only_model": True},
     "evaluated late": {**BY_STEPS, "eval_steps": 2, "save_steps": 2, **BEST, "eval_delay": 5},
     "evaluated at the start too": {**BY_STEPS, "eval_steps": 2, "save_steps": 2, **BEST, "eval_on_start": True},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ARRANGEMENTS)
@@ -83,11 +102,13 @@ def test_the_best_of_before_the_interruption_is_still_the_best(reference, ours, 
     runs = []
     for api, name in ((reference, "theirs"), (ours, "ours")):
         values = iter(goodness)
-        compute = lambda prediction, values=values: {"good": next(values)}  # noqa: E731
+        compute = lambda prediction, values=values: {"good": next(values)}
         case = Case(
-            Classifier, point_data, {**arguments, "metric_for_best_model": "good"},
+            Classifier,
+            point_data,
+            {**arguments, "metric_for_best_model": "good"},
             extras=lambda api, compute=compute: {"compute_metrics": compute},
-        )  # fmt: skip
+        )
         interrupted(api, case, 8, tmp_path / name)
         assert folders_in(tmp_path / name) == ["checkpoint-4", "checkpoint-8"]
         runs.append(run(api, case.but(model_seed=99), tmp_path / name, resume=str(tmp_path / name / "checkpoint-8")))
@@ -107,9 +128,11 @@ def test_a_best_step_that_was_not_saved_is_said(ours, tmp_path, caplog):
     values = iter([0.9, 0.1, 0.2, 0.1, 0.1, 0.1])
     arguments = {**BY_STEPS, "eval_steps": 2, "save_steps": 4, **BEST, "num_train_epochs": 2}
     case = Case(
-        Classifier, point_data, {**arguments, "metric_for_best_model": "good"},
+        Classifier,
+        point_data,
+        {**arguments, "metric_for_best_model": "good"},
         extras=lambda api: {"compute_metrics": lambda prediction: {"good": next(values)}},
-    )  # fmt: skip
+    )
     with caplog.at_level(logging.WARNING):
         made = run(ours, case, tmp_path)
     assert (made.state["best_global_step"], made.state["best_model_checkpoint"]) == (2, None)

@@ -54,7 +54,7 @@ class Two(Classifier):
 class OnlyLogits(Classifier):
     """Has no labels in its signature and returns its logits alone, in a tuple."""
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (self.logits(x),)
 
 

@@ -107,9 +107,11 @@ def test_a_folder_of_lightning_resumes_everywhere(request, straight, written, tm
 
 def test_the_intervals_of_the_arguments_count_for_a_folder_that_names_none(ours, written, tmp_path, caplog):
     resumed = run(
-        ours, CASE.but(arguments={"save_strategy": "steps", "save_steps": 5}), tmp_path / "resumed",
+        ours,
+        CASE.but(arguments={"save_strategy": "steps", "save_steps": 5}),
+        tmp_path / "resumed",
         resume=str(tmp_path / "written" / "checkpoint-3"),
-    )  # fmt: skip
+    )
     assert (resumed.state["save_steps"], resumed.state["logging_steps"]) == (5, 1)
     assert sorted(path.name for path in (tmp_path / "resumed").iterdir()) == [f"checkpoint-{n}" for n in (10, 12, 5)]
     assert "other arguments" not in caplog.text
@@ -157,7 +159,7 @@ def test_a_stream_goes_on_where_it_was(ours, tmp_path):
     case = CASE.but(data=lambda: {**point_data(), "train_dataset": Stream(points(60))}, arguments={"max_steps": 10})
     straight = run(ours, case, tmp_path / "straight").weights
     interrupted(ours, case, 4, tmp_path / "stopped")
-    loader = lambda: build_loader(Stream(points(60)), batch_size=4)  # noqa: E731
+    loader = lambda: build_loader(Stream(points(60)), batch_size=4)
     plain = {"loader": loader, "total": 10, "epochs": -1, "max_steps": 10}
     resumed = Plain(tmp_path / "plain", seed=99, **plain).run(tmp_path / "stopped" / "checkpoint-4")
     assert_equal(straight, resumed.weights)
@@ -169,7 +171,7 @@ def test_a_stream_goes_on_where_it_was(ours, tmp_path):
 
 def test_a_loader_of_torch_goes_on_at_the_end_of_an_epoch(tmp_path):
     """In mid-epoch Lightning says that it cannot."""
-    loader = lambda: DataLoader(points(22), batch_size=4)  # noqa: E731
+    loader = lambda: DataLoader(points(22), batch_size=4)
     whole = Plain(tmp_path / "whole", save=EVERY_STEP, loader=loader).run()
     assert not (tmp_path / "whole" / "checkpoint-6" / "data_state_0.pth").exists()
     resumed = Plain(tmp_path / "plain", seed=99, loader=loader).run(tmp_path / "whole" / "checkpoint-6")

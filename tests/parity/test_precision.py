@@ -157,7 +157,7 @@ def by_hand(case, steps):
 def test_a_plain_loop_of_torch(ours, tmp_path, model):
     """Autocast and `GradScaler` written out by hand, no library: the same losses, weights and scale."""
     if model is Steep:
-        model = lambda: Steep(dropout=0.0)  # noqa: E731
+        model = lambda: Steep(dropout=0.0)
     arguments = {"fp16": True, "optim": "adamw_torch", "max_steps": 5, "train_sampling_strategy": "sequential"}
     case = Case(model, point_data, arguments)
     losses, weights, scale = by_hand(case, 5)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.append(os.environ["BESIDE"])  # last, so that only what is missing is taken from there
 
-import comet_ml  # noqa: F401  # pyright: ignore[reportMissingImports]  # wants to be the first
+import comet_ml  # noqa: F401 - wants to be the first
 from small_run import points, trainer
 
 api = import_module(sys.argv[1])

@@ -165,7 +165,7 @@ class Config(dict[str, Any]):
         super().__init__()
         self._record = record
 
-    def update(self, values: dict[str, Any], **kwargs: Any) -> None:  # type: ignore[override]
+    def update(self, values: dict[str, Any], **kwargs: Any) -> None:
         super().update(values)
         self._record.config(values)
 

@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import accelerator_loops  # noqa: F401  # more calls
+import accelerator_loops  # noqa: F401 - more calls
 import torch
 from accelerator_calls import CALLS, outcome, plain
 from torch import nn

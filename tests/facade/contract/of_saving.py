@@ -86,7 +86,7 @@ class Counting(TrainerCallback, ExportableState):
 
 def _count_after_resuming(given: dict[str, Any], place: Place) -> int:
     """What is counted by a training that goes on from the second of four steps."""
-    callbacks: Any = lambda: [Counting()]  # noqa: E731
+    callbacks: Any = lambda: [Counting()]
     make({**given, **EACH_STEP}, place, callbacks=callbacks).train()
     resumed = make(given, place, callbacks=callbacks)
     resumed.train(resume_from_checkpoint=str(place.folder / TWO))

@@ -99,7 +99,7 @@ def plain(bad: Bad) -> bool:
 
 def test_unknown_arguments_are_said_together():
     with pytest.raises(TypeError, match=r"^2 arguments that TrainingArguments does not have:\n") as error:
-        lightrainer.TrainingArguments(evaluation_strategy="steps", learning_rte=1)  # pyright: ignore
+        lightrainer.TrainingArguments(evaluation_strategy="steps", learning_rte=1)
     assert [line.partition("=")[0] for line in str(error.value).splitlines()[1:]] == [
         "evaluation_strategy",
         "learning_rte",

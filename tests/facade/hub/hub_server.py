@@ -82,7 +82,7 @@ class HubServer:
         self.lock = threading.RLock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
-        self.server.hub = self  # type: ignore[attr-defined]
+        self.server.hub = self
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
     def __enter__(self) -> "HubServer":
@@ -167,11 +167,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.handle_request()
 
-    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815
+    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815 - names of http.server
 
     @property
     def hub(self) -> HubServer:
-        return self.server.hub  # type: ignore[attr-defined]
+        return self.server.hub
 
     def handle_request(self) -> None:
         path, _, query = self.path.partition("?")
@@ -263,7 +263,7 @@ class Handler(BaseHTTPRequestHandler):
             {"name": branch, "ref": f"refs/heads/{branch}", "targetCommit": commits[-1].oid}
             for branch, commits in repo.branches.items()
         ]
-        tags = [{"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": repo.at("main").oid} for tag in repo.tags]  # type: ignore[union-attr]
+        tags = [{"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": repo.at("main").oid} for tag in repo.tags]
         self.answer({"branches": branches, "converts": [], "tags": tags})
 
     def branch(self, name: str, branch: str) -> None:

@@ -24,7 +24,7 @@ def test_a_builder_of_its_own():
     found = source_of(made(builder_name="squad", config_name="default"))
     assert found is not None
     assert (found.tag, found.config, found.split) == ("squad", "default", None)
-    assert source_of(made(builder_name="parquet", dataset_name="imdb")).tag == "imdb"  # pyright: ignore
+    assert source_of(made(builder_name="parquet", dataset_name="imdb")).tag == "imdb"
 
 
 @pytest.mark.parametrize("builder", ["csv", "json", "text", "parquet", "generator", None])

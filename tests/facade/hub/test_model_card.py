@@ -131,7 +131,7 @@ def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path, qui
         ours = stored["model-index"][0]["results"][0]
         assert (ours["task"], ours["dataset"], result) == (theirs["task"], theirs["dataset"], theirs["metrics"][0])
     loaded = ModelCard.load(tmp_path / "my-model" / "README.md")
-    assert [result.metric_type for result in loaded.data.eval_results] == ["loss", "accuracy"]  # pyright: ignore
+    assert [result.metric_type for result in loaded.data.eval_results] == ["loss", "accuracy"]
     again = ModelCard(str(loaded))
     assert again.data.to_dict() == loaded.data.to_dict() == stored
     assert {name: stored[name] for name in ("library_name", "base_model", "datasets", "metrics", "pipeline_tag")} == {
@@ -150,7 +150,7 @@ def test_the_clients_validator_accepts_it(hub, tmp_path, quick_picture, monkeypa
     made.create_model_card(language=["en", "de"], license="apache-2.0")
     session = get_session()
     post = session.post
-    redirected = lambda url, **kwargs: post(url.replace("https://huggingface.co", hub.url), **kwargs)  # noqa: E731
+    redirected = lambda url, **kwargs: post(url.replace("https://huggingface.co", hub.url), **kwargs)
     monkeypatch.setattr(session, "post", redirected)
     ModelCard.load(tmp_path / "README.md").validate()
     assert hub.asked("POST /api/validate-yaml")

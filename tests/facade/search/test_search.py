@@ -138,7 +138,7 @@ def test_without_an_evaluation_there_is_one_at_the_end(tmp_path):
 
 def test_several_objectives(tmp_path, caplog):
     made = searcher(tmp_path)
-    objective = lambda metrics: [metrics["eval_loss"], -metrics["eval_loss"]]  # noqa: E731
+    objective = lambda metrics: [metrics["eval_loss"], -metrics["eval_loss"]]
     best = made.hyperparameter_search(
         space, objective, n_trials=3, direction=["minimize", "minimize"], pruner=Odd(), sampler=random_sampler()
     )

@@ -41,9 +41,15 @@ def fit(callback, *, resume=None, epochs=2, evaluated=False, **options):
     module = LossModule(Net())
     with engine.quiet():
         trainer = lightning.Trainer(
-            accelerator="cpu", max_epochs=epochs, logger=False, enable_progress_bar=False, enable_model_summary=False,
-            callbacks=[callback] if callback else [], enable_checkpointing=callback is not None, **options,
-        )  # fmt: skip
+            accelerator="cpu",
+            max_epochs=epochs,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=[callback] if callback else [],
+            enable_checkpointing=callback is not None,
+            **options,
+        )
         validation = build_loader(samples(8), batch_size=4) if evaluated else None
         trainer.fit(module, build_loader(samples(), batch_size=4), validation, ckpt_path=resume)
     return module
@@ -77,9 +83,14 @@ def test_a_fit_goes_on_from_the_newest_to_the_same_bits(tmp_path):
 def test_the_trainer_api_goes_on_from_such_a_folder(tmp_path):
     fit(FolderCheckpoint(tmp_path, every_n_train_steps=2), epochs=1)
     args = lightrainer.TrainingArguments(
-        str(tmp_path), num_train_epochs=2, per_device_train_batch_size=4, use_cpu=True, report_to="none",
-        disable_tqdm=True, dataloader_pin_memory=False,
-    )  # fmt: skip
+        str(tmp_path),
+        num_train_epochs=2,
+        per_device_train_batch_size=4,
+        use_cpu=True,
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )
     trainer = lightrainer.Trainer(Net(), args, train_dataset=samples())
     trainer.train(resume_from_checkpoint=True)
     assert trainer.state.global_step == 8
@@ -108,9 +119,14 @@ def test_a_plugin_of_the_same_format_is_kept_and_of_another_refused(tmp_path):
     for plugin in (FolderCheckpointIO(module), AsyncCheckpointIO(FolderCheckpointIO(module))):
         with engine.quiet():
             trainer = lightning.Trainer(
-                accelerator="cpu", max_steps=2, logger=False, enable_progress_bar=False, enable_model_summary=False,
-                callbacks=[FolderCheckpoint(tmp_path, every_n_train_steps=2)], plugins=[plugin],
-            )  # fmt: skip
+                accelerator="cpu",
+                max_steps=2,
+                logger=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                callbacks=[FolderCheckpoint(tmp_path, every_n_train_steps=2)],
+                plugins=[plugin],
+            )
             trainer.fit(module, build_loader(samples(), batch_size=4))
         assert trainer.strategy.checkpoint_io is plugin
     assert names(tmp_path) == ["checkpoint-2"]

@@ -85,9 +85,15 @@ def fit(module, *, resume=None, folder_io=None, plugins=(), epochs=1, **options)
     folder_io = FolderCheckpointIO(module) if folder_io is None else folder_io
     with engine.quiet():
         trainer = Trainer(
-            accelerator="cpu", max_epochs=epochs, plugins=[folder_io, *plugins], logger=False,
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, **options,
-        )  # fmt: skip
+            accelerator="cpu",
+            max_epochs=epochs,
+            plugins=[folder_io, *plugins],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            **options,
+        )
         trainer.fit(module, build_loader(samples(), batch_size=4), ckpt_path=resume)
     return trainer
 
@@ -211,9 +217,13 @@ def test_an_error_leaves_nothing_half_written(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "save", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError("not yours")))
     with pytest.raises(PermissionError, match="not yours"):
         FolderCheckpointIO(module).save_checkpoint(
-            {"state_dict": module.state_dict(), "optimizer_states": [trainer.optimizers[0].state_dict()],
-             "global_step": 2}, tmp_path / "checkpoint-2",
-        )  # fmt: skip
+            {
+                "state_dict": module.state_dict(),
+                "optimizer_states": [trainer.optimizers[0].state_dict()],
+                "global_step": 2,
+            },
+            tmp_path / "checkpoint-2",
+        )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -105,10 +105,20 @@ def test_what_only_training_needs_is_not_asked_of_weights(checkpoint: Path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "{}", '{"version": 1}', '{"version": 2, "files": {}}', '{"version": 1, "files": {"a": "b"}}',
-     '{"version": 1, "files": {"../a": 1}}', '{"version": 1, "files": {"/etc/passwd": 1}}',
-     '{"version": 1, "files": {"a/../../b": 1}}', '{"version": 1, "files": {"": 1}}'],
-)  # fmt: skip
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"version": 1}',
+        '{"version": 2, "files": {}}',
+        '{"version": 1, "files": {"a": "b"}}',
+        '{"version": 1, "files": {"../a": 1}}',
+        '{"version": 1, "files": {"/etc/passwd": 1}}',
+        '{"version": 1, "files": {"a/../../b": 1}}',
+        '{"version": 1, "files": {"": 1}}',
+    ],
+)
 def test_a_manifest_that_cannot_be(checkpoint: Path, text: str):
     """Damaged, of another version, or leading out of the folder."""
     (checkpoint / "_manifest.json").write_text(text)

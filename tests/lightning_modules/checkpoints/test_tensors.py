@@ -24,7 +24,7 @@ def test_random_states_come_back_and_the_reference_reads_them(tmp_path: Path):
         assert loaded["python"] == states["python"]
         assert torch.equal(loaded["cpu"], states["cpu"])
         np.random.set_state(loaded["numpy"])
-        assert (np.random.get_state()[1] == states["numpy"][1]).all()  # type: ignore[index]
+        assert (np.random.get_state()[1] == states["numpy"][1]).all()
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int64", "uint32", "float16", "float32", "float64"])
@@ -40,7 +40,7 @@ def test_numpy_numbers_and_arrays_come_back(tmp_path: Path, dtype: str):
 def test_numpy_1_names_are_known(tmp_path: Path):
     """A file written under NumPy 1 names the functions in `numpy.core`."""
     save_torch(np.arange(3), tmp_path / "x.pt")
-    name = np.empty(0).__reduce__()[0].__module__.encode()  # type: ignore[index]
+    name = np.empty(0).__reduce__()[0].__module__.encode()
 
     other = b"numpy.core.multiarray" if name != b"numpy.core.multiarray" else b"numpy._core.multiarray"
     with zipfile.ZipFile(tmp_path / "x.pt") as old, zipfile.ZipFile(tmp_path / "y.pt", "w") as new:
@@ -59,7 +59,7 @@ def test_optimizer_and_scheduler_states_come_back(tmp_path: Path):
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-    scheduler.step(np.float64(0.5))  # type: ignore[arg-type]
+    scheduler.step(np.float64(0.5))
     for part in (optimizer, scheduler):
         save_torch(part.state_dict(), tmp_path / "x.pt")
         part.load_state_dict(load_torch(tmp_path / "x.pt"))

@@ -86,7 +86,7 @@ def test_checkpoint_of_the_reference_is_intact(tmp_path: Path):
     args = TrainingArguments(
         str(tmp_path), max_steps=1, save_steps=1, report_to="none", disable_tqdm=True, use_cpu=True
     )
-    Trainer(_gpt2(), args, train_dataset=data).train()  # type: ignore[arg-type]
+    Trainer(_gpt2(), args, train_dataset=data).train()
     assert problems(tmp_path / "checkpoint-1") == []
 
 

@@ -127,7 +127,7 @@ def test_tied_weights_are_stored_once_and_documented_in_the_file(tmp_path: Path)
     save_weights(model, tmp_path)
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         assert file.metadata() == {"format": "pt", "embedding.weight": "output.weight"}
-        assert "embedding.weight" not in file.keys()  # noqa: SIM118
+        assert "embedding.weight" not in file.keys()  # noqa: SIM118 - it has no `in`
     plain_load = Tied()
     state_dict = safetensors.torch.load_file(tmp_path / "model.safetensors")
     assert plain_load.load_state_dict(state_dict, strict=False).unexpected_keys == []

@@ -194,7 +194,7 @@ def test_zero_is_a_seed():
 def test_options_that_cannot_be(options, message):
     with pytest.raises(ValueError, match=message):
         ours.DataCollatorForLanguageModeling(tokenizer(), **options)
-    with pytest.raises(ValueError):  # noqa: PT011
+    with pytest.raises(ValueError):  # noqa: PT011 - in other words
         reference.DataCollatorForLanguageModeling(tokenizer(), **options)
 
 

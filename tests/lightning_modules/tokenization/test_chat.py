@@ -210,10 +210,10 @@ def many(
     f: Any,
     g: Thing,
     h: int | None = None,
-    i: list = [],  # noqa: B006
+    i: list = [],  # noqa: B006 - for the schema
     j: Literal["x", 1, None] = "x",
-    k: dict = {},  # noqa: B006
-    l: list[int] | dict[str, int] = [],  # noqa: B006, E741
+    k: dict = {},  # noqa: B006 - for the schema
+    l: list[int] | dict[str, int] = [],  # noqa: B006, E741 - for the schema
 ) -> bool:
     """Do much.
 

@@ -12,11 +12,11 @@ class Nowhere:
 
 sys.meta_path.insert(0, Nowhere())
 
-import torch  # noqa: E402
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from torch.utils.data import DataLoader
 
-from lightrainer import (  # noqa: E402
+from lightrainer import (
     AutoTokenizer,
     DataCollatorForLanguageModeling,
     DataCollatorWithPadding,

@@ -18,7 +18,7 @@ for inside, names in theirs.items():
     listed = dir(module)
     missing += [f"{inside}.{name} in dir()" for name in SERVED[inside] if name not in listed]
 
-import transformers  # noqa: E402
+import transformers
 
 for inside, names in SERVED.items():
     if inside not in theirs:
@@ -45,10 +45,10 @@ for inside in theirs:
 several += [f"{name}: {found}" for name, found in classes.items() if len(found) > 1]
 
 # What is the library's own builds on ours, and its own modules hold ours.
-from transformers.integrations import NeptuneCallback, TensorBoardCallback, integration_utils  # noqa: E402
-from transformers.utils.notebook import NotebookProgressCallback  # noqa: E402
+from transformers.integrations import NeptuneCallback, TensorBoardCallback, integration_utils
+from transformers.utils.notebook import NotebookProgressCallback
 
-import lightrainer  # noqa: E402
+import lightrainer
 
 built = {
     "its callbacks are ours": issubclass(NeptuneCallback, lightrainer.TrainerCallback)

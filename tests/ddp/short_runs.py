@@ -1,0 +1,102 @@
+"""Short trainings that are the same for any number of processes: what scripts that compare strategies share."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import lightrainer
+
+ON_CPU = os.environ.get("DEVICE", "cpu") == "cpu"
+NUMBERS_OF = {"losses": "loss", "norms": "grad_norm", "eval_losses": "eval_loss"}  # in the log
+
+
+class StopAt(lightrainer.TrainerCallback):
+    """Ends the training in the middle, with a checkpoint."""
+
+    def __init__(self, step: int | None):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            control.should_save = control.should_training_stop = True
+
+
+def samples(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(11, (count, 6), generator=generator)
+    return [{"ids": row[:-1], "labels": row[1:], "index": torch.tensor(i)} for i, row in enumerate(rows)]
+
+
+def short_trainer(
+    folder: Path, model: nn.Module, data: tuple[Any, Any], *, shares: int, stop: int | None, **options: Any
+) -> lightrainer.Trainer:
+    """16 samples in batches of 4, two of them a step, two steps a pass.
+
+    Args:
+        folder: the output folder.
+        model: to train.
+        data: to train on, and to evaluate with.
+        shares: processes that have samples of their own.
+        stop: the step after which it stops, with a checkpoint.
+        options: further training arguments, and `preprocess_logits_for_metrics`.
+    """
+    preprocess = options.pop("preprocess_logits_for_metrics", None)
+    arguments = lightrainer.TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=4 // shares,
+        per_device_eval_batch_size=2,
+        gradient_accumulation_steps=2,
+        max_grad_norm=0.5,
+        weight_decay=0.1,
+        learning_rate=3e-2,
+        logging_steps=1,
+        eval_strategy="epoch",
+        save_strategy="no" if stop else "epoch",
+        save_total_limit=2,
+        load_best_model_at_end=stop is None,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=ON_CPU,
+        ddp_timeout=60,
+        **options,
+    )
+    return lightrainer.Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=data[0],
+        eval_dataset=data[1],
+        callbacks=[StopAt(stop)],
+        preprocess_logits_for_metrics=preprocess,
+    )
+
+
+def seen(trainer: lightrainer.Trainer, folder: Path, predicted: int | None = None) -> dict[str, Any]:
+    """What a rank saw of a training that is over; evaluates, predicts and saves the model once more.
+
+    Args:
+        trainer: that trained.
+        folder: the model is saved in its `saved`.
+        predicted: predict for so many samples, for all if None.
+    """
+    history = trainer.state.log_history
+    metrics = trainer.evaluate()
+    predictions: Any = trainer.predict(trainer.eval_dataset[:predicted]).predictions
+    trainer.save_model(str(folder / "saved"))
+    zero = trainer.is_world_process_zero()
+    files = sorted(path.name for path in (folder / "saved").iterdir()) if zero else None
+    return {
+        "strategy": trainer.plan.strategy.name,
+        **{name: [entry[key] for entry in history if key in entry] for name, key in NUMBERS_OF.items()},
+        "last_eval_loss": metrics["eval_loss"],
+        "predicted": [int(number) for number in predictions],
+        "best": trainer.state.best_global_step,
+        "local_numel": sum(own_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()),
+        "saved": files,
+    }
+
+
+def own_part(parameter: Any) -> torch.Tensor:
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
