@@ -58,7 +58,7 @@ def wide_trainer(name: str, folder: str, megabytes: int, kind: str) -> Any:
     """A trainer that evaluates so many megabytes of logits."""
     count = megabytes * 2**20 // (4 * CLASSES)
     dataset = [{"x": torch.tensor(float(i)), "labels": torch.tensor(i % CLASSES)} for i in range(count)]
-    metrics: Any = lambda prediction: {"rows": len(prediction.predictions)}  # noqa: E731
+    metrics: Any = lambda prediction: {"rows": len(prediction.predictions)}  # noqa: E731 - short
     if kind == "metric":
         from torchmetrics.classification import MulticlassAccuracy
 

@@ -183,9 +183,9 @@ def _transport(device: torch.device) -> torch.device:
     return torch.device("cpu") if str(torch.distributed.get_backend()) == "gloo" else device
 
 
-def _values(tensor: torch.Tensor) -> torch.Tensor:
+def _values(tensor: Any) -> torch.Tensor:
     """The numbers that this process has of a tensor, which may be sparse, or spread over processes."""
-    local: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[operator]
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local.coalesce().values() if local.is_sparse else local
 
 
@@ -242,5 +242,6 @@ def _copy(to: list[torch.Tensor], values: list[torch.Tensor]) -> None:
     if to:
         import torch
 
+        library: Any = torch  # which does not declare all that it has
         with torch.no_grad():
-            torch._foreach_copy_(to, values)  # type: ignore[reportPrivateImportUsage]
+            library._foreach_copy_(to, values)

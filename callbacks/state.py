@@ -120,7 +120,7 @@ class TrainerState:
     """Input tokens so far, where the arguments ask for counting them."""
     total_flos: float = 0
     """Floating point operations so far, where the model can tell."""
-    log_history: list[dict[str, Any]] = None  # pyright: ignore[reportAssignmentType]
+    log_history: list[dict[str, Any]] = None  # pyright: ignore[reportAssignmentType] - made in __post_init__
     """Every log of the run, oldest first."""
     best_metric: float | None = None
     """The best value of the metric that chooses the best model."""
@@ -138,7 +138,7 @@ class TrainerState:
     """The name of that trial."""
     trial_params: dict[str, Any] | None = None
     """The hyperparameters of that trial."""
-    stateful_callbacks: dict[str, Any] = None  # pyright: ignore[reportAssignmentType]
+    stateful_callbacks: dict[str, Any] = None  # pyright: ignore[reportAssignmentType] - made in __post_init__
     """States of callbacks by class name; a list of `ExportableState` objects given here is turned into that."""
 
     def __post_init__(self) -> None:

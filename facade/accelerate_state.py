@@ -38,7 +38,7 @@ def tell_process(args: TrainingArguments) -> None:
 def tell_precision(args: TrainingArguments) -> None:
     """Let `accelerate.AcceleratorState` have the precision of the arguments, as their Trainer's `Accelerator` does."""
     module, accelerate = _state_module(), sys.modules.get("accelerate")
-    if module is None or not hasattr(accelerate, "Accelerator"):
+    if module is None or accelerate is None or not hasattr(accelerate, "Accelerator"):
         return
     tell_process(args)
     if module.AcceleratorState._shared_state:
@@ -46,7 +46,7 @@ def tell_precision(args: TrainingArguments) -> None:
             return
         module.AcceleratorState._reset_state()
     cpu = module.PartialState().device.type == "cpu"
-    accelerate.Accelerator(mixed_precision=args.mixed_precision, cpu=cpu)  # type: ignore[union-attr]
+    accelerate.Accelerator(mixed_precision=args.mixed_precision, cpu=cpu)
 
 
 def _state_module() -> ModuleType | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -12,6 +12,7 @@ from ..lightning_modules.models import to_call
 from .strategies.deepspeed import DeepSpeedPlan
 
 if TYPE_CHECKING:
+    from ..lightning_modules.deepspeed_strategy import ModelDeepSpeedStrategy
     from .run import TrainingRun
 
 
@@ -26,16 +27,16 @@ def optimizers(run: TrainingRun) -> tuple[Any, Any]:
     Returns:
         The optimizer inside of the engine, and the schedule if it is one of torch, for Lightning to know.
     """
-    trainer, strategy = run.trainer, run.lightning_trainer.strategy
-    trainer.plan.strategy.require_filled()  # type: ignore[attr-defined]
-    config: dict[str, Any] = strategy.config  # type: ignore[attr-defined]
+    trainer, strategy = run.trainer, cast("ModelDeepSpeedStrategy", run.lightning_trainer.strategy)
+    cast(DeepSpeedPlan, trainer.plan.strategy).require_filled()
+    config = cast("dict[str, Any]", strategy.config)
     steps, own = run.length.max_steps, {name for name in ("optimizer", "scheduler") if config.get(name)}
     trainer.optimizer = None  # that of an earlier run has its parts, not the parameters
     if not own:
         trainer.create_optimizer_and_scheduler(num_training_steps=steps)
     elif "optimizer" not in own:
         trainer.create_optimizer()
-    engine = strategy.train(to_call(trainer.model, trainer.model_wrapped), trainer.optimizer)  # type: ignore[attr-defined]
+    engine = strategy.train(to_call(trainer.model, trainer.model_wrapped), trainer.optimizer)
     trainer.optimizer = engine.basic_optimizer
     schedule, engine.lr_scheduler = engine.lr_scheduler, None  # the run steps it
     if "scheduler" in own:

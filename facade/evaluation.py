@@ -248,9 +248,9 @@ class Evaluation:
 
     def _number_of_samples(self) -> int:
         loader = self.feed.loader
-        dataset = getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
+        dataset: Any = getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
         if has_length(dataset):
-            count = len(dataset)  # type: ignore[arg-type]
+            count = len(dataset)
         else:
             count = self.trainer.num_examples(loader) if has_length(loader) else self.seen
         return count or self.seen
@@ -258,10 +258,10 @@ class Evaluation:
 
 def _expected_samples(loader: Any) -> int | None:
     """How many rows to make room for, None where nobody knows."""
-    dataset = getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
+    dataset: Any = getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
     if not has_length(dataset):
         return None
-    count, batch = len(dataset), getattr(loader, "samples_per_round", getattr(loader, "batch_size", None))  # type: ignore[arg-type]
+    count, batch = len(dataset), getattr(loader, "samples_per_round", getattr(loader, "batch_size", None))
     return min(count, len(loader) * batch) if has_length(loader) and batch else count
 
 

@@ -11,6 +11,7 @@ import socket
 import sys
 from datetime import timedelta
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 from ..lightning_modules.peers import current_board, leave_board, meeting
@@ -63,7 +64,7 @@ def join(launch: Launch, store: Any, backend: str, timeout: float) -> None:
 
     # Its functions have the default group of the moment of its import as the default of an argument, and DDP imports
     # it: imported later than the group is made it would keep the group, and its threads, alive beyond `leave`.
-    import torch.distributed.nn.functional  # noqa: F401
+    import torch.distributed.nn.functional  # noqa: F401 - for its effect
 
     if not _is_available(backend):
         raise ValueError(
@@ -110,7 +111,8 @@ def seconds_of_group() -> float | None:
         return None
     kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
     try:
-        return dist.group.WORLD._get_backend(torch.device(kind)).options._timeout.total_seconds()  # type: ignore
+        group: Any = dist.group.WORLD
+        return group._get_backend(torch.device(kind)).options._timeout.total_seconds()
     except (AttributeError, RuntimeError):
         return None
 
@@ -168,7 +170,7 @@ def _lightning_environment(launch: Launch) -> Any:
         if os.environ.get("MASTER_ADDR"):
             return None
         try:  # the machines are asked for through MPI itself
-            import mpi4py.MPI  # noqa: F401  # pyright: ignore[reportMissingImports]
+            import_module("mpi4py.MPI")
         except ImportError:
             return None
     if launch.launcher not in ("SLURM", "LSF", "MPI", "mpi4py"):
@@ -195,15 +197,14 @@ def _look_up_place(launch: Launch, timeout: float) -> tuple[Launch, Any]:
         return launch.placed([""] * launch.world_size), None
     if launch.launcher == "Lightning":  # its first process does not answer: it makes the group in its own way
         return launch.placed([""] * launch.world_size), None
-    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
-
+    stores: Any = import_module("torch.distributed")  # which does not declare them
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     delta = timedelta(seconds=timeout)
     with meeting(launch.rank, launch.world_size, timeout):
-        store = TCPStore(address, port, launch.world_size, is_master=launch.rank == 0, timeout=delta)
+        store = stores.TCPStore(address, port, launch.world_size, is_master=launch.rank == 0, timeout=delta)
     store.set(f"machine of {launch.rank}", socket.gethostname())
     hosts = [store.get(f"machine of {rank}").decode() for rank in range(launch.world_size)]
-    return launch.placed(hosts), PrefixStore("group", store)
+    return launch.placed(hosts), stores.PrefixStore("group", store)
 
 
 def _place(launch: Launch) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from ..lightning_modules.models import base_of_adapter, is_pretrained
@@ -19,13 +20,12 @@ def liger_patch() -> Callable[..., None]:
         ImportError: the package, or what it needs, is not there; says how to install it.
     """
     try:
-        from liger_kernel.transformers import _apply_liger_kernel_to_instance  # type: ignore[import-not-found]
-    except ImportError as error:
+        return import_module("liger_kernel.transformers")._apply_liger_kernel_to_instance
+    except (ImportError, AttributeError) as error:
         raise ImportError(
             "use_liger_kernel=True needs the package liger-kernel, 0.3.0 or later, which cannot be imported "
             f"({error}): run `pip install 'lightrainer[liger]'`, or leave use_liger_kernel out."
         ) from error
-    return _apply_liger_kernel_to_instance
 
 
 def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:

@@ -56,7 +56,7 @@ def evaluating(args: Any) -> Iterator[None]:
             yield
     except Exception as error:
         if is_out_of_memory(error):
-            error.in_evaluation = True  # type: ignore[attr-defined]
+            vars(error)["in_evaluation"] = True
         raise
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..lightning_modules.names import OptimizerNames, SchedulerType
 from ..lightning_modules.optimizers import OptimizerConfig
@@ -133,7 +134,7 @@ def translate(
         schedule=SchedulePlan(
             name=SchedulerType(args.lr_scheduler_type).value,
             warmup=args.warmup_steps,
-            options=dict(args.lr_scheduler_kwargs or {}),  # type: ignore[arg-type]
+            options=dict(cast(Mapping[str, Any], args.lr_scheduler_kwargs or {})),
         ),
         loggers=tuple(args.report_to or ()),
         default_root_dir=str(args.output_dir),

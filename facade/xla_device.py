@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,7 @@ def require_xla(asked: str) -> None:
 
 def xla_device() -> Any:
     """The device of torch_xla in this process."""
-    import torch_xla  # type: ignore[import-not-found]
-
-    return torch_xla.device()
+    return import_module("torch_xla").device()
 
 
 def several_xla_processes() -> int:
@@ -57,6 +56,4 @@ def several_xla_processes() -> int:
 
 def print_metrics() -> None:
     """Print what torch_xla has counted: compilations, transfers, what fell back to the CPU."""
-    import torch_xla.debug.metrics as metrics  # type: ignore[import-not-found]
-
-    print(metrics.metrics_report(), flush=True)
+    print(import_module("torch_xla.debug.metrics").metrics_report(), flush=True)

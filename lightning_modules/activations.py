@@ -78,7 +78,7 @@ def checkpoint_activations(
     shown = ", ".join(name or type(model).__name__ for name, _ in layers)
     logger.info("Activations are computed again in the backward pass, for: %s", shown)
     for _, layer in layers:
-        layer.forward = _ForwardTwice(layer, offload, {"use_reentrant": False, **options})  # type: ignore[assignment]
+        layer.forward = _ForwardTwice(layer, offload, {"use_reentrant": False, **options})
 
     def undo() -> None:
         for _, layer in layers:
@@ -182,14 +182,16 @@ def _thin_out(model: nn.Module, every_n_layers: int) -> None:
     if every_n_layers == 1:
         return
     modeling: Any = sys.modules.get("transformers.modeling_layers")
-    layers = [part for part in model.modules() if modeling and isinstance(part, modeling.GradientCheckpointingLayer)]
+    layers: list[Any] = [
+        part for part in model.modules() if modeling and isinstance(part, modeling.GradientCheckpointingLayer)
+    ]
     if not layers:
         raise ValueError(
             f"every_n_layers={every_n_layers}: {type(model).__name__} has a gradient_checkpointing_enable() of its "
             "own, and does not say which of its parts are layers. Leave every_n_layers out of the settings."
         )
     for index, layer in enumerate(layers):
-        layer.gradient_checkpointing = index % every_n_layers == 0  # type: ignore[assignment]
+        layer.gradient_checkpointing = index % every_n_layers == 0
 
 
 def _offload(model: nn.Module, offload: bool) -> None:

@@ -22,6 +22,12 @@ def find_batch_size(tensors: Any) -> int | None:
     return None
 
 
+def mapping_like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """The items in a mapping of the same class as another one: it can be made of a mapping, as a dict can."""
+    kind: Any = type(original)
+    return kind(items)
+
+
 def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply `function` to every leaf of nested lists, tuples (named ones too) and mappings."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -29,7 +35,7 @@ def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(map_nested(function, part) for part in value)
     if isinstance(value, Mapping):
-        return type(value)({key: map_nested(function, part) for key, part in value.items()})  # type: ignore[call-arg]
+        return mapping_like(value, {key: map_nested(function, part) for key, part in value.items()})
     return function(value)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-from ._lightning import BatchSizeFinder, LightningDataModule
+from ._lightning import BatchSizeFinder, LightningDataModule, callbacks_of
 from .checkpoints.tensors import pack, unpack
 from .collators import RemoveColumnsCollator, default_data_collator
 from .datasets_in_use import is_table, made, measured_lengths, without_columns
@@ -23,11 +23,10 @@ from .seeding import capture_host_rng, restore_host_rng, seed_worker
 
 __all__ = ["DataModule"]
 
-_PLAIN = (
-    "batch_size", "eval_batch_size", "shuffle", "group_by_length", "length_column", "input_column", "columns", "seed",
-    "drop_last", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "dispatch_batches",
-    "split_batches",
-)  # fmt: skip
+_PLAIN = """
+    batch_size eval_batch_size shuffle group_by_length length_column input_column columns seed drop_last
+    num_workers pin_memory persistent_workers prefetch_factor dispatch_batches split_batches
+"""
 """Arguments that are plain values: they are noted as hyperparameters."""
 
 _STAGES = ("train", "val", "test", "predict")
@@ -119,7 +118,7 @@ class DataModule(LightningDataModule):
         if made_by_cli():
             self.save_hyperparameters()
         else:
-            self.save_hyperparameters({name: getattr(self, name) for name in _PLAIN})
+            self.save_hyperparameters({name: getattr(self, name) for name in _PLAIN.split()})
         self._train_loader: EpochLoader | None = None
         self._pending: dict[str, Any] | None = None
         self._deals_out: bool | None = None
@@ -227,7 +226,7 @@ class DataModule(LightningDataModule):
             vars(self).pop(name, None)
 
     def _callbacks(self) -> list[Any]:
-        return [] if self.trainer is None else self.trainer.callbacks  # type: ignore[attr-defined]
+        return [] if self.trainer is None else callbacks_of(self.trainer)
 
     def _first_samples(self, stream: IterableDataset) -> list[Any]:
         """What `overfit_batches` needs of a stream, which may begin with others each time."""

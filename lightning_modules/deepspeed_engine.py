@@ -11,6 +11,7 @@ import gc
 import math
 import os
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,9 +111,9 @@ def load_whole(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None
             if name in state_dict:
                 with _gathered(tensor, writes=True):
                     tensor.copy_(state_dict[name])
-    optimizer = getattr(model, "optimizer", None) if trains(model) else None
+    optimizer: Any = getattr(model, "optimizer", None) if trains(model) else None
     if hasattr(optimizer, "_restore_from_bit16_weights"):  # it has weights of its own, in float32
-        optimizer._restore_from_bit16_weights()  # type: ignore[union-attr]
+        optimizer._restore_from_bit16_weights()
 
 
 def _own(model: Any) -> nn.Module:
@@ -136,9 +137,7 @@ def _at_rest(model: nn.Module) -> Iterator[None]:
 def _gathered(tensor: Any, *, writes: bool = False) -> contextlib.AbstractContextManager[Any]:
     if not hasattr(tensor, "ds_id"):
         return contextlib.nullcontext()
-    import deepspeed  # type: ignore[import-not-found]
-
-    return deepspeed.zero.GatheredParameters([tensor], modifier_rank=0 if writes else None)
+    return import_module("deepspeed").zero.GatheredParameters([tensor], modifier_rank=0 if writes else None)
 
 
 class SavedStates(NamedTuple):
@@ -217,12 +216,9 @@ def choose_accelerator(device: str) -> None:
         RuntimeError: it works on others already.
     """
     os.environ.setdefault("DS_ACCELERATOR", device)
-    from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found]
-
+    get_accelerator = import_module("deepspeed.accelerator").get_accelerator
     if device == "cpu":  # gloo does it: compiling this op would take a minute of the first run
-        import deepspeed.ops  # type: ignore[import-not-found]
-
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
     chosen = get_accelerator().device_name()
     if chosen.partition(":")[0] != device:
         raise RuntimeError(
@@ -242,7 +238,8 @@ def make_ready(device: str) -> None:
         return
     os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed reads it
     backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    stores: Any = dist  # which does not declare them
+    dist.init_process_group(backend, store=stores.HashStore(), rank=0, world_size=1)
     atexit.register(_leave)
 
 

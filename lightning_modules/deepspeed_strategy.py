@@ -11,7 +11,8 @@ import argparse
 import contextlib
 import os
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -58,7 +59,7 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         """As that of DDP: those of the module."""
         super(DeepSpeedStrategy, self).setup_optimizers(trainer)
 
-    def model_sharded_context(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+    def model_sharded_context(self) -> Any:
         """Nothing: models are made when they are made, and taken apart by the engine."""
         return contextlib.nullcontext()
 
@@ -103,18 +104,17 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         return self.config
 
     def _engine(self, model: nn.Module, config: dict[str, Any], optimizer: torch.optim.Optimizer | None) -> Any:
-        import deepspeed  # type: ignore[import-not-found]
-
+        deepspeed = import_module("deepspeed")
         if is_engine(model):
             release(model)
-            model = model.module  # type: ignore[assignment]
+            model = cast(nn.Module, model.module)
         with host_rng_untouched():
             made, _, _, _ = deepspeed.initialize(
                 args=argparse.Namespace(device_rank=self.root_device.index or 0),
                 config=config,
                 model=model,
                 model_parameters=[parameter for parameter in model.parameters() if parameter.requires_grad],
-                optimizer=optimizer,  # type: ignore[arg-type]
+                optimizer=optimizer,
                 dist_init_required=False,
             )
         return made
@@ -148,18 +148,18 @@ class EnginePrecision(DeepSpeedPrecision):
         """The data as it is."""
         return data
 
-    def backward(self, tensor: torch.Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+    def backward(self, tensor: torch.Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """The engine's. The loss is that of the step already, so that accumulation does not divide it once more."""
         model.trainer.strategy.deepspeed_engine.backward(tensor, *args, scale_wrt_gas=False, **kwargs)
 
-    def optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:  # type: ignore[override]
+    def optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
         """The engine's: gradients are clipped, the optimizer steps, gradients are gone."""
         closure()
         self._after_closure(model, optimizer)
         return model.trainer.strategy.deepspeed_engine.step()
 
-    def train_step_context(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+    def train_step_context(self) -> Any:
         """Nothing: the engine casts the model."""
         return contextlib.nullcontext()
 
-    val_step_context = test_step_context = predict_step_context = train_step_context  # type: ignore[assignment]
+    val_step_context = test_step_context = predict_step_context = train_step_context

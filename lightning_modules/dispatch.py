@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from .agreement import transport_device
-from .collect import find_batch_size, map_nested
+from .collect import find_batch_size, map_nested, mapping_like
 from .epoch_loader import EpochLoader
 
 Round = tuple[list[Any], int]
@@ -106,7 +106,7 @@ def _joined(batches: list[Any]) -> Any:
     """One batch of several: tensors and lists of other things along their first dimension."""
     first = batches[0]
     if isinstance(first, Mapping):
-        return type(first)({key: _joined([batch[key] for batch in batches]) for key in first})  # type: ignore[call-arg]
+        return mapping_like(first, {key: _joined([batch[key] for batch in batches]) for key in first})
     if isinstance(first, (list, tuple)) and not _is_list_of_samples(first):
         return type(first)(_joined(list(parts)) for parts in zip(*batches, strict=True))
     if isinstance(first, list):
@@ -128,7 +128,7 @@ def _cut(batch: Any, start: int, stop: int) -> Any:
     if isinstance(batch, list) and _is_list_of_samples(batch):
         return batch[start:stop]
     if isinstance(batch, Mapping):
-        return type(batch)({key: _cut(value, start, stop) for key, value in batch.items()})  # type: ignore[call-arg]
+        return mapping_like(batch, {key: _cut(value, start, stop) for key, value in batch.items()})
     if isinstance(batch, (list, tuple)):
         return type(batch)(_cut(part, start, stop) for part in batch)
     return batch[start:stop] if isinstance(batch, (torch.Tensor, np.ndarray)) and batch.ndim else batch

@@ -108,13 +108,14 @@ class EpochLoader(DataLoader):
 
     @order_seed.setter
     def order_seed(self, seed: Any) -> None:
-        sampler = getattr(self.batch_sampler, "sampler", None)
+        batches: Any = self.batch_sampler
+        sampler: Any = getattr(batches, "sampler", None)
         if isinstance(seed, torch.Tensor) and getattr(sampler, "generator", seed) is None:
             # It was drawn from a generator of its own, as it is among several processes.
-            sampler.generator = torch.Generator()  # type: ignore[union-attr]
-            sampler = self.batch_sampler.sampler = AgreedSampler(sampler)  # type: ignore[union-attr]
+            sampler.generator = torch.Generator()
+            sampler = batches.sampler = AgreedSampler(sampler)
         if seed is not None and self.order_seed is not None:
-            sampler.seed = seed  # type: ignore[union-attr]
+            sampler.seed = seed
         elif isinstance(sampler, AgreedSampler):  # it was drawn from the global one, as it is in one process
             sampler.sampler.generator = None
 
@@ -183,7 +184,7 @@ class EpochLoader(DataLoader):
         self.had_workers(state.get("workers"))
         go_on_after(state, self)
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator is all that a loop needs
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override] - a generator is all that a loop needs
         resumption, self._resumption = self._resumption, None
         self.set_epoch(self.epoch if resumption is None else resumption.epoch)
         self.end_of_loader = False

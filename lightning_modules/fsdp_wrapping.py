@@ -96,7 +96,7 @@ class ForwardFSDPPrecision(FSDPPrecision):
         return contextlib.nullcontext() if dtype is None else torch.autocast(self.device, dtype=dtype)
 
     @property
-    def mixed_precision_config(self) -> MixedPrecision:  # type: ignore[override]
+    def mixed_precision_config(self) -> MixedPrecision:
         """Parameters are gathered, and gradients reduced, in half precision; float32 stays what the model has."""
         dtype = HALF.get(self.precision)
         return MixedPrecision(param_dtype=dtype, reduce_dtype=dtype, buffer_dtype=dtype)
@@ -111,11 +111,11 @@ class ForwardFSDPPrecision(FSDPPrecision):
 
     convert_output = convert_input
 
-    def train_step_context(self) -> contextlib.AbstractContextManager[Any]:  # type: ignore[override]
+    def train_step_context(self) -> Any:
         """Nothing: the forward passes in the step are cast."""
         return contextlib.nullcontext()
 
-    val_step_context = test_step_context = predict_step_context = train_step_context  # type: ignore[assignment]
+    val_step_context = test_step_context = predict_step_context = train_step_context
 
 
 def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, Any]:

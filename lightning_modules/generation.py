@@ -62,9 +62,8 @@ def settle_defaults(config: Any) -> None:
     """
     if getattr(config, "_from_model_config", False):
         config._from_model_config = False
-    defaults = getattr(config, "_get_default_generation_params", None)
-    if callable(defaults):
-        config.update(**defaults(), defaults_only=True)  # type: ignore[arg-type]
+    if callable(getattr(config, "_get_default_generation_params", None)):
+        config.update(**config._get_default_generation_params(), defaults_only=True)
 
 
 def common_length(config: Any, length: int) -> int:

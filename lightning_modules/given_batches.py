@@ -43,7 +43,7 @@ class GivenBatchSampler(SkippingBatchSampler):
         self.share = None if self.batch_size is None else share_of(self.batch_size, world_size, split_batches)
 
     @property
-    def sampler(self) -> Any:  # type: ignore[override]  # BatchSampler has an attribute
+    def sampler(self) -> Any:  # BatchSampler has an attribute
         """That of the given one."""
         return getattr(self.given, "sampler", None)
 

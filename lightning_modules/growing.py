@@ -126,7 +126,7 @@ class GrowingTree:
     """
 
     def __init__(self, first: Any, rows: int | None = None, padding: float = PADDING) -> None:
-        self.kind = type(first)
+        self.kind: Any = type(first)
         keys = list(first) if isinstance(first, Mapping) else range(len(first))
         self.parts = {key: growing(first[key], rows, padding) for key in keys}
 
@@ -147,9 +147,9 @@ class GrowingTree:
 
     def result(self) -> Any:
         """The structure of the first batch, with arrays over all samples."""
-        results = {key: part.result() for key, part in self.parts.items()}
+        kind, results = self.kind, {key: part.result() for key, part in self.parts.items()}
         if issubclass(self.kind, Mapping):
-            return self.kind(results)  # type: ignore[call-arg]
+            return kind(results)
         if hasattr(self.kind, "_fields"):
             return self.kind(*results.values())
         return self.kind(results.values())

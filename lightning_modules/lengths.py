@@ -181,7 +181,8 @@ def _arrow_lengths(dataset: Any, column: str) -> list[int] | None:
     kinds = (pa.types.is_list, pa.types.is_large_list)
     if values.null_count or not any(kind(values.type) for kind in kinds):
         return None
-    return pc.list_value_length(values).to_pylist()  # pyright: ignore[reportAttributeAccessIssue]
+    functions: Any = pc  # it makes them when it is imported
+    return functions.list_value_length(values).to_pylist()
 
 
 def _is_table(dataset: Any) -> bool:

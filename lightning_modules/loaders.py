@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import (
@@ -135,7 +135,10 @@ def rebuild_loader(
     share = batches.share
     # Where nobody says how long a batch is, nobody knows either what fills up the last one.
     options |= {"batch_sampler": batches, "drops_last": batches.drop_last or share is None}
-    options |= {"total": None if share is None else len(dataset), "samples_per_round": (share or 1) * shares}  # type: ignore[arg-type]
+    options |= {
+        "total": None if share is None else len(cast(Sized, dataset)),
+        "samples_per_round": (share or 1) * shares,
+    }
     if dispatched:
         return DispatchLoader(dataset, rank=rank, world_size=world_size, copies=copies, **options)
     return EpochLoader(dataset, **options)

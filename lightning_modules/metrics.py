@@ -48,7 +48,7 @@ class BatchMetrics(nn.Module):
         named = dict(metrics) if _is_named(metrics) else {"": metrics}
         _require_metrics(named)
         self.names = list(named)
-        self.metrics = nn.ModuleList(named.values())
+        self.metrics: Any = nn.ModuleList(named.values())
         self.prepare = prepare
         self.shift = shift
         self.takes = _further_parameters(prepare)
@@ -89,13 +89,13 @@ class BatchMetrics(nn.Module):
         """The values by name, over all batches and processes: each process has to call this."""
         values: dict[str, Any] = {}
         for name, metric in zip(self.names, self.metrics, strict=True):
-            values |= _named_values(name, metric, metric.compute())  # type: ignore[operator]
+            values |= _named_values(name, metric, metric.compute())
         return values
 
     def reset(self) -> None:
         """Forget all batches."""
         for metric in self.metrics:
-            metric.reset()  # type: ignore[operator]
+            metric.reset()
 
     def _arguments(
         self, predictions: Any, labels: Any, *, inputs: Any = None, loss: Any = None, shift: bool = False

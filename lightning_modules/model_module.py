@@ -147,11 +147,11 @@ class ModelModule(ResumableModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Write down configs among the hyperparameters as plain values: nothing has to be unpickled to read them."""
         super().on_save_checkpoint(checkpoint)
-        kept = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY)
-        for name, value in (kept or {}).items():
+        kept = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}
+        for name, value in kept.items():
             plain = to_plain_setting(value)
             if plain is not None:
-                kept[name] = plain  # type: ignore[index]
+                kept[name] = plain
 
     def _require_model(self) -> nn.Module:
         if self.model is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -40,10 +40,11 @@ class ModelOutput(OrderedDict):
             raise TypeError(f"{type(self).__qualname__} is a ModelOutput, but no dataclass. Put @dataclass above it.")
 
     def __post_init__(self) -> None:
-        names = [item.name for item in fields(self)]  # type: ignore[arg-type]
+        items = _fields(self)
+        names = [item.name for item in items]
         if not names:
             raise ValueError(f"{type(self).__name__} has no fields.")
-        if any(item.default is not None for item in fields(self)[1:]):  # type: ignore[arg-type]
+        if any(item.default is not None for item in items[1:]):
             raise ValueError(f"{type(self).__name__} has fields without a default of None after the first.")
         first = getattr(self, names[0])
         alone = all(getattr(self, name) is None for name in names[1:])
@@ -60,11 +61,11 @@ class ModelOutput(OrderedDict):
             if value is not None:
                 self[name] = value
 
-    def __getitem__(self, key: str | int | slice) -> Any:  # type: ignore[override]
+    def __getitem__(self, key: str | int | slice) -> Any:
         return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if value is not None and name in {item.name for item in fields(self)}:  # type: ignore[arg-type]
+        if value is not None and name in {item.name for item in _fields(self)}:
             super().__setitem__(name, value)
         super().__setattr__(name, value)
 
@@ -75,15 +76,15 @@ class ModelOutput(OrderedDict):
     def __delitem__(self, *args: Any) -> NoReturn:
         self._refuse("__delitem__")
 
-    def setdefault(self, *args: Any) -> NoReturn:  # type: ignore[override]
+    def setdefault(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Not allowed: the fields are those of the class."""
         self._refuse("setdefault")
 
-    def pop(self, *args: Any) -> NoReturn:  # type: ignore[override]
+    def pop(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Not allowed: the fields are those of the class."""
         self._refuse("pop")
 
-    def update(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
+    def update(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Not allowed: the fields are those of the class."""
         self._refuse("update")
 
@@ -94,11 +95,15 @@ class ModelOutput(OrderedDict):
         if not is_dataclass(self):
             return super().__reduce__()
         make, _, *state = super().__reduce__()
-        return make, tuple(getattr(self, item.name) for item in fields(self)), *state
+        return make, tuple(getattr(self, item.name) for item in _fields(self)), *state
 
     def to_tuple(self) -> tuple[Any, ...]:
         """The values of the fields that are not None, in order."""
         return tuple(self[name] for name in self)
+
+
+def _fields(output: Any) -> tuple[Field[Any], ...]:
+    return fields(output)
 
 
 def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:

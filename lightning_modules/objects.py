@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .collect import nested_numpify
+from .collect import mapping_like, nested_numpify
 
 __all__ = ["ObjectCollector", "cut_objects", "join_objects"]
 
@@ -28,7 +28,7 @@ def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
     """
     first = parts[0]
     if isinstance(first, Mapping):
-        return type(first)({key: join_objects([part[key] for part in parts], padding) for key in first})  # type: ignore[call-arg]
+        return mapping_like(first, {key: join_objects([part[key] for part in parts], padding) for key in first})
     if isinstance(first, tuple):
         joined = (join_objects(same, padding) for same in zip(*parts, strict=True))
         return type(first)(*joined) if hasattr(first, "_fields") else tuple(joined)
@@ -44,7 +44,7 @@ def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
 def cut_objects(value: Any, count: int) -> Any:
     """The first `count` samples of what `join_objects` gives."""
     if isinstance(value, Mapping):
-        return type(value)({key: cut_objects(part, count) for key, part in value.items()})  # type: ignore[call-arg]
+        return mapping_like(value, {key: cut_objects(part, count) for key, part in value.items()})
     if isinstance(value, tuple):
         parts = (cut_objects(part, count) for part in value)
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)

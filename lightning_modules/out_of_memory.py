@@ -53,7 +53,7 @@ def explained(explanation: Callable[[], str]) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error) and not getattr(error, "is_explained", False):
             add_note(error, explanation())
-            error.is_explained = True  # type: ignore[attr-defined]
+            vars(error)["is_explained"] = True
         raise
 
 
@@ -127,7 +127,7 @@ class MemoryPact:
         if failed:
             failure, self._failure = self._failure, None
             failure = failure or OutOfMemoryElsewhereError("Another process ran out of memory.")
-            failure.is_shared = True  # type: ignore[attr-defined]
+            vars(failure)["is_shared"] = True
             raise failure
         average_gradients(parameter for parameter, flag in zip(parameters, used, strict=True) if flag)
 

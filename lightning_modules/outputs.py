@@ -53,7 +53,7 @@ def require_trainable(loss: torch.Tensor) -> None:
         )
 
 
-def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -> tuple[Any, ...]:
+def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -> Any:
     """Everything a model returned but the loss and `ignore_keys`, in order: what counts as predictions.
 
     Args:
@@ -66,7 +66,7 @@ def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -
         dropped = {*ignore_keys, "loss"} if has_loss else set(ignore_keys)
         return tuple(value for name, value in named.items() if name not in dropped)
     if isinstance(outputs, torch.Tensor):
-        return () if has_loss else outputs  # type: ignore[return-value]
+        return () if has_loss else outputs
     return outputs[1:] if has_loss else outputs
 
 

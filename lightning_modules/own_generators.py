@@ -20,7 +20,7 @@ _DEEP, _MANY, _ALL = 5, 16, 1000
 _LIBRARIES = frozenset(["builtins", "datasets", "numpy", "pyarrow", "pandas", "PIL", "tokenizers", "sentencepiece"])
 """Their objects draw from the global generators, or keep theirs where nobody can look."""
 
-_GLOBAL = (torch.default_generator, random.random.__self__, np.random.get_state.__self__)  # type: ignore[attr-defined]
+_GLOBAL = (torch.default_generator, random.random.__self__, np.random.get_state.__self__)
 
 Step = list[Any]
 """How to get from one object to the next: ["attribute", name], ["item", key or index], ["cell", index]."""
@@ -110,7 +110,7 @@ def _is_of_library(thing: Any) -> bool:
 
 def _is_filled(cell: Any) -> bool:
     try:
-        cell.cell_contents  # noqa: B018  # it raises
+        cell.cell_contents  # noqa: B018 - it raises
     except ValueError:
         return False
     return True

@@ -52,12 +52,12 @@ class LossScaler(torch.amp.GradScaler):
             return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         found = {found_inf.device: found_inf.clone()}
+        library: Any = torch  # which does not declare all that it has
         with torch.no_grad():
             for gradient in map(own_part, gradients):
                 here = found.setdefault(gradient.device, found_inf.to(gradient.device, copy=True))
                 scale: Any = inv_scale.to(gradient.device)
-                unscale: Any = torch._amp_foreach_non_finite_check_and_unscale_  # type: ignore[attr-defined]
-                unscale([gradient], here, scale)
+                library._amp_foreach_non_finite_check_and_unscale_([gradient], here, scale)
         worst = torch.stack([flag.to(found_inf.device) for flag in found.values()]).amax(0)
         dist.all_reduce(worst, op=dist.ReduceOp.MAX)
         return {device: worst.to(device) for device in found}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sized
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Sampler, get_worker_info
@@ -114,7 +114,7 @@ class ShardedBatchSampler(SkippingBatchSampler):
         self.share = share_of(batch_size, world_size, split_batches)
 
     def __len__(self) -> int:
-        rounds, rest = divmod(len(self.sampler), self.share * self.world_size)  # type: ignore[arg-type]
+        rounds, rest = divmod(len(cast(Sized, self.sampler)), self.share * self.world_size)
         if rest == 0 or self.drop_last:
             return rounds
         return rounds + 1 if self.even_batches or self.rank * self.share < rest else rounds
@@ -181,7 +181,7 @@ class RoundBatchSampler(SkippingBatchSampler):
         self.share = share_of(batch_size, world_size, split_batches)
 
     def __len__(self) -> int:
-        rounds, rest = divmod(len(self.sampler), self.share * self.world_size)  # type: ignore[arg-type]
+        rounds, rest = divmod(len(cast(Sized, self.sampler)), self.share * self.world_size)
         return (rounds + bool(rest and not self.drop_last)) * self.world_size
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -187,8 +187,9 @@ def _tie(model: nn.Module, ties: list[list[str]]) -> None:
 def _reduce_partial_gradients(model: nn.Module) -> None:
     """Add up the gradients of parameters that are whole, but work on a part of the data: of a sequence, or of heads."""
     for parameter in model.parameters():
-        if hasattr(parameter, "full_tensor") and parameter.requires_grad:
-            parameter.register_hook(functools.partial(_as_placed, placements=parameter.placements))  # type: ignore[attr-defined]
+        placements = getattr(parameter, "placements", None)
+        if placements is not None and parameter.requires_grad:
+            parameter.register_hook(functools.partial(_as_placed, placements=placements))
 
 
 def _as_placed(gradient: Any, *, placements: Any) -> Any:

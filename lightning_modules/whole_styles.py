@@ -24,9 +24,9 @@ class WholeWeights(ParallelStyle):
         self.shares_out = shares_out
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        return distribute_module(module, device_mesh, _whole, self._in, self._out)  # type: ignore[arg-type]
+        return distribute_module(module, device_mesh, _whole, self._in, self._out)
 
-    def _in(self, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
+    def _in(self, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
         given, *others = inputs
         if not isinstance(given, DTensor):
             placed = Replicate() if self.shares_out else Shard(self.dim)

@@ -204,10 +204,9 @@ class WindowLoader:
         return iter(self.loader)
 
     def _next_window(self, batches: Iterator[Any]) -> Window:
-        size = self.accumulation
-        last = self.batches is not None and self.done == self.windows - 1
-        if last and self.batches % self.accumulation:  # type: ignore[operator]  # `last` says it is not None
-            size = self.batches % self.accumulation  # type: ignore[operator]
+        size, known = self.accumulation, self.batches
+        if known is not None and self.done == self.windows - 1:
+            size = known % size or size
         micro_batches, items = self.read(batches, size)
         return Window(micro_batches, items, steps=len(micro_batches) == size)
 

@@ -76,8 +76,9 @@ class ReportingCollate:
             if drawn != self._drawn.get(name, b""):
                 news[name] = self._drawn[name] = drawn
         if isinstance(dataset, IterableDataset) and is_resumable(dataset):
+            stream: Any = dataset
             try:
-                state = ENDED if self._is_short(samples) else dataset.state_dict()  # type: ignore[attr-defined]
+                state = ENDED if self._is_short(samples) else stream.state_dict()
                 news["dataset"] = _packed(state)
             except NotPlainError:  # it is to be read from its start again
                 news["dataset"] = _packed(ENDED)

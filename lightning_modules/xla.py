@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import torch
@@ -17,12 +18,14 @@ class PjrtAccelerator(XLAAccelerator):
     """As Lightning's `XLAAccelerator`, but any device of PJRT will do, the CPU too."""
 
     @staticmethod
-    def is_available() -> bool:  # type: ignore[override]
+    @functools.lru_cache(maxsize=1)
+    def is_available() -> bool:
         """Always: it is made only where there is a device."""
         return True
 
     @staticmethod
-    def auto_device_count() -> int:  # type: ignore[override]
+    @functools.lru_cache(maxsize=1)
+    def auto_device_count() -> int:
         """One: a process has one device."""
         return 1
 
@@ -52,13 +55,13 @@ class ForwardXLAPrecision(XLAPrecision):
         """What forward passes of the model run in."""
         return torch.autocast("xla", dtype=torch.bfloat16) if self.forward == "bf16-mixed" else contextlib.nullcontext()
 
-    def train_step_context(self) -> contextlib.AbstractContextManager[Any]:  # type: ignore[override]
+    def train_step_context(self) -> Any:
         """Nothing: the forward passes in the step are cast."""
         return contextlib.nullcontext()
 
-    val_step_context = test_step_context = predict_step_context = train_step_context  # type: ignore[assignment]
+    val_step_context = test_step_context = predict_step_context = train_step_context
 
-    def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> Any:
         """The step, as the gradients are there already; then the device computes what has been recorded until now."""
         result = super(XLAPrecision, self).optimizer_step(optimizer, model, closure, **kwargs)
         cut_graph()

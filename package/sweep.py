@@ -9,7 +9,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -58,33 +58,45 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
+    _add_options_of_the_search(parser.add_argument)
+    _add_options_of_the_run(parser.add_argument)
+    return parser
+
+
+def _add_options_of_the_search(add: Callable[..., Any]) -> None:
+    """What is tried, and what is made of it."""
+    several = "what is optimized (eval_loss); again for another objective"
+    count = "trials of the study, earlier ones included (%(default)s)"
+    pruners = "none, median, halving, hyperband, percentile, ...; or median:n_startup_trials=3 (%(default)s)"
     add("script", help="the script, a Python file")
     add("--space", required=True, metavar="FILE", help="YAML or JSON: the values to try, for each parameter")
-    add(
-        "--n-trials", type=int, default=20, metavar="N", help="trials of the study, earlier ones included (%(default)s)"
-    )
-    add("--workers", type=int, default=1, metavar="N", help="how many run at the same time (%(default)s)")
-    add("--storage", metavar="ADDRESS", help="sqlite:///..., postgresql://..., mysql://..., or a journal file; "
-        "by default study.db in the folder of the sweep")  # fmt: skip
-    add("--study-name", metavar="NAME", help="by default the name of the script")
-    add("--folder", metavar="FOLDER", help="for logs and report; by default sweeps/<name of the study>")
-    add("--metric", action="append", metavar="NAME", help="what is optimized (eval_loss); again for another objective")
+    add("--n-trials", type=int, default=20, metavar="N", help=count)
+    add("--metric", action="append", metavar="NAME", help=several)
     add("--direction", action="append", metavar="WORD", help="minimize or maximize, one for each metric (minimize)")
     add("--value", choices=("last", "best"), default="last", help="which evaluation of a trial counts (%(default)s)")
-    add("--pruner", default="none", metavar="NAME", help="none, median, halving, hyperband, percentile, ...; with "
-        "settings: median:n_startup_trials=3 (%(default)s)")  # fmt: skip
+    add("--pruner", default="none", metavar="NAME", help=pruners)
     add("--sampler", default="tpe", metavar="NAME", help="tpe, random, cmaes, gp, qmc, nsgaii (%(default)s)")
     add("--seed", type=int, metavar="N", help="of the sampler")
+
+
+def _add_options_of_the_run(add: Callable[..., Any]) -> None:
+    """Where the study is kept, and how its trials are run."""
+    storages = "sqlite:///..., postgresql://..., mysql://..., or a journal file; by default study.db in the folder"
+    retries = "how often a trial is begun again whose process was killed (%(default)s)"
+    alive = (
+        "how often a worker says that it is alive, in a database; silent for twice as long, it is taken for killed "
+        "(%(default)s)"
+    )
+    launcher = "what starts the script, such as 'torchrun --nproc_per_node=2'; by default Python"
+    add("--workers", type=int, default=1, metavar="N", help="how many run at the same time (%(default)s)")
+    add("--storage", metavar="ADDRESS", help=storages)
+    add("--study-name", metavar="NAME", help="by default the name of the script")
+    add("--folder", metavar="FOLDER", help="for logs and report; by default sweeps/<name of the study>")
     add("--timeout", type=float, metavar="SECONDS", help="begin no trial after that")
-    add("--max-retry", type=int, default=3, metavar="N", help="how often a trial is begun again whose process was "
-        "killed (%(default)s)")  # fmt: skip
-    add("--heartbeat", type=float, default=60, metavar="SECONDS", help="how often a worker says that it is alive, in a "
-        "database; silent for twice as long, it is taken for killed (%(default)s)")  # fmt: skip
-    add("--launcher", default="", metavar="COMMAND", help="what starts the script, such as 'torchrun "
-        "--nproc_per_node=2'; by default Python")  # fmt: skip
+    add("--max-retry", type=int, default=3, metavar="N", help=retries)
+    add("--heartbeat", type=float, default=60, metavar="SECONDS", help=alive)
+    add("--launcher", default="", metavar="COMMAND", help=launcher)
     add("--remove-pruned", action="store_true", help="remove the folders of pruned trials")
-    return parser
 
 
 def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
@@ -94,11 +106,7 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     from .facade.search.space import read_space
     from .sweep_plan import SweepPlan
 
-    if not os.path.isfile(options.script):
-        raise FileNotFoundError(f"{options.script}: there is no such script.")
-    for name, least in (("workers", 1), ("max_retry", 0)):
-        if getattr(options, name) < least:
-            raise ValueError(f"--{name.replace('_', '-')} {getattr(options, name)} must be at least {least}.")
+    _require_usable(options)
     metrics = options.metric or ["eval_loss"]
     directions = options.direction or ["minimize"] * len(metrics)
     if len(directions) != len(metrics):
@@ -131,6 +139,14 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
         heartbeat=options.heartbeat,
         remove_pruned=options.remove_pruned,
     )
+
+
+def _require_usable(options: argparse.Namespace) -> None:
+    if not os.path.isfile(options.script):
+        raise FileNotFoundError(f"{options.script}: there is no such script.")
+    for name, least in (("workers", 1), ("max_retry", 0)):
+        if getattr(options, name) < least:
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(options, name)} must be at least {least}.")
 
 
 def _say_what_is_an_option(names: list[str]) -> None:

@@ -20,7 +20,7 @@ _PATIENCE = 60.0
 """Seconds that a process has to write its checkpoint when the sweep is stopped."""
 
 
-class ScriptFailed(Exception):  # noqa: N818
+class ScriptFailed(Exception):  # noqa: N818 - caught here, not shown
     """A trial whose script did not give a value."""
 
 

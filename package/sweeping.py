@@ -37,6 +37,7 @@ class Sweep:
         self.stopping = threading.Event()
         self.lock = threading.Lock()
         self.failures = 0
+        self.claimed = 0  # trials that a worker is about to begin, and that the study does not show yet
         self.error: BaseException | None = None
 
     def run(self) -> int:
@@ -126,9 +127,6 @@ class Sweep:
                 return False
             self.claimed += 1
             return True
-
-    claimed = 0
-    """Trials that a worker is about to begin, and that the study does not show yet."""
 
     def _count(self, study: Any) -> int:
         """Trials that count: all but those that wait, and those of which there is a retry."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 
 COMET_AT_LEAST = (3, 43, 2)
@@ -75,9 +76,7 @@ def is_comet_available() -> bool:
     offline = os.environ.get("COMET_START_ONLINE", "").strip().lower() in ("0", "false")
     if offline or os.environ.get("COMET_API_KEY"):
         return True
-    from comet_ml.config import get_config  # type: ignore[import-not-found]
-
-    return get_config("comet.api_key") is not None
+    return import_module("comet_ml.config").get_config("comet.api_key") is not None
 
 
 def is_comet_installed() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
@@ -39,9 +40,7 @@ class AzureMLCallback(LoggerCallback):
 
     def _start(self, args: Any, state: TrainerState, model: Any) -> None:
         if self.azureml_run is None:
-            from azureml.core.run import Run  # type: ignore[import-not-found]
-
-            self.azureml_run = Run.get_context()
+            self.azureml_run = import_module("azureml.core.run").Run.get_context()
 
     def _leave(self, state: TrainerState) -> None:
         """Trials share the run: it is Azure's."""

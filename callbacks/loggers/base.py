@@ -32,10 +32,8 @@ class LoggerCallback(TrainerCallback):
     """Its name in `report_to`."""
     advice: ClassVar[str] = ""
     """What to do where its run cannot be opened; a sentence."""
-    ends_with_training: ClassVar[bool] = False
+    ends_with_training: bool = False
     """Whether the run is closed when training ends; the next training opens another one."""
-    uploads_checkpoints: bool = False
-    """Whether it reads the files of checkpoints when they are saved."""
     save_model: Callable[[str], Any] | None = None
     """Writes the model to a folder, called by all processes; set by the Trainer."""
 
@@ -48,6 +46,11 @@ class LoggerCallback(TrainerCallback):
     def _available(self) -> bool:
         """Whether the package is there."""
         raise NotImplementedError(f"{type(self).__name__} has to say whether its package is installed.")
+
+    @property
+    def uploads_checkpoints(self) -> bool:
+        """Whether it reads the files of checkpoints when they are saved."""
+        return False
 
     @property
     def reads_checkpoints(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import fields
+from importlib import import_module
 from typing import Any, ClassVar
 
 from ..state import TrainerControl, TrainerState
@@ -46,12 +47,10 @@ class ClearMLCallback(LoggerCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        import clearml  # type: ignore[import-not-found]
-
-        self._clearml: Any = clearml
+        self._clearml: Any = import_module("clearml")
         self._clearml_task: Any = None
         self._task_id: str | None = None
-        self._made_here = False
+        self.ends_with_training = False  # True for a task that was made here
         self._suffix = ""
         self._checkpoints_saved: list[Any] = []
 
@@ -59,14 +58,9 @@ class ClearMLCallback(LoggerCallback):
         return is_clearml_available()
 
     @property
-    def ends_with_training(self) -> bool:  # type: ignore[override]
-        """A task that was made here."""
-        return self._made_here
-
-    @property
-    def uploads_checkpoints(self) -> bool:  # type: ignore[override]
+    def uploads_checkpoints(self) -> bool:
         """With `CLEARML_LOG_MODEL`, and by default in a task that is made here."""
-        made_here = self._made_here if self._initialized else self._clearml.Task.current_task() is None
+        made_here = self.ends_with_training if self._initialized else self._clearml.Task.current_task() is None
         return is_switched_on("CLEARML_LOG_MODEL", default=str(made_here))
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
@@ -97,13 +91,13 @@ class ClearMLCallback(LoggerCallback):
         self._checkpoints_saved = []
         task_class = self._clearml.Task
         self._clearml_task = task_class.current_task()
-        self._made_here = self._clearml_task is None
-        if self._clearml_task is None:
+        made_here = self._clearml_task is None
+        if made_here:
             self._clearml_task = self._make_task(state)
         task_id = self._task_id = str(self._clearml_task.id)
         count = self._trainings_of[task_id] = self._trainings_of.get(task_id, 0) + 1
         self._suffix = "" if count == 1 else f"_{count}"
-        self._made_here = self._made_here and task_class.running_locally()  # an agent closes its task itself
+        self.ends_with_training = made_here and task_class.running_locally()  # an agent closes its task itself
         self._connect_arguments(args)
         if config_of(model):
             self._connect_config(model)
@@ -179,6 +173,6 @@ class ClearMLCallback(LoggerCallback):
                 )
 
     def _finish(self) -> None:
-        if self._made_here and self._clearml_task is not None:
+        if self.ends_with_training and self._clearml_task is not None:
             self._clearml_task.close()
         self._clearml_task = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
@@ -36,9 +37,7 @@ class CodeCarbonCallback(LoggerCallback):
                 "CodeCarbonCallback (report_to='codecarbon') cannot read the power of GPUs of AMD (ROCm). Take the "
                 "name out of report_to."
             )
-        import codecarbon  # type: ignore[import-not-found]
-
-        self._codecarbon: Any = codecarbon
+        self._codecarbon: Any = import_module("codecarbon")
         self.tracker: Any = None
         self._measuring = False
 

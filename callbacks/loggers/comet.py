@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
@@ -68,8 +69,7 @@ class CometCallback(PredictionLogger):
             return
         if state.is_hyper_param_search:
             mode = "create"
-        import comet_ml  # type: ignore[import-not-found]
-
+        comet_ml = import_module("comet_ml")
         named = comet_ml.ExperimentConfig(name=args.run_name)
         self._experiment = comet_ml.start(online=None, mode=mode, experiment_config=named)
         self._experiment.set_model_graph(model)

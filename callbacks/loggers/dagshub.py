@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,9 +30,7 @@ class DagsHubCallback(MLflowCallback):
 
     def __init__(self) -> None:
         super().__init__()
-        from dagshub.upload import Repo  # type: ignore[import-not-found]
-
-        self.Repo: Any = Repo
+        self.Repo: Any = import_module("dagshub.upload").Repo
         self.repo: Any = None
 
     def _available(self) -> bool:

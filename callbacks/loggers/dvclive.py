@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from importlib import import_module
 from typing import Any, Literal
 
 from ..state import TrainerControl, TrainerState
@@ -34,11 +35,9 @@ class DVCLiveCallback(LoggerCallback):
 
     def __init__(self, live: Any = None, log_model: Literal["all"] | bool | None = None, **kwargs: Any) -> None:
         super().__init__()
-        from dvclive import Live  # type: ignore[import-not-found]
-
-        if live is not None and not isinstance(live, Live):
+        self._live_class: Any = import_module("dvclive").Live
+        if live is not None and not isinstance(live, self._live_class):
             raise RuntimeError(f"live must be a dvclive.Live, but is a {type(live).__name__}.")
-        self._live_class = Live
         self.live: Any = live
         self._own = live is None
         self._options = kwargs
@@ -48,7 +47,7 @@ class DVCLiveCallback(LoggerCallback):
         return is_dvclive_available()
 
     @property
-    def uploads_checkpoints(self) -> bool:  # type: ignore[override]
+    def uploads_checkpoints(self) -> bool:
         """With `log_model="all"`."""
         return self._log_model == "all"
 
@@ -90,11 +89,10 @@ class DVCLiveCallback(LoggerCallback):
             self.live = None
 
     def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
-        from dvclive.plots import Metric  # type: ignore[import-not-found]
-        from dvclive.utils import standardize_metric_name  # type: ignore[import-not-found]
-
+        could_log = import_module("dvclive.plots").Metric.could_log
+        standardize_metric_name = import_module("dvclive.utils").standardize_metric_name
         for name, value in logs.items():
-            if Metric.could_log(value):
+            if could_log(value):
                 self.live.log_metric(standardize_metric_name(name, "dvclive.huggingface"), value)
             else:
                 logger.warning(

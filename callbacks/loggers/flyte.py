@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
@@ -35,9 +36,7 @@ class FlyteCallback(LoggerCallback):
                 "pass FlyteCallback(save_log_history=False)."
             )
             save_log_history = False
-        from flytekit import current_context  # type: ignore[import-not-found]
-
-        self.cp: Any = current_context().checkpoint
+        self.cp: Any = import_module("flytekit").current_context().checkpoint
         self.save_log_history = save_log_history
         self.sync_checkpoints = sync_checkpoints
 
@@ -45,7 +44,7 @@ class FlyteCallback(LoggerCallback):
         return is_flytekit_available()
 
     @property
-    def uploads_checkpoints(self) -> bool:  # type: ignore[override]
+    def uploads_checkpoints(self) -> bool:
         """With `sync_checkpoints`."""
         return self.sync_checkpoints
 
@@ -61,9 +60,7 @@ class FlyteCallback(LoggerCallback):
         """Show the logs as a table."""
         if self.save_log_history and state.is_world_process_zero:
             with self._training_goes_on("the table of logs"):
-                import pandas  # type: ignore[import-untyped]
-                from flytekit import Deck  # type: ignore[import-not-found]
-                from flytekitplugins.deck.renderer import TableRenderer  # type: ignore[import-not-found]
-
-                Deck("Log History", TableRenderer().to_html(pandas.DataFrame(state.log_history)))
+                table = import_module("pandas").DataFrame(state.log_history)
+                renderer = import_module("flytekitplugins.deck.renderer").TableRenderer()
+                import_module("flytekit").Deck("Log History", renderer.to_html(table))
         self._say_what_is_lost()

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
@@ -47,10 +48,8 @@ class MLflowCallback(LoggerCallback):
         self._auto_end_run = False
         self.run_id: str | None = None
         super().__init__()
-        import mlflow  # type: ignore[import-not-found]
-        from mlflow.utils import validation  # type: ignore[import-not-found]
-
-        self._ml_flow: Any = mlflow
+        self._ml_flow: Any = import_module("mlflow")
+        validation = import_module("mlflow.utils.validation")
         self._longest_value: int = validation.MAX_PARAM_VAL_LENGTH
         self._most_params: int = validation.MAX_PARAMS_TAGS_PER_BATCH
 
@@ -58,7 +57,7 @@ class MLflowCallback(LoggerCallback):
         return is_mlflow_available()
 
     @property
-    def uploads_checkpoints(self) -> bool:  # type: ignore[override]
+    def uploads_checkpoints(self) -> bool:
         """With `HF_MLFLOW_LOG_ARTIFACTS`."""
         return is_switched_on("HF_MLFLOW_LOG_ARTIFACTS")
 

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from ..state import TrainerState
@@ -39,9 +40,7 @@ class SwanLabCallback(PredictionLogger):
 
     def __init__(self) -> None:
         super().__init__()
-        import swanlab  # type: ignore[import-not-found]
-
-        self._swanlab: Any = swanlab
+        self._swanlab: Any = import_module("swanlab")
 
     def _available(self) -> bool:
         return is_swanlab_available()

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 from datetime import datetime
+from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
@@ -100,9 +101,7 @@ class TensorBoardCallback(LoggerCallback):
 
 def _writer_class() -> Any:
     if not is_installed("tensorboard"):
-        from tensorboardX import SummaryWriter as Other  # type: ignore[import-not-found]
-
-        return Other
+        return import_module("tensorboardX").SummaryWriter
     from torch.utils.tensorboard.writer import SummaryWriter
 
     return SummaryWriter

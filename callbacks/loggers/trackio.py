@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
+from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
@@ -36,9 +37,7 @@ class TrackioCallback(PredictionLogger):
 
     def __init__(self) -> None:
         super().__init__()
-        import trackio  # type: ignore[import-not-found]
-
-        self._trackio: Any = trackio
+        self._trackio: Any = import_module("trackio")
         self._space_id: str | None = None
         self._static_space_id: str | None = None
         self._run_name: str | None = None

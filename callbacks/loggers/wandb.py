@@ -7,6 +7,7 @@ import os
 import re
 import tempfile
 from enum import Enum
+from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
@@ -69,16 +70,14 @@ class WandbCallback(PredictionLogger):
 
     def __init__(self) -> None:
         super().__init__()
-        import wandb  # type: ignore[import-not-found]
-
-        self._wandb: Any = wandb
+        self._wandb: Any = import_module("wandb")
         self._log_model = WandbLogModel(os.environ.get("WANDB_LOG_MODEL", "false"))
 
     def _available(self) -> bool:
         return is_wandb_available()
 
     @property
-    def uploads_checkpoints(self) -> bool:  # type: ignore[override]
+    def uploads_checkpoints(self) -> bool:
         """With `WANDB_LOG_MODEL=checkpoint`."""
         return self._log_model is WandbLogModel.CHECKPOINT
 

@@ -37,9 +37,15 @@ def main() -> list[int]:
     bridge = LightningBridge(epochs, stopping, metric_for_best_model="val_long_loss")
     with tempfile.TemporaryDirectory() as folder:
         trainer = lightning.Trainer(
-            max_epochs=20, accelerator="cpu", callbacks=[bridge, LearningRateMonitor()], logger=CSVLogger(folder),
-            log_every_n_steps=5, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        )  # fmt: skip
+            max_epochs=20,
+            accelerator="cpu",
+            callbacks=[bridge, LearningRateMonitor()],
+            logger=CSVLogger(folder),
+            log_every_n_steps=5,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
         trainer.fit(make_module(), Sentences(batch_size=8))
     print(f"stopped after {len(epochs.ends)} epochs of at most 20, at the steps {epochs.ends}")
     return epochs.ends

@@ -59,9 +59,13 @@ def trained(folder: Path, start: Path | None = None) -> list[torch.Tensor]:
     lightning.seed_everything(42, verbose=False)
     saving = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=15, save_top_k=-1)
     trainer = lightning.Trainer(
-        max_epochs=2, accelerator="cpu", callbacks=[saving], logger=False, enable_progress_bar=False,
+        max_epochs=2,
+        accelerator="cpu",
+        callbacks=[saving],
+        logger=False,
+        enable_progress_bar=False,
         enable_model_summary=False,
-    )  # fmt: skip
+    )
     module = make_module()
     trainer.fit(module, Sentences(batch_size=8), ckpt_path=start)
     print({name: round(float(value), 3) for name, value in trainer.callback_metrics.items()})

@@ -66,9 +66,15 @@ def main() -> float:
     held_out = torch.utils.data.DataLoader(blocks(50), batch_size=16, collate_fn=default_data_collator)
     with tempfile.TemporaryDirectory() as folder:
         trainer = lightning.Trainer(
-            max_epochs=4, gradient_clip_val=1.0, accumulate_grad_batches=2, accelerator="cpu", default_root_dir=folder,
-            logger=False, enable_progress_bar=False, enable_model_summary=False,
-        )  # fmt: skip
+            max_epochs=4,
+            gradient_clip_val=1.0,
+            accumulate_grad_batches=2,
+            accelerator="cpu",
+            default_root_dir=folder,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
         trainer.fit(make_module(), train, held_out)
         trained = CausalLMModule.load_from_checkpoint(trainer.checkpoint_callback.best_model_path, model=Letters())
         (found,) = trainer.validate(trained, held_out, verbose=False)

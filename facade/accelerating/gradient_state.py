@@ -17,7 +17,8 @@ class GradientState:
         self.plugin_kwargs = settings
         self.sync_gradients = True
         self._loaders: list[weakref.ref[Any]] = []
-        self._told: tuple[bool, int] | None = None
+        self.told: tuple[bool, int] | None = None
+        """What an evaluation says of the end of its loader; None where the loader that is read says it."""
 
     @property
     def initialized(self) -> bool:
@@ -62,33 +63,24 @@ class GradientState:
     @property
     def end_of_dataloader(self) -> bool:
         """Whether the batch that was handed out last is the last one of its loader."""
-        if self._told is not None:
-            return self._told[0]
+        if self.told is not None:
+            return self.told[0]
         return self.in_dataloader and self.active_dataloader.end_of_loader
 
     @end_of_dataloader.setter
     def end_of_dataloader(self, ends: bool) -> None:
-        self._told = ends, self.remainder
+        self.told = ends, self.remainder
 
     @property
     def remainder(self) -> int:
         """Samples in the last, shorter round of that loader; 0 if it is a full one, -1 if that is unknown."""
-        if self._told is not None:
-            return self._told[1]
+        if self.told is not None:
+            return self.told[1]
         return self.active_dataloader.remainder if self.in_dataloader else -1
 
     @remainder.setter
     def remainder(self, samples: int) -> None:
-        self._told = self.end_of_dataloader, samples
-
-    @property
-    def told(self) -> tuple[bool, int] | None:
-        """What an evaluation says of the end of its loader; None where the loader that is read says it."""
-        return self._told
-
-    @told.setter
-    def told(self, value: tuple[bool, int] | None) -> None:
-        self._told = value
+        self.told = self.end_of_dataloader, samples
 
     def reads(self, loader: Any) -> None:
         """A prepared loader hands out a batch."""

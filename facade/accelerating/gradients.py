@@ -40,7 +40,7 @@ class Gradients(Collectives):
     @property
     def _optimizers(self) -> list[PreparedOptimizer]:
         """Those that `prepare` made."""
-        raise NotImplementedError
+        raise NotImplementedError("`Preparing` has them; this class only uses them.")
 
     @property
     def sync_gradients(self) -> bool:

@@ -64,12 +64,12 @@ class PreparedOptimizer(Optimizer):
         """See `train`."""
         getattr(self.optimizer, "eval", lambda: None)()
 
-    def zero_grad(self, set_to_none: bool | None = None) -> None:  # type: ignore[override]
+    def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Clear the gradients, but in the middle of a window."""
         if self._steps:
             self.optimizer.zero_grad(set_to_none=True if set_to_none is None else set_to_none)
 
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         """Step, but in the middle of a window; without the loss scale, and not with infinite gradients."""
         if not self._steps or steps_in_backward(self.optimizer):
             return None

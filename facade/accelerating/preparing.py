@@ -236,7 +236,7 @@ class Preparing(Gradients):
     def free_memory(self, *objects: Any) -> list[None]:
         """Forget what was prepared, and drop cached memory of the device; a None for each thing that is given."""
         for known in (self._models, self._prepared_optimizers, self._schedulers, self._dataloaders):
-            known.clear()  # type: ignore[attr-defined]
+            known.clear()
         self.step = 0
         gc.collect()
         if self.device.type == "cuda":

@@ -137,12 +137,13 @@ def value_at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
 
 def hidden_size(model: Any) -> int | None:
     """The width of a model by its configuration, the largest where there are several; None if it does not say."""
-    config = getattr(model, "config", None)
-    for place in (config, getattr(config, "text_config", None)):
+    config: Any = getattr(model, "config", None)
+    places: tuple[Any, ...] = (config, getattr(config, "text_config", None))
+    for place in places:
         if hasattr(place, "hidden_size"):
-            return place.hidden_size  # type: ignore[union-attr]
+            return place.hidden_size
         if hasattr(place, "hidden_sizes"):
-            return max(place.hidden_sizes)  # type: ignore[union-attr]
+            return max(place.hidden_sizes)
     return None
 
 

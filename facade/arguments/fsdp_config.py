@@ -92,6 +92,11 @@ def fsdp_words(fsdp: Any) -> list[str]:
     return [str(getattr(word, "value", word)) for word in ([words] if isinstance(words, str) else words)]
 
 
+def settings_of(args: Any) -> FSDPSettings | None:
+    """What validated training arguments ask for; None where it is not FSDP by `fsdp`."""
+    return read_fsdp(args.fsdp, args.fsdp_config)[0] if args.fsdp else None
+
+
 def read_fsdp(fsdp: Any, fsdp_config: Mapping[str, Any] | None) -> tuple[FSDPSettings, list[str]]:
     """Read both arguments.
 

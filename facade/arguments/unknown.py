@@ -105,8 +105,9 @@ def understand_old_names(cls: T) -> T:
             kwargs = self._modernise(kwargs)
         plain(self, *args, **kwargs)
 
-    understanding.understands = True  # type: ignore[attr-defined]
-    cls.__init__ = understanding  # type: ignore[method-assign, assignment]
+    marked: Any = understanding
+    marked.understands = True
+    cls.__init__ = marked
     return cls
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from .advice import Choice
 from .estimation import Estimate
 from .job import GIB
+from .traffic import Collective
 
 _LABELS = {
     "parameters": "parameters",
@@ -110,12 +111,11 @@ def _memory_rows(one: Estimate) -> list[tuple[str, ...]]:
     rows.append(("total", size(one.memory.total)))
     if one.memory.host:
         rows.append(("in host memory, for each device", size(one.memory.host)))
-    return rows  # type: ignore[return-value]
+    return rows
 
 
-def _group(one: object) -> str:
-    group, across = one.group, one.across  # type: ignore[attr-defined]
-    return "-" if group == 1 else f"{group}, {'several machines' if across else 'one machine'}"
+def _group(one: Collective) -> str:
+    return "-" if one.group == 1 else f"{one.group}, {'several machines' if one.across else 'one machine'}"
 
 
 def _aligned(rows: Sequence[tuple[str, ...]], *, left: int) -> list[str]:

@@ -87,7 +87,8 @@ def remove_dummy_checkpoint(is_main_process: bool, output_dir: StrPath, filename
 
 def safe_globals() -> contextlib.AbstractContextManager[Any]:
     """As `transformers.trainer_pt_utils.safe_globals`: meanwhile `torch.load` reads states of numpy's generator."""
-    core: Any = getattr(np, "_core", None) or np.core  # type: ignore[attr-defined]
+    numpy: Any = np
+    core = getattr(np, "_core", None) or numpy.core
     allowed = [core.multiarray._reconstruct, np.ndarray, np.dtype, type(np.dtype(np.uint32))]
     return torch.serialization.safe_globals(allowed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, NamedTuple
 
 _CLOCKS = ("_runtime", "_per_second", "_model_preparation_time")
@@ -53,7 +54,7 @@ def default_hp_space_ray(trial: Any) -> dict[str, Any]:
         ImportError: Ray is not installed.
     """
     try:
-        from ray import tune  # type: ignore[import-not-found]
+        tune = import_module("ray.tune")
     except ImportError as error:
         raise ImportError("The search space of Ray needs it: pip install 'ray[tune]'") from error
     return {

@@ -26,7 +26,7 @@ class LayerWiseDummyOptimizer(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing."""
 
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Do nothing."""
 
 
@@ -44,10 +44,11 @@ class LayerWiseDummyScheduler(LRScheduler):
 
     def get_lr(self) -> list[float | torch.Tensor]:
         """The rate of each group of each optimizer."""
-        inner = self.optimizer.optimizer_dict  # type: ignore[attr-defined]
+        optimizer: Any = self.optimizer
+        inner = optimizer.optimizer_dict
         if inner is None:
             return [self.default_lr]
-        groups = chain.from_iterable(optimizer.param_groups for optimizer in inner.values())
+        groups = chain.from_iterable(one.param_groups for one in inner.values())
         return [group["lr"] for group in groups]
 
     def _get_closed_form_lr(self) -> list[Any]:

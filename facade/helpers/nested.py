@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
+from ...lightning_modules.collect import (
+    find_batch_size,
+    map_nested,
+    mapping_like,
+    nested_detach,
+    nested_numpify,
+)
 
-def _map(function: Callable[[Any], Any], values: Any) -> Any:
-    if isinstance(values, (list, tuple)):
-        return type(values)(_map(function, value) for value in values)
-    if isinstance(values, Mapping):
-        return type(values)({key: _map(function, value) for key, value in values.items()})  # type: ignore[call-arg]
-    return function(values)
+__all__ = [
+    "EvalLoopContainer",
+    "atleast_1d",
+    "expand_like",
+    "find_batch_size",
+    "nested_concat",
+    "nested_detach",
+    "nested_new_like",
+    "nested_numpify",
+    "nested_truncate",
+    "numpy_pad_and_concatenate",
+    "torch_pad_and_concatenate",
+]
 
 
 def atleast_1d(tensor_or_array: Any) -> Any:
@@ -67,37 +81,12 @@ def nested_concat(tensors: Any, new_tensors: Any, padding_index: int = -100) -> 
         return type(tensors)(nested_concat(old, new, padding_index) for old, new in pairs)
     if isinstance(tensors, Mapping):
         joined = {key: nested_concat(old, new_tensors[key], padding_index) for key, old in tensors.items()}
-        return type(tensors)(joined)  # type: ignore[call-arg]
+        return mapping_like(tensors, joined)
     if isinstance(tensors, torch.Tensor):
         return torch_pad_and_concatenate(tensors, new_tensors, padding_index)
     if isinstance(tensors, np.ndarray):
-        return numpy_pad_and_concatenate(tensors, new_tensors, padding_index)  # type: ignore[arg-type]
+        return numpy_pad_and_concatenate(tensors, cast(np.ndarray, new_tensors), padding_index)
     raise TypeError(f"{type(tensors)} cannot be joined: it is neither a tensor nor an array, nor does it hold them.")
-
-
-def find_batch_size(tensors: Any) -> int | None:
-    """As `transformers.trainer_pt_utils.find_batch_size`: the length of the first tensor; None without one."""
-    if isinstance(tensors, (torch.Tensor, np.ndarray)):
-        return len(tensors) if tensors.ndim else None
-    if isinstance(tensors, Mapping):
-        tensors = tensors.values()
-    elif not isinstance(tensors, (list, tuple)):
-        return None
-    return next((size for size in map(find_batch_size, tensors) if size is not None), None)
-
-
-def nested_detach(tensors: Any) -> Any:
-    """As `transformers.trainer_pt_utils.nested_detach`: the same without gradients."""
-    return _map(lambda value: value.detach() if isinstance(value, torch.Tensor) else value, tensors)
-
-
-def nested_numpify(tensors: Any) -> Any:
-    """As `transformers.trainer_pt_utils.nested_numpify`: arrays in the place of tensors, bfloat16 as float32."""
-    return _map(_numpify, tensors)
-
-
-def _numpify(tensor: torch.Tensor) -> np.ndarray:
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
 
 
 def nested_new_like(arrays: Any, num_samples: int, padding_index: int = -100) -> Any:
@@ -118,7 +107,7 @@ def expand_like(arrays: np.ndarray, new_seq_length: int, padding_index: int = -1
 
 def nested_truncate(tensors: Any, limit: int) -> Any:
     """As `transformers.trainer_pt_utils.nested_truncate`: the first `limit` samples of each."""
-    return _map(lambda value: value[:limit], tensors)
+    return map_nested(lambda value: value[:limit], tensors)
 
 
 class EvalLoopContainer:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ...lightning_modules.collect import mapping_like
 from ..enums import ParallelMode
 from .nested import atleast_1d
 
@@ -56,7 +57,7 @@ def distributed_concat(tensor: Any, num_total_examples: int | None = None) -> An
         return type(tensor)(distributed_concat(part, num_total_examples) for part in tensor)
     if isinstance(tensor, Mapping):
         parts = {key: distributed_concat(part, num_total_examples) for key, part in tensor.items()}
-        return type(tensor)(parts)  # type: ignore[call-arg]
+        return mapping_like(tensor, parts)
     own = atleast_1d(tensor).contiguous()
     gathered = [torch.empty_like(own) for _ in range(_processes())]
     dist.all_gather(gathered, own)

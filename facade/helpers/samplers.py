@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence, Sized
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -37,7 +37,7 @@ class DistributedSamplerWithLoop(DistributedSampler):
         indices = list(super().__iter__())
         missing = -len(indices) % self.batch_size
         # A process that began with a sample that another one ends with does not take it a second time.
-        start = 1 if self.rank < len(self.dataset) % self.num_replicas else 0  # type: ignore[arg-type]
+        start = 1 if self.rank < len(cast(Sized, self.dataset)) % self.num_replicas else 0
         return iter(indices + indices[start : start + missing])
 
 

@@ -11,10 +11,9 @@ from typing import Any
 from ..sizes import has_length
 
 _ON_THE_HUB = re.compile(r"^hf://datasets/(?P<name>.+?)@")
-_LOCAL_FILES = {
-    "arrow", "audiofolder", "csv", "generator", "imagefolder", "json", "pandas", "parquet", "spark", "sql", "text",
-    "videofolder", "webdataset", "xml",
-}  # fmt: skip
+_LOCAL_FILES = """
+    arrow audiofolder csv generator imagefolder json pandas parquet spark sql text videofolder webdataset xml
+"""
 """Builders of `datasets` that read anybody's files: no name of a dataset."""
 
 
@@ -81,4 +80,4 @@ def _name(info: Any) -> str | None:
         if found := _ON_THE_HUB.match(str(address)):
             return found["name"]
     named = (getattr(info, "dataset_name", None), getattr(info, "builder_name", None))
-    return next((name for name in named if name and name not in _LOCAL_FILES), None)
+    return next((name for name in named if name and name not in _LOCAL_FILES.split()), None)

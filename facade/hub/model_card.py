@@ -26,11 +26,10 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["MARKER", "ModelCard"]
 
-_METRICS_OF_THE_HUB = {
-    "accuracy", "bleu", "cer", "chrf", "exact_match", "f1", "mae", "matthews_correlation", "mean_iou", "mse",
-    "pearsonr", "perplexity", "precision", "r_squared", "recall", "rouge", "sacrebleu", "seqeval", "spearmanr",
-    "squad", "ter", "wer",
-}  # fmt: skip
+_METRICS_OF_THE_HUB = """
+    accuracy bleu cer chrf exact_match f1 mae matthews_correlation mean_iou mse pearsonr perplexity
+    precision r_squared recall rouge sacrebleu seqeval spearmanr squad ter wer
+"""
 _ROUGE = re.compile(r"rouge(1|2|l|lsum)")
 _SHOWN_ELSEWHERE = "text2text-generation"
 """A task that the Hub has results for, but no page."""
@@ -89,7 +88,7 @@ class ModelCard:
             tags=list(facts.tags),
             pipeline_tag=pages[0] if pages else None,
             datasets=tags or None,
-            metrics=[name for name in known if name in _METRICS_OF_THE_HUB] or None,
+            metrics=[name for name in known if name in _METRICS_OF_THE_HUB.split()] or None,
             model_name=facts.model_name if results else None,
             eval_results=results or None,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from .options import SearchOptions
 from .search import Search
 
 
-class Backend:
+class Backend(ABC):
     """As `transformers.hyperparameter_search.HyperParamSearchBackendBase`: one way to run a search."""
 
     name: ClassVar[HPSearchBackend]
@@ -32,13 +33,13 @@ class Backend:
                 f"backend={cls.name.value!r} needs a library that is not installed: pip install {cls.package}"
             )
 
+    @abstractmethod
     def check(self, trainer: Any, options: SearchOptions) -> None:
         """Refuse options that cannot be, before anything is made."""
-        raise NotImplementedError
 
+    @abstractmethod
     def run(self, trainer: Any, search: Search) -> BestRun | list[BestRun]:
         """Run all trials."""
-        raise NotImplementedError
 
 
 class MissingBackendError(RuntimeError, ImportError):

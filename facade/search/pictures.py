@@ -6,6 +6,7 @@ import io
 import logging
 import warnings
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ def _objective(index: int) -> dict[str, Any]:
 def interactive(study: Any) -> str | None:
     """A page with all of them by plotly, which needs no network; None without plotly, or with nothing to draw."""
     try:
-        import plotly  # type: ignore[import-not-found]  # noqa: F401
+        import_module("plotly")
         from optuna import visualization
     except ImportError:
         return None

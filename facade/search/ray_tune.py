@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,7 @@ class RayBackend(Backend):
 
     def run(self, trainer: Any, search: Search) -> BestRun:
         """See `Backend.run`; `run_summary` is what `ray.tune.run` returns."""
-        from ray import tune  # type: ignore[import-not-found]
-
+        tune = import_module("ray.tune")
         keywords = dict(search.options.backend)
         direction, scope = search.options.directions[0], keywords.pop("scope", "last")
         if "resources_per_trial" not in keywords:
@@ -106,8 +106,7 @@ def revive(trainer: Any) -> Any:
 
 def _train_once(config: dict[str, Any], portable: Any) -> None:
     """What Ray runs, in a process of its own."""
-    from ray import tune  # type: ignore[import-not-found]
-
+    tune = import_module("ray.tune")
     trainer = revive(copy.copy(portable))
     trainer._search = search = Search(trainer, trainer._ray_options)
     search.folder = ray_folder(trainer, str(tune.get_context().get_trial_id()), dict(config))
@@ -126,8 +125,7 @@ def _train_once(config: dict[str, Any], portable: Any) -> None:
 
 def report(trainer: Any, metrics: dict[str, float], value: Any) -> None:
     """Tell Ray about an evaluation, with a checkpoint where one is due."""
-    from ray import tune  # type: ignore[import-not-found]
-
+    tune = import_module("ray.tune")
     told = {**metrics, "objective": value}
     if not trainer.control.should_save:
         tune.report(told)

@@ -39,19 +39,19 @@ def take_on(study: Any, trial: Any) -> None:
         trial.set_user_attr(WORKER, owner_token())
 
 
-def frozen(study: Any, trial: Any) -> Any:
-    """The trial as the study has it."""
-    return study.get_trials(deepcopy=False)[trial.number]
+def frozen(study: Any, number: int) -> Any:
+    """A trial as the study has it."""
+    return study.get_trials(deepcopy=False)[number]
 
 
 def origin_of(study: Any, trial: Any) -> int:
     """The number of the trial that this one is a retry of; its own, if of none."""
-    return frozen(study, trial).system_attrs.get("failed_trial", trial.number)
+    return frozen(study, trial.number).system_attrs.get("failed_trial", trial.number)
 
 
 def queue_again(study: Any, number: int, max_retry: int = MAX_RETRY) -> None:
     """Put a trial that failed, or is about to, into the queue once more; not if it was there too often."""
-    retry_callback(max_retry)(study, study.get_trials(deepcopy=False)[number])
+    retry_callback(max_retry)(study, frozen(study, number))
 
 
 def give_up(study: Any, number: int, max_retry: int = MAX_RETRY) -> None:
@@ -59,7 +59,7 @@ def give_up(study: Any, number: int, max_retry: int = MAX_RETRY) -> None:
     from optuna.exceptions import UpdateFinishedTrialError
     from optuna.trial import TrialState
 
-    trial = study.get_trials(deepcopy=False)[number]
+    trial = frozen(study, number)
     try:
         study._storage.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
     except UpdateFinishedTrialError:  # somebody else was quicker, and has queued it too
@@ -99,9 +99,9 @@ def continuation(study: Any, trial: Any, folder: Path, number: int) -> Continuat
     if checkpoint is None:
         return Continuation(number)
     step = int(Path(checkpoint).name.rpartition("-")[2])
-    trials, history = study.get_trials(deepcopy=False), frozen(study, trial).system_attrs.get("retry_history", [number])
+    history = frozen(study, trial.number).system_attrs.get("retry_history", [number])
     reports: dict[int, float] = {}
     for earlier in history:
-        reports |= {at: value for at, value in trials[earlier].intermediate_values.items() if at <= step}
+        reports |= {at: value for at, value in frozen(study, earlier).intermediate_values.items() if at <= step}
     logger.info("Trial %s goes on from %s.", trial.number, checkpoint)
     return Continuation(number, checkpoint, reports)

@@ -125,8 +125,8 @@ class Search:
             self.reported = set(continued.reports)
 
     def _origin(self, trial: Any) -> Any:
-        number = getattr(trial, "number", None)
-        return self._origins.get(number, number)  # type: ignore[arg-type]
+        number: Any = getattr(trial, "number", None)
+        return self._origins.get(number, number)
 
     def _prune(self, trial: Any) -> None:
         trainer = self.trainer

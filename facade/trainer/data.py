@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sized
+from typing import Any, cast
 
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
@@ -75,7 +75,7 @@ class DataSteps(TrainerBase):
     def num_examples(self, dataloader: DataLoader) -> int:
         """As `transformers.Trainer.num_examples`: samples behind a loader, estimated where they cannot be counted."""
         try:
-            return len(getattr(dataloader, "whole_dataset", dataloader.dataset))  # type: ignore[arg-type]
+            return len(getattr(dataloader, "whole_dataset", cast(Sized, dataloader.dataset)))
         except (NameError, AttributeError, TypeError):
             return len(dataloader) * self.args.per_device_train_batch_size
 
@@ -177,12 +177,12 @@ class DataSteps(TrainerBase):
             return self._by_length(eval_dataset, self.args.eval_batch_size)
         return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
 
-    def _sampler_of(self, dataset: Any, whole: Any, sampler_fn: Callable[[Any], Sampler[int] | None]) -> Any:
+    def _sampler_of(self, dataset: Any, whole: Any, sampler_fn: Callable[..., Sampler[int] | None]) -> Any:
         """The sampler of a dataset that may lack columns of the `whole` one, such as that of the lengths."""
         self._whole_dataset = (dataset, whole)
         try:
             # Overrides of older scripts take the dataset from the Trainer.
-            return sampler_fn(dataset) if inspect.signature(sampler_fn).parameters else sampler_fn()  # type: ignore[call-arg]
+            return sampler_fn(dataset) if inspect.signature(sampler_fn).parameters else sampler_fn()
         finally:
             self._whole_dataset = None
 

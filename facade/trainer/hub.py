@@ -105,7 +105,7 @@ class HubSide(Downloading):
         token: str | None = None,
         revision: str | None = None,
         **kwargs: Any,
-    ) -> CommitInfo | Future[CommitInfo]:
+    ) -> CommitInfo | Future[CommitInfo] | None:
         """As `transformers.Trainer.push_to_hub`: save the model, write its card, and upload `output_dir`.
 
         Checkpoints in it are left out, as is what begins with an underscore. To be called by all processes where the
@@ -130,7 +130,7 @@ class HubSide(Downloading):
         self._finish_current_push()  # it may read the files that are about to be written
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
-            return None  # type: ignore[return-value]
+            return None
         self.create_model_card(**self._card_arguments(kwargs))
         repository = self._repository(token=token, revision=revision)
         repository.require_branch()

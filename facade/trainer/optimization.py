@@ -75,7 +75,7 @@ class OptimizationSteps(TrainerBase):
                 optimizer=self.optimizer if optimizer is None else optimizer,
                 num_warmup_steps=self.args.get_warmup_steps(num_training_steps),
                 num_training_steps=num_training_steps,
-                scheduler_specific_kwargs=self.args.lr_scheduler_kwargs,  # type: ignore[arg-type]
+                scheduler_specific_kwargs=self.args.lr_scheduler_kwargs,
             )
             self._created_lr_scheduler = True
         return self.lr_scheduler
@@ -146,7 +146,7 @@ class OptimizationSteps(TrainerBase):
             return clip_grad_norm(model, self.args.max_grad_norm)
         return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
 
-    def _get_grad_norm(self, model: nn.Module, grad_norm: torch.Tensor | None = None) -> torch.Tensor:
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> torch.Tensor:
         if grad_norm is not None:
             return grad_norm
         self.accelerator.unscale_gradients()

@@ -46,7 +46,7 @@ class Seq2SeqTrainer(Trainer):
         FileNotFoundError: `args.generation_config` is a path at which there is nothing.
     """
 
-    args: Seq2SeqTrainingArguments  # type: ignore[assignment]
+    args: Seq2SeqTrainingArguments
     _gen_kwargs: dict[str, Any]
     """Keyword arguments of `generate` in the running evaluation; subclasses with an `evaluate` of their own set it."""
 

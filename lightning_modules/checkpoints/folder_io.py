@@ -132,7 +132,7 @@ class FolderReader(TorchCheckpointIO):
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
-    def load_checkpoint(  # type: ignore[override]
+    def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Read a folder as `FolderCheckpointIO` does, a file as Lightning does."""

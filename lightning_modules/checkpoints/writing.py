@@ -187,7 +187,8 @@ def _like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     """A mapping of the same class: a state dict is an `OrderedDict` that carries the versions of its modules."""
     if type(original) is dict:
         return items
-    made: Any = type(original)(items)  # type: ignore[call-arg]
+    kind: Any = type(original)
+    made = kind(items)
     metadata = getattr(original, "_metadata", None)
     if metadata is not None:
         made._metadata = metadata

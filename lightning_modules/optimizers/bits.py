@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from importlib import import_module
 from typing import Any
 
 from torch import nn
@@ -41,9 +42,7 @@ def keep_embeddings_whole(optimizer_class: Any, kwargs: dict[str, Any], model: n
     """
     if "bitsandbytes" not in str(optimizer_class) or kwargs.get("optim_bits") != 8:
         return
-    from bitsandbytes.optim import GlobalOptimManager  # type: ignore[import-not-found]
-
-    manager = GlobalOptimManager.get_instance()
+    manager = import_module("bitsandbytes.optim").GlobalOptimManager.get_instance()
     embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     for module in embeddings:
         manager.register_module_override(module, "weight", {"optim_bits": 32})

@@ -32,4 +32,4 @@ def _no_step(optimizer: Any, closure: Callable[[], Any] | None = None) -> Any:
         return None if closure is None else closure()
 
 
-_no_step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # or torch's schedules would warn of a new `step`
+vars(_no_step)["_wrapped_by_lr_sched"] = True  # or torch's schedules would warn of a new `step`

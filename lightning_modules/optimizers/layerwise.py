@@ -47,7 +47,7 @@ class LayerwiseOptimizer(Optimizer):
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(hook)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Do nothing: the steps are taken in the backward pass, which is in the `closure`, if there is one."""
         with torch.enable_grad():
             return None if closure is None else closure()

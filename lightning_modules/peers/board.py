@@ -68,7 +68,7 @@ class Board:
     """
 
     def __init__(self, store: Any, rank: int, world_size: int) -> None:
-        from torch.distributed.distributed_c10d import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
+        from torch.distributed.distributed_c10d import PrefixStore
 
         own = store.clone() if hasattr(store, "clone") else store
         if own is not store:

@@ -11,6 +11,7 @@ from .names import AddedToken
 
 logger = logging.getLogger(__name__)
 
+_NO_VOCABULARY = "The class that has the vocabulary does this: these are special tokens alone."
 _EXTRA = ("extra_special_tokens", "additional_special_tokens")
 
 
@@ -52,14 +53,14 @@ class SpecialTokens:
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
         """The id of a token, or a list of those of several; by the class that has the vocabulary."""
-        raise NotImplementedError
+        raise NotImplementedError(_NO_VOCABULARY)
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
         """The token of an id, or a list of those of several; by the class that has the vocabulary."""
-        raise NotImplementedError
+        raise NotImplementedError(_NO_VOCABULARY)
 
     def _add_tokens(self, new_tokens: list[Any], special_tokens: bool = False) -> int:
-        raise NotImplementedError
+        raise NotImplementedError(_NO_VOCABULARY)
 
     def _take_special_tokens(self, kwargs: dict[str, Any]) -> None:
         """Take all tokens out of the arguments of the constructor."""

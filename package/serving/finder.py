@@ -47,7 +47,8 @@ class Finder:
         spec = spec_of_others(name, path, target)
         if spec is not None and spec.loader is not None:
             names = {} if "." in name else TOP_LEVEL
-            spec.loader = _Afterwards(spec.loader, lambda: serve_top_level(sys.modules[name], names))  # type: ignore[assignment]
+            loader: Any = _Afterwards(spec.loader, lambda: serve_top_level(sys.modules[name], names))
+            spec.loader = loader
         return spec
 
 

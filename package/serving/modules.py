@@ -77,8 +77,10 @@ def serve_top_level(module: ModuleType, top_level: Mapping[str, str]) -> None:
     if hasattr(kind, "_plain_kind"):
         return
 
-    class Served(kind):  # type: ignore[misc, valid-type]
+    class Served(kind):
         """The package's own kind of module, but with some names looked up in served modules."""
+
+        _plain_kind = kind
 
         def __getattr__(self, name: str) -> Any:
             if name not in top_level:
@@ -89,7 +91,7 @@ def serve_top_level(module: ModuleType, top_level: Mapping[str, str]) -> None:
 
         def _theirs(self, name: str) -> Any:
             try:
-                return super().__getattr__(name)  # type: ignore[misc]
+                return super().__getattr__(name)
             except AttributeError:
                 old = None if name.startswith("__") else renamed(self.__name__, name)
                 if old is None:
@@ -99,7 +101,6 @@ def serve_top_level(module: ModuleType, top_level: Mapping[str, str]) -> None:
         def __reduce__(self) -> Any:
             return import_module, (self.__name__,)
 
-    Served._plain_kind = kind  # type: ignore[attr-defined]
     module.__class__ = Served
 
 

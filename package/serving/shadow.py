@@ -114,5 +114,5 @@ class _Replace(ast.NodeTransformer):
         given = ast.Call(ast.Name(_GIVE, ast.Load()), [ast.Constant(name)], [])
         return ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], given), node)
 
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _definition  # noqa: N815
-    visit_Assign = visit_AnnAssign = _definition  # noqa: N815
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _definition  # noqa: N815 - names of `ast`
+    visit_Assign = visit_AnnAssign = _definition  # noqa: N815 - names of `ast`

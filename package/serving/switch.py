@@ -49,7 +49,7 @@ def install(children: bool = True) -> Finder:
         _served = _Served(Finder(), Replaced())
         # One that waits for the first import is not needed any more.
         others = [finder for finder in sys.meta_path if not getattr(finder, "is_of_lightrainer", False)]
-        sys.meta_path[:] = [_served.finder, *others]  # type: ignore[list-item]
+        sys.meta_path[:] = [_served.finder, *others]
         logs.forward()
         old_style.accept()
         _served.replaced.replace()

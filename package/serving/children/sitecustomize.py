@@ -31,9 +31,9 @@ class Waiting:
     def switch_on(cls) -> Any:
         """Install the finder that serves; None where this Python has no lightrainer."""
         if cls in sys.meta_path:
-            sys.meta_path.remove(cls)  # type: ignore[arg-type]
+            sys.meta_path.remove(cls)
         try:
-            from lightrainer.serving import switch  # pyright: ignore[reportMissingImports]
+            from lightrainer.serving import switch  # pyright: ignore[reportMissingImports] - a mapped folder
         except ImportError:
             return None
         return switch.install()
@@ -56,7 +56,7 @@ def _load_the_next() -> None:
 def _start() -> None:
     if os.environ.get(_ASKED_FOR, "0") in ("", "0"):
         return
-    sys.meta_path.insert(0, Waiting)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Waiting)
     # Asked for at the start of this very process, so that the end of it has something to report.
     if os.environ.get(_SAYS_MORE) == str(os.getpid()):
         Waiting.switch_on()

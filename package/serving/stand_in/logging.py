@@ -62,7 +62,7 @@ class _ToStandardError(logging.StreamHandler):
         logging.Handler.__init__(self)
 
     @property
-    def stream(self) -> Any:  # type: ignore[override]
+    def stream(self) -> Any:
         return sys.stderr
 
 
