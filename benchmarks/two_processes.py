@@ -3,8 +3,8 @@
 As `step_overhead`, but with DistributedDataParallel over gloo: under torchrun, bare loop, reference and lightrainer
 take turns in the same two processes. The promise is at most 1.0.
 
-Each process has the time of its processor measured too, which other programs, and waiting for the other process,
-disturb less; shown is the average of both processes.
+Each process has the time of its processor measured too, and that of the thread which takes the steps: other programs,
+and waiting for the other process, disturb these less. Shown is the average of both processes.
 """
 
 import json

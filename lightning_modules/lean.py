@@ -136,8 +136,8 @@ class LeanModule(LightningModule):
         return batch
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Lightning sets this name some twenty times a step; nn.Module's registration checks are for other things.
-        if name == "_current_fx_name":
+        # Lightning sets these names at every step; nn.Module's registration checks are for other things.
+        if name in ("_current_fx_name", "forward"):
             object.__setattr__(self, name, value)
         else:
             super().__setattr__(name, value)
