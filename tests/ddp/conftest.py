@@ -1,4 +1,4 @@
-"""Runs the training script in two processes under `torchrun`, once for each library and scenario."""
+"""Runs the training script in two processes, once for each library and scenario."""
 
 import json
 import sys
@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starting import finished, torchrun
+from starting import finished, finished_ranks, torchrun
 
 HERE = Path(__file__).parent
-# The tests read the tables of cases in the scripts, one of which forks its processes as those of the faults do.
-sys.path[:0] = [str(HERE), str(HERE.parent / "faults")]
+sys.path.insert(0, str(HERE))  # the tests read the tables of cases in the scripts
 
 SCRIPT = Path(__file__).with_name("train_script.py")
 OTHER_SCRIPTS = dict.fromkeys(("seq2seq", "seq2seq_sharded"), SCRIPT.with_name("seq2seq_script.py"))  # by scenario
@@ -39,8 +38,11 @@ def train(library: str, scenario: str, folder: Path) -> TwoRanks:
     script = OTHER_SCRIPTS.get(scenario, SCRIPT)
     # `lightning.seed_everything` leaves this, and no training is to be seeded by it; but for those of Lightning alone.
     seeded = {} if scenario in ("folders", "modules") else {"PL_GLOBAL_SEED": "5"}
-    command = torchrun(script, library, scenario, str(folder), processes=processes)
-    finished(command, folder / f"{scenario}.log", SECONDS, **seeded)
+    words, log = (library, scenario, str(folder)), folder / f"{scenario}.log"
+    if scenario == "points":  # one of them is started as a user would do it
+        finished(torchrun(script, *words, processes=processes), log, SECONDS, **seeded)
+    else:
+        finished_ranks(script, *words, log=log, seconds=SECONDS, processes=processes, library=library, **seeded)
     ranks = [json.loads((folder / f"{scenario}-rank{rank}.json").read_text()) for rank in range(processes)]
     return TwoRanks(folder, ranks)
 

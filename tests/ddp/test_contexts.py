@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import torch
 from beside_one_process import NUMBERS, SECONDS, close, devices
 from safetensors.torch import load_file
-from starting import finished, torchrun
+from starting import finished_ranks
 
 SCRIPT = Path(__file__).with_name("context_script.py")
 LANGUAGE_MODELS = ["llama", "smooth_llama"]
@@ -28,10 +27,11 @@ def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str,
     folder = tmp_path_factory.mktemp("contexts")
     there = importlib.util.find_spec("transformers") is not None
     missing = [] if there else LANGUAGE_MODELS
-    log, device = folder / "log.txt", {"DEVICE": request.param}
-    finished([sys.executable, str(SCRIPT), str(folder), *without(PAIR, missing)], log, SECONDS, **device)
+    library = "lightrainer and models" if there else "lightrainer"
+    common = {"log": folder / "log.txt", "seconds": SECONDS, "library": library, "DEVICE": request.param}
+    finished_ranks(SCRIPT, str(folder), *without(PAIR, missing), processes=0, **common)
     for size, cases in ((2, [*PAIR, "bf16", "refused", *WRONG]), (4, GRID)):
-        finished(torchrun(SCRIPT, str(folder), *without(cases, missing), processes=size), log, SECONDS, **device)
+        finished_ranks(SCRIPT, str(folder), *without(cases, missing), processes=size, **common)
 
     def read(case: str, rank: Any = 0) -> dict[str, Any]:
         if case in LANGUAGE_MODELS and not there:

@@ -18,8 +18,8 @@ OTHERS = {"of three processes": 7, "of another batch": 8}
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    script, faults = Path(__file__).with_name("elastic_script.py"), Path(__file__).parents[1] / "faults"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(faults)}
+    script, shared = Path(__file__).with_name("elastic_script.py"), Path(__file__).parents[1] / "shared"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(shared)}
     command = [sys.executable, str(script), str(tmp_path_factory.mktemp("elastic"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr[-6000:]

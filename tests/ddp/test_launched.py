@@ -29,10 +29,10 @@ LAUNCHERS = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("launched")
-    script, faults = Path(__file__).with_name("launched_script.py"), Path(__file__).parents[1] / "faults"
+    script, shared = Path(__file__).with_name("launched_script.py"), Path(__file__).parents[1] / "shared"
     ours = ("SLURM", "OMPI", "PMI", "MV2", "LSB", "JSM", "KUBERNETES", "MASTER", "RANK", "WORLD", "LOCAL_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(faults)}
+    environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(shared)}
     command = [sys.executable, str(script), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-6000:]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from starting import finished, torchrun
+from starting import finished_ranks, torchrun
 from starting import run as run_to_end
 
 SCRIPT = Path(__file__).with_name("search_script.py")
@@ -14,7 +14,7 @@ SECONDS = 180  # a run takes about twenty
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("search")
-    finished(torchrun(SCRIPT, str(folder)), folder / "log.txt", SECONDS)
+    finished_ranks(SCRIPT, str(folder), log=folder / "log.txt", seconds=SECONDS)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
 
 

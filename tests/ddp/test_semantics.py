@@ -20,8 +20,8 @@ OF_PLACE = [("of_place", 2), ("of_place", 1)]  # on one machine, and on two with
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("semantics")
-    script, faults = Path(__file__).with_name("semantics_script.py"), Path(__file__).parents[1] / "faults"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(faults)}
+    script, shared = Path(__file__).with_name("semantics_script.py"), Path(__file__).parents[1] / "shared"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(shared)}
     command = [sys.executable, str(script), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-6000:]

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import shard_script
 import torch
 from beside_one_process import NUMBERS, SECONDS, close, devices
 from safetensors.torch import load_file
-from starting import finished, torchrun
+from starting import finished_ranks
 
 from lightrainer.lightning_modules.checkpoints import problems
 
@@ -31,8 +30,9 @@ def results(
     """`results(strategy, rank)`: one launch trains under all of them, one after the other."""
     folder = tmp_path_factory.mktemp("sharded")
     train = [str(folder), "ddp", *EXACT, *HALF, *SCALED, "fsdp1_flat"]
-    finished([sys.executable, str(SCRIPT), str(folder), "single"], folder / "log.txt", SECONDS, DEVICE=request.param)
-    finished(torchrun(SCRIPT, *train), folder / "log.txt", SECONDS, DEVICE=request.param)
+    common = {"log": folder / "log.txt", "seconds": SECONDS, "DEVICE": request.param}
+    finished_ranks(SCRIPT, str(folder), "single", processes=0, **common)
+    finished_ranks(SCRIPT, *train, **common)
     read = lambda strategy, rank=0: json.loads((folder / f"{strategy}-rank{rank}.json").read_text())
     read.folder = folder
     return read

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 import torch
 from beside_one_process import NUMBERS, SECONDS, close, devices
 from safetensors.torch import load_file
-from starting import finished, torchrun
+from starting import finished_ranks
 
 SCRIPT = Path(__file__).with_name("split_script.py")
 PAIR = ["dropout", "sequence", "method", "dispatch"]
@@ -29,10 +28,11 @@ def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str,
     folder = tmp_path_factory.mktemp("split")
     there = importlib.util.find_spec("transformers") is not None
     usable = lambda names: [name for name in names if there or name not in LANGUAGE_MODELS]
-    log, device = folder / "log.txt", {"DEVICE": request.param}
-    finished([sys.executable, str(SCRIPT), str(folder), *usable(ALONE)], log, SECONDS, **device)
+    library = "lightrainer and models" if there else "lightrainer"
+    common = {"log": folder / "log.txt", "seconds": SECONDS, "library": library, "DEVICE": request.param}
+    finished_ranks(SCRIPT, str(folder), *usable(ALONE), processes=0, **common)
     for size, cases in ((2, [*PAIR, "qwen", "tp_fp16"]), (4, [*GRID, *HALF, "grid_qwen"])):
-        finished(torchrun(SCRIPT, str(folder), *usable(cases), processes=size), log, SECONDS, **device)
+        finished_ranks(SCRIPT, str(folder), *usable(cases), processes=size, **common)
 
     def read(case: str, rank: Any = 0) -> dict[str, Any]:
         if case in LANGUAGE_MODELS and not there:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from starting import finished, torchrun
+from starting import finished, finished_ranks, torchrun
 
 SCRIPT = Path(__file__).with_name("deepspeed_script.py")
 BESIDE = Path(sys.prefix) / "deepspeed"
@@ -49,12 +49,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     ours, reference = ([library, str(folder)] for library in ("lightrainer", "transformers"))
     together = [*EXACT, *HALF, *OTHERS, *single_batches, "pretrained"]
     apart = ["plain", "plain_unclipped", *ALONE, "dropout-plain", "dropout-stage2", "refusals", "together"]
-    for command in (
-        torchrun(SCRIPT, *ours, *together),
-        [sys.executable, str(SCRIPT), *ours, *apart],
-        torchrun(SCRIPT, *reference, *COMPARED),
-    ):
-        finished(command, folder / "log.txt", SECONDS, BESIDE=str(BESIDE))
+    common = {"log": folder / "log.txt", "seconds": SECONDS, "BESIDE": str(BESIDE)}
+    finished_ranks(SCRIPT, *ours, *together, **common)
+    finished_ranks(SCRIPT, *ours, *apart, processes=0, **common)
+    finished(torchrun(SCRIPT, *reference, *COMPARED), folder / "log.txt", SECONDS, BESIDE=str(BESIDE))
     return Results(folder)
 
 

@@ -14,7 +14,7 @@ SECONDS = 1800
 def report_of(script: str, folder: Path, *options: object) -> dict[str, Any]:
     """The JSON object that a script prints last."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = os.pathsep.join(map(str, [HERE, HERE.parent / "facade"]))
+    paths = os.pathsep.join(map(str, [HERE, HERE.parent / "facade", HERE.parent / "shared"]))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}
     command = [sys.executable, str(HERE / script), str(folder), *map(str, options)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)

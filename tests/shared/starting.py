@@ -1,6 +1,9 @@
 """Programs that tests start: each comes to its end, or is ended with all that it started, and what it said is read."""
 
+import atexit
 import contextlib
+import functools
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+HERE = Path(__file__).parent
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE)}
+OURS = ("lightrainer.facade.trainer", "lightrainer.facade.run", "lightrainer.facade.lightning_runs", "torch._dynamo")
+IMPORTED = {
+    "lightrainer": OURS,
+    "lightrainer and models": (*OURS, "transformers.models.llama.modeling_llama"),
+    "transformers": ("transformers.trainer", "transformers.trainer_seq2seq", "accelerate"),
+}
+"""What a library imports when it trains."""
 
 
 def torchrun(script: str | Path, *words: str, processes: int = 2, options: tuple[str, ...] = ()) -> list[str]:
@@ -46,6 +57,43 @@ def finished(command: list[str], log: Path, seconds: float, **environment: str) 
     code, said = run(command, log, seconds, **environment)
     assert code == 0, f"{' '.join(map(str, command))}\nended with {code}\n{said[-8000:]}"
     return said
+
+
+def finished_ranks(
+    script: str | Path,
+    *words: str,
+    log: Path,
+    seconds: float,
+    processes: int = 2,
+    library: str = "lightrainer",
+    **environment: str,
+) -> str:
+    """What was said by a script that ends well in so many processes.
+
+    They are started as torchrun does it, but at once, from a process that has imported the library: tests that are not
+    about the start itself take a fraction of the time. No processes are one that is started without torchrun.
+    """
+    known = {**os.environ, **ENVIRONMENT, **environment}
+    asked = {"script": str(script), "words": words, "processes": processes, "environment": known, "seconds": seconds}
+    server = _server(IMPORTED[library])
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(json.dumps({**asked, "log": str(log)}) + "\n")
+    server.stdin.flush()
+    told = json.loads(server.stdout.readline() or '"its server has ended"')
+    said = said_in(log)
+    assert told == [0] * max(processes, 1), f"{script} {' '.join(words)}\nended with {told}\n{said[-8000:]}"
+    return said
+
+
+@functools.cache
+def _server(modules: tuple[str, ...]) -> subprocess.Popen:
+    """The process from which others are forked, until this one ends."""
+    command = [sys.executable, str(HERE / "forking_ranks.py"), *modules]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    server = subprocess.Popen(command, env={**os.environ, **ENVIRONMENT}, **pipes)
+    atexit.register(kill, server.pid)
+    return server
 
 
 def kill(pid: int) -> None:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from starting import finished, torchrun
+from starting import finished_ranks
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -17,5 +17,5 @@ def two_ranks(tmp_path_factory):
     """What the two processes of `accelerator_ranks_script.py` wrote, and where."""
     pytest.importorskip("accelerate")
     folder = tmp_path_factory.mktemp("accelerator")
-    finished(torchrun(HERE / "accelerator_ranks_script.py", str(folder)), folder / "log", SECONDS)
+    finished_ranks(HERE / "accelerator_ranks_script.py", str(folder), log=folder / "log", seconds=SECONDS)
     return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]

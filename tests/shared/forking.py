@@ -5,6 +5,7 @@ Each leads a group of its own, so that its workers go with it when it is killed.
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import sys
@@ -34,6 +35,9 @@ def forked(
     log: Path,
     killed_after: float | None = None,
     victims: Iterable[int] = (0,),
+    seconds: float = SECONDS,
+    as_a_script: bool = False,
+    place: bool = False,
 ) -> Ended:
     """Fork so many processes and wait until all have ended; when one fails, the others are ended as torchrun does it.
 
@@ -43,10 +47,14 @@ def forked(
         log: gets what they say.
         killed_after: seconds until the victims get a SIGKILL.
         victims: by rank.
+        seconds: after which they are killed, as they hang.
+        as_a_script: they begin with other random numbers each, say everything, and end as Python ends, with what was
+            registered for that; otherwise at once.
+        place: set these for a single one too, as torchrun does.
     """
     log.touch()
-    begin, port = time.monotonic(), _free_port() if processes > 1 else 0
-    running = {rank: _fork(action, rank, processes, port, log) for rank in range(processes)}
+    begin, port = time.monotonic(), _free_port() if processes > 1 or place else 0
+    running = {rank: _fork(action, rank, processes, port, log, as_a_script) for rank in range(processes)}
     groups, codes, failed_at = list(running.values()), {}, None
     while running:
         for rank, pid in list(running.items()):
@@ -61,30 +69,33 @@ def forked(
         if failed_at is None and any(codes.values()):
             failed_at = now
             _send(signal.SIGTERM, running.values())
-        if now > (SECONDS if failed_at is None else failed_at + GRACE):
+        if now > (seconds if failed_at is None else failed_at + GRACE):
             _send(signal.SIGKILL, running.values())
         time.sleep(0.002)
     _send(signal.SIGKILL, groups, to_group=True)
     ended = Ended([codes[rank] for rank in range(processes)], log.read_text(errors="replace"), time.monotonic() - begin)
-    if ended.seconds > SECONDS:
-        raise TimeoutError(f"not done after {SECONDS} s\n{ended.said[-6000:]}")
+    if ended.seconds > seconds:
+        raise TimeoutError(f"not done after {seconds} s\n{ended.said[-6000:]}")
     return ended
 
 
-def _fork(action: Callable[[], object], rank: int, processes: int, port: int, log: Path) -> int:
+def _fork(action: Callable[[], object], rank: int, processes: int, port: int, log: Path, as_a_script: bool) -> int:
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
         os.setpgid(0, 0)
-        _speak_into(log)
-        if processes > 1:
+        _speak_into(log, everything=as_a_script)
+        if port:
             there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": processes, "RANK": rank}
             there |= {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": processes}
             os.environ.update({name: str(value) for name, value in there.items()})
+        if as_a_script:
+            _draw_anew()
         action()
-        _leave_the_others()
+        if not as_a_script:
+            _leave_the_others()
         code = 0
     except SystemExit as ending:
         code = int(ending.code or 0)
@@ -93,13 +104,24 @@ def _fork(action: Callable[[], object], rank: int, processes: int, port: int, lo
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        if not as_a_script:
+            os._exit(code)
+    sys.exit(code)
 
 
-def _speak_into(log: Path) -> None:
-    """Only warnings and errors: the logs of the losses are of no interest."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def _speak_into(log: Path, *, everything: bool) -> None:
+    """Where the logs of the losses are of no interest, only warnings and errors; and hear nothing."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+    os.dup2(2 if everything else os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _draw_anew() -> None:
+    """A new process has random numbers of its own, from the system."""
+    import numpy
+
+    random.seed()
+    numpy.random.seed()
 
 
 def _leave_the_others() -> None:
