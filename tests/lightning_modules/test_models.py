@@ -188,3 +188,20 @@ def test_the_signature_is_looked_up_once(monkeypatch):
     for _ in range(3):
         assert models.accepted_arguments(Fresh().step, **ITEMS) == ITEMS
     assert len(looked_up) == 1
+
+
+def test_the_class_of_a_model_that_fully_shard_has_renamed():
+    """One of its author's own that begins like that stays, too."""
+    from torch.distributed.fsdp import FSDPModule
+
+    class TinyForCausalLM(nn.Module):
+        pass
+
+    class FSDPLike(TinyForCausalLM):
+        pass
+
+    model = TinyForCausalLM()
+    assert models.class_of(model) is TinyForCausalLM
+    model.__class__ = type("FSDPTinyForCausalLM", (FSDPModule, TinyForCausalLM), {})
+    assert models.class_of(model) is TinyForCausalLM
+    assert models.class_of(FSDPLike()) is FSDPLike
