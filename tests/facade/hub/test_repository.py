@@ -137,7 +137,7 @@ def test_a_branch_that_is_not_there(hub, folder):
         Repository("me/model", revision="nowhere").upload(folder, "first")
 
 
-def test_a_name_that_cannot_be():
+def test_a_name_that_cannot_be(hub):
     with pytest.raises(HFValidationError, match="about the repository 'a/b/c'"):
         Repository("a/b/c").created()
     names = {"gpt2": True, "me/model": True, "a/b/c": False, "./model": False, "": False, "with blank": False}
