@@ -42,7 +42,7 @@ class ContextParallelStrategy(ModelParallelStrategy):
     @property
     def context_mesh(self) -> DeviceMesh:
         """The processes with which this one shares sequences."""
-        assert self._context_mesh is not None, "set_up_environment comes first"
+        assert self._context_mesh is not None, "setup_environment comes first"
         return self._context_mesh
 
     def split_sequences(

@@ -114,19 +114,8 @@ def _checked(attention: Callable[..., Any], calls: AttentionCalls) -> Callable[.
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> torch.Tensor:
-        faults = {
-            "an attn_mask: rings have the causal mask only, so leave masks out, and pad sequences on the right": (
-                attn_mask is not None
-            ),
-            "is_causal=False: processes have the first and the last positions, as only causal attention allows": (
-                not is_causal
-            ),
-            f"dropout_p={dropout_p}: parts would drop other weights in the backward pass; set the attention's dropout "
-            "to 0": dropout_p > 0,
-            f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}: both have to be (batch, heads, "
-            "positions, features) with as many positions": query.ndim != 4 or query.shape[2:3] != key.shape[2:3],
-        }
-        for fault in (fault for fault, found in faults.items() if found):
+        fault = _fault(query, key, attn_mask, dropout_p, is_causal)
+        if fault is not None:
             raise ValueError(f"cp_size above 1: the model calls scaled_dot_product_attention with {fault}.")
         calls.count += 1
         if enable_gqa and query.is_cuda and query.dtype == torch.float32:  # the kernel for it knows no groups
@@ -136,6 +125,23 @@ def _checked(attention: Callable[..., Any], calls: AttentionCalls) -> Callable[.
         return attention(query, key, value, is_causal=True, scale=scale, enable_gqa=enable_gqa)
 
     return scaled_dot_product_attention
+
+
+def _fault(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, dropout: float, is_causal: bool
+) -> str | None:
+    if mask is not None:
+        return "an attn_mask: rings have the causal mask only, so leave masks out, and pad sequences on the right"
+    if not is_causal:
+        return "is_causal=False: processes have the first and the last positions, as only causal attention allows"
+    if dropout > 0:
+        return f"dropout_p={dropout}: parts would drop others in the backward pass; set the attention's dropout to 0"
+    if query.ndim != 4 or query.shape[2:3] != key.shape[2:3]:
+        return (
+            f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}: both have to be (batch, heads, "
+            "positions, features) with as many positions"
+        )
+    return None
 
 
 _CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

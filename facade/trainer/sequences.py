@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 from ...lightning_modules import models
+from ...lightning_modules.sequence_parts import IGNORED, ready_to_split, split_names
 from ..data_ranks import parts_of_sequences
 from .optimization import OptimizationSteps
-
-_IGNORED = -100
 
 
 class SequenceSplitting(OptimizationSteps):
@@ -45,8 +44,6 @@ class SequenceSplitting(OptimizationSteps):
                 "not shifted, and the next tokens are in other processes. Override compute_loss: its inputs have "
                 "shift_labels."
             )
-        from ...lightning_modules.sequence_parts import ready_to_split
-
         masked = models.is_pretrained(models.base_of_adapter(model))
         ready = self._prepare_input(ready_to_split(inputs, size=size, whole_mask=masked))
         return partial(self._split, ready), ready
@@ -57,11 +54,9 @@ class SequenceSplitting(OptimizationSteps):
 
     @contextlib.contextmanager
     def _split(self, inputs: dict[str, Any]) -> Iterator[None]:
-        from ...lightning_modules.sequence_parts import split_names
-
         names = split_names(inputs)
         buffers = [inputs[name] for name in names]
-        targets = {name: inputs[name].ne(_IGNORED).sum() for name in names if name in ("labels", "shift_labels")}
+        targets = {name: inputs[name].ne(IGNORED).sum() for name in names if name in ("labels", "shift_labels")}
         with self.accelerator.maybe_context_parallel(buffers, [1] * len(buffers), set(buffers)) as calls:
             self._targets = targets
             try:
@@ -97,7 +92,7 @@ class SequenceSplitting(OptimizationSteps):
             return loss * size
         assert self._targets is not None
         whole = self._targets["shift_labels" if smoothed is None else _smoothed(model)]
-        own = (inputs["shift_labels"] if smoothed is None else smoothed).ne(_IGNORED).sum()
+        own = (inputs["shift_labels"] if smoothed is None else smoothed).ne(IGNORED).sum()
         # The mean of no label is NaN; it weighs nothing.
         return torch.where(own > 0, loss * (size * own / whole.clamp(min=1)), torch.zeros_like(loss))
 

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from beside_one_process import NUMBERS, SECONDS, close, devices
-from safetensors.torch import load_file
+from beside_one_process import NUMBERS, SECONDS, close, devices, same_model
 from starting import finished_ranks
 
 SCRIPT = Path(__file__).with_name("context_script.py")
@@ -127,11 +125,7 @@ def test_the_model_is_sharded_over_those_that_share_sequences_too(results, case,
 @pytest.mark.parametrize("case", [*PAIR, *GRID])
 def test_saved_models_are_whole(results, case):
     results(case, "single")
-    expected = load_file(results.folder / "single" / single(case) / "saved" / "model.safetensors")
-    found = load_file(results.folder / "shared" / case / "saved" / "model.safetensors")
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=5e-5, atol=5e-5)
+    same_model(results.folder / "single" / single(case) / "saved", results.folder / "shared" / case / "saved")
 
 
 @pytest.mark.parametrize("case", ["items", "grid_items"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from beside_one_process import NUMBERS, SECONDS, close, devices
+from beside_one_process import NUMBERS, SECONDS, close, devices, same_model
 from safetensors.torch import load_file
 from starting import finished_ranks
 
@@ -106,11 +106,7 @@ def test_each_process_has_a_part_of_the_parameters(results, case, share):
 def test_saved_models_are_whole(results, case):
     """The same names, shapes and values as those of one process; only the first process wrote them."""
     results(case, "single")
-    expected = load_file(results.folder / "single" / alone(case) / "saved" / "model.safetensors")
-    found = load_file(results.folder / "split" / case / "saved" / "model.safetensors")
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=5e-5, atol=5e-5)
+    same_model(results.folder / "single" / alone(case) / "saved", results.folder / "split" / case / "saved")
     assert results(case)["saved"] == results(case, "single")["saved"]
     assert all(results(case, rank)["saved"] is None for rank in ranks(case)[1:])
 

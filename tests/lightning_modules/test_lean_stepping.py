@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
+from listening import Listening
 
 from lightrainer.lightning_modules import engine, lean
 
@@ -22,14 +23,6 @@ class Model(LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.125)
-
-
-class Listening(Callback):
-    def __init__(self):
-        self.heard = 0
-
-    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
-        self.heard += 1
 
 
 def make_trainer(callbacks=(), by_us=True, **kwargs):
