@@ -135,7 +135,8 @@ def _fault(
     if not is_causal:
         return "is_causal=False: processes have the first and the last positions, as only causal attention allows"
     if dropout > 0:
-        return f"dropout_p={dropout}: parts would drop others in the backward pass; set the attention's dropout to 0"
+        remedy = "set the attention's dropout to 0"
+        return f"dropout_p={dropout}: parts would drop other weights in the backward pass; {remedy}"
     if query.ndim != 4 or query.shape[2:3] != key.shape[2:3]:
         return (
             f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}: both have to be (batch, heads, "

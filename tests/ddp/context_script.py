@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from short_runs import NUMBERS_OF, ON_CPU, StopAt, own_part
+from short_runs import NUMBERS_OF, StopAt, own_part, short_arguments
 from torch import nn
 from torch.nn import functional
 
@@ -194,24 +194,12 @@ def trainer_of(
         groups = {}
         options = {name: value for name, value in options.items() if name == "label_smoothing_factor"}
         options["label_names"] = ["labels"]
-    arguments = lightrainer.TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=4 // groups.get("dp_shard_size", 1),
-        per_device_eval_batch_size=2,
-        gradient_accumulation_steps=2,
-        max_grad_norm=0.5,
-        weight_decay=0.1,
+    arguments = short_arguments(
+        folder,
+        shares=groups.get("dp_shard_size", 1),
         num_train_epochs=2,
-        learning_rate=3e-2,
-        logging_steps=1,
-        eval_strategy="epoch",
         save_strategy="no" if stop or case not in RESUMED else "epoch",
-        save_total_limit=2,
         include_num_input_tokens_seen="all",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=ON_CPU,
-        ddp_timeout=60,
         **options,
     )
     torch.manual_seed(seed)

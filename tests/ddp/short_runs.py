@@ -30,6 +30,27 @@ def samples(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     return [{"ids": row[:-1], "labels": row[1:], "index": torch.tensor(i)} for i, row in enumerate(rows)]
 
 
+def short_arguments(folder: Path, *, shares: int, **options: Any) -> lightrainer.TrainingArguments:
+    """Batches of 4 over all processes that have samples of their own, two of them a step; see `short_trainer`."""
+    return lightrainer.TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=4 // shares,
+        per_device_eval_batch_size=2,
+        gradient_accumulation_steps=2,
+        max_grad_norm=0.5,
+        weight_decay=0.1,
+        learning_rate=3e-2,
+        logging_steps=1,
+        eval_strategy="epoch",
+        save_total_limit=2,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=ON_CPU,
+        ddp_timeout=60,
+        **options,
+    )
+
+
 def short_trainer(
     folder: Path, model: nn.Module, data: tuple[Any, Any], *, shares: int, stop: int | None, **options: Any
 ) -> lightrainer.Trainer:
@@ -44,25 +65,8 @@ def short_trainer(
         options: further training arguments, and `preprocess_logits_for_metrics`.
     """
     preprocess = options.pop("preprocess_logits_for_metrics", None)
-    arguments = lightrainer.TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=4 // shares,
-        per_device_eval_batch_size=2,
-        gradient_accumulation_steps=2,
-        max_grad_norm=0.5,
-        weight_decay=0.1,
-        learning_rate=3e-2,
-        logging_steps=1,
-        eval_strategy="epoch",
-        save_strategy="no" if stop else "epoch",
-        save_total_limit=2,
-        load_best_model_at_end=stop is None,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=ON_CPU,
-        ddp_timeout=60,
-        **options,
-    )
+    saving = {"save_strategy": "no" if stop else "epoch", "load_best_model_at_end": stop is None}
+    arguments = short_arguments(folder, shares=shares, **{**saving, **options})
     return lightrainer.Trainer(
         model=model,
         args=arguments,
