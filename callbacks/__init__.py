@@ -1,4 +1,4 @@
-"""The `TrainerCallback` family: events of a training run, and the callbacks that come with the package.
+"""The `TrainerCallback` family: events of a training run, and the callbacks that come with it.
 
 Importing it loads nothing but the standard library; what a callback needs is imported when the callback is used.
 """

@@ -29,7 +29,7 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
 
     Outside a run it works on this process alone, or prepares a loop of one's own; while Lightning runs, `bind` connects
     it to the strategy, so that `backward` scales and synchronises as the strategy and the precision plugin want it.
-    What it does not have is an AttributeError that says why, and what to do instead; so says docs/accelerator.md.
+    What it does not have is an AttributeError that says why, and what to do instead; so says docs/user/accelerator.md.
 
     Args:
         args: the training arguments.

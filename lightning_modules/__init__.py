@@ -1,4 +1,4 @@
-"""LightningModules, and what they are built from; for Lightning users too, without the facade."""
+"""LightningModules, and what they are built from; for Lightning users too."""
 
 import lazy_loader
 

@@ -18,7 +18,7 @@ _EXAMPLES = """examples:
   lightrainer estimate --model path/to/model --gpus 8 --batch 4 --sequence 4096 --compare
   lightrainer estimate --params 70e9 --gpus 64 --tp 8 --fsdp full_shard --bandwidth 450 --node-bandwidth 50 --json
 
-docs/scaling.md has the formulas.
+docs/user/scaling.md has the formulas.
 """
 
 

@@ -1,4 +1,4 @@
-"""One callback for each tracker in `report_to`, each imported when it is used; clients are imported by none of them.
+"""One callback for each tracker in `report_to`; clients are imported when used.
 
 They stand in `lightrainer.callbacks`, too.
 """

@@ -1,1 +1,1 @@
-"""What `trainer.accelerator` is made of: one concern a file; `facade/accelerator.py` puts them together."""
+"""`trainer.accelerator`: one concern a file; `facade/accelerator.py` puts them together."""

@@ -1,4 +1,4 @@
-"""The arguments of a training run: fields by concern, their validation, and the class that joins them."""
+"""The arguments of a training run: fields by concern, validation, the class that joins them."""
 
 from .accelerator import AcceleratorConfig
 from .seq2seq import Seq2SeqTrainingArguments

@@ -83,7 +83,7 @@ class ReportingArguments:
         default="none",
         metadata={
             "help": "Trackers that receive the logs, such as 'tensorboard'; 'all' installed ones, or 'none'.",
-            "becomes": "one callback each, such as `WandbCallback`; see [loggers.md](loggers.md)",
+            "becomes": "one callback each, such as `WandbCallback`; see [its page](../user/experiment-tracking.md)",
         },
     )
     run_name: str | None = field(

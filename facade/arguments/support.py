@@ -102,7 +102,7 @@ PARTLY: dict[str, Callable[[Any], str | None]] = {
 }
 """Fields of which some values are in effect: a function that says what to do instead of the others.
 
-The first line of its docstring is the remark in `docs/arguments.md`.
+The first line of its docstring is the remark in `docs/reference/arguments.md`.
 """
 
 

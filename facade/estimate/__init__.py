@@ -1,4 +1,4 @@
-"""Memory per device and traffic per step of a training that has not begun: arithmetic only, torch is not loaded."""
+"""Estimate memory per device and traffic per step on paper; torch is not loaded."""
 
 from .advice import Choice, compare
 from .estimation import Estimate, estimate

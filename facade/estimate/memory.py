@@ -41,7 +41,7 @@ class Memory:
 
 
 def memory(job: Job) -> Memory:
-    """The memory of a training, see `docs/scaling.md`."""
+    """The memory of a training, see `docs/user/scaling.md`."""
     weights, gradients, states, master, on_host = _of_weights(job)
     return Memory(
         parameters=weights,

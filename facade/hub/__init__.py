@@ -1,4 +1,4 @@
-"""Uploading to the Hugging Face Hub: the repository, what is uploaded when, and the model card.
+"""Upload to the Hugging Face Hub: the repository, what is uploaded when, the model card.
 
 `huggingface_hub` is imported when something is uploaded, downloaded or written on a card, and not before.
 """

@@ -1,4 +1,4 @@
-"""The strategies of Lightning that arguments can choose: one module each, each with a plan that can be read."""
+"""The strategies of Lightning that arguments can choose: one module each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As the folder `checkpoint-N` of `transformers.Trainer`, but never half written and never blindly unpickled.
+"""Write and read folders `checkpoint-N`: never half written, never blindly unpickled.
 
 The format on its own, without a trainer: names of the files, weights, tensors, integrity, crash-safe writing, and the
 choice and deletion of folders. Usable from any training loop. `FolderCheckpointIO` is for that of Lightning.

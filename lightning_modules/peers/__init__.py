@@ -1,4 +1,4 @@
-"""What processes that train together know of each other: who fails, who is gone, and who has other settings.
+"""What processes that train together know of each other: failures, losses, settings.
 
 Usable from any training loop over `torch.distributed`; in a single process all of it does nothing.
 """

@@ -1,4 +1,4 @@
-"""Studies of optuna in which several processes train each trial together, and pruning under plain Lightning."""
+"""Studies of optuna in which several processes train each trial together."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Tokenizers over the `tokenizers` library, without transformers: text to token ids and back, chats, files, the Hub."""
+"""Tokenizers over the `tokenizers` library, without transformers."""
 
 from .auto import AutoTokenizer
 from .encoding import BatchEncoding

@@ -1,4 +1,4 @@
-"""Names of the reference served by this package: scripts that import them from there get ours, and are not edited.
+"""Serve names of `transformers` from this package, so that scripts run unchanged.
 
 `names` is the table of what is served; `finder` answers imports; `switch` turns it on and off; `runner` starts scripts.
 Importing this loads nothing but the standard library, since every child process of a served script may do it.

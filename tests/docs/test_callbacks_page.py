@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from lightrainer import Trainer, TrainingArguments
 
-PAGE = Path(__file__).parents[2] / "docs" / "callbacks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "user" / "callbacks.md"
 
 
 class Model(nn.Module):

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from lightrainer import Trainer, TrainingArguments
 
-PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "user" / "evaluation.md"
 PROMISED = re.compile(r"# (\{.*\})$", re.MULTILINE)
 
 

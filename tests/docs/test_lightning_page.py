@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-PAGE = Path(__file__).parents[2] / "docs" / "lightning.md"
+PAGE = Path(__file__).parents[2] / "docs" / "user" / "lightning.md"
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*LeafSpec:FutureWarning",
     "ignore:.*does not have many workers",

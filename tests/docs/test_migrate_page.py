@@ -7,14 +7,14 @@ from lightrainer.serving import environment
 from lightrainer.serving.names import SERVED
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE = (DOCS / "migrate.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "user" / "migrate.md").read_text(encoding="utf-8")
 
 
 def test_the_tables_are_those_of_the_code():
-    spec = importlib.util.spec_from_file_location("old_names_table", DOCS / "old_names_table.py")
+    spec = importlib.util.spec_from_file_location("old_names_table", DOCS / "scripts" / "old_names_table.py")
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
-    assert tool.page(PAGE) == PAGE, "run python docs/old_names_table.py"
+    assert tool.page(PAGE) == PAGE, "run python docs/scripts/old_names_table.py"
     assert PAGE.count("\n| `") > 35
 
 

@@ -12,7 +12,7 @@ import lightrainer
 from lightrainer import Trainer, TrainingArguments
 from lightrainer.lightning_modules import build_loader
 
-PAGE = Path(__file__).parents[2] / "docs" / "progress-and-reports.md"
+PAGE = Path(__file__).parents[2] / "docs" / "user" / "progress-and-reports.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 CLASSES = sorted(set(re.findall(r"\b([A-Z]\w+(?:Callback|Checkpoint|Bridge))\b", TEXT)) - {"JITCheckpoint"})

@@ -9,7 +9,7 @@ from lightrainer.__main__ import main
 from lightrainer.facade.estimate.job import PRECISIONS, SHARDING
 from lightrainer.facade.estimate.optimizers import _RULES
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "user" / "scaling.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"<!-- lightrainer (estimate [^\n]*) -->\n```\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = re.findall(r"^lightrainer (estimate .*)$", PAGE, re.MULTILINE)
 

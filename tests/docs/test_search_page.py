@@ -15,7 +15,7 @@ from lightrainer import LossModule, OptimizerConfig, OptunaPruningCallback, Trai
 from lightrainer.facade.search.space import read_space
 from lightrainer.lightning_modules import optimize_together
 
-PAGE = Path(__file__).parents[2] / "docs" / "search.md"
+PAGE = Path(__file__).parents[2] / "docs" / "user" / "search.md"
 
 
 class Model(nn.Module):

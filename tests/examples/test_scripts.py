@@ -41,7 +41,7 @@ WORDS = {
     "own_model": "--do_predict --table_learning_rate 0.02",
 }
 # Data or collator draw random numbers. There the reference goes on to other numbers than those of its own training
-# without an interruption, and ours to just those (docs/checkpoints.md).
+# without an interruption, and ours to just those (docs/user/checkpoints.md).
 DRAWING = ("masked_lm", "image_classification")
 # What a script writes itself.
 WRITTEN = {
@@ -52,7 +52,7 @@ WRITTEN = {
     "own_model": ["guesses.txt", "losses.txt", "predict_results.json"],
 }
 RESULTS = ["all_results.json", "train_results.json", "eval_results.json"]
-# What ours has besides: see docs/checkpoints.md.
+# What ours has besides: see docs/user/checkpoints.md.
 MORE_FILES = {"_manifest.json", "data_state_0.pth"}
 
 
@@ -161,7 +161,7 @@ def assert_same(left: object, right: object) -> None:
 
 
 def test_each_script_is_tried_and_names_nothing_of_ours():
-    page = (HERE.parents[1] / "docs" / "migrate.md").read_text()
+    page = (HERE.parents[1] / "docs" / "user" / "migrate.md").read_text()
     assert {path.stem for path in SCRIPTS.glob("*.py")} == set(WORDS)
     for path in SCRIPTS.glob("*.py"):
         imported = {

@@ -1,4 +1,4 @@
-"""What libraries that subclass the Trainer take for granted, without the libraries; `docs/libraries.md` says which do.
+"""What libraries that subclass the Trainer take for granted, without them; `docs/user/libraries.md` says which do.
 
 Each test does what one of them does, and looks at what becomes of it. The trainings of the libraries themselves are in
 `tests/libraries`.
@@ -54,7 +54,7 @@ def test_everything_they_reach_into_is_there(tmp_path):
 
 
 def test_the_page_names_them():
-    page = (Path(__file__).resolve().parents[2] / "docs" / "libraries.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "user" / "libraries.md").read_text(encoding="utf-8")
     assert [name for name in (*HOOKS, *ATTRIBUTES, *ACCELERATOR) if f"`{name}" not in page] == []
 
 

@@ -22,7 +22,7 @@ FIELDS = {item.name: item for item in dataclasses.fields(lightrainer.Seq2SeqTrai
 
 @pytest.fixture(scope="module")
 def tool():
-    spec = importlib.util.spec_from_file_location("arguments_table", ROOT / "docs" / "arguments_table.py")
+    spec = importlib.util.spec_from_file_location("arguments_table", ROOT / "docs" / "scripts" / "arguments_table.py")
     assert spec is not None
     assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
@@ -31,8 +31,8 @@ def tool():
 
 
 def test_the_page_is_up_to_date(tool):
-    """`python docs/arguments_table.py` writes it."""
-    assert (ROOT / "docs" / "arguments.md").read_text(encoding="utf-8") == tool.page()
+    """`python docs/scripts/arguments_table.py` writes it."""
+    assert (ROOT / "docs" / "reference" / "arguments.md").read_text(encoding="utf-8") == tool.page()
 
 
 def test_values_that_are_refused_are_marked(tool):

@@ -13,7 +13,7 @@ from lightrainer import LossModule
 from lightrainer.callbacks import EVENTS, LightningBridge
 from lightrainer.callbacks.bridge import HOOKS, hook_table
 
-PAGE = Path(__file__).parents[3] / "docs" / "callbacks.md"
+PAGE = Path(__file__).parents[3] / "docs" / "user" / "callbacks.md"
 BY_THE_TRAINER = {"on_init_end", "on_predict", "on_push_begin"}
 """Events that under the facade are told outside of Lightning's hooks."""
 

@@ -1,4 +1,4 @@
-"""Writes the table of all training arguments, from the code, into `arguments.md`: `python docs/arguments_table.py`."""
+"""Write the tables of training arguments into docs/reference: `python docs/scripts/arguments_table.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lightrainer import Seq2SeqTrainingArguments
 from lightrainer.facade.argument_help import concern
 from lightrainer.facade.arguments.support import NOT_YET, PARTLY
 
-PAGE = Path(__file__).resolve().parent / "arguments.md"
+PAGE = Path(__file__).resolve().parents[1] / "reference" / "arguments.md"
 INTRODUCTION = """\
 # Training arguments
 
@@ -23,7 +23,7 @@ set of arguments `python -m lightrainer plan --bf16 ...` shows it.
 What is not there yet raises `NotImplementedError` when it is asked for; nothing is ignored. Arguments that do not
 exist, and values that cannot be, raise before anything is written, all of them in one message.
 
-This page is generated: `python docs/arguments_table.py`.
+This page is generated: `python docs/scripts/arguments_table.py`.
 """
 HEAD = "| argument | default | what it does | what it becomes |\n|---|---|---|---|\n"
 

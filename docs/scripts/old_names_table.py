@@ -1,4 +1,4 @@
-"""Writes the names of transformers 4, from the code, into `migrate.md`: `python docs/old_names_table.py`."""
+"""Write the names of transformers 4 into `docs/user/migrate.md`: `python docs/scripts/old_names_table.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lightrainer.facade.arguments.old_names import OLD_NAMES
 from lightrainer.serving.renamed import RENAMED
 from lightrainer.serving.targets import written
 
-PAGE = Path(__file__).resolve().parent / "migrate.md"
+PAGE = Path(__file__).resolve().parents[1] / "user" / "migrate.md"
 BEGIN, END = "<!-- table of old names: begin -->\n", "<!-- table of old names: end -->\n"
 
 
