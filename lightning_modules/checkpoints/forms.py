@@ -105,12 +105,16 @@ def read_index(path: Path) -> ShardIndex:
 
 
 def _is_shard(index: Path, file: str) -> bool:
-    """Whether an index may name the file: it must not be able to make us read files from elsewhere, or of other kinds.
+    """Whether an index may name the file: it must not be able to make us read files of other kinds."""
+    return file.endswith("." + index.name.split(".")[1]) and lies_beside(index, file)
+
+
+def lies_beside(index: Path, file: str) -> bool:
+    """Whether a name in an index is that of a file in its folder, so that nothing is read from elsewhere.
 
     A link may lead to where the index itself is a link to: in the cache of the Hub all files of a model are.
     """
-    suffix = "." + index.name.split(".")[1]
-    if Path(file).name != file or "\\" in file or not file.endswith(suffix):
+    if not file or Path(file).name != file or "\\" in file or "\0" in file:
         return False
     return (index.parent / file).resolve().parent in (index.parent.resolve(), index.resolve().parent)
 

@@ -50,10 +50,15 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> Lo
     """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 
+    from .parts_reading import require_same_kinds
+
     path = Path(folder, MODEL_PARTS_NAME)
     own, there = get_model_state_dict(model), _names(path, "model.")
     known = {name: value for name, value in own.items() if name in there}
-    _read({"model": known}, path, together)
+    read = {"model": dict(known)}
+    _read(read, path, together)
+    require_same_kinds(known, read["model"], path)
+    known = read["model"]
     set_model_state_dict(model, known, options=StateDictOptions(strict=False))
     return LoadReport(tuple(name for name in own if name not in there), tuple(sorted(there - own.keys())))
 
@@ -71,11 +76,15 @@ def load_optimizer_parts(
     """Fill an optimizer, which has not made a step yet, with what `save_optimizer_parts` wrote."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
+    from .parts_reading import require_same_kinds
+
     path = Path(folder, OPTIMIZER_PARTS_NAME)
     with _able_to_step(optimizer, model):
-        state = get_optimizer_state_dict(model, optimizer)
-        _read({"optimizer": state}, path, together)
-        set_optimizer_state_dict(model, optimizer, state)
+        own = get_optimizer_state_dict(model, optimizer)
+        read = {"optimizer": _with_same_leaves(own)}
+        _read(read, path, together)
+        require_same_kinds(own, read["optimizer"], path)
+        set_optimizer_state_dict(model, optimizer, read["optimizer"])
 
 
 def read_model_parts(folder: StrPath) -> dict[str, Any]:
@@ -83,8 +92,8 @@ def read_model_parts(folder: StrPath) -> dict[str, Any]:
     import torch
 
     path = Path(folder, MODEL_PARTS_NAME)
-    described = _metadata(path).state_dict_metadata
-    state = {
+    described = _table_of(path).state_dict_metadata
+    state: dict[str, Any] = {
         name.removeprefix("model."): torch.empty(value.size, dtype=value.properties.dtype)
         for name, value in described.items()
         if name.startswith("model.") and hasattr(value, "size")
@@ -103,9 +112,11 @@ def _write(state: dict[str, Any], path: Path) -> None:
 def _read(state: dict[str, Any], path: Path, together: bool) -> None:
     from torch.distributed.checkpoint.state_dict_loader import load
 
+    from .parts_reading import PlainPlanner, PlainReader
+
     with _plain_errors(path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-        load(state, checkpoint_id=path, no_dist=not together)
+        load(state, checkpoint_id=path, storage_reader=PlainReader(path), planner=PlainPlanner(), no_dist=not together)
 
 
 @contextlib.contextmanager
@@ -123,14 +134,21 @@ def _plain_errors(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} cannot be read or written: {cause}") from error
 
 
-def _metadata(path: Path) -> Any:
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
+def _table_of(path: Path) -> Any:
+    from .parts_reading import read_table
 
-    return FileSystemReader(path).read_metadata()
+    return read_table(path)
 
 
 def _names(path: Path, prefix: str) -> set[str]:
-    return {name.removeprefix(prefix) for name in _metadata(path).state_dict_metadata if name.startswith(prefix)}
+    return {name.removeprefix(prefix) for name in _table_of(path).state_dict_metadata if name.startswith(prefix)}
+
+
+def _with_same_leaves(state: Any) -> Any:
+    """A copy of nested dicts and lists, with the same tensors and values."""
+    if isinstance(state, dict):
+        return {name: _with_same_leaves(value) for name, value in state.items()}
+    return [_with_same_leaves(value) for value in state] if isinstance(state, list) else state
 
 
 @contextlib.contextmanager

@@ -100,15 +100,28 @@ def unpack(packed: torch.Tensor) -> Any:
     Raises:
         ValueError: it is damaged, or holds objects other than tensors and plain values.
     """
+    return load_torch_bytes(packed.cpu().numpy().tobytes(), "the packed value")
+
+
+def load_torch_bytes(content: bytes, name: str) -> Any:
+    """As `load_torch`, from the bytes of such a file.
+
+    Args:
+        content: the bytes.
+        name: what they are, for errors.
+
+    Raises:
+        ValueError: they are damaged, or hold objects other than tensors and plain values.
+    """
     import torch
 
     try:
         with torch.serialization.safe_globals(_numpy_globals()):
-            return torch.load(io.BytesIO(packed.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise ValueError(_refusal("the packed value", error)) from error
+        raise ValueError(_refusal(name, error)) from error
     except (RuntimeError, EOFError, OSError) as error:
-        raise ValueError(f"the packed value is damaged and cannot be read: {error}") from error
+        raise ValueError(f"{name} is damaged and cannot be read: {error}") from error
 
 
 def _refusal_of_the_disk(path: StrPath, error: RuntimeError) -> OSError:
