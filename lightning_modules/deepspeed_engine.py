@@ -194,6 +194,8 @@ def saved_states(folder: StrPath) -> SavedStates | None:
         return None
     named = folder / "latest"
     tag = named.read_text(encoding="utf-8").strip() if named.is_file() else max(found, key=_step_of).name
+    if tag not in {path.name for path in found}:
+        raise ValueError(f"{named} names {tag[:100]!r}, which is no folder of DeepSpeed's states in {folder}.")
     parts = len(list((folder / tag).glob("*zero_pp_rank_*_mp_rank_00_optim_states.pt")))
     if not parts:
         return SavedStates(tag, (0,), None)

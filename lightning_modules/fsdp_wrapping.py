@@ -23,6 +23,7 @@ from torch.distributed.fsdp import (
 )
 
 from ._lightning import FSDPPrecision, FSDPStrategy
+from .checkpoints.optimizer_fit import ParameterShape, require_fitting_optimizer_state
 from .precision import HALF
 from .shard_layers import broadcast_weights, checkpoint_layers
 
@@ -166,12 +167,18 @@ def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *,
     return {"state": state, "param_groups": [{**g, "params": n} for g, n in zip(own, numbers, strict=True)]}
 
 
-def load_whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+def load_whole_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, file: str
+) -> None:
     """See `sharding.load_whole_optimizer_state`."""
-    names = _parameter_names(model, optimizer)
+    names, sizes = _parameter_names(model, optimizer), [len(group["params"]) for group in optimizer.param_groups]
     if names is None:
         with _whole_states(model, everywhere=True):
-            names = _names_in(FullyShardedDataParallel.optim_state_dict(model, optimizer))
+            found = FullyShardedDataParallel.optim_state_dict(model, optimizer)
+        names, sizes = _names_in(found), [len(group["params"]) for group in found["param_groups"]]
+    whole, in_order = shapes(model), iter(names)
+    groups = [[ParameterShape(name, *whole[name]) for name in itertools.islice(in_order, size)] for size in sizes]
+    require_fitting_optimizer_state(optimizer, state, file, groups=groups)
     indices = [index for group in state["param_groups"] for index in group["params"]]
     name_of = dict(zip(indices, names, strict=True))
     by_name = {

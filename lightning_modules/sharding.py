@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from . import deepspeed_engine
+from .checkpoints.optimizer_fit import require_fitting_optimizer_state
 from .collect import map_nested
 from .gradient_norms import clip_gradients
 from .parts import is_part as _is_part
@@ -241,11 +242,24 @@ def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *,
     return map_nested(gather, optimizer.state_dict())
 
 
-def load_whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """As `optimizer.load_state_dict(state)` for a sharded model and a state of whole tensors."""
+def load_whole_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, file: str
+) -> None:
+    """As `optimizer.load_state_dict(state)` for a sharded model and a state of whole tensors.
+
+    Args:
+        model: the sharded model.
+        optimizer: of its parameters.
+        state: what a file holds.
+        file: that file, for errors.
+
+    Raises:
+        ValueError: it does not fit the parameters.
+    """
     if _is_wrapper(model):
-        fsdp_wrapping().load_whole_optimizer_state(model, optimizer, state)
+        fsdp_wrapping().load_whole_optimizer_state(model, optimizer, state, file=file)
         return
+    require_fitting_optimizer_state(optimizer, state, file, model=model)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     indices = [index for group in state["param_groups"] for index in group["params"]]
     owner = dict(zip(indices, parameters, strict=True))

@@ -101,6 +101,7 @@ def _add_options_of_the_run(add: Callable[..., Any]) -> None:
 
 def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     """Check everything, before anything is written."""
+    from .callbacks.folder_names import is_folder_name
     from .facade.search.choices import make_pruner, make_sampler
     from .facade.search.options import read_options
     from .facade.search.space import read_space
@@ -119,6 +120,11 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     make_pruner(options.pruner)
     make_sampler(options.sampler, options.seed)
     name = options.study_name or Path(options.script).stem
+    if not options.folder and not is_folder_name(name):
+        raise ValueError(
+            f"--study-name {name!r} cannot be the name of a folder in sweeps/, where logs and report would go. Take a "
+            "plain name, without slashes, or say with --folder where they go."
+        )
     folder = Path(options.folder or os.path.join("sweeps", name)).absolute()
     return SweepPlan(
         command=[*(shlex.split(options.launcher) or [sys.executable]), options.script, *passed_on],

@@ -11,6 +11,7 @@ from datetime import datetime
 from importlib import import_module
 from typing import Any
 
+from ..folder_names import trial_folder
 from ..state import TrainerControl, TrainerState
 from .availability import is_installed, is_tensorboard_available
 from .base import LoggerCallback
@@ -114,9 +115,7 @@ def _logging_dir(args: Any, state: TrainerState) -> str:
     else:
         started = datetime.now().strftime("%b%d_%H-%M-%S")
         directory = os.path.join(args.output_dir, "runs", f"{started}_{socket.gethostname()}")
-    if state.is_hyper_param_search and state.trial_name is not None:
-        directory = os.path.join(directory, state.trial_name)
-    return directory
+    return trial_folder(directory, state)
 
 
 def _as_text(described: Any) -> str:

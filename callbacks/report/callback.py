@@ -13,6 +13,7 @@ from typing import Any
 from .._files import write_whole
 from .._log_values import add_to_logs, is_training_log
 from ..base import TrainerCallback
+from ..folder_names import trial_folder
 from ..memory import memory_in_use
 from ..state import TrainerControl, TrainerState
 from ..throughput import ThroughputCallback
@@ -127,8 +128,7 @@ class RunReportCallback(TrainerCallback):
         self._not_before[path.name] = finished + (finished - started) / _SHARE
 
     def _folder(self, args: Any, state: TrainerState) -> Path:
-        folder = Path(args.output_dir if self.folder is None else self.folder)
-        return folder / state.trial_name if state.is_hyper_param_search and state.trial_name else folder
+        return Path(trial_folder(args.output_dir if self.folder is None else self.folder, state))
 
 
 def _page(args: Any, state: TrainerState, status: str) -> bytes:

@@ -46,7 +46,8 @@ def frozen(study: Any, number: int) -> Any:
 
 def origin_of(study: Any, trial: Any) -> int:
     """The number of the trial that this one is a retry of; its own, if of none."""
-    return frozen(study, trial.number).system_attrs.get("failed_trial", trial.number)
+    origin = frozen(study, trial.number).system_attrs.get("failed_trial", trial.number)
+    return origin if type(origin) is int else trial.number  # it names a folder, and a storage can hold anything
 
 
 def queue_again(study: Any, number: int, max_retry: int = MAX_RETRY) -> None:

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ...lightning_modules import checkpoints
+from ...lightning_modules.checkpoints.callback_paths import without_foreign_paths
 from ...lightning_modules.plain import NotPlainError, from_plain, to_plain
 from .reporting import Reporting
 
@@ -87,6 +88,7 @@ class LightningSide(Reporting):
         stored = checkpoints.load_torch(path)
         states, further = ({name: from_plain(v) for name, v in part.items()} for part in stored.values())
         trainer, module = self._run.lightning_trainer, self._run.module
+        states = without_foreign_paths(states, self._lightning_callbacks, checkpoint, str(self.args.output_dir))
         whole = {
             **further,
             "callbacks": states,

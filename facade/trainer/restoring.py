@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,34 @@ class Restoring(TrainingState):
         for name in ("logging_steps", "eval_steps", "save_steps", "train_batch_size"):
             if name not in named:
                 setattr(stored, name, getattr(self.state, name))
+        stored.trial_name = stored.trial_params = None  # whether this is a trial, and of which name, is known here
+        stored.best_model_checkpoint = self._best_of_this_run(stored.best_model_checkpoint, checkpoint)
         return stored
+
+    def _best_of_this_run(self, best: Any, checkpoint: str) -> str | None:
+        """The best checkpoint, if it is one of this run, or of the one before that is gone on with.
+
+        A state may name any folder, be it that the run was moved, or that somebody wants it read or the others
+        deleted.
+        """
+        if best is None:
+            return None
+        runs = [os.path.realpath(self.args.output_dir or "."), os.path.dirname(os.path.realpath(checkpoint))]
+        if isinstance(best, str) and any(Path(run) in Path(os.path.realpath(best)).parents for run in runs):
+            return best
+        name = os.path.basename(os.path.normpath(best)) if isinstance(best, str) else ""
+        if re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+", name):
+            found = next((path for run in runs if os.path.isdir(path := os.path.join(run, name))), None)
+            if found is not None:
+                logger.warning("The best checkpoint was %s, and the run has been moved: it is %s now.", best, found)
+                return found
+        logger.warning(
+            "The best checkpoint, %r, is in neither %s nor %s, and is forgotten: the best of the evaluations to come "
+            "is kept if it is better.",
+            best,
+            *runs,
+        )
+        return None
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         model = self.model if model is None else model

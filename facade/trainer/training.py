@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -285,6 +286,7 @@ class Training(
             stored = self._state_of(checkpoint)
             self._warn_of_differences(stored)
             self.state = stored
+            self.state.is_hyper_param_search = trial is not None
             if self.args.auto_find_batch_size:
                 self.state.train_batch_size = self._train_batch_size
             self._load_callback_state()
@@ -348,6 +350,9 @@ class Training(
     def _keep_only_best_checkpoint(self, trial: Any) -> None:
         best = self.state.best_model_checkpoint
         if not self.args.should_save or best is None or self.args.save_total_limit != 1:
+            return
+        if Path(os.path.realpath(best)).parent != Path(os.path.realpath(self._get_output_dir(trial))):
+            logger.info("All checkpoints stay, as the best one, %s, is of another run.", best)
             return
         for folder in checkpoints.list_checkpoints(self._get_output_dir(trial)):
             if os.path.exists(best) and not os.path.samefile(folder, best):

@@ -11,6 +11,7 @@ from torch import nn
 
 from ...lightning_modules import checkpoints, models, sharding
 from ...lightning_modules.checkpoints import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME
+from ...lightning_modules.checkpoints.optimizer_fit import require_fitting_optimizer_state
 from ...lightning_modules.seeding import load_rng_file, restore_rng_state, save_rng_file
 from .callback_states import CallbackStates
 from .engine_states import EngineStates
@@ -90,9 +91,13 @@ class TrainingState(CallbackStates, LightningSide, EngineStates):
             model, together = (self.model, False) if sharded is None else (sharded, True)
             checkpoints.load_optimizer_parts(model, self.optimizer, checkpoint, together=together)
         elif sharded is not None:
-            sharding.load_whole_optimizer_state(sharded, self.optimizer, checkpoints.load_torch(optimizer))
+            sharding.load_whole_optimizer_state(
+                sharded, self.optimizer, checkpoints.load_torch(optimizer), file=optimizer
+            )
         else:
-            self.optimizer.load_state_dict(checkpoints.load_torch(optimizer))
+            state = checkpoints.load_torch(optimizer)
+            require_fitting_optimizer_state(self.optimizer, state, optimizer, model=self.model)
+            self.optimizer.load_state_dict(state)
         self.lr_scheduler.load_state_dict(checkpoints.load_torch(scheduler))
 
     def _save_scaler(self, output_dir: str) -> None:

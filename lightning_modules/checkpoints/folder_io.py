@@ -11,12 +11,18 @@ from torch import nn
 from .._lightning import CheckpointIO, LightningModule, TorchCheckpointIO, Trainer
 from ..loop_states import place_in_loops
 from . import manifest, staging
-from .lightning_files import read_states, write_states
+from .callback_paths import without_foreign_paths
+from .lightning_files import LIGHTNING_STATE_NAME, read_states, write_states
+from .names import OPTIMIZER_NAME
+from .optimizer_fit import require_fitting_optimizer_state
 from .tensors import load_torch
 from .verify import require_intact
 from .weights import load_weights, save_weights
 
 __all__ = ["FolderCheckpointIO", "FolderReader", "split_weights"]
+
+_LOADING = "load_optimizer_state_dict"
+"""The method of a strategy by which Lightning gives optimizers their states."""
 
 
 class FolderCheckpointIO(CheckpointIO):
@@ -84,13 +90,14 @@ class FolderCheckpointIO(CheckpointIO):
         """
         folder = _local(path)
         if folder.is_file():
-            return load_torch(folder)
+            return _with_care(load_torch(folder), folder, self.module.trainer)
         require_intact(folder)
         model, _ = self._model()
         load_weights(model, folder)
         trainer = self.module.trainer
         checkpoint = read_states(folder, accumulation=trainer.accumulate_grad_batches)
-        return {**checkpoint, "state_dict": {**self.module.state_dict(), **checkpoint["state_dict"]}}
+        whole = {**checkpoint, "state_dict": {**self.module.state_dict(), **checkpoint["state_dict"]}}
+        return _with_care(whole, folder, trainer)
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Delete a folder, so that no half of it is ever seen; or a file."""
@@ -138,7 +145,7 @@ class FolderReader(TorchCheckpointIO):
         """Read a folder as `FolderCheckpointIO` does, a file as Lightning does."""
         if Path(path).is_dir():
             return FolderCheckpointIO(self.trainer.lightning_module).load_checkpoint(path)
-        return super().load_checkpoint(path, map_location, weights_only)
+        return _with_care(super().load_checkpoint(path, map_location, weights_only), Path(path), self.trainer)
 
 
 def split_weights(state_dict: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -153,6 +160,36 @@ def split_weights(state_dict: Mapping[str, Any], prefix: str) -> tuple[dict[str,
         some = ", ".join(list(others)[:3])
         raise ValueError(f"no weight's name begins with {prefix!r}: the names are {some}, ...")
     return own, others
+
+
+def _with_care(checkpoint: dict[str, Any], path: Path, trainer: Trainer) -> dict[str, Any]:
+    """What Lightning is about to load, without what it would follow blindly.
+
+    Its callbacks delete the files that their states name, and optimizers take states of any shape.
+    """
+    _look_before_loading(trainer, path)
+    if not isinstance(checkpoint.get("callbacks"), dict):
+        return checkpoint
+    callbacks: list[Any] = getattr(trainer, "callbacks", [])
+    return {**checkpoint, "callbacks": without_foreign_paths(checkpoint["callbacks"], callbacks, path)}
+
+
+def _look_before_loading(trainer: Trainer, path: Path) -> None:
+    """Let the strategy compare the states of optimizers with their parameters before it loads them."""
+    strategy: Any = trainer.strategy
+    vars(strategy).pop(_LOADING, None)
+    load = getattr(strategy, _LOADING)
+
+    def load_if_they_fit(checkpoint: Mapping[str, Any]) -> None:
+        vars(strategy).pop(_LOADING, None)
+        pairs = zip(strategy.optimizers, checkpoint["optimizer_states"], strict=False)  # as Lightning has it
+        for number, (optimizer, state) in enumerate(pairs):
+            name = LIGHTNING_STATE_NAME if number else OPTIMIZER_NAME
+            file = path / name if path.is_dir() else path
+            require_fitting_optimizer_state(optimizer, state, file, model=trainer.lightning_module)
+        load(checkpoint)
+
+    setattr(strategy, _LOADING, load_if_they_fit)
 
 
 def _local(path: str | Path) -> Path:

@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from .forms import lies_beside
-from .tensors import load_torch_bytes
+from .tensors import kind_of, load_torch_bytes
 
 TABLE_NAME = ".metadata"
 """The file of such a folder that says which tensor lies where."""
@@ -113,8 +113,8 @@ def require_same_kinds(own: Any, read: Any, path: Path, name: str = "") -> None:
         ValueError: there is a tensor in the place of something else, or one of another shape or format.
     """
     if isinstance(own, torch.Tensor) or isinstance(read, torch.Tensor):
-        if kind(own) != kind(read):
-            raise ValueError(f"{path} holds {name} as {kind(read)}, but it is {kind(own)} here.")
+        if kind_of(own) != kind_of(read):
+            raise ValueError(f"{path} holds {name} as {kind_of(read)}, but it is {kind_of(own)} here.")
     elif isinstance(own, Mapping) and isinstance(read, Mapping):
         for key, value in read.items():
             require_same_kinds(own.get(key), value, path, f"{name}.{key}" if name else str(key))
@@ -122,13 +122,6 @@ def require_same_kinds(own: Any, read: Any, path: Path, name: str = "") -> None:
         before = own if isinstance(own, (list, tuple)) and len(own) == len(read) else [None] * len(read)
         for index, (one, value) in enumerate(zip(before, read, strict=True)):
             require_same_kinds(one, value, path, f"{name}.{index}")
-
-
-def kind(value: Any) -> str:
-    """Shape and format of a tensor, or the class of something else, in words."""
-    if not isinstance(value, torch.Tensor):
-        return f"a {type(value).__name__}"
-    return f"a tensor of shape {tuple(value.shape)} and {str(value.dtype).removeprefix('torch.')}"
 
 
 class _Foreign(Exception):  # noqa: N818 - an error of this file, which says it in full
@@ -217,7 +210,9 @@ def _place(index: Any, info: Any, path: Path) -> tuple[MetadataIndex, Any]:
     if place.get("transform_descriptors"):
         raise ValueError(f"{file} is written in a way that is not known here: {place['transform_descriptors']}")
     hint = key.get("index")
-    made = MetadataIndex(_text(key["fqn"]), None if offset is None else _size(offset), None if hint is None else int(hint))
+    made = MetadataIndex(
+        _text(key["fqn"]), None if offset is None else _size(offset), None if hint is None else int(hint)
+    )
     return made, _StorageInfo(file, *_size((place["offset"], place["length"])))
 
 

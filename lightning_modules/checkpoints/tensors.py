@@ -85,6 +85,15 @@ def require_known_objects(path: StrPath, known: Collection[str] = ()) -> None:
         )
 
 
+def kind_of(value: Any) -> str:
+    """Shape and format of a tensor, or the class of something else, in words."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}"
+    return f"a tensor of shape {tuple(value.shape)} and {str(value.dtype).removeprefix('torch.')}"
+
+
 def pack(obj: Any) -> torch.Tensor:
     """As `save_torch`, but into a tensor of bytes: a file that only tensors may be read from can hold it."""
     import torch
