@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from .checkpoints.optimizer_fit import require_fitting_present_state
 from .checkpoints.tensors import require_known_objects
 
 StrPath = str | os.PathLike[str]
@@ -184,6 +185,7 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
         )
     if loaded is None:
         raise ValueError(f"DeepSpeed finds no states of a training in {folder}.")
+    require_fitting_present_state(engine.basic_optimizer, folder)
 
 
 def saved_states(folder: StrPath) -> SavedStates | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...lightning_modules.checkpoints import rotate_checkpoints, sort_checkpoints
+from ...lightning_modules.checkpoints import load_torch, rotate_checkpoints, sort_checkpoints
+from ...lightning_modules.checkpoints.forms import read_index
 from ...lightning_modules.checkpoints.names import SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME, StrPath
 
 __all__ = [
@@ -46,11 +46,12 @@ def load_sharded_checkpoint(model: nn.Module, folder: StrPath, strict: bool = Tr
         The names that are missing, and those that the model does not have.
 
     Raises:
-        ValueError: There is no index.
+        ValueError: There is no index, or it is damaged, or leads out of its folder; or a file holds other things than
+            tensors.
         RuntimeError: Names differ, and `strict` is set; nothing was loaded.
     """
     index = _index(Path(folder), prefer_safe)
-    files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    files = {name: file for file, names in read_index(index).shards.items() for name in names}
     own = model.state_dict().keys()
     keys = _Keys([name for name in own if name not in files], [name for name in files if name not in own])
     if strict and (keys.missing_keys or keys.unexpected_keys):
@@ -76,7 +77,7 @@ def _read(file: Path) -> dict[str, torch.Tensor]:
         from safetensors.torch import load_file
 
         return load_file(file)
-    return torch.load(file, map_location="cpu", weights_only=True)
+    return load_torch(file)
 
 
 def remove_dummy_checkpoint(is_main_process: bool, output_dir: StrPath, filenames: Iterable[str]) -> None:

@@ -80,6 +80,22 @@ def require_fitting_optimizer_state(
             require_fitting_optimizer_state(one, written, file, model=model)
 
 
+def require_fitting_present_state(optimizer: Any, file: StrPath) -> None:
+    """As `require_fitting_optimizer_state`, for the state that an optimizer has been given already by somebody else.
+
+    Args:
+        optimizer: it has not made a step with it yet.
+        file: where the state came from, for errors.
+
+    Raises:
+        ValueError: a tensor does not fit its parameter. The optimizer must not be used.
+    """
+    fitting = _Fitting(optimizer, file, [])
+    described = [ParameterShape("a parameter", one.shape, one.dtype) for one in optimizer.state]
+    owners: dict[Any, Any] = {place: (one, {}) for place, one in enumerate(described)}
+    fitting.check_states(dict(enumerate(optimizer.state.values())), owners)
+
+
 class _Fitting:
     """One optimizer, and what is expected of its state."""
 
@@ -116,8 +132,8 @@ class _Fitting:
             for number, parameter in zip(numbers, parameters, strict=True):
                 self.require(isinstance(number, (int, str)), f"{kind_of(number)} as the number of a parameter")
                 owners[number] = parameter, theirs
-            self._check_states(_states_in_group(theirs), dict(enumerate(owners[number] for number in numbers)))
-        self._check_states(state["state"], owners)
+            self.check_states(_states_in_group(theirs), dict(enumerate(owners[number] for number in numbers)))
+        self.check_states(state["state"], owners)
 
     def _check_options(self, own: Mapping[str, Any], written: Mapping[str, Any], index: int) -> None:
         """Rates and the like may be tensors, of one element; fused steps read them without a look."""
@@ -130,9 +146,10 @@ class _Fitting:
                 plain = tensor.numel() == 1 and not tensor.is_complex() and _is_dense(tensor)
                 self.require(same or plain, f"{kind_of(tensor)} as {name} of group {index}, not a number")
 
-    def _check_states(
+    def check_states(
         self, states: Mapping[Any, Any], owners: Mapping[Any, tuple[ParameterShape, Mapping[str, Any]]]
     ) -> None:
+        """Compare the states of parameters, by number, with the parameters of these numbers."""
         for number, values in states.items():
             self.require(number in owners, f"the state of a parameter {number!r} that is in none of its groups")
             shape, group = owners[number]

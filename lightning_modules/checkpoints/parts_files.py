@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 _TABLE = ".metadata"
+_EXTRA_STATE = "_extra_state"
+"""What modules keep beside their weights, in any form, is under a name that ends so."""
 
 
 def has_optimizer_parts(folder: StrPath) -> bool:
@@ -93,6 +95,9 @@ def read_model_parts(folder: StrPath) -> dict[str, Any]:
 
     path = Path(folder, MODEL_PARTS_NAME)
     described = _table_of(path).state_dict_metadata
+    values = [name for name, kind in described.items() if name.startswith("model.") and not hasattr(kind, "size")]
+    if others := [name for name in values if not name.endswith(_EXTRA_STATE)]:
+        raise ValueError(f"{path} holds no tensors as {', '.join(others)}: these are no weights of a model.")
     state: dict[str, Any] = {
         name.removeprefix("model."): torch.empty(value.size, dtype=value.properties.dtype)
         for name, value in described.items()

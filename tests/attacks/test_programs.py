@@ -1,0 +1,255 @@
+"""No file of a checkpoint runs a program, whoever reads it: every file, through every door."""
+
+import json
+import pickle
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from attacked import (
+    DOORS,
+    FILES,
+    INDEX,
+    MODEL_PARTS,
+    OF_OPTIMIZERS,
+    OF_WEIGHTS,
+    OPTIMIZER_PARTS,
+    SHARD,
+    STATES,
+    poison,
+    poison_value,
+)
+from tiny import tiny
+from torch.distributed.checkpoint import load
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
+
+from lightrainer.lightning_modules.checkpoints import load_torch, parts_files
+from lightrainer.lightning_modules.checkpoints.parts_reading import read_table
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:torch.distributed is"),
+    pytest.mark.filterwarnings("ignore:Detected pickle protocol"),
+]
+
+_OF_BOTH = {"optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth", "data_state_0.pth", *OF_WEIGHTS}
+_OF_TRAIN = {*_OF_BOTH, "callback_states.pt", "lightning_callbacks.pt", *OF_OPTIMIZERS}
+_OF_LIGHTNING = {*_OF_BOTH, "lightning_state.pt"}
+REFUSED: dict[str, set[str]] = {
+    "train(folder)": _OF_TRAIN,
+    "train(True)": _OF_TRAIN,
+    "train(last-checkpoint)": _OF_TRAIN,
+    "best model": set(OF_WEIGHTS),
+    "best average": {"callback_states.pt"},
+    "lightning.Trainer with the plugin": _OF_LIGHTNING,
+    "lightning.Trainer": _OF_LIGHTNING,
+    "convert": _OF_LIGHTNING,
+    "read_weights": set(OF_WEIGHTS),
+    "load_weights": set(OF_WEIGHTS),
+    "optimizer parts": set(OF_OPTIMIZERS),
+    "load_sharded_checkpoint": {SHARD},
+    "problems": set(),
+}
+"""What each door reads, and has to refuse; whatever it does with the others, it runs nothing."""
+NO_WEIGHTS = {"adapter_model.bin"}
+"""With nothing but an adapter a folder has no weights for the model of these tests, and most doors say so."""
+
+
+def named(file: str) -> str:
+    """What an error has to say: for a value among the parts of a model, that is its name."""
+    folder, _, name = file.partition("/")
+    return folder if name == "values" else name or folder
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("door", DOORS)
+def test_no_file_runs_a_program_through_any_door(checkpoint, evil, door, file):
+    poison(checkpoint, file, evil)
+    if file in REFUSED[door]:
+        with pytest.raises(ValueError, match=re.escape(named(file))):
+            DOORS[door](checkpoint)
+    else:
+        try:
+            DOORS[door](checkpoint)
+        except (ValueError, KeyError):  # there is nothing else that the door could read
+            assert file in (*OF_WEIGHTS, *OF_OPTIMIZERS, *NO_WEIGHTS)
+    assert not evil.has_run
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if not file.endswith("values")])
+def test_each_of_them_would_run_it(checkpoint, evil, file):
+    """Negative control: unpickled without care, each of these files makes the folder."""
+    poison(checkpoint, file, evil)
+    assert not evil.has_run
+    path = checkpoint / file
+    pickle.loads(path.read_bytes()) if path.name == ".metadata" else torch.load(path, weights_only=False)
+    assert evil.has_run
+
+
+@pytest.mark.parametrize("folder", [MODEL_PARTS, OPTIMIZER_PARTS])
+def test_a_value_would_run_it_too(checkpoint, evil, folder):
+    """Negative control: torch's own reader."""
+    poison_value(checkpoint / folder, evil)
+    described = read_table(checkpoint / folder).state_dict_metadata
+    planner = DefaultLoadPlanner(flatten_state_dict=False)
+    for name in (name for name, kind in described.items() if not hasattr(kind, "size")):
+        load({name: 0}, checkpoint_id=checkpoint / folder, planner=planner, no_dist=True)
+    assert evil.has_run
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy", "protocol 0", "protocol 2", "protocol 5"])
+@pytest.mark.parametrize("file", STATES[:-1])
+def test_whatever_form_the_file_has(checkpoint, evil, form, file):
+    """`load_torch` reads all of them: of torch's two formats, and bare pickles."""
+    content = {"payload": evil}
+    if form.startswith("protocol"):
+        (checkpoint / file).write_bytes(pickle.dumps(content, protocol=int(form[-1])))
+    else:
+        torch.save(content, checkpoint / file, _use_new_zipfile_serialization=form == "zip")
+    with pytest.raises(ValueError, match=re.escape(file)):
+        load_torch(checkpoint / file)
+    assert not evil.has_run
+
+
+# --- the tables of folders of parts
+
+
+def table_of(checkpoint):
+    path = checkpoint / MODEL_PARTS / ".metadata"
+    return path, pickle.loads(path.read_bytes())
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_table_that_is_nothing_but_a_program_is_not_run(checkpoint, evil, protocol):
+    path, _ = table_of(checkpoint)
+    path.write_bytes(pickle.dumps(evil, protocol=protocol))
+    with pytest.raises(ValueError, match=r"\.metadata refers to \w+\.mkdir, which no checkpoint of this kind holds"):
+        read_table(path.parent)
+    assert not evil.has_run
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_a_genuine_table_is_read_as_torch_reads_it(checkpoint, protocol):
+    for folder in (MODEL_PARTS, OPTIMIZER_PARTS):
+        path = checkpoint / folder / ".metadata"
+        table = pickle.loads(path.read_bytes())
+        path.write_bytes(pickle.dumps(table, protocol=protocol))
+        read = read_table(checkpoint / folder)
+        assert read.storage_data == table.storage_data
+        assert read.state_dict_metadata == table.state_dict_metadata
+
+
+def test_a_table_cannot_change_a_class(checkpoint):
+    """The state of an object can be given to a class: one of torch's would then be another, for all that follows."""
+    path, _ = table_of(checkpoint)
+    change = b"\x80\x02ctorch.distributed.checkpoint.metadata\nMetadata\n(N}X\x06\x00\x00\x00brokenK\x01stb."
+    path.write_bytes(change)
+    with pytest.raises(ValueError, match=r"\.metadata is damaged"):
+        read_table(path.parent)
+    assert not hasattr(Metadata, "broken")
+    pickle.loads(change)  # negative control
+    assert Metadata.broken == 1
+    del Metadata.broken
+
+
+@pytest.mark.parametrize("place", ["../elsewhere.distcp", "/etc/passwd", "a/b.distcp", "..", "", "link.distcp"])
+def test_a_table_cannot_lead_out_of_its_folder(checkpoint, place):
+    path, table = table_of(checkpoint)
+    (checkpoint / "elsewhere.distcp").write_bytes(b"secret")
+    (path.parent / "link.distcp").symlink_to(checkpoint / "elsewhere.distcp")
+    for info in table.storage_data.values():
+        info.relative_path = place
+    path.write_bytes(pickle.dumps(table))
+    with pytest.raises(ValueError, match="names the file"):
+        read_table(path.parent)
+
+
+@pytest.mark.parametrize("what", ["too few", "outside", "negative"])
+def test_a_table_cannot_leave_out_a_part_of_a_tensor(checkpoint, what):
+    """What was in memory before would be taken for weights."""
+    path, table = table_of(checkpoint)
+    chunk = table.state_dict_metadata["model.first.weight"].chunks[0]
+    chunk.sizes = torch.Size([1, 8]) if what == "too few" else chunk.sizes
+    chunk.offsets = {"outside": torch.Size([3, 0]), "negative": torch.Size([-1, 0])}.get(what, chunk.offsets)
+    path.write_bytes(pickle.dumps(table))
+    with pytest.raises(ValueError, match=r"are not all of its 48 elements|negative size"):
+        read_table(path.parent)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80", b"N.", b"}.", b"K\x01.", b"\x80\x04]\x94h\x00a."])
+def test_a_damaged_table_is_named(checkpoint, content):
+    path, _ = table_of(checkpoint)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"\.metadata is damaged"):
+        read_table(path.parent)
+
+
+def test_a_value_in_the_place_of_a_state_is_refused(checkpoint):
+    """A tensor of one element where a fused step takes one as large as the parameter."""
+    folder = checkpoint / OPTIMIZER_PARTS
+    table = pickle.loads((folder / ".metadata").read_bytes())
+    name = next(name for name in table.state_dict_metadata if name.endswith("exp_avg"))
+    key = next(key for key in table.storage_data if key.fqn == name)
+    place = table.storage_data.pop(key)
+    torch.save(torch.zeros(1), folder / "__9_9.distcp")
+    place.relative_path, place.offset, place.length = "__9_9.distcp", 0, (folder / "__9_9.distcp").stat().st_size
+    table.state_dict_metadata[name] = BytesStorageMetadata()
+    table.storage_data[MetadataIndex(name)] = place
+    (folder / ".metadata").write_bytes(pickle.dumps(table))
+    model = tiny()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    with pytest.raises(
+        ValueError, match=r"exp_avg as a tensor of shape \(1,\) and float32, but it is a tensor of shape"
+    ):
+        parts_files.load_optimizer_parts(model, optimizer, checkpoint, together=False)
+
+
+# --- what is no pickle
+
+
+def test_the_files_of_a_tokenizer_run_nothing(tmp_path):
+    """Neither code beside them, nor a template of chats that looks for Python."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from lightrainer.lightning_modules.tokenization import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config["auto_map"] = {"AutoTokenizer": [None, "evil.Evil"]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: ...\n")
+    template = "{{ cycler.__init__.__globals__.os.mkdir('" + str(tmp_path / "ran") + "') }}"
+    (tmp_path / "chat_template.jinja").write_text(template)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    with pytest.raises(Exception, match=r"unsafe|undefined"):
+        tokenizer.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_index_of_shards_is_no_program(checkpoint):
+    """Negative control of the matrix: a sound shard is read through the same doors."""
+    (checkpoint / "model.safetensors").unlink()
+    torch.save(tiny().state_dict(), checkpoint / SHARD)
+    names = dict.fromkeys(tiny().state_dict(), SHARD)
+    (checkpoint / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    for door in ("train(folder)", "read_weights", "load_weights", "convert"):
+        DOORS[door](checkpoint)
+
+
+def test_the_genuine_checkpoint_goes_through_every_door(genuine, checkpoint):
+    """Negative control: nothing is refused where nothing is wrong, and the matrix tries every file there is."""
+    found = {path.relative_to(genuine).as_posix() for path in Path(genuine).rglob("*")}
+    pickles = {name for name in found if name.endswith((".pt", ".pth", ".bin"))}
+    assert pickles <= set(FILES)
+    assert {"callback_states.pt", "lightning_callbacks.pt", "lightning_state.pt", "scaler.pt"} <= pickles
+    for number, door in enumerate(DOORS.values()):
+        copied = checkpoint.parents[1] / str(number) / "out" / "checkpoint-2"
+        shutil.copytree(checkpoint, copied)
+        door(copied)
