@@ -1,0 +1,387 @@
+"""States of optimizers that do not fit their parameters are refused before any of them is loaded, through every door.
+
+With `exp_avg = zeros(1)` torch's fused AdamW would write as many numbers as the parameter has where there is room for
+one. The checks are tried on every optimizer of torch: states that it has made itself are always accepted.
+"""
+
+import copy
+import re
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from attacked import lightning_trainer
+from tiny import points, tiny, trainer, weights
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader, engine, sharding
+from lightrainer.lightning_modules.checkpoints import load_torch, save_torch
+from lightrainer.lightning_modules.checkpoints.optimizer_fit import (
+    require_fitting_optimizer_state,
+    require_fitting_present_state,
+)
+from lightrainer.lightning_modules.optimizers.adafactor import Adafactor
+from lightrainer.lightning_modules.optimizers.layerwise import LayerwiseOptimizer
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+]
+
+OPTIMIZERS: dict[str, Any] = {
+    name: getattr(torch.optim, name)
+    for name in sorted(dir(torch.optim))
+    if isinstance(getattr(torch.optim, name), type) and issubclass(getattr(torch.optim, name), torch.optim.Optimizer)
+}
+del OPTIMIZERS["Optimizer"], OPTIMIZERS["SparseAdam"]  # no optimizer; one for gradients of another kind
+OPTIMIZERS |= {
+    "AdamW fused": lambda parameters: torch.optim.AdamW(parameters, fused=True, amsgrad=True),
+    "SGD with momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, fused=True),
+    "RMSprop centered": lambda parameters: torch.optim.RMSprop(parameters, momentum=0.9, centered=True),
+    "Adafactor of the reference": lambda parameters: Adafactor(parameters, beta1=0.9),
+    "two groups": lambda parameters: torch.optim.AdamW([{"params": one, "lr": 0.1} for one in parameters]),
+    "a tensor as rate": lambda parameters: torch.optim.AdamW(parameters, lr=torch.tensor(0.1), foreach=False),
+}
+
+
+def model_for(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(2))) if name == "Muon" else tiny()
+
+
+def stepped(name: str) -> tuple[nn.Module, Any]:
+    """A model, and an optimizer of that name that has made two steps."""
+    model = model_for(name)
+    optimizer = OPTIMIZERS[name](list(model.parameters()))
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = sum(parameter.square().sum() for parameter in model.parameters())
+        loss.backward()
+        return loss.item()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2):
+            optimizer.step(closure)
+    return model, optimizer
+
+
+def refused(model, optimizer, state, match):
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=match) as caught:
+        require_fitting_optimizer_state(optimizer, state, "folder/optimizer.pt", model=model)
+    assert "folder/optimizer.pt" in str(caught.value)
+    assert str(optimizer.state_dict()) == str(before)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_an_optimizer_has_written_itself_is_accepted(name):
+    model, optimizer = stepped(name)
+    state = copy.deepcopy(optimizer.state_dict())
+    fresh = OPTIMIZERS[name](list(model.parameters()))
+    require_fitting_optimizer_state(fresh, state, "optimizer.pt", model=model)
+    require_fitting_optimizer_state(fresh, fresh.state_dict(), "optimizer.pt", model=model)
+    require_fitting_present_state(optimizer, "optimizer.pt")
+    fresh.load_state_dict(state)
+
+
+def resized(value: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Tensors that are smaller in memory than what a step takes this one for."""
+    count = value.numel()
+    return {
+        "one element": torch.zeros(1),
+        "no element": torch.zeros(0),
+        "another order": value.reshape(-1, *value.shape[:0]) if value.dim() > 1 else value.reshape(1, -1),
+        "too large": torch.zeros(*value.shape[:-1], count + 1),
+        "strides of 0": torch.zeros(1).expand(value.shape),
+        "whole numbers": torch.zeros(value.shape, dtype=torch.int64),
+        "sparse": torch.zeros(value.shape).to_sparse(),
+    }
+
+
+NATIVE = [name for name in OPTIMIZERS if name not in ("LBFGS", "SGD")]
+"""Without momentum SGD has no state, and LBFGS one that is of no single parameter."""
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_state_of_another_shape_is_refused(name):
+    """Each tensor of the state of one parameter, in each way."""
+    model, optimizer = stepped(name)
+    whole = optimizer.state_dict()
+    number = next(iter(whole["state"]))
+    wanted = [key for key, value in whole["state"][number].items() if isinstance(value, torch.Tensor) and value.dim()]
+    assert wanted
+    for key in wanted:
+        for way, wrong in resized(whole["state"][number][key]).items():
+            if way == "whole numbers" and "reference" in name:  # its steps are Python's, and cast
+                continue
+            state = copy.deepcopy(whole)
+            state["state"][number][key] = wrong
+            refused(model, optimizer, state, rf"as {key} of ")
+
+
+@pytest.mark.parametrize("name", ["AdamW fused", "NAdam", "ASGD"])
+@pytest.mark.parametrize(
+    "wrong", [torch.zeros(0), torch.zeros(3), torch.zeros(1).expand(2), torch.zeros(1, dtype=torch.cfloat)]
+)
+def test_a_counter_is_one_number(name, wrong):
+    model, optimizer = stepped(name)
+    for key in {"step", "mu_product", "eta", "mu"} & optimizer.state_dict()["state"][0].keys():
+        state = copy.deepcopy(optimizer.state_dict())
+        state["state"][0][key] = wrong
+        refused(model, optimizer, state, rf"as {key} of first\.weight, not a number")
+
+
+def changed(optimizer, change):
+    state = copy.deepcopy(optimizer.state_dict())
+    change(state)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (
+            lambda state: state["param_groups"].append(state["param_groups"][0]),
+            "holds 2 parameter groups, and there are 1",
+        ),
+        (lambda state: state["param_groups"][0]["params"].pop(), "holds 5 parameters in group 0, and there are 6"),
+        (lambda state: state["param_groups"][0].pop("params"), "holds no parameters in group 0"),
+        (lambda state: state.update(param_groups=7), "holds no list of parameter groups"),
+        (lambda state: state["param_groups"].__setitem__(0, 7), "holds no parameters in group 0"),
+        (lambda state: state["param_groups"][0]["params"].__setitem__(0, 0.5), "a float as the number of a parameter"),
+        (lambda state: state.pop("state"), "does not hold the state of an optimizer, but a dict"),
+        (lambda state: state["state"].update({77: {}}), "the state of a parameter 77 that is in none of its groups"),
+        (lambda state: state["state"].update({0: [1]}), r"a list as the state of first\.weight"),
+        (lambda state: state["state"][0].update(exp_avg=0.5), r"a float as exp_avg of first\.weight"),
+        (lambda state: state["state"][0].update(exp_avg=[1]), r"a list as exp_avg of first\.weight"),
+        (lambda state: state["param_groups"][0].update(lr=torch.zeros(0)), "as lr of group 0, not a number"),
+        (lambda state: state["param_groups"][0].update(lr=torch.zeros(9)), "as lr of group 0, not a number"),
+        (
+            lambda state: state["param_groups"][0].update(betas=(torch.zeros(0), 0.9)),
+            "as betas of group 0, not a number",
+        ),
+    ],
+)
+def test_what_else_is_refused(change, match):
+    model, optimizer = stepped("AdamW fused")
+    refused(model, optimizer, changed(optimizer, change), match)
+
+
+@pytest.mark.parametrize("content", [[1], 7, None, "x", torch.zeros(3)])
+def test_a_file_of_something_else(content):
+    model, optimizer = stepped("AdamW fused")
+    refused(model, optimizer, content, "does not hold the state of an optimizer")
+
+
+def test_the_parameter_is_named_without_a_model_too():
+    _, optimizer = stepped("AdamW fused")
+    state = changed(optimizer, lambda state: state["state"][1].update(exp_avg=torch.zeros(1)))
+    refused(
+        None, optimizer, state, r"shape \(1,\) and float32 as exp_avg of parameter 1 of group 0, .* has to be \(6,\)"
+    )
+
+
+def test_a_subclass_is_looked_at_like_its_class():
+    class Own(torch.optim.AdamW):
+        pass
+
+    model, _ = stepped("AdamW fused")
+    optimizer = Own(model.parameters(), fused=True)
+    _, other = stepped("AdamW fused")
+    state = changed(other, lambda state: state["state"][0].update(exp_avg_sq=torch.zeros(1)))
+    refused(model, optimizer, state, "exp_avg_sq")
+
+
+def test_layers_with_optimizers_of_their_own():
+    model = tiny()
+    make = lambda: LayerwiseOptimizer({one: torch.optim.AdamW([one], fused=True) for one in model.parameters()})
+    optimizer = make()
+    model(torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))["loss"].backward()
+    state = copy.deepcopy(optimizer.state_dict())
+    require_fitting_optimizer_state(make(), state, "optimizer.pt", model=model)
+    state["layers"][3]["state"][0]["exp_avg"] = torch.zeros(0)
+    refused(model, make(), state, "exp_avg of norm.bias")
+    state["layers"].pop()
+    refused(model, make(), state, "the states of 5 layers, and there are 6")
+
+
+def test_low_ranks_are_left_to_their_optimizers():
+    """A projected state has another shape than its parameter; who makes it says so with a rank."""
+    model = tiny()
+    optimizer = torch.optim.AdamW([{"params": model.parameters(), "rank": 2}])
+    state = stepped("AdamW")[1].state_dict()
+    state["param_groups"][0]["rank"] = 2
+    state["state"][0]["exp_avg"] = torch.zeros(2, 6)
+    require_fitting_optimizer_state(optimizer, state, "optimizer.pt", model=model)
+
+
+# --- optimizers of other packages, by what they write
+
+
+class Stand(torch.optim.Optimizer):
+    """An optimizer whose package the test names."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("state1", torch.zeros(6, 8, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)),
+        ("state2", torch.zeros(6, 8), torch.zeros(47)),
+        ("absmax1", torch.zeros(1), torch.zeros(0)),
+        ("absmax2", torch.zeros(1), torch.zeros(1, dtype=torch.float64)),
+        ("qmap1", torch.zeros(256), torch.zeros(255)),
+        ("qmap2", torch.zeros(256), torch.zeros(256, dtype=torch.uint8)),
+    ],
+)
+def test_states_of_8_bits(monkeypatch, name, good, bad):
+    monkeypatch.setattr(Stand, "__module__", "bitsandbytes.optim.adamw")
+    model = tiny()
+    optimizer = Stand(model.parameters())
+    state = {**optimizer.state_dict(), "state": {0: {"step": 3, name: good}}}
+    require_fitting_optimizer_state(optimizer, state, "optimizer.pt", model=model)
+    state["state"][0][name] = bad
+    refused(model, optimizer, state, rf"as {name} of first\.weight")
+
+
+@pytest.mark.parametrize("package", ["apex.optimizers", "torch_npu.optim", "optimi", "deepspeed.ops.adam"])
+def test_other_steps_that_are_no_python(monkeypatch, package):
+    monkeypatch.setattr(Stand, "__module__", package)
+    model = tiny()
+    optimizer = Stand(model.parameters())
+    state = {**optimizer.state_dict(), "state": {0: {"exp_avg": torch.zeros(1)}}}
+    refused(model, optimizer, state, "exp_avg")
+
+
+def test_nobody_else_is_told_what_shapes_its_state_has():
+    model = tiny()
+    optimizer = Stand(model.parameters())
+    state = {**optimizer.state_dict(), "state": {0: {"exp_avg": torch.zeros(1), "anything": torch.zeros(3, 3)}}}
+    require_fitting_optimizer_state(optimizer, state, "optimizer.pt", model=model)
+
+
+# --- parameters that are spread over processes
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A process group of this process only."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def sharded_model(version):
+    if version == 1:
+        # torch deprecates it in favour of the second version, and warns that one process shares with nobody.
+        warnings.simplefilter("ignore")
+        model = FullyShardedDataParallel(tiny(), device_id=torch.device("cpu"), use_orig_params=True)
+    else:
+        model = sharding.fully_sharded(tiny(), init_device_mesh("cpu", (1,)), layers=["first"])
+    return model, torch.optim.AdamW(model.parameters(), fused=version == 2)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_sharded_parameters_are_compared_as_a_whole(alone, version):
+    with warnings.catch_warnings():
+        model, optimizer = sharded_model(version)
+        model(torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))["loss"].backward()
+        optimizer.step()
+        state = sharding.whole_optimizer_state(model, optimizer, keep=True)
+        fresh_model, fresh = sharded_model(version)
+        sharding.load_whole_optimizer_state(fresh_model, fresh, copy.deepcopy(state), file="optimizer.pt")
+        for wrong in (torch.zeros(1), torch.zeros(6, 8, dtype=torch.int64), torch.zeros(1).expand(6, 8)):
+            state["state"][0]["exp_avg"] = wrong
+            _, fresh = pair = sharded_model(version)
+            with pytest.raises(ValueError, match=r"optimizer\.pt cannot be loaded.* as exp_avg of first\.weight"):
+                sharding.load_whole_optimizer_state(*pair, state, file="optimizer.pt")
+            assert not fresh.state
+
+
+# --- doors
+
+
+def spoil(checkpoint, wrong=None):
+    path = checkpoint / "optimizer.pt"
+    state = load_torch(path)
+    state["state"][0]["exp_avg"] = torch.zeros(1) if wrong is None else wrong
+    save_torch(state, path)
+
+
+@pytest.fixture
+def written(tmp_path):
+    trainer(tmp_path / "out", save_strategy="steps", save_steps=2, optim="adamw_torch_fused").train()
+    checkpoint = tmp_path / "out" / "checkpoint-2"
+    (checkpoint / "_manifest.json").unlink()
+    return checkpoint
+
+
+MESSAGE = re.compile(r"optimizer\.pt cannot be loaded into AdamW: .* exp_avg of (module\.|model\.)?first\.weight")
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch"])
+def test_the_trainer_refuses(written, tmp_path, optim):
+    spoil(written)
+    made = trainer(tmp_path / "new", optim=optim)
+    with pytest.raises(ValueError, match=MESSAGE):
+        made.train(resume_from_checkpoint=str(written))
+    assert made.optimizer.state == {}
+
+
+def test_strides_of_0_are_refused_where_the_shape_is_right(written, tmp_path):
+    spoil(written, torch.zeros(1).expand(6, 8))
+    with pytest.raises(ValueError, match="whose elements do not lie one after the other"):
+        trainer(tmp_path / "new", optim="adamw_torch_fused").train(resume_from_checkpoint=str(written))
+
+
+def test_a_genuine_one_goes_on(written, tmp_path):
+    """Negative control, to the same weights."""
+    whole = trainer(tmp_path / "whole", optim="adamw_torch_fused")
+    whole.train()
+    resumed = trainer(tmp_path / "new", optim="adamw_torch_fused")
+    resumed.train(resume_from_checkpoint=str(written))
+    assert all(torch.equal(one, weights(resumed.model)[name]) for name, one in weights(whole.model).items())
+
+
+@pytest.mark.parametrize("with_plugin", [True, False])
+@pytest.mark.parametrize("spoilt", [True, False])
+def test_lightning_refuses(written, with_plugin, spoilt):
+    if spoilt:
+        spoil(written)
+    module = LossModule(tiny())
+    with engine.quiet():
+        made = lightning_trainer(plugins=[FolderCheckpointIO(module)] if with_plugin else [])
+        loader = build_loader(points(), batch_size=4)
+        if spoilt:
+            with pytest.raises(ValueError, match=MESSAGE):
+                made.fit(module, loader, ckpt_path=written)
+        else:
+            made.fit(module, loader, ckpt_path=written)
+            assert made.global_step == 4
+
+
+@pytest.mark.parametrize("with_plugin", [True, False])
+def test_lightning_refuses_a_file_of_its_own(tmp_path, with_plugin):
+    module = LossModule(tiny())
+    with engine.quiet():
+        made = lightning_trainer(max_steps=2)
+        made.fit(module, build_loader(points(), batch_size=4))
+        made.save_checkpoint(tmp_path / "file.ckpt")
+        content = load_torch(tmp_path / "file.ckpt")
+        content["optimizer_states"][0]["state"][0]["exp_avg"] = torch.zeros(1)
+        torch.save(content, tmp_path / "file.ckpt")
+        again = LossModule(tiny())
+        made = lightning_trainer(max_steps=4, plugins=[FolderCheckpointIO(again)] if with_plugin else [])
+        with pytest.raises(
+            ValueError, match=r"file\.ckpt cannot be loaded into AdamW: .* exp_avg of model\.first\.weight"
+        ):
+            made.fit(again, build_loader(points(), batch_size=4), ckpt_path=tmp_path / "file.ckpt")
