@@ -90,7 +90,7 @@ def require_fitting_present_state(optimizer: Any, file: StrPath) -> None:
     Raises:
         ValueError: a tensor does not fit its parameter. The optimizer must not be used.
     """
-    fitting = _Fitting(optimizer, file, [])
+    fitting = _Fitting(optimizer, file, [], outcome="The training ends before a step with it.")
     described = [ParameterShape("a parameter", one.shape, one.dtype) for one in optimizer.state]
     owners: dict[Any, Any] = {place: (one, {}) for place, one in enumerate(described)}
     fitting.check_states(dict(enumerate(optimizer.state.values())), owners)
@@ -99,18 +99,25 @@ def require_fitting_present_state(optimizer: Any, file: StrPath) -> None:
 class _Fitting:
     """One optimizer, and what is expected of its state."""
 
-    def __init__(self, optimizer: Any, file: StrPath, groups: list[list[ParameterShape]]) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        file: StrPath,
+        groups: list[list[ParameterShape]],
+        outcome: str = "Nothing of it was loaded.",
+    ) -> None:
         self.optimizer = optimizer
         self.file = file
         self.groups = groups
+        self.outcome = outcome
         self.package = _package_of(type(optimizer))
 
     def require(self, fits: bool, problem: str) -> None:
         """Raise with what is wrong unless it is right."""
         if not fits:
             raise ValueError(
-                f"{self.file} cannot be loaded into {type(self.optimizer).__name__}: it holds {problem}. Nothing of it "
-                "was loaded. Go on with the model and the optimizer that wrote it, or take another checkpoint."
+                f"{self.file} cannot be loaded into {type(self.optimizer).__name__}: it holds {problem}. "
+                f"{self.outcome} Go on with the model and the optimizer that wrote it, or take another checkpoint."
             )
 
     def check(self, state: Mapping[str, Any]) -> None:
