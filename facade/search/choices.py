@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from ...lightning_modules.names import did_you_mean
+from .cma_es import careful_sampler
 from .storages import without_experimental_warnings
 
 _PRUNERS = {
@@ -65,7 +66,7 @@ def _made(what: str, module: Any, known: dict[str, str], written: str, more: dic
         keywords.setdefault("wrapped_pruner", None)
     try:
         with without_experimental_warnings():
-            return getattr(module, known[name])(**keywords)
+            return careful_sampler(**keywords) if name == "cmaes" else getattr(module, known[name])(**keywords)
     except (TypeError, ValueError) as error:
         raise ValueError(f"--{what} {written}: {error}. Settings are written as {name}:key=value,key=value.") from None
 
