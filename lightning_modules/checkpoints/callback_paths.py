@@ -87,6 +87,6 @@ def _lies_below(path: Any, folders: Iterable[str]) -> bool:
     return any(Path(os.path.realpath(folder)) in target.parents for folder in folders)
 
 
-def _seems_below(path: str, folders: Iterable[str]) -> bool:
+def _seems_below(path: Any, folders: Iterable[str]) -> bool:
     """Whether it is by its letters: then whoever does not follow links would take it for one of the run."""
     return any(Path(folder).absolute() in Path(path).absolute().parents for folder in folders)

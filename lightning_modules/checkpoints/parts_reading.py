@@ -213,7 +213,8 @@ def _place(index: Any, info: Any, path: Path) -> tuple[MetadataIndex, Any]:
     made = MetadataIndex(
         _text(key["fqn"]), None if offset is None else _size(offset), None if hint is None else int(hint)
     )
-    return made, _StorageInfo(file, *_size((place["offset"], place["length"])))
+    start, length = _size((place["offset"], place["length"]))
+    return made, _StorageInfo(file, start, length)
 
 
 def _state(written: Any, cls: str) -> Any:
