@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from starting import finished
 
-SCRIPT = Path(__file__).with_name("deepspeed_attacks.py")
+SCRIPT = Path(__file__).with_name("deepspeed_attack_script.py")
 BESIDE = Path(sys.prefix) / "deepspeed"
 """Where the Makefile installs it: transformers and accelerate would import it in every process that has it."""
 

@@ -1,6 +1,6 @@
 """Attacks the states of DeepSpeed in a checkpoint, in one process; DeepSpeed is in the folder $BESIDE.
 
-    python deepspeed_attacks.py OUTPUT_FOLDER
+    python deepspeed_attack_script.py OUTPUT_FOLDER
 
 Writes what came of each attack to `OUTPUT_FOLDER/found.json`: the error, or "went on", and whether a program ran.
 """
