@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +20,7 @@ from .saving import Saving
 
 logger = logging.getLogger(__name__)
 
-_UNTOLD = {"evaluated": (), "ended": True, "progress": None, "in_evaluation": None, "copies": 1}
+_UNTOLD = {"evaluated": (), "ended": True, "progress": None, "in_evaluation": None, "copies": 1, "ahead": 0}
 """What Lightning does not say of itself, see `lightning_modules.resumable`."""
 
 
@@ -29,6 +30,9 @@ class Elastic(Saving):
     A checkpoint knows how its training was dealt out (`layout`), and what the arguments asked for then (`asked`). Where
     they ask for the same again, on another number of processes, the samples of a step are what is kept.
     """
+
+    _steps_ahead = 0
+    """By how many steps the position in the data is ahead of the steps taken, some of which were larger, or smaller."""
 
     def _data_state(self, checkpoint: str, rank: int | None = None) -> dict[str, Any] | None:
         """What a process wrote into a checkpoint of its position in the data; None if it is of another library.
@@ -168,6 +172,52 @@ class Elastic(Saving):
             return stored["epoch"], done, stored["loader"] if alone and not rest else None
         return stored["epoch"], done, self._same_order(first["loader"], done * now["accumulation"], checkpoint)
 
+    def _length_from(
+        self, length: TrainingLength, sized: bool, epoch: int, done: int, stored: dict[str, Any] | None
+    ) -> TrainingLength:
+        """How long a training is that took some of its steps with more samples, or fewer, than now.
+
+        `max_steps` is reached, in as many epochs as that takes; `num_train_epochs` are gone through to their end, in as
+        many steps as that takes.
+
+        Args:
+            length: what it would be without a checkpoint.
+            sized: whether an epoch has a length.
+            epoch: where the training goes on.
+            done: steps of that epoch, as they are now, that are done.
+            stored: what the checkpoint knows of its position.
+        """
+        if stored is None:
+            return length
+        each = length.num_update_steps_per_epoch
+        self._steps_ahead = stored["ahead"]
+        if stored["layout"] != self._layout():
+            before = self.state.global_step + self._steps_left_out(stored)
+            self._steps_ahead = epoch * each + done - before if sized else _ahead_in_stream(stored, done)
+        if not sized:  # it is not to begin again before the steps that are left are taken
+            windows = length.max_steps + max(self._steps_ahead, 0)
+            batches = windows * self.args.gradient_accumulation_steps
+            return length._replace(num_update_steps_per_epoch=windows, steps_in_epoch=batches)
+        if self._steps_ahead == 0:
+            return length
+        if self.args.max_steps > 0:
+            return length._replace(num_train_epochs=math.ceil((length.max_steps + self._steps_ahead) / each))
+        max_steps = max(length.max_steps - self._steps_ahead, 0)
+        if self.args.should_log:
+            logger.warning(
+                "num_train_epochs=%s takes %s steps in all, as those before the checkpoint took another number of "
+                "samples; the schedule ends there.",
+                self.args.num_train_epochs,
+                max_steps,
+            )
+        return length._replace(max_steps=max_steps)
+
+    def _steps_left_out(self, stored: dict[str, Any]) -> int:
+        """Steps of earlier epochs that nobody took, as a callback ended those before, in steps of now."""
+        position = stored["epoch"] * stored["windows"] + stored["done"]
+        left_out = max(position - self.state.global_step - stored["ahead"], 0)
+        return left_out * _samples(stored["layout"]) // _samples(self._layout())
+
     def _say_what_changed(self, before: dict[str, int], now: dict[str, int], seen: int, rest: int) -> None:
         if not self.args.should_log:
             return
@@ -236,6 +286,11 @@ def _is_of_its_own_kind(loader: dict[str, Any] | None) -> bool:
 
 def _asked(args: Any) -> dict[str, int]:
     return {"batch": args.per_device_train_batch_size, "accumulation": args.gradient_accumulation_steps}
+
+
+def _ahead_in_stream(stored: dict[str, Any], done: int) -> int:
+    """As `Elastic._steps_ahead`, by the steps of the present round through a stream; none at its end."""
+    return 0 if stored["done"] >= stored["windows"] else stored["ahead"] + done - stored["done"]
 
 
 def _samples(layout: dict[str, int]) -> int:

@@ -35,33 +35,40 @@ class DataPosition(Elastic):
             state = {**run.windows.state_dict(), "epoch": epoch, "done": done}
         evaluated = {key: getattr(loader, "worker_states", None) for key, loader in self._eval_dataloaders.items()}
         state |= self._dealing() | {"windows": run.windows.windows, "evaluated": evaluated}
+        state |= {"ahead": self._steps_ahead}
         state |= {"ended": run.epoch_is_over, "progress": run.progress()}
         state |= {"in_evaluation": run.redoing.state()}
         checkpoints.save_torch(_as_plain(state), self._data_state_file(output_dir, self.args.process_index))
 
     def _windows(
         self, dataloader: DataLoader, length: TrainingLength, checkpoint: str | None, read: Reader
-    ) -> WindowLoader:
+    ) -> tuple[WindowLoader, TrainingLength]:
+        """The data from where the training goes on, and how long the training is from there."""
+        self._steps_ahead = 0
+        sized = has_length(dataloader)
+        stored = None if checkpoint is None else self._data_state(checkpoint)
+        epoch, done, loader_state = 0, 0, None
+        if checkpoint is not None:
+            epoch, done, loader_state = self._position(length, sized, stored, checkpoint)
+            length = self._length_from(length, sized, epoch, done, stored)
         windows = WindowLoader(
             dataloader,
             accumulation=self.args.gradient_accumulation_steps,
-            batches=length.steps_in_epoch if has_length(dataloader) else None,
+            batches=length.steps_in_epoch if sized else None,
             windows=length.num_update_steps_per_epoch,
             read=read,
         )
         if may_be_uneven(dataloader):
             windows.together = Rounds("Training data")
         if checkpoint is None:
-            return windows
-        stored = self._data_state(checkpoint)
+            return windows, length
         self._evaluated_before = {} if stored is None else stored["evaluated"]
-        epoch, done, loader_state = self._position(length, has_length(dataloader), stored, checkpoint)
         if self.args.ignore_data_skip and done < windows.windows:
             done, loader_state = 0, _from_its_start(loader_state)
         if self.state.global_step >= length.max_steps and stored is not None and not stored["ended"]:
             done = windows.windows  # all steps are taken, and the end of the epoch is still to come
         windows.start_at(epoch, done, on_positioned=lambda: self._at_position(checkpoint), loader_state=loader_state)
-        return windows
+        return windows, length
 
     def _at_position(self, checkpoint: str) -> None:
         """Have the generators as they were, and begin with the evaluation in which the training was interrupted."""

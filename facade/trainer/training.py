@@ -165,7 +165,8 @@ class Training(
         self._require_same_training(length, checkpoint)
         self._start_state(length, checkpoint, trial)
         read = partial(self._read_window, device=self.args.device)
-        windows = self._windows(dataloader, length, checkpoint, read)
+        windows, length = self._windows(dataloader, length, checkpoint, read)
+        self.state.max_steps, self.state.num_train_epochs = length.max_steps, length.num_train_epochs
         self._announce(length, checkpoint, windows)
         self._clean_up_run_dir(trial)
         self._initial_num_input_tokens_seen = self.state.num_input_tokens_seen
