@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -119,6 +118,7 @@ class ScriptRun:
             resume=self._is_retry,
             parent=os.getpid(),
             reported=self._what_was_reported(),
+            remove_pruned=self.plan.remove_pruned,
         )
 
     def _what_was_reported(self) -> list[int]:
@@ -148,8 +148,10 @@ class ScriptRun:
             retries.queue_again(self.study, self.trial.number, self.plan.max_retry)
             raise Killed(f"its process was killed (exit code {code})")
         if found["pruned"] is not None:
-            if self.plan.remove_pruned and found.get("folder"):
-                shutil.rmtree(found["folder"], ignore_errors=True)
+            if self.plan.remove_pruned:
+                from .facade.search.child import remove_what_it_wrote
+
+                remove_what_it_wrote(found)
             raise optuna.TrialPruned(f"Pruned at step {found['pruned']}.")
         if code != 0:
             raise ScriptFailed(f"exit code {code}")

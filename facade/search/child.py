@@ -17,6 +17,7 @@ from typing import Any
 from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ...lightning_modules.search.channel import Channel
 from .objective import judged, look_up
+from .trial_files import files_below, remove_all_but, without_checkpoints
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ class ChildTrial:
     trial_id: int = 0
     reported: list[int] = field(default_factory=list)
     """Steps of which the study knows already."""
+    remove_pruned: bool = False
+    """Whether what the trial writes is removed if it is pruned."""
 
     def as_json(self) -> str:
         """For the environment."""
@@ -97,6 +100,32 @@ def has_checkpoint(args: Any) -> bool:
     trial = this_trial()
     folder = Path(str(args.output_dir))
     return trial is not None and trial.resume and folder.is_dir() and last_intact_checkpoint(folder) is not None
+
+
+def begin_training(trainer: Any) -> None:
+    """Note what is in the folder already, as the sweep removes what a pruned trial wrote, and nothing else."""
+    trial = this_trial()
+    if trial is None or not trial.remove_pruned or not trainer.is_world_process_zero():
+        return
+    folder, found = Path(str(trainer.args.output_dir)).absolute(), _read(trial)
+    before = found.setdefault("before", {})
+    if str(folder) in before:
+        return
+    there = files_below(folder) if os.path.lexists(folder) else None
+    if there and trial.resume:
+        there = without_checkpoints(there) or None
+    before[str(folder)] = None if there is None else sorted(there)
+    _write(trial, found)
+
+
+def remove_what_it_wrote(found: dict[str, Any]) -> None:
+    """Remove what a trial wrote that was pruned.
+
+    Args:
+        found: the content of its `ChildTrial.result`.
+    """
+    for folder, before in found.get("before", {}).items():
+        remove_all_but(Path(folder), before or (), made=before is None)
 
 
 def note(trainer: Any, metrics: dict[str, float]) -> None:

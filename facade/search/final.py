@@ -11,6 +11,7 @@ from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ..enums import HPSearchBackend
 from ..helpers.hyperparameters import BestRun
 from .kept import install
+from .naming import checked_name
 from .search import Search
 
 logger = logging.getLogger(__name__)
@@ -86,4 +87,4 @@ def _read(search: Search, found: BestRun) -> bool:
 
 def ray_folder(trainer: Any, run_id: str, values: dict[str, Any]) -> str:
     """The name of the folder of a trial of Ray, as in the reference."""
-    return f"run-{run_id}" if trainer.hp_name is None else trainer.hp_name(values)
+    return f"run-{run_id}" if trainer.hp_name is None else checked_name(trainer.hp_name(values))

@@ -103,18 +103,32 @@ class RunFolders:
         number = getattr(trial, "number", None) if number is None else number
         if number in self._names:
             return self._names[number]
-        name = f"run-{number}" if self.hp_name is None else _checked(self.hp_name(trial))
-        if self._owners.setdefault(name, number) != number:  # equal values, or a careless name
+        name = f"run-{number}" if self.hp_name is None else checked_name(self.hp_name(trial))
+        while self._owners.setdefault(name, number) != number:  # equal values, or a careless name
             name = f"{name}-{number}"
         self._names[number] = name
         return name
 
 
-def _checked(name: Any) -> str:
+def checked_name(name: Any) -> str:
+    """What `hp_name` returned, if it can name a folder of its own in `output_dir`.
+
+    Raises:
+        TypeError, ValueError: it cannot.
+    """
     if not isinstance(name, str) or not name:
         raise TypeError(f"hp_name returned {name!r}. It has to return a name for the trial: text that is not empty.")
-    if os.path.isabs(name) or ".." in name.replace("\\", "/").split("/"):
+    parts = name.replace("\\", "/").split("/")
+    if os.path.isabs(name) or ".." in parts:
         raise ValueError(f"hp_name returned {name!r}, which is outside of output_dir. Return a plain name.")
+    if name == ".":
+        raise ValueError("hp_name returned '.', which is output_dir itself. Return a name for the trial's own folder.")
+    if len(parts) > 1:
+        instead = "-".join(part for part in parts if part not in ("", "."))
+        raise ValueError(
+            f"hp_name returned {name!r}, but folders of trials must not lie in one another. Return a plain name, such "
+            f"as {instead or 'run'!r}."
+        )
     return name
 
 

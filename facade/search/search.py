@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-import shutil
+import os
 import weakref
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from .naming import RunFolders
 from .objective import judged, warn_of_nan
 from .options import SearchOptions
 from .retries import Continuation
+from .trial_files import files_below, remove_all_but, without_checkpoints
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class Search:
         self.reported: set[int] = set()
         self.metrics: dict[str, float] = {}
         self._origins: dict[int, int] = {}
+        self._before: dict[Path, frozenset[str] | None] = {}  # what was in the folders of trials; None: no folder
         self._ended: tuple[int, Any] = (-1, None)
         self.folder: str | None = None
         """Where the trial that runs has its folder, if not by its number."""
@@ -84,7 +86,10 @@ class Search:
     def run_dir(self, trial: Any) -> Path:
         """The folder of a trial."""
         name = self.folder or self.folders.name(trial, self._origin(trial))
-        return Path(str(self.trainer.args.output_dir)) / name
+        folder = Path(str(self.trainer.args.output_dir)) / name
+        if self.options.remove_pruned and folder not in self._before:
+            self._before[folder] = files_below(folder) if os.path.lexists(folder) else None
+        return folder
 
     def drop_model(self) -> None:
         """Let go of the model before the next one is made, so that there are never two."""
@@ -120,6 +125,7 @@ class Search:
         self.reported = set()
         if continued is not None:
             self._origins[trial.number] = continued.origin
+            self._take_over(self.run_dir(trial))
             for step, value in continued.reports.items():
                 trial.report(value, step)
             self.reported = set(continued.reports)
@@ -131,7 +137,16 @@ class Search:
     def _prune(self, trial: Any) -> None:
         trainer = self.trainer
         if self.options.remove_pruned and trainer.args.should_save:
-            shutil.rmtree(self.run_dir(trial), ignore_errors=True)
+            folder = self.run_dir(trial)
+            before = self._before[folder]
+            remove_all_but(folder, before or (), made=before is None)
+
+    def _take_over(self, folder: Path) -> None:
+        """Count the checkpoints that an earlier process left for this trial as its own."""
+        before = self._before.get(folder)
+        if before:
+            kept = without_checkpoints(before)
+            self._before[folder] = kept or None
 
 
 def _nothing() -> None:

@@ -159,6 +159,8 @@ class Searching(Training):
 
     def _start_state(self, length: TrainingLength, checkpoint: str | None, trial: Any) -> None:
         super()._start_state(length, checkpoint, trial)
+        if "LIGHTRAINER_TRIAL" in os.environ:
+            child.begin_training(self)
         if self._search is not None and trial is not None:
             self.state.trial_name = os.path.basename(self._get_output_dir(trial))
             self.state.is_hyper_param_search = True

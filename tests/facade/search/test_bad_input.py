@@ -167,7 +167,11 @@ def test_values(tmp_path, values, error, match):
 
 
 @pytest.mark.parametrize(
-    ("name", "error"), [("../up", ValueError), ("/tmp/x", ValueError), ("", TypeError), (3, TypeError)]
+    ("name", "error"),
+    [
+        *[(name, ValueError) for name in ("../up", "/tmp/x", ".", "./", "a/b", "a\\b", "a/..", "./a")],
+        *[(name, TypeError) for name in ("", 3)],
+    ],
 )
 def test_names_of_folders(tmp_path, name, error):
     with pytest.raises(error, match="hp_name returned"):

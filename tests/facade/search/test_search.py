@@ -117,6 +117,18 @@ def test_folders_of_pruned_trials_are_removed_if_that_is_asked_for(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["try0"]
 
 
+def test_what_lay_in_the_folder_of_a_pruned_trial_stays(tmp_path):
+    """Of a search before it, or of anybody; what the trial wrote goes."""
+    for file in ("run-1/notes.txt", "run-1/checkpoint-9/model.safetensors", "notes.txt"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("mine")
+    before = files(tmp_path)
+    made = searcher(tmp_path, save_strategy="steps", save_steps=1)
+    made.hyperparameter_search(space, n_trials=2, pruner=Odd(), remove_pruned=True)
+    assert [trial.state.name for trial in made.study.trials] == ["COMPLETE", "PRUNED"]
+    assert [file for file in files(tmp_path) if not file.startswith("run-0")] == before
+
+
 def test_a_number_is_reported_once_for_a_step(tmp_path):
     """Two evaluations at one step: optuna would warn, and keep the first."""
 

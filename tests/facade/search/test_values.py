@@ -99,6 +99,11 @@ def test_a_retry_has_the_folder_of_what_it_retries():
     assert [same.name(Numbered(1)), same.name(Numbered(2)), same.name(Numbered(1))] == ["same", "same-2", "same"]
 
 
+def test_no_two_trials_share_a_folder():
+    named = RunFolders(lambda trial: ("a-2", "a", "a")[trial.number])
+    assert [named.name(Numbered(number)) for number in range(3)] == ["a-2", "a", "a-2-2"]
+
+
 SPACE = """
 learning_rate: {low: 1e-5, high: 1e-2, log: true}
 num_train_epochs: {low: 1, high: 4}
