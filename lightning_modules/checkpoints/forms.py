@@ -94,7 +94,7 @@ def read_index(path: Path) -> ShardIndex:
         content = json.loads(path.read_text(encoding="utf-8"))
         weight_map = dict(content["weight_map"])
         metadata = dict(content.get("metadata") or {})
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not a readable index of shards ({error!r})") from error
     shards: dict[str, list[str]] = {}
     for tensor, file in sorted(weight_map.items(), key=lambda item: str(item[1])):

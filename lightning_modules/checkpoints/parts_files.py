@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .checksums import note_checksums
 from .forms import LoadReport
 from .names import MODEL_PARTS_NAME, OPTIMIZER_PARTS_NAME, StrPath
 
@@ -108,10 +109,12 @@ def read_model_parts(folder: StrPath) -> dict[str, Any]:
 
 
 def _write(state: dict[str, Any], path: Path) -> None:
+    import torch.distributed as dist
     from torch.distributed.checkpoint.state_dict_saver import save
 
     with _plain_errors(path):
         save(state, checkpoint_id=path)
+    note_checksums(path, path.glob(f"__{dist.get_rank() if dist.is_initialized() else 0}_*"))
 
 
 def _read(state: dict[str, Any], path: Path, together: bool) -> None:

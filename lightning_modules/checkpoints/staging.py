@@ -29,10 +29,11 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from . import disk
+from .guests import take_over_guests
 from .names import StrPath
 from .owners import is_abandoned, owner_token
 
@@ -75,6 +76,8 @@ def begin(final: StrPath, owner: str | None = None) -> Path:
 def commit(staging: StrPath, final: StrPath) -> None:
     """Flush `staging` to the disk and give it its final name, in the place of an older version if there is one.
 
+    Files that others have put into the older version are taken over.
+
     Raises:
         FileNotFoundError: there is no `staging`: `begin` was not called, or it was committed or aborted already.
         OSError: the disk refused; an older version under the final name is still there.
@@ -82,6 +85,8 @@ def commit(staging: StrPath, final: StrPath) -> None:
     staging, final = Path(staging), Path(final)
     if not staging.is_dir():
         raise FileNotFoundError(f"nothing to rename to {final}: {staging} is not there; call begin() once per commit()")
+    if final.is_dir():
+        take_over_guests(final, staging)
     disk.sync_tree(staging)
     if not os.path.lexists(final):
         os.rename(staging, final)
@@ -93,8 +98,11 @@ def commit(staging: StrPath, final: StrPath) -> None:
 
 
 def abort(staging: StrPath) -> None:
-    """Give up what was begun: remove the folder in the making; an older version under the final name stays."""
-    disk.delete(Path(staging))
+    """Give up what was begun: remove the folder in the making; an older version under the final name stays.
+
+    Where it cannot be removed, as the disk has become read-only, a warning says so: why it was given up is what counts.
+    """
+    _delete_or_warn(Path(staging))
 
 
 @contextmanager
@@ -181,10 +189,12 @@ def _replace_by_renames(staging: Path, final: Path) -> Path:
         try:
             os.rename(ready, final)
         except OSError:
-            os.rename(replaced, final)
+            with suppress(OSError):  # the next run puts it back
+                os.rename(replaced, final)
             raise
     except OSError:
-        disk.delete(ready)
+        if os.path.lexists(final):  # else it is what the next run puts in its place
+            _delete_or_warn(ready)
         raise
     return replaced
 

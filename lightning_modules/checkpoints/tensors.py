@@ -36,12 +36,13 @@ def save_torch(obj: Any, path: StrPath) -> None:
         raise _refusal_of_the_disk(path, error) from error
 
 
-def load_torch(path: StrPath, map_location: str | torch.device | None = "cpu") -> Any:
+def load_torch(path: StrPath, map_location: str | torch.device | None = "cpu", *, mmap: bool = False) -> Any:
     """As `torch.load(weights_only=True)`, but NumPy arrays and numbers are allowed too (random states hold them).
 
     Args:
         path: a file written by `torch.save`.
         map_location: the device the tensors go to.
+        mmap: leave the tensors in the file, to be read when they are looked at; not for torch's format before 1.6.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -53,10 +54,12 @@ def load_torch(path: StrPath, map_location: str | torch.device | None = "cpu") -
         raise FileNotFoundError(f"there is no file {path}")
     try:
         with torch.serialization.safe_globals(_numpy_globals()):
-            return torch.load(path, map_location=map_location, weights_only=True)
+            return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
         raise ValueError(_refusal(path, error)) from error
-    except (RuntimeError, EOFError, OSError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # a changed byte may end in an error of any kind
         raise ValueError(f"{path} is damaged and cannot be read: {error}") from error
 
 

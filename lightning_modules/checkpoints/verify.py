@@ -1,4 +1,4 @@
-"""A cheap check that a checkpoint is whole: file ends and tables of contents are read, not the tensors."""
+"""A check that a checkpoint is whole: contents are compared with checksums, and looked at where there are none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from .forms import (
     ADAPTER_FILES,
@@ -17,7 +18,7 @@ from .forms import (
     has_weights,
     read_index,
 )
-from .manifest import manifest_problems, read_manifest
+from .manifest import MANIFEST_NAME, changed_files, manifest_problems, read_checksums, read_manifest
 from .names import (
     ADAPTER_CONFIG_NAME,
     CONFIG_NAME,
@@ -30,6 +31,7 @@ from .names import (
     TRAINING_ARGS_NAME,
     StrPath,
 )
+from .tensors import load_torch
 
 _log = logging.getLogger(__name__)
 
@@ -39,13 +41,24 @@ _STATES = (
 )
 """The files that training continues from, besides `trainer_state.json`; others may be anything."""
 
+_TABLES = (OPTIMIZER_NAME, SCHEDULER_NAME, SCALER_NAME, "rng_state*.pth", "data_state_*.pth")
+"""Those of them that hold a dict."""
+
+_CHANGED = (
+    f"has other contents than were written, as its checksum in {MANIFEST_NAME} differs: it is damaged, or somebody "
+    f"changed it. If that was on purpose, remove {MANIFEST_NAME}, and nothing is compared"
+)
+
+_READ_IN_FULL = 64 << 20  # bytes; of a larger file of torch without a checksum only the table of contents is read
+
 
 def problems(folder: StrPath, *, training_state: bool = True, lost: bool = True, weights: bool = True) -> list[str]:
     """What is wrong with a checkpoint, one sentence each, naming the file; empty if nothing is.
 
-    Found: a missing folder, no weights, a missing shard, any file of the format that was cut short, and with a manifest
-    every file that is missing, and other files that were cut short. Not found: changed bytes inside a file of the right
-    length (that would take reading everything). Further files, and weights in another form, are no problem.
+    Found: a missing folder, no weights, a missing shard, any file of the format that was cut short or holds something
+    else, and with a manifest every file that is missing, cut short, or changed in any byte: all are read. Without one,
+    as in checkpoints of the reference, changed bytes are found in files of torch up to 64 MiB, not inside of weights.
+    Further files, and weights in another form, are no problem.
 
     Args:
         folder: the checkpoint.
@@ -57,15 +70,8 @@ def problems(folder: StrPath, *, training_state: bool = True, lost: bool = True,
     folder = Path(folder)
     if not folder.is_dir():
         return [f"{folder} is not a folder"]
-    found = list(_weight_problems(folder, required=weights))
-    if training_state:
-        found += _training_problems(folder)
-    for name, problem in manifest_problems(folder):
-        wanted = (training_state or _is_model(name)) and not _are_weights(name)
-        # One sentence a file: what its own contents say is more than that its size is wrong.
-        if wanted and (lost or (folder / name).is_file()) and not any(said.startswith(f"{name} ") for said in found):
-            found.append(f"{name} {problem}")
-    return found
+    damage, missing = _damage_and_loss(folder, training_state=training_state, weights=weights)
+    return damage + missing if lost else damage
 
 
 def require_intact(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> None:
@@ -85,13 +91,35 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
     folder = Path(folder)
     if not folder.exists():
         raise FileNotFoundError(f"there is no checkpoint {folder}; pass a folder checkpoint-<step> that exists")
-    if found := problems(folder, training_state=training_state, lost=False, weights=weights):
+    if not folder.is_dir():
+        raise ValueError(f"{folder} cannot be used as a checkpoint: it is not a folder")
+    damage, missing = _damage_and_loss(folder, training_state=training_state, weights=weights)
+    if damage:
         raise ValueError(
-            f"{folder} cannot be used as a checkpoint: {'; '.join(found)}. Use an earlier checkpoint-<step> folder, "
+            f"{folder} cannot be used as a checkpoint: {'; '.join(damage)}. Use an earlier checkpoint-<step> folder, "
             "or copy this one again from where it came."
         )
-    if found := problems(folder, training_state=training_state, weights=weights):
-        _log.warning("%s is used without some of its files: %s.", folder, "; ".join(found))
+    if missing:
+        _log.warning("%s is used without some of its files: %s.", folder, "; ".join(missing))
+
+
+def _damage_and_loss(folder: Path, *, training_state: bool, weights: bool) -> tuple[list[str], list[str]]:
+    """What is wrong with files that are there, or have to be, and which files only the manifest knows of."""
+    damage, missing = list(_weight_problems(folder, required=weights)), []
+    if training_state:
+        damage += _training_problems(folder)
+    for name, problem in manifest_problems(folder):
+        if not (training_state or _is_model(name)) or _are_weights(name) or _is_named(name, damage):
+            continue  # what its own contents say is more than that its size is wrong
+        (damage if (folder / name).is_file() else missing).append(f"{name} {problem}")
+    for name in changed_files(folder):
+        if (training_state or _is_model(name)) and not _is_named(name, damage):
+            damage.append(f"{name} {_CHANGED}")
+    return damage, missing
+
+
+def _is_named(name: str, said: list[str]) -> bool:
+    return any(one.startswith(f"{name} ") for one in said)
 
 
 def _is_model(name: str) -> bool:
@@ -124,11 +152,14 @@ def _training_problems(folder: Path) -> Iterator[str]:
     if not (folder / TRAINER_STATE_NAME).is_file():
         yield f"{TRAINER_STATE_NAME} is missing"
     yield from _file_problems(folder / TRAINER_STATE_NAME)
+    yield from _trainer_state_problems(folder / TRAINER_STATE_NAME)
     # Only files of the format: a user's own .bin or .json may be of any kind.
     for name in (OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME):
         yield from _file_problems(folder / name)
+    checked = _with_checksums(folder)
     for path in sorted(path for pattern in _STATES for path in folder.glob(pattern)):
-        yield from _file_problems(path)
+        found = list(_file_problems(path)) or list(_record_problems(path, checked)) or list(_table_problems(path))
+        yield from found
     for name in _named_in_manifest(folder):
         if name.endswith((".pt", ".pth", ".ckpt")) and not any(fnmatch(name, pattern) for pattern in _STATES):
             yield from _file_problems(folder / name)
@@ -171,10 +202,77 @@ def _file_problems(path: Path, tensors: list[str] | None = None) -> Iterator[str
         yield f"{path.name} {problem}"
 
 
+def _trainer_state_problems(path: Path) -> Iterator[str]:
+    """What a training cannot go on from although it is JSON."""
+    if not path.is_file() or _json_problem(path) is not None:
+        return
+    state = json.loads(path.read_text(encoding="utf-8"))
+    step = state.get("global_step")
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        said = "no global_step" if "global_step" not in state else f"the global_step {step!r:.40}"
+        yield f"{path.name} has {said}, which has to be the number of steps that are done"
+        return
+    for name, kinds in _KINDS.items():
+        if name in state and (not isinstance(state[name], kinds) or isinstance(state[name], bool)):
+            yield f"{path.name} has the {name} {state[name]!r:.40}, which no training writes"
+            return
+
+
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("max_steps", "num_train_epochs", "num_input_tokens_seen"), int),
+    **{"epoch": (int, float, type(None)), "total_flos": (int, float)},
+    **{"log_history": list, "stateful_callbacks": (dict, type(None))},
+    **dict.fromkeys(("logging_steps", "eval_steps", "save_steps"), (int, float, type(None))),
+    "train_batch_size": (int, type(None)),
+}
+"""What entries of `trainer_state.json` are."""
+
+
+def _with_checksums(folder: Path) -> set[str]:
+    """The files of which `changed_files` reads every byte."""
+    try:
+        sizes, known = read_manifest(folder) or {}, read_checksums(folder)
+    except ValueError:
+        return set()
+    return {name for name in known if (folder / name).is_file() and (folder / name).stat().st_size == sizes.get(name)}
+
+
+def _record_problems(path: Path, checked: set[str]) -> Iterator[str]:
+    """Compare the records in a file of torch with the checksums in it, where there is no better one."""
+    if path.name in checked or path.stat().st_size > _READ_IN_FULL or _is_bare_pickle(path):
+        return
+    with zipfile.ZipFile(path) as opened:
+        names = [info.filename for info in opened.infolist() if info.file_size]
+        damaged = [name for name in names if not _is_whole(opened, name)]
+    if damaged and (len(damaged) < len(names) or len(names) == 1):  # torch can be told to write none
+        yield f"{path.name} is damaged ({', '.join(damaged)} differs from its checksum)"
+
+
+def _is_whole(opened: zipfile.ZipFile, name: str) -> bool:
+    try:
+        opened.read(name)
+    except Exception:  # whatever a damaged table of contents leads to
+        return False
+    return True
+
+
+def _table_problems(path: Path) -> Iterator[str]:
+    """Look at what a file of torch holds, without reading its tensors."""
+    if not any(fnmatch(path.name, pattern) for pattern in _TABLES) or _is_bare_pickle(path):
+        return
+    try:
+        found = load_torch(path, mmap=True)
+    except ValueError as error:
+        yield f"{path.name} cannot be read: {str(error).removeprefix(str(path)).strip()}"
+        return
+    if not isinstance(found, dict):
+        yield f"{path.name} holds a {type(found).__name__}, not the dict of a state"
+
+
 def _json_problem(path: Path) -> str | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"is not readable as JSON ({error})"
     return None if isinstance(content, dict) else "does not hold a JSON object"
 
@@ -192,13 +290,17 @@ def _safetensors_problem(path: Path, tensors: list[str]) -> str | None:
 
 
 def _torch_problem(path: Path) -> str | None:
-    with path.open("rb") as file:
-        start = file.read(2)
-    if start == b"\x80\x02":
-        return None  # torch's format before 1.6, a bare pickle: it has no table of contents that could be checked
+    if _is_bare_pickle(path):
+        return None  # it has no table of contents that could be checked
     try:
         # The table of contents is the last thing in the file.
         with zipfile.ZipFile(path):
             return None
-    except (zipfile.BadZipFile, OSError) as error:
+    except Exception as error:  # a changed bit in it may mean a feature that nobody has implemented
         return f"is damaged or empty ({error})"
+
+
+def _is_bare_pickle(path: Path) -> bool:
+    """Whether a file has torch's format before 1.6."""
+    with path.open("rb") as file:
+        return file.read(2) == b"\x80\x02"

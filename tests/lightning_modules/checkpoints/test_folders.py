@@ -62,7 +62,7 @@ def test_last_checkpoint_of_a_missing_folder_is_an_error_as_in_the_reference(tmp
 def test_damaged_checkpoints_are_passed_over_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     for step in (1, 2, 3):
         save_weights(torch.nn.Linear(2, 2), tmp_path / f"checkpoint-{step}")
-        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
     (tmp_path / "checkpoint-3" / "model.safetensors").unlink()
     (tmp_path / "checkpoint-2" / "trainer_state.json").write_text("{")
     with caplog.at_level(logging.WARNING):

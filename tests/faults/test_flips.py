@@ -1,0 +1,193 @@
+"""What becomes of a checkpoint in which single bits are not what was written: it is never used without a word."""
+
+import json
+import os
+import random
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from resuming import train
+from safetensors.torch import load_file, save_file
+from trainings import EVERY_STEP
+
+from lightrainer.lightning_modules import checkpoints
+
+NEWEST, BEFORE = 8, 7
+FLIPS = 200
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("whole"), **{**EVERY_STEP, "save_total_limit": None})
+
+
+@pytest.fixture
+def folder(whole, tmp_path) -> Path:
+    """The newest checkpoint of a training that was killed, with the one before beside it."""
+    for step in (BEFORE, NEWEST):
+        shutil.copytree(whole.checkpoint(step), tmp_path / f"checkpoint-{step}")
+    return tmp_path / f"checkpoint-{NEWEST}"
+
+
+def flip(path: Path, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(bytes(content))
+
+
+def flips(folder: Path) -> list[tuple[str, int]]:
+    """The same bits each time: as many of every file, half of them in its last hundred bytes, where tables end."""
+    generator, files = random.Random(0), sorted(path for path in folder.rglob("*") if path.is_file())
+    found = []
+    for number in range(FLIPS):
+        path = files[number % len(files)]
+        bits = 8 * path.stat().st_size
+        first = max(bits - 800, 0) if number // len(files) % 2 else 0
+        found.append((path.relative_to(folder).as_posix(), generator.randrange(first, bits)))
+    return found
+
+
+def test_no_flipped_bit_goes_unnoticed(folder):
+    """In any file; the file is named, and the older checkpoint is the newest that is intact."""
+    assert checkpoints.problems(folder) == []
+    silent = []
+    for name, bit in flips(folder):
+        flip(folder / name, bit)
+        if not any(said.startswith(f"{name} ") for said in checkpoints.problems(folder)):
+            silent.append((name, bit))
+        flip(folder / name, bit)
+    assert silent == []
+    assert checkpoints.problems(folder) == []
+
+
+def test_without_checksums_no_flipped_bit_is_a_raw_error(folder):
+    """As in checkpoints of the reference: a table of contents, or JSON, that says nonsense is damage."""
+    (folder / "_manifest.json").unlink()
+    noticed = set()
+    for name, bit in flips(folder)[::2]:
+        flip(folder / name, bit)
+        if checkpoints.problems(folder):
+            noticed.add(name)
+        flip(folder / name, bit)
+    assert noticed >= {"optimizer.pt", "scheduler.pt", "rng_state.pth", "data_state_0.pth", "trainer_state.json"}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"])
+def test_the_training_goes_on_from_the_one_before(folder, whole, caplog, name):
+    """And ends as the whole one; asked for by its name, the damaged one is an error that says what to do."""
+    flip(folder / name, 8 * ((folder / name).stat().st_size // 2))
+    with pytest.raises(ValueError, match=f"{name} .*Use an earlier checkpoint"):
+        train(folder.parent, resume=str(folder), **EVERY_STEP)
+    assert train(folder.parent, resume=True, **EVERY_STEP).end == whole.end
+    assert f"checkpoint-{NEWEST} is passed over" in caplog.text
+    assert name in caplog.text
+
+
+def unknown_compression(path: Path) -> None:
+    """One bit in the table of contents of a zip file."""
+    content = bytearray(path.read_bytes())
+    content[content.rindex(b"PK\x01\x02") + 11] ^= 0x40
+    path.write_bytes(bytes(content))
+
+
+def nested(path: Path) -> None:
+    path.write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+
+
+def a_list(path: Path) -> None:
+    torch.save([1, 2], path)
+
+
+def changed_record(path: Path) -> None:
+    """One bit in the largest part of a zip file."""
+    with zipfile.ZipFile(path) as opened:
+        largest = max(opened.infolist(), key=lambda info: info.file_size)
+    flip(path, 8 * (largest.header_offset + 30 + 64 + largest.file_size // 2))
+
+
+def text(content: str):
+    return lambda path: path.write_text(content)
+
+
+def without(entry: str):
+    def change(path: Path) -> None:
+        state = json.loads(path.read_text())
+        path.write_text(json.dumps({key: value for key, value in state.items() if key != entry}))
+
+    return change
+
+
+def with_entry(entry: str, value):
+    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), entry: value}))
+
+
+DAMAGE = {
+    "a table of contents": ("optimizer.pt", unknown_compression),
+    "nested JSON": ("trainer_state.json", nested),
+    "random states": ("rng_state.pth", changed_record),
+    "the position in the data": ("data_state_0.pth", changed_record),
+    "a list of states": ("optimizer.pt", a_list),
+    "a list of random states": ("rng_state.pth", a_list),
+    "an empty state": ("trainer_state.json", text("{}")),
+    "no step": ("trainer_state.json", without("global_step")),
+    "a step that is none": ("trainer_state.json", with_entry("global_step", None)),
+    "a step of another kind": ("trainer_state.json", with_entry("global_step", "8")),
+    "logs that are none": ("trainer_state.json", with_entry("log_history", {})),
+}
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["with a list of files", "without"])
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_whatever_a_file_holds_the_one_before_is_found(folder, caplog, kind, listed):
+    name, damage = DAMAGE[kind]
+    damage(folder / name)
+    if not listed:
+        (folder / "_manifest.json").unlink()
+    assert checkpoints.last_intact_checkpoint(folder.parent) == str(folder.with_name(f"checkpoint-{BEFORE}"))
+    assert f"checkpoint-{NEWEST} is passed over, because it is damaged: {name} " in caplog.text
+
+
+def test_shards_are_compared_too(folder):
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    index = {}
+    for number, (name, tensor) in enumerate(weights.items()):
+        file = f"model-{number:05}.safetensors"
+        save_file({name: tensor}, folder / file, metadata={"format": "pt"})
+        index[name] = file
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    (folder / "_manifest.json").unlink()
+    checkpoints.write_manifest(folder)
+    assert checkpoints.problems(folder) == []
+    flip(folder / "model-00001.safetensors", 8 * (folder / "model-00001.safetensors").stat().st_size - 3)
+    assert [said.split()[0] for said in checkpoints.problems(folder)] == ["model-00001.safetensors"]
+
+
+def test_what_was_changed_on_purpose_is_taken_when_the_list_of_files_is_gone(folder):
+    """The error says so."""
+    weights = load_file(folder / "model.safetensors")
+    changed = {name: tensor + 1 for name, tensor in weights.items()}
+    save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="model.safetensors has other contents.*on purpose, remove _manifest.json"):
+        checkpoints.require_intact(folder)
+    (folder / "_manifest.json").unlink()
+    checkpoints.require_intact(folder)
+
+
+def test_a_list_without_checksums_is_still_read(folder):
+    """As older versions wrote it."""
+    path = folder / "_manifest.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({"version": content["version"], "files": content["files"]}))
+    flip(folder / "model.safetensors", 8 * (folder / "model.safetensors").stat().st_size - 3)
+    assert checkpoints.problems(folder) == []
+    os.truncate(folder / "model.safetensors", 10)
+    assert len(checkpoints.problems(folder)) == 1
