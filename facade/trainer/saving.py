@@ -207,7 +207,7 @@ class Saving(Restoring):
 
     def _commit(self, folder: Path, final: Path, run_dir: str, best: str | None) -> None:
         checkpoints.write_manifest(folder)
-        checkpoints.commit(folder, final)
+        checkpoints.commit(folder, final, keep_guests=True)
         limit = self.args.save_total_limit
         checkpoints.rotate_checkpoints(run_dir, limit, best_model_checkpoint=best, newest=final)
 

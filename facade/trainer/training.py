@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -188,7 +189,7 @@ class Training(
             return self._output
         self._run = run
         try:
-            with self._model_prepared():
+            with self._marked_as_written(trial), self._model_prepared():
                 run_fit(run, windows, max_epochs=-1 if endless else length.num_train_epochs)
         finally:
             self._run = None
@@ -341,6 +342,12 @@ class Training(
             logger.info("  %s = %s", name, f"{value:,}")
         if checkpoint is not None:
             logger.info("  Going on from %s: epoch %s, step %s", checkpoint, windows.epoch, self.state.global_step)
+
+    def _marked_as_written(self, trial: Any) -> contextlib.AbstractContextManager[None]:
+        """Warn if another run writes checkpoints into the same folder, and let others know of this one."""
+        if not self.args.should_save or self.args.save_strategy == "no":
+            return contextlib.nullcontext()
+        return checkpoints.marked_as_written(self._get_output_dir(trial))
 
     def _clean_up_run_dir(self, trial: Any) -> None:
         """Remove what a killed run left half-written."""

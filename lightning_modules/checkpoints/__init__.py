@@ -44,6 +44,7 @@ from .tensors import load_torch, save_torch
 from .together import Together
 from .verify import problems, require_intact
 from .weights import load_weights, read_weights, save_weights
+from .writers import marked_as_written
 from .writing import BackgroundWriter, WriteLater, WriteNow, warn_if_disk_full
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ __all__ = [
     "load_optimizer_parts",
     "load_torch",
     "load_weights",
+    "marked_as_written",
     "owner_token",
     "problems",
     "read_manifest",

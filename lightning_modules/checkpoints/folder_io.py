@@ -72,7 +72,7 @@ class FolderCheckpointIO(CheckpointIO):
         self._clean(final.parent)
         model, prefix = self._model()
         own, others = split_weights(checkpoint["state_dict"], prefix)
-        with staging.staged_folder(final) as folder:
+        with staging.staged_folder(final, keep_guests=True) as folder:
             save_weights(model, folder, state_dict=own)
             if hasattr(self.processing_class, "save_pretrained"):
                 self.processing_class.save_pretrained(folder)

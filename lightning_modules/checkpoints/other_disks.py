@@ -40,7 +40,7 @@ class OtherDisk:
             limit: how many checkpoints stay.
         """
         if self.is_ours:
-            commit(self.folder, final)
+            commit(self.folder, final, keep_guests=True)
             rotate_checkpoints(Path(final).parent, limit, newest=final)
 
     def give_up(self) -> None:

@@ -73,10 +73,13 @@ def begin(final: StrPath, owner: str | None = None) -> Path:
     return staging
 
 
-def commit(staging: StrPath, final: StrPath) -> None:
+def commit(staging: StrPath, final: StrPath, *, keep_guests: bool = False) -> None:
     """Flush `staging` to the disk and give it its final name, in the place of an older version if there is one.
 
-    Files that others have put into the older version are taken over.
+    Args:
+        staging: what `begin` made.
+        final: the folder's name when it is complete.
+        keep_guests: take over files that others have put into the older version of a checkpoint.
 
     Raises:
         FileNotFoundError: there is no `staging`: `begin` was not called, or it was committed or aborted already.
@@ -85,7 +88,7 @@ def commit(staging: StrPath, final: StrPath) -> None:
     staging, final = Path(staging), Path(final)
     if not staging.is_dir():
         raise FileNotFoundError(f"nothing to rename to {final}: {staging} is not there; call begin() once per commit()")
-    if final.is_dir():
+    if keep_guests and final.is_dir():
         take_over_guests(final, staging)
     disk.sync_tree(staging)
     if not os.path.lexists(final):
@@ -106,8 +109,12 @@ def abort(staging: StrPath) -> None:
 
 
 @contextmanager
-def staged_folder(final: StrPath) -> Iterator[Path]:
+def staged_folder(final: StrPath, *, keep_guests: bool = False) -> Iterator[Path]:
     """Write a folder that appears under its final name only when the `with` block has ended well (one process).
+
+    Args:
+        final: the folder's name when it is complete.
+        keep_guests: as for `commit`.
 
     Yields:
         the empty folder to write into. After an exception it is removed, and the exception goes on.
@@ -115,7 +122,7 @@ def staged_folder(final: StrPath) -> Iterator[Path]:
     staging = begin(final)
     try:
         yield staging
-        commit(staging, final)
+        commit(staging, final, keep_guests=keep_guests)
     except BaseException:
         abort(staging)
         raise

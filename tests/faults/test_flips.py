@@ -176,7 +176,7 @@ def test_what_was_changed_on_purpose_is_taken_when_the_list_of_files_is_gone(fol
     weights = load_file(folder / "model.safetensors")
     changed = {name: tensor + 1 for name, tensor in weights.items()}
     save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match="model.safetensors has other contents.*on purpose, remove _manifest.json"):
+    with pytest.raises(ValueError, match=r"model\.safetensors has other contents.*on purpose, remove _manifest.json"):
         checkpoints.require_intact(folder)
     (folder / "_manifest.json").unlink()
     checkpoints.require_intact(folder)
