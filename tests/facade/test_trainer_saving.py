@@ -2,8 +2,10 @@
 
 import json
 import logging
+import os
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from safetensors.torch import load_file
 from tiny import At, Tiny, arguments, files, points, same, tiny, told, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
+from lightrainer.lightning_modules.checkpoints import owners, writers
 
 FILES = [
     "_manifest.json",
@@ -304,3 +307,41 @@ def test_a_process_that_saves_on_another_machine_shares_the_folder_of_the_first(
     made.train()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-4"]
     assert (tmp_path / "checkpoint-4" / "model.safetensors").is_file()
+
+
+# --- what others have to do with the folder
+
+
+def test_what_others_put_into_a_checkpoint_outlives_its_being_written_again(two_checkpoints):
+    for name in ("eval_results.json", "merged/model.safetensors"):
+        (two_checkpoints / "checkpoint-4" / name).parent.mkdir(exist_ok=True)
+        (two_checkpoints / "checkpoint-4" / name).write_text("mine")
+    before = (two_checkpoints / "checkpoint-4" / "trainer_state.json").stat().st_mtime_ns
+    again = trainer(two_checkpoints, save_strategy="steps", save_steps=2)
+    again.train(resume_from_checkpoint=str(two_checkpoints / "checkpoint-2"))
+    assert files(two_checkpoints / "checkpoint-4") == sorted([*FILES, "eval_results.json", "merged/model.safetensors"])
+    assert (two_checkpoints / "checkpoint-4" / "merged" / "model.safetensors").read_text() == "mine"
+    assert (two_checkpoints / "checkpoint-4" / "trainer_state.json").stat().st_mtime_ns != before
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="when a process began is not known there")
+@pytest.mark.parametrize("saves", [True, False])
+def test_another_run_in_the_same_folder_is_named(tmp_path, monkeypatch, caplog, saves):
+    """Where checkpoints are written; a second training of this process is not another run."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    settings = {"save_strategy": "steps", "save_steps": 4} if saves else {}
+    for _ in range(2):
+        trainer(tmp_path / "out", **settings).train()
+    assert "trains with the same output_dir" not in caplog.text
+    monkeypatch.setattr(writers, "owner_token", lambda: f"{owners._host()}-{os.getppid()}-{parents_start()}")
+    with writers.marked_as_written(tmp_path / "out"):  # as the process that started this one would
+        monkeypatch.undo()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        trainer(tmp_path / "out", **settings).train()
+    assert (f"Process {os.getppid()} trains with the same output_dir" in caplog.text) is saves
+
+
+def parents_start() -> int:
+    status = owners._process_status(os.getppid())
+    assert status is not None
+    return status[1]
