@@ -12,6 +12,7 @@ from ..lightning_modules.models import accepted_arguments, to_call
 from ..lightning_modules.objects import ObjectCollector
 from ..lightning_modules.out_of_memory import explained
 from ..lightning_modules.rounds import Rounds, may_be_uneven
+from ..lightning_modules.workers import iterate
 from .contracts import EvaluationHost
 from .data_ranks import data_ranks
 from .live_metrics import LiveMetrics, consists_of_metrics
@@ -43,7 +44,7 @@ class EvaluationFeed:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        batches = iter(self.loader)
+        batches = iterate(self.loader)
         if may_be_uneven(self.loader):
             self.rounds = Rounds("Evaluation", same_size=True, ends=self._ends)
             batches = self.rounds(batches)

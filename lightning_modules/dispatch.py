@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from .agreement import transport_device
 from .collect import find_batch_size, map_nested, mapping_like
 from .epoch_loader import EpochLoader
+from .workers import why_unsendable
 
 Round = tuple[list[Any], int]
 """The batches of all processes, and how many samples of them are no filling."""
@@ -174,7 +176,7 @@ def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int
         raise RuntimeError(f"dispatch_batches=True: process 0 could not read the data: {box[0].text}")
     if box[0] is None:
         return None
-    outlines, count = box[0]
+    outlines, count = pickle.loads(box[0])
     device = transport_device()
     return map_nested(
         lambda leaf: leaf.receive(device) if isinstance(leaf, _Slot) else leaf, outlines[rank // copies]
@@ -184,15 +186,32 @@ def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int
 def _send(rounds: Iterator[Round], copies: int) -> tuple[Any, int] | None:
     try:
         batches, count = next(rounds, ([], 0))
+        outlines = [map_nested(_outlined, batch) for batch in batches]
+        packed = _packed(outlines, count) if batches else None
     except Exception as error:
         dist.broadcast_object_list([_Failure(f"{type(error).__name__}: {error}")], src=0)
         raise
-    outlines = [map_nested(_outlined, batch) for batch in batches]
-    dist.broadcast_object_list([(outlines, count) if batches else None], src=0)
+    dist.broadcast_object_list([packed], src=0)
     device = transport_device()
     for rank in range(1, len(batches) * copies):
         map_nested(lambda leaf, rank=rank: _send_tensor(leaf, rank, device), batches[rank // copies])
     return (batches[0], count) if batches else None
+
+
+def _packed(outlines: list[Any], count: int) -> bytes:
+    """What goes to the other processes, before any of them is told that there is something.
+
+    Raises:
+        TypeError: A batch holds something that cannot be sent.
+    """
+    try:
+        return pickle.dumps((outlines, count))
+    except Exception as error:
+        raise TypeError(
+            f"dispatch_batches=True: process 0 cannot send a batch to the others: "
+            f"{why_unsendable(outlines, 'batches', error)}. Let dataset and collator give tensors, arrays, numbers and "
+            "texts, or leave dispatch_batches out."
+        ) from error
 
 
 def _outlined(leaf: Any) -> Any:

@@ -15,6 +15,7 @@ from .reading import NOTHING, Reading, Resumption, go_on_after
 from .samplers import IterableShard, SkippingBatchSampler
 from .streams import is_resumable
 from .worker_states import ENDED, ReportingCollate
+from .workers import telling_queues
 
 
 class BatchWatcher(Protocol):
@@ -223,7 +224,8 @@ class EpochLoader(DataLoader):
             self._reporting = ReportingCollate(given, self.batch_size if self._auto_collation else None, self._left)
             self.collate_fn = self._reporting
         try:
-            return super().__iter__()
+            with telling_queues(self):
+                return super().__iter__()
         finally:
             self.collate_fn = given
 

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
+from .workers import iterate
+
 __all__ = ["LengthGroupedSampler", "column_lengths", "get_length_grouped_indices", "sample_lengths"]
 
 
@@ -163,7 +165,7 @@ def _measured_by_workers(dataset: Any, column: str, workers: int, start_method: 
         generator=torch.Generator(),
         multiprocessing_context=start_method,
     )
-    return list(itertools.chain.from_iterable(loader))
+    return list(itertools.chain.from_iterable(iterate(loader)))
 
 
 def _measured(column: str, samples: list[Any]) -> list[int]:

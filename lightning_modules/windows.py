@@ -9,6 +9,7 @@ from typing import Any
 from .beginnings import Beginning, begin_after, begin_again
 from .own_generators import restore_own, what_draws
 from .seeding import capture_host_rng, restore_host_rng
+from .workers import iterate
 
 Reader = Callable[[Iterator[Any], int], tuple[list[Any], Any]]
 
@@ -163,8 +164,8 @@ class WindowLoader:
         skipped = self.done * self.accumulation
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)
-            return iter(self.loader)
-        return _after(iter(self.loader), skipped)
+            return iterate(self.loader)
+        return _after(iterate(self.loader), skipped)
 
     def _gone_through(self, state: dict[str, Any] | None) -> Iterator[Any]:
         """An iteration of a loader that knows nothing about itself: what was seen is read again."""
@@ -176,8 +177,8 @@ class WindowLoader:
         skipped = self.done * self.accumulation
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)
-            return iter(self.loader)
-        batches = _after(iter(self.loader), skipped)
+            return iterate(self.loader)
+        batches = _after(iterate(self.loader), skipped)
         if state is not None:
             self._positioned()
         return batches
@@ -186,22 +187,22 @@ class WindowLoader:
         """The epoch after one that ended in a state of a loader such as torchdata's, which may not have noticed."""
         rng = capture_host_rng()
         self.loader.load_state_dict(state)
-        batches = iter(self.loader)
+        batches = iterate(self.loader)
         for first in batches:
             return itertools.chain([first], batches)
         restore_host_rng(rng)
-        return iter(self.loader)
+        return iterate(self.loader)
 
     def _resumed(self, state: dict[str, Any]) -> Iterator[Any]:
         if not hasattr(self.loader, "track"):  # somebody else's, such as torchdata's
             self.loader.load_state_dict(state)
-            batches = iter(self.loader)
+            batches = iterate(self.loader)
             self._positioned()
             return batches
         on_ready, self.on_positioned = self.on_positioned, None
         if not self.loader.load_state_dict(state, on_ready):
             self.on_positioned = on_ready
-        return iter(self.loader)
+        return iterate(self.loader)
 
     def _next_window(self, batches: Iterator[Any]) -> Window:
         size, known = self.accumulation, self.batches

@@ -292,6 +292,18 @@ def sent() -> dict[str, Any]:
         list(loader)
     except Exception as error:
         seen["ragged end"] = f"{type(error).__name__}: {error}"
+    calling = build_loader(
+        range(8),
+        batch_size=2,
+        collate_fn=lambda indices: {"x": torch.tensor(indices), "f": lambda: 0},
+        rank=RANK,
+        world_size=2,
+        dispatch_batches=True,
+    )
+    try:
+        list(calling)
+    except Exception as error:
+        seen["unsendable"] = f"{type(error).__name__}: {error}"
     return seen
 
 
