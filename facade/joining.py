@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from ..lightning_modules.peers import current_board, leave_board, meeting
-from .launchers import Launch, on_this_machine, port_of_job
+from .launchers import Launch, on_this_machine, port_in, port_of_job
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +145,8 @@ def _available() -> list[str]:
 
 def _look_up_address(launch: Launch) -> None:
     """MASTER_ADDR and MASTER_PORT, from Lightning's class for the launcher, or from the fact that all are here."""
+    if os.environ.get("MASTER_PORT"):
+        port_in("MASTER_PORT")
     if all(os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")):
         return
     one_machine = launch.local_world_size == launch.world_size
@@ -198,7 +200,7 @@ def _look_up_place(launch: Launch, timeout: float) -> tuple[Launch, Any]:
     if launch.launcher == "Lightning":  # its first process does not answer: it makes the group in its own way
         return launch.placed([""] * launch.world_size), None
     stores: Any = import_module("torch.distributed")  # which does not declare them
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    address, port = os.environ["MASTER_ADDR"], port_in("MASTER_PORT")
     delta = timedelta(seconds=timeout)
     with meeting(launch.rank, launch.world_size, timeout):
         store = stores.TCPStore(address, port, launch.world_size, is_master=launch.rank == 0, timeout=delta)

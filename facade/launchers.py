@@ -11,9 +11,13 @@ import re
 import sys
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 __all__ = ["Launch", "find_launch", "number_in", "on_this_machine"]
+
+
+TORCHRUN = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+"""Size, rank, local rank and local size, as torchrun and whoever follows it call them."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Launch:
         rank: Number of this one among all; None where the launcher left it out.
         local_rank: Number of this one among those of its machine; None where it has to be found out.
         local_world_size: How many of them run on this machine; None where it has to be found out.
+        variables: Where the four numbers are from: size, rank, local rank and local size.
     """
 
     launcher: str
@@ -33,6 +38,30 @@ class Launch:
     rank: int | None = None
     local_rank: int | None = None
     local_world_size: int | None = None
+    variables: tuple[str, ...] = field(default=TORCHRUN, compare=False, repr=False)
+
+    def check(self) -> None:
+        """See that the numbers can be: processes of others would wait in vain for one that cannot.
+
+        Raises:
+            RuntimeError: One of them is out of range.
+        """
+        sizes, ranks, local_ranks, local_sizes = self.variables
+        if self.world_size < 1:
+            raise _out_of_range(sizes, self.world_size, "there is at least one process")
+        # -1 for "nobody started me" is an old custom.
+        if self.rank is not None and not (0 <= self.rank < self.world_size or self.world_size == 1 == -self.rank):
+            said = f"{sizes}={self.world_size}, so ranks go from 0 to {self.world_size - 1}"
+            raise _out_of_range(ranks, self.rank, said)
+        if self.world_size == 1:
+            return
+        if self.local_world_size is not None and not 1 <= self.local_world_size <= self.world_size:
+            said = f"{sizes}={self.world_size}, and a machine has from 1 to {self.world_size} of these processes"
+            raise _out_of_range(local_sizes, self.local_world_size, said)
+        here = self.local_world_size or self.world_size
+        if self.local_rank is not None and not 0 <= self.local_rank < here:
+            known = f"{local_sizes}={here}" if self.local_world_size else f"{sizes}={here}"
+            raise _out_of_range(local_ranks, self.local_rank, f"{known}, so local ranks go from 0 to {here - 1}")
 
     def placed(self, hosts: Sequence[str]) -> Launch:
         """The same, with its place on its machine: `hosts` are the names of the machines of all processes, by rank."""
@@ -47,13 +76,16 @@ def find_launch() -> Launch | None:
 
     The variables of torchrun come first, as they do for `accelerate`. Among schedulers those come first that say it of
     each process: `mpirun` under SLURM leaves in all processes of a machine the number that SLURM gave to that machine.
+
+    Raises:
+        RuntimeError: A variable is no number, or is out of range.
     """
-    for look in (_variables, _lsf, _mpi, _slurm, _pmi, _lightning, _mpi4py):
+    for look in (_variables, _lsf, _mpi, _slurm, _pmi, _lightning, _mpi4py, _variables_without_rank):
         launch = look()
         if launch is not None:
+            launch.check()
             return launch
-    size = number_in("WORLD_SIZE", 1)
-    return Launch("variables", size) if size > 1 else None
+    return None
 
 
 def number_in(variable: str, default: int) -> int:
@@ -111,6 +143,24 @@ def _variables() -> Launch | None:
     return Launch("variables", size, rank, local_rank, local_size)
 
 
+def _variables_without_rank() -> Launch | None:
+    """WORLD_SIZE alone, which is not enough for more than one process; or a rank alone."""
+    size = number_in("WORLD_SIZE", 1)
+    for name in () if _are_set("WORLD_SIZE") or _has_group() else ("RANK", "LOCAL_RANK"):
+        if number_in(name, 0) > 0:
+            raise RuntimeError(
+                f"{name}={os.environ[name]} is set, but WORLD_SIZE is not. Start the script with torchrun, or set "
+                f"WORLD_SIZE to the number of processes; to train in one process unset {name}."
+            )
+    return None if size == 1 else Launch("variables", size)
+
+
+def _has_group() -> bool:
+    """Whether the script has made the process group itself, and needs no variables for it."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
 def _lsf() -> Launch | None:
     """Those that jsrun sets."""
     needed = ("LSB_JOBID", "LSB_DJOB_RANKFILE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK")
@@ -118,7 +168,8 @@ def _lsf() -> Launch | None:
         return None
     size, rank = number_in("JSM_NAMESPACE_SIZE", 1), number_in("JSM_NAMESPACE_RANK", 0)
     local_size = _number("OMPI_COMM_WORLD_LOCAL_SIZE")
-    return Launch("LSF", size, rank, number_in("JSM_NAMESPACE_LOCAL_RANK", 0), local_size)
+    names = ("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+    return Launch("LSF", size, rank, number_in("JSM_NAMESPACE_LOCAL_RANK", 0), local_size, names)
 
 
 _MPI = (
@@ -134,15 +185,17 @@ def _mpi() -> Launch | None:
     for names in _MPI:
         if _are_set(*names) and number_in(names[0], 1) > 1:
             size, rank, local_rank, local_size = (number_in(name, 0) for name in names)
-            return Launch("MPI", size, rank, local_rank, local_size)
+            return Launch("MPI", size, rank, local_rank, local_size, names)
     return None
 
 
 def _pmi() -> Launch | None:
     """Those of one that leaves out what happens on the machine."""
-    for size, rank, local_rank, local_size in _MPI:
+    for names in _MPI:
+        size, rank, local_rank, local_size = names
         if _are_set(size, rank) and number_in(size, 1) > 1:
-            return Launch("MPI", number_in(size, 1), number_in(rank, 0), _number(local_rank), _number(local_size))
+            numbers = (number_in(size, 1), number_in(rank, 0), _number(local_rank), _number(local_size))
+            return Launch("MPI", *numbers, names)
     return None
 
 
@@ -154,7 +207,8 @@ def _slurm() -> Launch | None:
         return None
     size, node = number_in("SLURM_NTASKS", 1), number_in("SLURM_NODEID", 0)
     rank, local_rank = number_in("SLURM_PROCID", 0), number_in("SLURM_LOCALID", 0)
-    return Launch("SLURM", size, rank, local_rank, _slurm_tasks_here(size, node))
+    names = ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
+    return Launch("SLURM", size, rank, local_rank, _slurm_tasks_here(size, node), names)
 
 
 def is_batch_script() -> bool:
@@ -197,6 +251,28 @@ def _mpi4py() -> Launch | None:
         return None
     size = module.COMM_WORLD.Get_size()
     return Launch("mpi4py", size, module.COMM_WORLD.Get_rank()) if size > 1 else None
+
+
+def _out_of_range(variable: str, value: int, reason: str) -> RuntimeError:
+    return RuntimeError(
+        f"The environment variable {variable} is {value}, which is out of range: {reason}. It is set by launchers such "
+        "as torchrun; start all processes with one, or unset it to train in one process."
+    )
+
+
+def port_in(variable: str) -> int:
+    """The port in a variable of the environment, which is set.
+
+    Raises:
+        RuntimeError: It is none.
+    """
+    port = number_in(variable, 0)
+    if not 1 <= port <= 65535:
+        raise RuntimeError(
+            f"The environment variable {variable} is {os.environ.get(variable)!r}, which is no port: ports go from 1 "
+            "to 65535. Give all processes the same free port of the first one's machine."
+        )
+    return port
 
 
 def _are_set(*names: str) -> bool:

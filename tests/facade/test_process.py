@@ -11,6 +11,7 @@ import pytest
 import torch
 from starting import finished, torchrun
 
+from lightrainer import TrainingArguments
 from lightrainer.facade import process
 from lightrainer.facade.process import ProcessEnvironment, current_process, launched_world_size
 
@@ -96,6 +97,67 @@ def test_a_variable_that_is_no_number_is_named(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(RuntimeError, match="WORLD_SIZE is 'two'"):
         launched_world_size()
+
+
+HERE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+SLURM = {"SLURM_LOCALID": "0", "SLURM_JOB_NAME": "train"}
+OUT_OF_RANGE = [
+    ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK is 2.*WORLD_SIZE=2, so ranks go from 0 to 1"),
+    ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK is -1.*ranks go from 0 to 1"),
+    ({"WORLD_SIZE": "1", "RANK": "1"}, "RANK is 1.*ranks go from 0 to 0"),
+    ({"WORLD_SIZE": "0", "RANK": "0"}, "WORLD_SIZE is 0.*at least one process"),
+    ({"WORLD_SIZE": "0"}, "WORLD_SIZE is 0"),
+    ({"WORLD_SIZE": "-2"}, "WORLD_SIZE is -2"),
+    ({"WORLD_SIZE": "", "RANK": "1"}, "RANK=1 is set, but WORLD_SIZE is not"),
+    ({"LOCAL_RANK": "1"}, "LOCAL_RANK=1 is set, but WORLD_SIZE is not"),
+    ({"WORLD_SIZE": "2", "RANK": ""}, "WORLD_SIZE=2 is set, but RANK is not"),
+    ({"WORLD_SIZE": "2", "RANK": "1.0"}, "RANK is '1.0', which is not a whole number"),
+    ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "2"}, "LOCAL_RANK is 2.*local ranks go from 0 to 1"),
+    ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "-1"}, "LOCAL_RANK is -1.*local ranks go from 0 to 1"),
+    (
+        {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "2"},
+        "LOCAL_RANK is 2.*LOCAL_WORLD_SIZE=2, so local ranks go from 0 to 1",
+    ),
+    ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE is 0.*WORLD_SIZE=2"),
+    ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "3"}, "LOCAL_WORLD_SIZE is 3.*WORLD_SIZE=2"),
+    ({"SLURM_NTASKS": "2", "SLURM_PROCID": "2", **SLURM}, "SLURM_PROCID is 2.*SLURM_NTASKS=2"),
+    ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "3"}, "OMPI_COMM_WORLD_RANK is 3"),
+    ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "abc"}, "MASTER_PORT is 'abc', which is not a whole number"),
+    ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "0"}, "MASTER_PORT is '0', which is no port"),
+    ({"WORLD_SIZE": "2", "RANK": "1", "MASTER_PORT": "65536"}, "MASTER_PORT is '65536', which is no port"),
+    ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": ""}, "Set MASTER_ADDR"),
+]
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"), OUT_OF_RANGE, ids=[" ".join(f"{k}={v}" for k, v in of.items()) for of, _ in OUT_OF_RANGE]
+)
+def test_a_variable_out_of_range_is_named_at_once(monkeypatch, variables, said):
+    """Nobody is waited for who cannot come; also before arguments are made, which write nothing."""
+    for name, value in {**HERE, **variables}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RuntimeError, match=said):
+        TrainingArguments(use_cpu=True, ddp_timeout=3, report_to="none")
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"WORLD_SIZE": "1", "RANK": "-1"}, {"LOCAL_RANK": "-1"}, {"RANK": "0"}, {"WORLD_SIZE": "", "RANK": ""}],
+)
+def test_variables_that_say_there_is_nobody_else(monkeypatch, variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert current_process(use_cpu=True).world_size == 1
+
+
+def test_a_rank_beside_a_group_of_the_script(monkeypatch, tmp_path):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        assert current_process(use_cpu=True).local_rank == 1
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_a_group_that_is_there_is_taken_as_it_is(tmp_path):
