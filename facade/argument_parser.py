@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -10,9 +9,11 @@ from argparse import Action, ArgumentError, ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NoReturn, get_type_hints
 
+from ..lightning_modules.json_files import read_object
 from ..lightning_modules.names import did_you_mean
+from ..lightning_modules.redaction import is_secret_name, redacted, secret, secret_values, secret_words, shown_word
 from .argument_help import ArgumentHelpFormatter, concern
 from .argument_options import add_field, chosen_type, keeps_default
 from .arguments.fields import ArgumentFields
@@ -121,12 +122,13 @@ class HfArgumentParser(ArgumentParser):
             ValueError: There are words that are not understood, or a dataclass does not accept its values.
             SystemExit: A value cannot be converted, or is missing: argparse prints what is wrong and ends the program.
         """
-        words = list(sys.argv[1:] if args is None else args)
+        args = None if args is None else secret_words(args)  # in tracebacks, too, only this is seen
+        words = secret_words(sys.argv[1:]) if args is None else list(args)
         files = _files_beside(look_for_args_file, args_filename)
         if args_file_flag:
             named, words = _named_files(words, args_file_flag)
             files += named
-        words = [word for file in files for word in file.read_text(encoding="utf-8").split()] + words
+        words = secret_words([word for file in files for word in file.read_text(encoding="utf-8").split()]) + words
         add_old_options(self, self.dataclass_types, words)
         namespace, rest = self.parse_known_args(words)
         if rest and not return_remaining_strings:
@@ -135,6 +137,9 @@ class HfArgumentParser(ArgumentParser):
         return (*found, rest) if return_remaining_strings else tuple(found)
 
     def _fill(self, namespace: Namespace) -> list[Any]:
+        for name, value in vars(namespace).items():
+            if is_secret_name(name):
+                setattr(namespace, name, secret(value))
         given = vars(namespace)
         known = [_names(kind) | old_names(kind) for kind in self.dataclass_types]
         inputs = [
@@ -163,7 +168,7 @@ class HfArgumentParser(ArgumentParser):
 
     def _not_understood(self, rest: list[str]) -> str:
         names = {text.lstrip("-").replace("-", "_") for action in self._actions for text in action.option_strings}
-        said = [f"The command line has words that no option takes: {' '.join(rest)}."]
+        said = [f"The command line has words that no option takes: {' '.join(map(shown_word, rest))}."]
         for word in rest:
             name = word.lstrip("-").partition("=")[0].replace("-", "_")
             near = self._advice(name, names) if word.startswith("-") else ""
@@ -183,6 +188,10 @@ class HfArgumentParser(ArgumentParser):
         except ArgumentError as error:
             raise ArgumentError(action, f"{error.message}.{did_you_mean(value, action.choices or ())}") from None
 
+    def error(self, message: str) -> NoReturn:
+        """As in argparse, but what looks like a token of the Hub is not shown."""
+        super().error(redacted(message))
+
     def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
         """As the method of that name in the reference: one object for each dataclass, from a dict.
 
@@ -193,6 +202,7 @@ class HfArgumentParser(ArgumentParser):
         Raises:
             ValueError: There are such keys, or a dataclass does not accept its values.
         """
+        args = secret_values(args)
         known = [_names(kind) | old_names(kind) for kind in self.dataclass_types]
         names = set().union(*known)
         extra = [key for key in args if key not in names]
@@ -208,15 +218,20 @@ class HfArgumentParser(ArgumentParser):
         return " or ".join(kind.__name__ for kind in self.dataclass_types) or "any dataclass, as none was given"
 
     def parse_json_file(self, json_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> tuple[Any, ...]:
-        """As the method of that name in the reference: `parse_dict` of a JSON file."""
-        content = json.loads(Path(json_file).read_text(encoding="utf-8"))
-        return self.parse_dict(_as_dict(content, json_file), allow_extra_keys=allow_extra_keys)
+        """As the method of that name in the reference: `parse_dict` of a JSON file.
+
+        Raises:
+            ValueError: It is not JSON, which says where; or see `parse_dict`.
+        """
+        content = secret_values(read_object(json_file, keys="field names and their values"))
+        return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
 
     def parse_yaml_file(self, yaml_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> tuple[Any, ...]:
         """As the method of that name in the reference: `parse_dict` of a YAML file.
 
         Raises:
             ImportError: PyYAML is not installed.
+            ValueError: It is not YAML, which says where; or see `parse_dict`.
         """
         try:
             import yaml
@@ -225,8 +240,16 @@ class HfArgumentParser(ArgumentParser):
                 f"Reading {yaml_file} needs PyYAML: pip install pyyaml, or write the file as JSON and use "
                 "parse_json_file."
             ) from error
-        content = yaml.safe_load(Path(yaml_file).read_text(encoding="utf-8"))
-        return self.parse_dict(_as_dict(content, yaml_file), allow_extra_keys=allow_extra_keys)
+        problem = ""
+        try:
+            content = secret_values(_as_dict(yaml.safe_load(Path(yaml_file).read_text(encoding="utf-8")), yaml_file))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            place = getattr(error, "problem_mark", None)
+            where = f" in line {place.line + 1}, column {place.column + 1}" if place else ""
+            problem = f"{getattr(error, 'problem', None) or error}{where}"
+        if problem:  # not raised by the handler: the frames of the parser hold the text, which may have a token in it
+            raise ValueError(f"{yaml_file}: the file is not YAML: {problem}.")
+        return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
 
 
 def _names(kind: Any) -> set[str]:

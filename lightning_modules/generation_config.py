@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 
 from . import models
 from .checkpoints.names import GENERATION_CONFIG_NAME
+from .json_files import read_object
 from .names import did_you_mean
 
 _WHOLE_NUMBERS = ("max_length", "max_new_tokens", "num_beams", "num_return_sequences")
@@ -157,10 +157,7 @@ def _made(given: Any, kind: Any) -> Any:
 
 
 def _from_json(path: Path) -> dict[str, Any]:
-    values = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(values, dict):
-        raise ValueError(f"The file holds a {type(values).__name__}, but expected is an object.")
-    return settings_of(values)
+    return settings_of(read_object(path, keys="generation settings"))
 
 
 def _changed(own: Any, settings: Mapping[str, Any]) -> Any:

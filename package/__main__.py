@@ -29,7 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: With status 2 and the reason on stderr where something cannot be; with 0 after `--help`.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    from .lightning_modules.redaction import secret_words
+
+    words = argv = secret_words(sys.argv[1:] if argv is None else argv)
     if words and _names_a_script(words[0]):
         words.insert(0, "run")
     if words[:1] == ["run"]:

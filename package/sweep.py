@@ -38,8 +38,10 @@ def sweep(flags: Sequence[str]) -> int:
     Raises:
         SystemExit: With status 2 and the reason on stderr where something cannot be; nothing is begun then.
     """
+    from .lightning_modules.redaction import secret_words
+
     parser = _parser()
-    flags = list(flags)
+    flags = secret_words(flags)
     cut = flags.index("--") if "--" in flags else len(flags)
     options, passed_on = parser.parse_known_args(flags[:cut])
     passed_on += flags[cut + 1 :]

@@ -1,9 +1,9 @@
 """How batches are dealt out to processes."""
 
-import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from ...lightning_modules.json_files import read_object
 from ...lightning_modules.names import did_you_mean
 
 
@@ -43,10 +43,7 @@ class AcceleratorConfig:
             FileNotFoundError: There is no such file.
             ValueError: It is not a JSON object, or a key in it is not one of the fields.
         """
-        with open(json_file, encoding="utf-8") as file:
-            config = json.load(file)
-        if not isinstance(config, dict):
-            raise ValueError(f"accelerator_config: {json_file} holds a {type(config).__name__}, not a JSON object.")
+        config = read_object(json_file, "accelerator_config", "its fields")
         faults = cls.unknown_keys(config)
         if faults:
             raise ValueError(f"accelerator_config: in {json_file}, {' '.join(faults)}")

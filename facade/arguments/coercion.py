@@ -13,6 +13,7 @@ from enum import Enum
 from numbers import Real
 from typing import Any
 
+from ...lightning_modules.json_files import read_object
 from ..enums import (
     DebugOption,
     FSDPOption,
@@ -253,24 +254,15 @@ def _sharding(args: ArgumentFields) -> None:
         args.fsdp = [member(FSDPOption, word) for word in chosen.split()]
     config: Any = {} if args.fsdp_config is None else args.fsdp_config
     if isinstance(config, str) and not config.startswith("{"):
-        config = _json_file("fsdp_config", config)
+        config = read_object(_existing("fsdp_config", config), "fsdp_config", "settings of FSDP")
     args.fsdp_config = _fsdp_settings(config) if isinstance(config, Mapping) else config
     args.parallelism_config = read_parallelism(args.parallelism_config)
 
 
-def _json_file(name: str, path: str) -> Any:
-    """What a JSON file holds; a path that does not exist is a FileNotFoundError."""
-    with open(_existing(name, path), encoding="utf-8") as file:
-        try:
-            return json.load(file)
-        except json.JSONDecodeError as error:
-            said = f"{name}={path!r}: the file is not JSON ({error.msg})"
-            raise json.JSONDecodeError(said, error.doc, error.pos) from None
-
-
 def _existing(name: str, path: str) -> str:
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"{name}={path!r}: there is no such file. Pass a dict, or the path of a JSON file.")
+    if not os.path.isfile(path):
+        kind = "is a folder" if os.path.isdir(path) else "there is no such file"
+        raise FileNotFoundError(f"{name}={path!r}: {kind}. Pass a dict, or the path of a JSON file.")
     return path
 
 

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ...lightning_modules.json_files import read_object
+
 HIDDEN_SIZE_KEYS: dict[str, float] = {
     "zero_optimization.reduce_bucket_size": 1.0,
     "zero_optimization.stage3_prefetch_bucket_size": 0.9,
@@ -34,18 +36,15 @@ def load_deepspeed(source: Any) -> dict[str, Any]:
     """
     if isinstance(source, Mapping):
         return copy.deepcopy(dict(source))
-    origin = f"the file {os.fspath(source)}" if os.path.exists(source) else "this text"
+    if os.path.isfile(source):
+        return read_object(source, "deepspeed", "settings of DeepSpeed")
     try:
         config = json.loads(_text(source))
-    except (OSError, ValueError) as error:  # among them what is not JSON, not UTF-8 or not base64
-        why = (
-            "there is no such file, and it is neither JSON nor base64"
-            if origin == "this text"
-            else f"{origin}: {error}"
-        )
+    except (OSError, ValueError):  # among them what is not UTF-8 or not base64
+        why = "is a folder" if os.path.isdir(source) else "there is no such file, and it is neither JSON nor base64"
         raise ValueError(f"deepspeed={_short(source)}: {why}. Pass a dict, or the path of a JSON file.") from None
     if not isinstance(config, dict):
-        raise ValueError(f"deepspeed={_short(source)}: {origin} holds a {type(config).__name__}, not a JSON object.")
+        raise ValueError(f"deepspeed={_short(source)}: this text holds a {type(config).__name__}, not a JSON object.")
     return config
 
 
@@ -184,10 +183,8 @@ def _fill(
 
 
 def _text(source: Any) -> str:
-    """JSON text: of a file, or as it is, or decoded from base64."""
-    if isinstance(source, os.PathLike) or os.path.exists(source):
-        with open(source, encoding="utf-8") as file:
-            return file.read()
+    """JSON text: as it is, or decoded from base64."""
+    source = os.fspath(source)
     plain = source.lstrip().startswith(("{", "["))
     return source if plain else base64.urlsafe_b64decode(source).decode("utf-8")
 

@@ -3,6 +3,7 @@
 import copy
 from typing import Any, TypeVar
 
+from ...lightning_modules.redaction import secret
 from ..enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 from .coercion import report_to_list
 from .fields import ArgumentFields
@@ -128,6 +129,7 @@ class Setters(ArgumentFields):
         revision: str | None = None,
     ) -> Self:
         """As the method of that name in the reference: turns `push_to_hub` on, and says where to and when."""
+        token = secret(token)
         return _assign(
             self,
             push_to_hub=True,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, fields
 from typing import Any, get_args
 
+from ...lightning_modules.redaction import SecretThing, is_secret_name, secret
 from .accelerator import AcceleratorConfig
 from .coercion import ENUM_FIELDS, is_number
 from .fields import ArgumentFields
@@ -34,9 +35,11 @@ def wrong_types(args: ArgumentFields, names: Collection[str] | None = None) -> d
         if item.name in _FREE or (names is not None and item.name not in names):
             continue
         value = getattr(args, item.name)
+        if is_secret_name(item.name):
+            value = secret(value)
         expected = _expected(item.name, item.type, value)
         if expected:
-            kind = type(value).__name__
+            kind = value.kind if isinstance(value, SecretThing) else type(value).__name__
             article = "an" if kind[0] in "aeiou" else "a"
             found[item.name] = f"{item.name}={value!r} is {article} {kind}; pass {expected}."
     _explain_keys(args, found)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...lightning_modules.names import did_you_mean
+from ...lightning_modules.redaction import hidden_values, is_secret_name, redacted, secret_values
 from .. import old_style
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ class NamesItsArguments:
         Raises:
             TypeError: Names each keyword that `__init__` does not take, its value, and what to do.
         """
+        kwargs = hidden_values(kwargs)
         known = _parameters(cls.__init__)
+        if known is not None and "hub_token" in known:
+            understand_old_names(cls)  # the constructor of a subclass too, as it is in tracebacks
         unknown = [] if known is None else [name for name in kwargs if name not in known]
         if unknown and old_style.accepted() and not cls._old_names().isdisjoint(unknown):
             # The constructor of a subclass; those here do so by themselves.
@@ -94,13 +98,17 @@ T = TypeVar("T", bound=type[NamesItsArguments])
 
 
 def understand_old_names(cls: T) -> T:
-    """Let the constructor of a class take keywords of transformers 4, where these are accepted; a decorator."""
+    """Let the constructor of a class take keywords of transformers 4, where these are accepted; a decorator.
+
+    Tokens among the keywords are wrapped on the way, before they are the variables of anybody.
+    """
     plain: Any = cls.__init__
     if getattr(plain, "understands", False):
         return cls
 
     @functools.wraps(plain)
     def understanding(self: NamesItsArguments, *args: Any, **kwargs: Any) -> None:
+        kwargs = secret_values(kwargs)
         if old_style.accepted() and not self._old_names().isdisjoint(kwargs):
             kwargs = self._modernise(kwargs)
         plain(self, *args, **kwargs)
@@ -131,4 +139,5 @@ def _parameters(init: Any) -> tuple[str, ...] | None:
 
 def shown(name: str, value: Any) -> str:
     """A keyword with its value as it was passed, on one short line; secrets are not shown."""
-    return f"{name}=..." if name.endswith("token") else f"{name}={' '.join(repr(value).split()):.60}"
+    hidden = name.endswith("token") or is_secret_name(name)
+    return f"{name}=..." if hidden else redacted(f"{name}={' '.join(repr(value).split())}")[: len(name) + 61]

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...lightning_modules.json_files import read_object
 from .shapes import EMBEDDING, MATRIX, OTHER, ModelShape, TensorShape
 
 _NAMES = {
@@ -42,10 +43,7 @@ def model_from_folder(folder: str | os.PathLike[str]) -> ModelShape:
     path = place if place.suffix == ".json" else place / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"model={str(folder)!r}: there is no config.json. Give a folder with a saved model.")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"model={str(folder)!r}: config.json is not JSON: {error}") from None
+    config = read_object(path, "model", "a model's settings")
     weights = tuple(sorted(path.parent.glob("*.safetensors")))
     return model_from_config(config, tensors=_counted(weights) if weights else ())
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
+
+from ...lightning_modules.redaction import chain
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +55,12 @@ def is_passing(error: BaseException) -> bool:
     status = status_of(error)
     if status is not None:
         return status in _PASSING
-    return any(_is_trouble_on_the_way(one) for one in _chain(error))
+    return any(_is_trouble_on_the_way(one) for one in chain(error))
 
 
 def status_of(error: BaseException) -> int | None:
     """The HTTP status that an error, or what it came from, is about; None where the server did not answer."""
-    statuses = (getattr(getattr(one, "response", None), "status_code", None) for one in _chain(error))
+    statuses = (getattr(getattr(one, "response", None), "status_code", None) for one in chain(error))
     return next((status for status in statuses if status is not None), None)
 
 
@@ -74,7 +76,7 @@ def explained(error: Exception, repository: str, token: str | None = None) -> Ex
     """
     remedy = _REMEDIES.get(status_of(error) or 0)
     note = f"\nThis was about the repository {repository!r}. {remedy or ''}".rstrip()
-    for one in _chain(error):
+    for one in chain(error):
         one.args = tuple(hidden(part, token) if isinstance(part, str) else part for part in one.args)
         one.__traceback__ = None
     first, *rest = error.args or ("",)
@@ -95,15 +97,6 @@ def hidden(text: str, token: str | None) -> str:
     return text.replace(token, _HIDDEN) if token else text
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and those that it came from."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
-
-
 def _is_trouble_on_the_way(error: BaseException) -> bool:
     """Whether the connection failed, or a gateway answered with a page for people."""
     cls = type(error)
@@ -112,7 +105,7 @@ def _is_trouble_on_the_way(error: BaseException) -> bool:
 
 def _asked_to_wait(error: BaseException) -> float | None:
     """Seconds that the server asks for."""
-    for one in _chain(error):
+    for one in chain(error):
         headers: Any = getattr(getattr(one, "response", None), "headers", None) or {}
         value = str(headers.get("Retry-After", ""))
         if value.isdigit():

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 
+from ...lightning_modules.redaction import secret
 from ..hub import Repository
 from ..hub.staging import LAST_CHECKPOINT
 from .checks import CheckpointNotFoundError
@@ -63,4 +64,4 @@ class Downloading(Saving):
     ) -> Repository:
         """That of the arguments, but for what is given."""
         full: str = name or self.hub_model_id or self.args.hub_model_id or self._output_name
-        return Repository(full, token or self.args.hub_token, revision or self.args.hub_revision)
+        return Repository(full, secret(token or self.args.hub_token), revision or self.args.hub_revision)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules import models
+from ...lightning_modules.redaction import secret
 from ..enums import HubStrategy
 from ..hub import ModelCard, PushInProgress, Repository
 from ..hub.card_text import MARKER
@@ -41,6 +42,7 @@ class HubSide(Downloading):
             HfHubHTTPError: the Hub refused, or could not be reached; the message says what to do.
             HFValidationError: a ValueError; there can be no repository of that name.
         """
+        token = secret(token)
         named = self.args.hub_model_id
         name = named or self._output_name
         require_online(f"create the repository {name!r} of push_to_hub")
@@ -124,6 +126,7 @@ class HubSide(Downloading):
         Raises:
             HfHubHTTPError: the Hub refused, or could not be reached; `output_dir` holds the model all the same.
         """
+        token = secret(token)
         self.control = self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if self.hub_model_id is None:
             self.init_hf_repo(token=token)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...lightning_modules import models
+from ...lightning_modules.json_files import read_object
 from .. import metrics as formats
 from ..data_ranks import copies_of_batches
 from .base import TrainerBase
@@ -76,8 +77,7 @@ class Reporting(TrainerBase):
             path = os.path.join(str(self.args.output_dir), "all_results.json")
             known: dict[str, float] = {}
             if os.path.exists(path):
-                with open(path, encoding="utf-8") as file:
-                    known = json.load(file)
+                known = read_object(path, keys="metrics")
             self._write_json("all_results.json", {**known, **metrics})
 
     def save_state(self) -> None:

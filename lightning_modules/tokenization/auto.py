@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from typing import Any
 
+from ..redaction import secret_values
 from .families import defaults_of
 from .fast import PreTrainedTokenizerFast, hub_options, settings_in
 from .files import MODEL_FILE, TokenizerFiles, files_of
+from .loading import settings_file
 from .names import CONFIG_FILE
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class AutoTokenizer:
         pretrained_model_name_or_path: str | os.PathLike[str], *init_inputs: Any, **kwargs: Any
     ) -> PreTrainedTokenizerFast:
         """As `PreTrainedTokenizerFast.from_pretrained`, with the defaults of the class that is named in the files."""
+        kwargs = secret_values(kwargs)
         name = os.fspath(pretrained_model_name_or_path)
         files = files_of(name, **hub_options(kwargs))
         settings = settings_in(kwargs)
@@ -43,7 +45,7 @@ class AutoTokenizer:
 
 def _read(files: TokenizerFiles, name: str) -> dict[str, Any]:
     path = files.others.get(name)
-    return {} if path is None else json.loads(path.read_text(encoding="utf-8"))
+    return {} if path is None else settings_file(path)
 
 
 def _say_what_is_not_run(name: str, config: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, processors
 
+from ..redaction import is_secret_name, secret_values
 from .backend import Turns
 from .chat import Chat
 from .decoding import Decoding
@@ -57,8 +58,10 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
 
         Raises:
             ValueError: there is no tokenizer; an unknown side.
-            TypeError: a special token that is no text.
+            TypeError: a special token that is no text; what may be a token of the Hub.
         """
+        kwargs = secret_values(kwargs)
+        _refuse_secrets(kwargs)
         self._turns = Turns()
         self._tokenizer = _backend(kwargs)
         self._follow_file(kwargs)
@@ -149,6 +152,7 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         Raises:
             OSError: it cannot be had; it says what to do. Under HF_HUB_OFFLINE=1 only the cache is looked at.
         """
+        kwargs = secret_values(kwargs)
         name = os.fspath(pretrained_model_name_or_path)
         return cls._from_files(files_of(name, **hub_options(kwargs)), name, init_inputs, settings_in(kwargs))
 
@@ -256,12 +260,24 @@ def hub_options(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {name: kwargs.pop(name) for name in _HUB if name in kwargs}
 
 
+def _refuse_secrets(kwargs: dict[str, Any]) -> None:
+    """A token of the Hub would be saved with the other settings."""
+    for name in kwargs:
+        if is_secret_name(name):
+            raise TypeError(
+                f"`{name}` is no setting of a tokenizer. The token of the Hub is called `token`, for `from_pretrained` "
+                "and `push_to_hub`."
+            )
+
+
 def settings_in(kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments that are settings of a tokenizer.
 
     Raises:
         NotImplementedError: one that asks for what is not here.
+        TypeError: one that may be a token, under a name that is not known.
     """
+    _refuse_secrets(kwargs)
     for name in ("gguf_file", "fix_mistral_regex"):
         if kwargs.get(name):
             raise NotImplementedError(f"`{name}` is not supported here: install transformers for it.")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..redaction import bare, secret
 from .names import (
     ADDED_TOKENS_FILE,
     CHAT_TEMPLATE_FILE,
@@ -105,7 +106,7 @@ def _download(
         "revision": revision,
         "cache_dir": None if cache_dir is None else os.fspath(cache_dir),
         "force_download": force_download,
-        "token": token,
+        "token": secret(token),
         "allow_patterns": [f"{subfolder}/{each}" if subfolder else each for each in _FILES],
         "library_name": "lightrainer",
     }
@@ -113,6 +114,7 @@ def _download(
     try:
         folder = Path(snapshot_download(name, local_files_only=offline, **options))
     except Exception as error:
+        bare(error, token)
         cached = None if offline else _cached(name, options, error)
         if cached is None:
             raise _hub_error(name, revision, local_files_only, error) from error

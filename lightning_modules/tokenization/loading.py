@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from ..json_files import read_object
+from ..redaction import is_secret_name
 from .files import TokenizerFiles
 from .names import ADDED_TOKENS_FILE, CHAT_TEMPLATE_FILE, CONFIG_FILE, SPECIAL_TOKENS_FILE, AddedToken
 
@@ -29,7 +30,8 @@ def arguments_of(
     Raises:
         OSError: a file cannot be read.
     """
-    found = _json(files.others.get(CONFIG_FILE)) or {}
+    stored = _json(files.others.get(CONFIG_FILE)) or {}
+    found = {name: value for name, value in stored.items() if not is_secret_name(name)}  # somebody's token of the Hub
     found.pop("tokenizer_class", None)
     inputs = tuple(found.pop("init_inputs", ()))
     for inside in ("add_bos_token", "add_eos_token"):  # the post-processor in tokenizer.json does it
@@ -51,23 +53,31 @@ def arguments_of(
     return inputs, found
 
 
-def _json(path: Path | None) -> Any:
-    if path is None:
-        return None
+def settings_file(path: Path) -> dict[str, Any]:
+    """The settings in a JSON file.
+
+    Raises:
+        OSError: it is not JSON, or holds something else than settings; names the file, and the place in it.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path, keys="settings")
     except ValueError as error:
-        raise OSError(f"{path} is not JSON: {error}. Is it whole?") from error
+        raise OSError(
+            f"{str(error).rstrip('.')}. Is it whole? Save the tokenizer again, or download the file once more."
+        ) from None
+
+
+def _json(path: Path | None) -> dict[str, Any] | None:
+    return None if path is None else settings_file(path)
 
 
 def _backend(path: Path) -> tuple[Tokenizer, list[dict[str, Any]]]:
     """The tokenizer, and its added tokens as they are written."""
-    text = path.read_text(encoding="utf-8")
+    written = settings_file(path).get("added_tokens")
+    if not isinstance(written, list):
+        raise OSError(f"{path} is no tokenizer.json: it has no list `added_tokens`.")
     try:
-        written = json.loads(text)["added_tokens"]
-        return Tokenizer.from_str(text), written
-    except (ValueError, KeyError, TypeError) as error:
-        raise OSError(f"{path} is no tokenizer.json: {type(error).__name__}: {error}.") from error
+        return Tokenizer.from_file(str(path)), written
     except Exception as error:  # the library raises nothing narrower
         raise OSError(
             f"{path} cannot be read by the `tokenizers` that is installed: {error}. It may have been written by a "

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ..redaction import bare, secret, secret_values
 from .backend import Backend
 from .names import CHAT_TEMPLATE_FILE, CHAT_TEMPLATE_FOLDER, CONFIG_FILE, TOKENIZER_FILE, AddedToken
 
@@ -51,6 +52,7 @@ class Saving(Backend):
         Returns:
             the paths of the files.
         """
+        kwargs = secret_values(kwargs)
         if legacy_format:
             raise ValueError("`legacy_format=True` asks for the files of a slow tokenizer; this is a fast one.")
         folder = Path(save_directory)
@@ -108,6 +110,7 @@ class Saving(Backend):
             OfflineModeIsEnabled: a ConnectionError; `HF_HUB_OFFLINE` is set.
             HfHubHTTPError: the Hub refuses.
         """
+        token, kwargs = secret(token), secret_values(kwargs)
         upload = {"commit_message": commit_message, "private": private, "token": token, "revision": revision}
         upload |= {"create_pr": create_pr, "commit_description": kwargs.pop("commit_description", None)}
         with tempfile.TemporaryDirectory() as folder:
@@ -185,15 +188,20 @@ def _upload(
     from huggingface_hub import HfApi
 
     api = HfApi(token=token, library_name="lightrainer")
-    made = api.create_repo(repo_id or name, private=private, exist_ok=True).repo_id
-    if revision is not None and not revision.startswith("refs/"):
-        api.create_branch(made, branch=revision, exist_ok=True)
-    return api.upload_folder(
-        repo_id=made,
-        folder_path=folder,
-        allow_patterns=[path.as_posix() for path in paths],
-        commit_message=commit_message or "Upload tokenizer",
-        commit_description=commit_description,
-        revision=revision,
-        create_pr=create_pr,
-    )
+    try:
+        made = api.create_repo(repo_id or name, private=private, exist_ok=True).repo_id
+        if revision is not None and not revision.startswith("refs/"):
+            api.create_branch(made, branch=revision, exist_ok=True)
+        return api.upload_folder(
+            repo_id=made,
+            folder_path=folder,
+            allow_patterns=[path.as_posix() for path in paths],
+            commit_message=commit_message or "Upload tokenizer",
+            commit_description=commit_description,
+            revision=revision,
+            create_pr=create_pr,
+        )
+    except Exception as error:
+        bare(error, token)
+        failed = error
+    raise failed

@@ -423,7 +423,7 @@ def test_a_misspelt_key_and_one_that_is_not_for_the_constructor():
 def test_a_file_that_holds_no_mapping(tmp_path):
     (tmp_path / "x.json").write_text("[1]")
     (tmp_path / "x.yaml").write_text("")
-    with pytest.raises(ValueError, match=r"x\.json holds a list"):
+    with pytest.raises(ValueError, match=r"x\.json: the file holds a list"):
         HfArgumentParser(NotInit).parse_json_file(tmp_path / "x.json")
     with pytest.raises(ValueError, match=r"x\.yaml holds a NoneType"):
         HfArgumentParser(NotInit).parse_yaml_file(tmp_path / "x.yaml")

@@ -78,7 +78,7 @@ def plain(value):
         return [plain(item) for item in value]
     if hasattr(value, "to_dict"):
         return {key: item for key, item in value.to_dict().items() if key != "use_configured_state"}
-    return (type(value).__name__, value)
+    return ("str" if isinstance(value, str) else type(value).__name__, value)
 
 
 def parsed(parser, words):

@@ -150,5 +150,5 @@ def test_a_file_with_an_unknown_key_is_refused(tmp_path):
     assert refusal(TrainingArguments, {"accelerator_config": str(path)}) is ValueError
     assert refusal(Reference, {"accelerator_config": str(path)}) is ValueError
     path.write_text("[]")
-    with pytest.raises(ValueError, match="holds a list, not a JSON object"):
+    with pytest.raises(ValueError, match=r"accelerator_config=.*config.json.*the file holds a list"):
         TrainingArguments(accelerator_config=str(path))

@@ -79,7 +79,9 @@ def test_a_name_that_is_not_found_on_the_hub_is_named(monkeypatch):
         read_generation_config("me/model", dict)
 
 
-@pytest.mark.parametrize(("text", "said"), [("{max: 1}", "Expecting property name"), ("[1]", "The file holds a list")])
+@pytest.mark.parametrize(
+    ("text", "said"), [("{max: 1}", ".*Expecting property name"), ("[1]", ".*the file holds a list")]
+)
 def test_a_file_with_something_else_is_named(tmp_path, text, said):
     path = tmp_path / "settings.json"
     path.write_text(text)

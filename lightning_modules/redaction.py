@@ -1,0 +1,158 @@
+"""Secrets, such as tokens of the Hub, that are shown neither in messages nor as local variables of a traceback.
+
+Tools that show local variables (`pytest --showlocals`, rich, `cgitb`, sentry) show their `repr`. So whoever takes a
+token in wraps it first, and leaves no variable with the bare text.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
+
+__all__ = [
+    *(
+        "HIDDEN",
+        "bare",
+        "chain",
+        "Secret",
+        "SecretThing",
+        "is_secret_name",
+        "redacted",
+        "secret",
+        "secret_values",
+        "secret_words",
+    ),
+    "shown_word",
+]
+
+HIDDEN = "<hidden>"
+_NAMES = ("token", "hub_token", "hf_token", "push_to_hub_token", "auth_token", "use_auth_token")
+_HUB_NAMES = ("hub_token", "push_to_hub_token")
+_SPECIAL = {f"{kind}_token" for kind in ("bos", "cls", "eos", "mask", "pad", "sep", "unk")}
+"""Those of a tokenizer, which are no secret."""
+_HUB_TOKEN = re.compile(r"\b(?:hf_|api_org_)[A-Za-z0-9]{20,}")
+
+
+class Secret(str):
+    """Text as any other, but its `repr` does not show it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"'{HIDDEN}'"
+
+    def __str__(self) -> str:
+        return self
+
+
+class SecretThing:
+    """What was passed in the place of a secret text, such as bytes or a list.
+
+    Args:
+        value: is not kept; what has to be said of it is its type.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.kind = type(value).__name__
+
+    def __repr__(self) -> str:
+        return f"<hidden {self.kind}>"
+
+
+@overload
+def secret(value: str) -> str: ...
+@overload
+def secret(value: bool | None) -> bool | None: ...
+@overload
+def secret(value: str | bool | None) -> str | bool | None: ...
+@overload
+def secret(value: Any) -> Any: ...
+def secret(value: Any) -> Any:
+    """The value in a form that does not show it; None, True and False as they are."""
+    if value is None or isinstance(value, (bool, Secret, SecretThing)):
+        return value
+    return Secret(value) if isinstance(value, str) else SecretThing(value)
+
+
+@functools.cache
+def is_secret_name(name: str) -> bool:
+    """Whether an argument of this name holds a token, also if the name is misspelt."""
+    name = name.lower().replace("-", "_")
+    return name not in _SPECIAL and bool(difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.85))
+
+
+def secret_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same arguments, those that hold a token wrapped, and such as are one by their looks."""
+    return {name: _guarded(str(name), value) for name, value in given.items()}
+
+
+def hidden_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for display alone: of what may hold a token, such as a list, only the type is kept."""
+    return {name: _hidden(str(name), value) for name, value in given.items()}
+
+
+def secret_words(words: Sequence[str]) -> list[str]:
+    """The same words of a command line, tokens in them wrapped: `--hub_token hf_...` and `--hub_token=hf_...`."""
+    found, expected = [], False
+    for word in words:
+        name, sign, _ = word.partition("=")
+        is_option = word.startswith("-")
+        hides = (expected and not is_option) or _HUB_TOKEN.search(word)
+        found.append(Secret(word) if hides or (is_option and sign and is_secret_name(name.lstrip("-"))) else word)
+        expected = is_option and not sign and is_secret_name(word.lstrip("-"))
+    return found
+
+
+def redacted(text: str) -> str:
+    """The text with something else in the place of whatever looks like a token of the Hub."""
+    return _HUB_TOKEN.sub(HIDDEN, text)
+
+
+def bare(error: BaseException, token: Any = None) -> None:
+    """Take the token out of an error, and out of those that it came from: out of their texts, and with their frames.
+
+    The frames of an HTTP client hold its headers.
+
+    Args:
+        error: is changed.
+        token: the secret; whatever looks like one goes too.
+    """
+    for one in chain(error):
+        one.args = tuple(_without(part, token) if isinstance(part, str) else part for part in one.args)
+        one.__traceback__ = None
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that it came from."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _without(text: str, token: Any) -> str:
+    return redacted(text.replace(token, HIDDEN) if token and isinstance(token, str) else text)
+
+
+def shown_word(word: str) -> str:
+    """A word of a command line for a message: of a secret one the name only."""
+    if not isinstance(word, Secret):
+        return word
+    name, sign, _ = word.partition("=")
+    return f"{name}={HIDDEN}" if sign and name.startswith("-") else HIDDEN
+
+
+def _guarded(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return Secret(value) if is_secret_name(name) or _HUB_TOKEN.search(value) else value
+    return secret(value) if name in _HUB_NAMES else value
+
+
+def _hidden(name: str, value: Any) -> Any:
+    nested = type(value) in (list, tuple, dict, bytes)
+    hides = nested and (is_secret_name(name) or _HUB_TOKEN.search(repr(value)))
+    return SecretThing(value) if hides else _guarded(name, value)
