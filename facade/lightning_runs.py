@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from .cluster import cluster_plugins
 from .contracts import Host
 from .evaluation import Evaluation
 from .lightning_callbacks import check_training
+from .metrics import Moment
 from .sizes import has_length
 
 if TYPE_CHECKING:
@@ -115,13 +115,13 @@ def run_fit(run: TrainingRun, windows: WindowLoader, *, max_epochs: int) -> None
         engine.release(lightning_trainer)
 
 
-def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: float, test: bool) -> None:
+def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: Moment, test: bool) -> None:
     """Evaluate: inside of the running `fit` if there is one, otherwise as a run of its own.
 
     Args:
         trainer: the Trainer.
         evaluation: what to do with each batch.
-        started: when the preparations began, seconds since the epoch.
+        started: when the preparations began.
         test: run Lightning's `test`, not `validate`.
     """
     empty = has_length(evaluation.feed) and len(evaluation.feed) == 0
@@ -136,7 +136,7 @@ def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: float, tes
     module = _module(trainer, EvaluationDriver(evaluation))
     with engine.quiet(_is_quiet()):
         lightning_trainer = build_lightning_trainer(trainer)
-    trainer._setup_seconds = time.time() - started
+    trainer._setup_seconds = started.seconds_ago
     if not trainer._prepared:
         trainer._prepared = True
         trainer.model_preparation_time = round(trainer._setup_seconds, 4)

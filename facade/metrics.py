@@ -10,6 +10,29 @@ import numpy as np
 import torch
 
 
+class Moment(float):
+    """Now, as `time.time()` says it, but what has passed since then is asked of a clock that nobody sets.
+
+    Scripts that override `log` or call `speed_metrics` get it as a `start_time`, and may treat it as any other.
+    """
+
+    def __new__(cls) -> Moment:
+        """The present moment."""
+        made = super().__new__(cls, time.time())
+        made._clock = time.perf_counter()
+        return made
+
+    _clock: float
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return float, (float(self),)  # in another process the clock says something else
+
+    @property
+    def seconds_ago(self) -> float:
+        """Seconds since then."""
+        return time.perf_counter() - self._clock
+
+
 def speed_metrics(
     split: str,
     start_time: float,
@@ -17,8 +40,27 @@ def speed_metrics(
     num_steps: int | None = None,
     num_tokens: int | None = None,
 ) -> dict[str, float]:
-    """As `transformers.trainer_utils.speed_metrics`: seconds since `start_time`, and what was done in one second."""
-    runtime = time.time() - start_time
+    """As `transformers.trainer_utils.speed_metrics`: seconds since `start_time`, and what was done in one second.
+
+    Args:
+        split: begins the names of the metrics.
+        start_time: of `time.time()`; a `Moment` is not misled by a clock that is set meanwhile.
+        num_samples: how many there were; None leaves their speed out, as it does with the others.
+        num_steps: see `num_samples`.
+        num_tokens: see `num_samples`.
+    """
+    runtime = start_time.seconds_ago if isinstance(start_time, Moment) else time.time() - start_time
+    return metrics_of_runtime(split, max(runtime, 0.0), num_samples, num_steps, num_tokens)
+
+
+def metrics_of_runtime(
+    split: str,
+    runtime: float,
+    num_samples: float | None = None,
+    num_steps: int | None = None,
+    num_tokens: int | None = None,
+) -> dict[str, float]:
+    """As `speed_metrics`, of so many seconds."""
     result = {f"{split}_runtime": round(runtime, 4)}
     if runtime == 0:
         return result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from ..lightning_modules.split_layers import stepping
 from . import deepspeed_runs
 from .enums import DebugOption
 from .memory_advice import advice_for_training
+from .metrics import Moment
 from .redoing import EvaluationRedoing
 from .replaced_schedule import ReplacedSchedule
 from .running_loss import RunningLoss
@@ -68,7 +68,7 @@ class TrainingRun:
         self.checkpoint = checkpoint
         self.trial = trial
         self.ignore_keys = ignore_keys
-        self.start_time = time.time()
+        self.start_time = Moment()
         self.losses = RunningLoss(trainer)
         self.grad_norm: torch.Tensor | float | None = None
         self.learning_rate: float | None = None
@@ -160,7 +160,7 @@ class TrainingRun:
         trainer.model.zero_grad()
         handler.model, handler.optimizer, handler.lr_scheduler = trainer.model, trainer.optimizer, trainer.lr_scheduler
         handler.train_dataloader = self.windows.loader
-        self.start_time = time.time()
+        self.start_time = Moment()
         trainer.control = handler.on_train_begin(trainer.args, trainer.state, trainer.control)
         if trainer.args.eval_on_start:
             trainer._evaluate(self.trial, self.ignore_keys, skip_scheduler=True)

@@ -176,7 +176,7 @@ class LightningBridge(BridgeCore, Callback):
         if trainer.sanity_checking:
             return
         metrics = as_evaluation(self._reports.changed(trainer.callback_metrics))
-        metrics["eval_runtime"] = round(time.time() - self._evaluation_started, 4)
+        metrics["eval_runtime"] = round(time.perf_counter() - self._evaluation_started, 4)
         self._log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, {**metrics, **self._epoch()}

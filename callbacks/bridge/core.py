@@ -175,7 +175,7 @@ class BridgeCore:
         self._catch_up()
         self._reports.changed(trainer.callback_metrics)
         self.callback_handler.eval_dataloader = _only(loaders)
-        self._evaluation_started = time.time()
+        self._evaluation_started = time.perf_counter()
 
     def _predicted(self, metrics: dict[str, float]) -> None:
         self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)

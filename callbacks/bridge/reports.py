@@ -17,7 +17,7 @@ class Reports:
     """Collects on the device, so that nothing waits for it between two logs."""
 
     def __init__(self) -> None:
-        self.started = time.time()
+        self.started = time.perf_counter()
         self.last_logged = 0
         self.grad_norm: Any = None
         self.learning_rate: Any = None
@@ -54,7 +54,7 @@ class Reports:
 
     def at_the_end(self, trainer: Any, steps: int) -> dict[str, Any]:
         """Time, speed and mean loss of the whole training."""
-        runtime = time.time() - self.started
+        runtime = time.perf_counter() - self.started
         logs = {"train_runtime": round(runtime, 4), "train_steps_per_second": round(steps / max(runtime, 1e-9), 3)}
         loss = self._mean(trainer, 1)
         return logs if loss is None else {**logs, "train_loss": loss.item()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from ..data_ranks import data_ranks
 from ..enums import DebugOption
 from ..evaluation import Evaluation, EvaluationFeed
 from ..memory_advice import evaluating
-from ..metrics import speed_metrics
+from ..metrics import Moment, metrics_of_runtime
 from ..missing_metrics import missing_metric, why_no_labels
 from ..results import EvalLoopOutput, PredictionOutput
 from ..sizes import has_length
@@ -62,7 +61,7 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
             return metrics
         self._memory_tracker.start("eval")
         dataloader = self.get_eval_dataloader(eval_dataset)
-        start_time = time.time()
+        start_time = Moment()
         with self._mode_kept():
             output = self.evaluation_loop(
                 dataloader,
@@ -97,7 +96,7 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
             self._take_up_arguments()
         self._memory_tracker.start("test")
         dataloader = self.get_test_dataloader(test_dataset)
-        start_time = time.time()
+        start_time = Moment()
         with self._mode_kept():
             output = self.evaluation_loop(
                 dataloader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
@@ -133,7 +132,7 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
             Predictions and labels as arrays over all samples, None where nothing was kept, the metrics, and the number
             of samples.
         """
-        started = time.time()
+        started = Moment()
         from ..lightning_runs import run_evaluation
 
         only_loss = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
@@ -227,10 +226,10 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
             return metrics[name]
         raise missing_metric(self, name, metrics)
 
-    def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: float) -> dict[str, float]:
+    def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: Moment) -> dict[str, float]:
         metrics = output.metrics if output.metrics is not None else {}
-        start_time += self._setup_seconds
+        seconds = start_time.seconds_ago - self._setup_seconds
         samples = output.num_samples or 0
         steps = math.ceil(samples / (self._share_of(self.args.eval_batch_size) * data_ranks(self.args)))
-        metrics.update(speed_metrics(prefix, start_time, num_samples=samples, num_steps=steps))
+        metrics.update(metrics_of_runtime(prefix, seconds, num_samples=samples, num_steps=steps))
         return metrics

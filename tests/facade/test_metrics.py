@@ -1,13 +1,16 @@
 """Speed figures and their presentation, number for number those of the reference."""
 
+import copy
 import json
 import time
 
 import numpy as np
 import pytest
 import torch
+from tiny import ARGUMENTS, points, tiny
 
-from lightrainer.facade.metrics import denumpify_detensorize, metrics_format, speed_metrics
+from lightrainer import Trainer, TrainerCallback, TrainingArguments
+from lightrainer.facade.metrics import Moment, denumpify_detensorize, metrics_format, speed_metrics
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +101,56 @@ def test_the_metrics_themselves_stay():
     given = {"train_runtime": 1.0}
     metrics_format(given)
     assert given == {"train_runtime": 1.0}
+
+
+class ClockIsSetBack(TrainerCallback):
+    """Four hours at once, at the first log and in each evaluation."""
+
+    def __init__(self, monkeypatch):
+        self.monkeypatch = monkeypatch
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.set_back()
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        self.set_back()
+
+    def set_back(self):
+        now = time.time() - 4 * 3600
+        self.monkeypatch.setattr(time, "time", lambda: now)
+
+
+def test_a_clock_that_is_set_back_does_not_turn_times_round(tmp_path, monkeypatch):
+    """Of training, evaluation and prediction; and the moment that `log` gets is one of `time.time()`."""
+    seen = []
+
+    class Logging(Trainer):
+        def log(self, logs, start_time=None):
+            seen.append(start_time)
+            super().log(logs, start_time)
+
+    before = time.time()
+    args = TrainingArguments(str(tmp_path), **ARGUMENTS, include_num_input_tokens_seen="all")
+    trainer = Logging(tiny(), args, train_dataset=points(8), callbacks=[ClockIsSetBack(monkeypatch)])
+    trainer.model.main_input_name = "x"
+    found = {**trainer.train().metrics, **trainer.evaluate(points(8)), **trainer.predict(points(8)).metrics}
+    times = {name: value for name, value in found.items() if "runtime" in name or "per_second" in name}
+    assert {"train_runtime", "eval_runtime", "test_runtime", "train_samples_per_second"} <= times.keys()
+    assert [
+        (name, value) for name, value in times.items() if not 0 < value < 1e6 or (value > 60 and "runtime" in name)
+    ] == []
+    assert all(entry["train_tokens_per_second"] > 0 for entry in trainer.state.log_history if "loss" in entry)
+    (start,) = {moment for moment in seen if moment is not None}
+    assert before <= start < before + 60
+
+
+def test_a_start_time_of_a_script(monkeypatch):
+    """`time.time()` as in the reference; also after the clock was set back, when nobody knows how long it was."""
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    assert speed_metrics("train", 1004.0, num_samples=4) == {"train_runtime": 0.0}
+    moment = Moment()
+    assert moment == 1000.0
+    assert moment - 1.0 == 999.0
+    assert type(copy.deepcopy(moment)) is float
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert 0 <= moment.seconds_ago < 60
