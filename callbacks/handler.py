@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import islice
+from types import FunctionType
 from typing import Any
 
 from ._idle import is_empty
@@ -64,13 +66,14 @@ class CallbackHandler(TrainerCallback):
     def add_callback(self, callback: Any) -> None:
         """Put a callback, or an instance of a callback class, at the end of the list.
 
-        Warns if there is one of the same class already.
+        Warns if there is one of the same class already, and of a method whose name is nearly that of an event.
 
         Raises:
             TypeError: it has none of the events, or it is a callback of Lightning.
         """
         added = callback() if isinstance(callback, type) else callback
         _check_is_callback(added)
+        _warn_of_misspelt_events(type(added))
         if any(type(present) is type(added) for present in self.callbacks):
             logger.warning(
                 "A second %s is added to the callbacks, and both will be called. They were: %s",
@@ -308,6 +311,43 @@ def _check_is_callback(candidate: Any) -> None:
             f"{candidate!r} of type {type(candidate).__name__} is not a callback: it has none of the events. Pass a "
             f"TrainerCallback, or an object with at least one of {', '.join(EVENTS)}."
         )
+
+
+@functools.lru_cache(maxsize=256)  # once for each class
+def _warn_of_misspelt_events(kind: type) -> None:
+    """Say which methods were probably meant for events, and are never called."""
+    if any("lightning" in base.__module__ and base.__name__ == "Callback" for base in kind.__mro__):
+        return  # who is both has the hooks of Lightning too
+    own = [base for base in kind.__mro__ if base not in (TrainerCallback, object)]
+    methods = {name: part for base in own for name, part in vars(base).items() if isinstance(part, FunctionType)}
+    called = {name for part in methods.values() for name in part.__code__.co_names}
+    for name in methods:
+        near = None if name in _EVENTS or name in called else _event_like(name)
+        if near is not None and name.startswith("on"):
+            logger.warning(
+                "%s.%s is never called: there is no such event. Did you mean %r? If it is a method of your own, give "
+                "it a name that does not begin with 'on_'.",
+                kind.__name__,
+                name,
+                near,
+            )
+
+
+_OTHER_WORDS = (
+    *(("train_epoch", "epoch"), ("train_batch", "step"), ("batch", "step"), ("start", "begin")),
+    *(("validation", "evaluate"), ("evaluation", "evaluate")),
+)
+"""What other libraries call the same, and its word here."""
+
+
+def _event_like(name: str) -> str | None:
+    """The event that has nearly this name; None where none has."""
+    written = name.lower()
+    for other, ours in _OTHER_WORDS:
+        written = written.replace(other, ours)
+    known = {event.replace("_", ""): event for event in EVENTS}
+    near = get_close_matches(written.replace("_", ""), known, n=1, cutoff=0.8)
+    return known[near[0]] if near else None
 
 
 def _checked_control(returned: Any, callback: Any, event: str) -> TrainerControl:

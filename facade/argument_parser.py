@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from argparse import Action, ArgumentError, ArgumentParser, Namespace
@@ -19,8 +18,6 @@ from .argument_options import add_field, chosen_type, keeps_default
 from .arguments.fields import ArgumentFields
 from .arguments.unknown import advice
 from .old_options import add_old_options, old_names
-
-logger = logging.getLogger(__name__)
 
 
 def HfArg(  # noqa: N802 - the documented name
@@ -120,6 +117,7 @@ class HfArgumentParser(ArgumentParser):
 
         Raises:
             ValueError: There are words that are not understood, or a dataclass does not accept its values.
+            FileNotFoundError: A file of options that was named is not there.
             SystemExit: A value cannot be converted, or is missing: argparse prints what is wrong and ends the program.
         """
         args = None if args is None else secret_words(args)  # in tracebacks, too, only this is seen
@@ -267,7 +265,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _files_beside(look: bool, filename: str | os.PathLike[str] | None) -> list[Path]:
-    """The file of options that was passed, or the one beside the program; none where it does not exist."""
+    """The file of options that was passed, or the one beside the program, if there is one."""
     if filename:
         return _existing([Path(filename)])
     # In an interactive session the program has no name.
@@ -286,10 +284,20 @@ def _named_files(words: list[str], flag: str) -> tuple[list[Path], list[str]]:
 
 
 def _existing(files: list[Path]) -> list[Path]:
+    """The files, all of which somebody has named.
+
+    Raises:
+        FileNotFoundError: One is not there; without its options the program would do something else, without a word.
+    """
     for file in files:
-        if not file.exists():
-            logger.warning(f"There is no file {str(file)!r}: no options are read from it.")
-    return [file for file in files if file.exists()]
+        if file.is_dir() or not file.exists():  # a pipe of the shell is no file, and can be read
+            kind = "is a folder" if file.is_dir() else "there is no such file"
+            beside = [one.name for one in file.parent.iterdir()] if file.parent.is_dir() else []
+            raise FileNotFoundError(
+                f"{str(file)!r}: {kind}, so no options can be read from it.{did_you_mean(file.name, beside)} Pass a "
+                "file with options such as `--learning_rate 1e-4`, or leave it out."
+            )
+    return files
 
 
 def _as_dict(content: Any, file: str | os.PathLike[str]) -> dict[str, Any]:

@@ -285,3 +285,74 @@ def test_callbacks_of_the_reference_work_in_it():
 
     handler = CallbackHandler([OwnFlow, Theirs], None, None, None, None)
     assert fire(handler, "on_step_end").should_training_stop
+
+
+def with_method(name, base=ours.TrainerCallback, **more):
+    return type(f"Has{name}", (base,), {name: lambda self, *args, **kwargs: None, **more})
+
+
+MISSPELT = {
+    "on_stepend": "on_step_end",
+    "on_step_ends": "on_step_end",
+    "onStepEnd": "on_step_end",
+    "on_train_beginn": "on_train_begin",
+    "on_train_start": "on_train_begin",
+    "on_epoch_start": "on_epoch_begin",
+    "on_batch_end": "on_step_end",
+    "on_train_batch_end": "on_step_end",
+    "on_evaluation": "on_evaluate",
+    "on_evaluate_end": "on_evaluate",
+    "on_validation_end": "on_evaluate",
+    "on_logs": "on_log",
+    "on_saved": "on_save",
+    "on_optimiser_step": "on_optimizer_step",
+}
+
+
+@pytest.mark.parametrize("name", MISSPELT)
+def test_a_method_that_is_nearly_an_event_is_warned_of_once(name, caplog):
+    kind = with_method(name)
+    make(kind)
+    make(kind())
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert f"Has{name}.{name} is never called" in said
+    assert f"Did you mean {MISSPELT[name]!r}?" in said
+
+
+@pytest.mark.parametrize("name", ["on_new_model_uploaded", "on_gpu", "on_tokens_counted", "step_end", "on", "onset"])
+def test_methods_of_ones_own_are_not_warned_of(name, caplog):
+    make(with_method(name), with_method("on_step_end"))
+    assert caplog.text == ""
+
+
+def test_a_method_that_the_class_calls_itself_is_its_own(caplog):
+    class Own(ours.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            self.on_stepend()
+
+        def on_stepend(self):
+            pass
+
+    make(Own)
+    assert caplog.text == ""
+
+
+def test_who_is_a_callback_of_lightning_too_has_its_hooks(caplog):
+    from lightning.pytorch.callbacks import Callback
+
+    class Both(ours.TrainerCallback, Callback):
+        def on_train_start(self, trainer, pl_module):
+            pass
+
+    make(Both)
+    assert caplog.text == ""
+
+
+def test_none_of_the_callbacks_that_come_along_is_warned_of(caplog):
+    from lightrainer.callbacks import handler
+
+    for name in ours.__all__:
+        kind = getattr(ours, name)
+        if isinstance(kind, type) and issubclass(kind, ours.TrainerCallback):
+            handler._warn_of_misspelt_events.__wrapped__(kind)
+    assert caplog.text == ""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+import threading
 from argparse import Namespace
 from dataclasses import dataclass, field
 from enum import Enum
@@ -370,10 +372,26 @@ def test_a_file_beside_the_program_is_optional(script, caplog):
     assert parser.parse_args_into_dataclasses() == (NotInit(3),)
 
 
-def test_a_file_that_was_asked_for_and_is_not_there_is_spoken_of(script, caplog):
+def test_a_file_that_was_asked_for_and_is_not_there_is_an_error(script):
+    """Where the reference goes on with defaults."""
     parser = HfArgumentParser(NotInit)
-    assert parser.parse_args_into_dataclasses([], args_filename="nowhere.args") == (NotInit(1),)
-    assert "no file 'nowhere.args'" in caplog.text
+    (script / "train.args").write_text("--given 4")
+    with pytest.raises(FileNotFoundError, match=r"tran.args': there is no such file.*Did you mean 'train.args'"):
+        parser.parse_args_into_dataclasses([], args_filename=script / "tran.args")
+    with pytest.raises(FileNotFoundError, match="is a folder, so no options"):
+        parser.parse_args_into_dataclasses(["--from", str(script)], args_file_flag="--from")
+    with pytest.raises(FileNotFoundError, match="nowhere'"):
+        parser.parse_args_into_dataclasses(["--from", "nowhere"], args_file_flag="--from")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name")
+def test_a_pipe_is_read(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("--given 4",))
+    writer.start()
+    assert HfArgumentParser(NotInit).parse_args_into_dataclasses([], args_filename=pipe) == (NotInit(4),)
+    writer.join()
 
 
 def test_an_interactive_session_has_no_program(monkeypatch):
