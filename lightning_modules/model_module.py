@@ -13,6 +13,7 @@ from typing_extensions import Self
 from .checkpoints import save_weights
 from .class_paths import build_described, is_description, resolve
 from .engine import made_by_cli
+from .local_paths import require_local
 from .models import base_of_adapter, signature_columns, unwrap_model
 from .module_optimizers import to_plain_setting
 from .neftune import neftune_hook
@@ -91,6 +92,7 @@ class ModelModule(ResumableModule):
         """
         from .sharding import is_sharded, whole_state_dict
 
+        require_local(folder, "folder")
         model, first = unwrap_model(self._require_model()), self._is_first()
         state = whole_state_dict(model, keep=first) if is_sharded(model) else None
         if first:

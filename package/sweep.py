@@ -107,9 +107,11 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     from .facade.search.choices import make_pruner, make_sampler
     from .facade.search.options import read_options
     from .facade.search.space import read_space
+    from .lightning_modules.local_paths import require_local
     from .sweep_plan import SweepPlan
 
     _require_usable(options)
+    require_local(options.folder, "--folder")
     metrics = options.metric or ["eval_loss"]
     directions = options.direction or ["minimize"] * len(metrics)
     if len(directions) != len(metrics):

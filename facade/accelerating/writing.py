@@ -10,6 +10,7 @@ from torch import nn
 
 from ...lightning_modules import deepspeed_engine, models, sharding
 from ...lightning_modules.checkpoints.sharing import without_sharing
+from ...lightning_modules.local_paths import require_local
 from ...lightning_modules.precision import uncast
 from .gradients import Gradients
 
@@ -100,6 +101,7 @@ class Writing(Gradients):
 
         # The names that safetensors cannot hold, as those of tied weights, are kept as this format keeps them.
         own, aliases = without_sharing(weights) if safe_serialization else (weights, None)
+        require_local(save_directory, "save_directory")
         os.makedirs(save_directory, exist_ok=True)
         options: Any = {"max_shard_size": max_shard_size, "metadata": aliases, "safe_serialization": safe_serialization}
         save_torch_state_dict(own, os.fspath(save_directory), **options)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection
 from typing import Any
 
+from ...lightning_modules.local_paths import remote_fault
 from ..enums import DebugOption, IntervalStrategy, SaveStrategy, SchedulerType
 from .coercion import ENUM_FIELDS
 from .data import SAMPLING_STRATEGIES
@@ -111,6 +112,11 @@ for _one_of in (
 
 for _name, _kind in ENUM_FIELDS.items():
     _rule(_name)(Member(_name, _kind))
+
+
+@_rule("output_dir")
+def _folder_for_results(args: Any) -> str | None:
+    return remote_fault(args.output_dir, "output_dir")
 
 
 @_rule("report_to")

@@ -14,6 +14,7 @@ from torch import nn
 from ...callbacks import TrainerControl, TrainerState
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME
+from ...lightning_modules.local_paths import require_local
 from .checks import CheckpointNotFoundError
 from .engine_states import whole_or_parts
 from .training_state import TrainingState
@@ -37,6 +38,7 @@ class Restoring(TrainingState):
             return None
         if resume_from_checkpoint is True:
             return self._newest_checkpoint()
+        require_local(resume_from_checkpoint, "resume_from_checkpoint")
         folder = os.fspath(resume_from_checkpoint)
         if not os.path.isdir(folder):
             folder = self._checkpoint_elsewhere(folder) or folder

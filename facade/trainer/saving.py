@@ -25,6 +25,7 @@ from ...lightning_modules.checkpoints import (
     WriteNow,
 )
 from ...lightning_modules.collect import map_nested
+from ...lightning_modules.local_paths import require_local
 from .restoring import Restoring, is_own
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,12 @@ class Saving(Restoring):
 
         Args:
             output_dir: the folder, by default that of the arguments. Written by the main process only.
+
+        Raises:
+            ValueError: It is no folder, but an address such as `s3://bucket/folder`.
         """
         folder = str(self.args.output_dir) if output_dir is None else output_dir
+        require_local(folder, "output_dir")
         sharded = self._sharded
         if not self._gathers_on_save():
             if self.args.should_save:

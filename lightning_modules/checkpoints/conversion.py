@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..local_paths import require_local
 from . import disk, manifest, staging
 from .folder_io import split_weights
 from .lightning_files import read_states, write_states
@@ -131,6 +132,7 @@ def _folder_named(target: Path, step: int) -> Path:
 
 
 def _require_free(final: Path, force: bool) -> None:
+    require_local(final, "target")
     if os.path.lexists(final) and not force:
         raise FileExistsError(f"{final} is there already; pass --force (force=True) to replace it")
 

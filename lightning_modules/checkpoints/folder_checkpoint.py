@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from .._lightning import LightningModule, ModelCheckpoint, Trainer
 from .._lightning import TorchCheckpointIO as _FilesOfLightning
+from ..local_paths import require_local
 from .folder_io import FolderCheckpointIO
 from .folders import last_intact_checkpoint, list_checkpoints, rotate_checkpoints
 from .names import PREFIX_CHECKPOINT_DIR
@@ -59,6 +60,7 @@ class FolderCheckpoint(ModelCheckpoint):
         attribute: str = "model",
         processing_class: Any = None,
     ) -> None:
+        require_local(dirpath, "dirpath")
         if save_total_limit is not None and save_total_limit < 1:
             raise ValueError(f"save_total_limit is {save_total_limit}: keep 1 checkpoint or more, or None for all.")
         super().__init__(

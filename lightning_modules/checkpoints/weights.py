@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..local_paths import require_local
 from .forms import (
     ADAPTER_FILES,
     INDEX_FILES,
@@ -55,9 +56,11 @@ def save_weights(
     Raises:
         TypeError: the state dict holds something that is not a tensor.
         OSError: the disk refused.
+        ValueError: the folder is an address of some storage.
     """
     from safetensors import SafetensorError
 
+    require_local(folder, "folder")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     try:

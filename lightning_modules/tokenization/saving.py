@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ..local_paths import require_local
 from ..redaction import bare, secret, secret_values
 from .backend import Backend
 from .names import CHAT_TEMPLATE_FILE, CHAT_TEMPLATE_FOLDER, CONFIG_FILE, TOKENIZER_FILE, AddedToken
@@ -55,6 +56,7 @@ class Saving(Backend):
         kwargs = secret_values(kwargs)
         if legacy_format:
             raise ValueError("`legacy_format=True` asks for the files of a slow tokenizer; this is a fast one.")
+        require_local(save_directory, "save_directory")
         folder = Path(save_directory)
         if folder.is_file():
             raise NotADirectoryError(f"`save_directory` is {str(folder)!r}, a file. Pass a folder.")

@@ -1,0 +1,51 @@
+"""Tells folders of this machine from addresses such as `s3://bucket/x`, which would become a local folder `s3:`."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+__all__ = ["remote_fault", "require_local"]
+
+# `Path` makes one slash of two. A single letter is a drive of Windows.
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+def remote_fault(path: Any, what: str) -> str | None:
+    """What to say of an address in the place of a folder; None for what is a path, or no text.
+
+    Args:
+        path: whatever was passed.
+        what: the name of the argument.
+    """
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+    found = _ADDRESS.match(text) if isinstance(text, str) else None
+    if found is None:
+        return None
+    said = (
+        f"{what}={text!r} is an address ({found[1]}), not a folder of this machine, and nothing is written to or read "
+    )
+    if found[1].lower() == "file":
+        return (
+            f"{said}from such. Pass the path alone: {text[found.end() - 1 :].replace('///', '/').replace('//', '/')!r}."
+        )
+    return (
+        f"{said}from such. Pass a local folder, or one where the storage is mounted, and copy from or to the storage "
+        "before or after the run; push_to_hub=True uploads to the Hugging Face Hub."
+    )
+
+
+def require_local(path: Any, what: str) -> None:
+    """Refuse an address before anything is written.
+
+    Args:
+        path: whatever was passed.
+        what: the name of the argument.
+
+    Raises:
+        ValueError: It is one.
+    """
+    said = remote_fault(path, what)
+    if said is not None:
+        raise ValueError(said)
