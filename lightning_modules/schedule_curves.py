@@ -8,6 +8,41 @@ of the formulas stand in `schedules`. The order of the floating point operations
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+_AT_LEAST_0 = (
+    *("num_warmup_steps", "num_training_steps", "num_decay_steps", "num_stable_steps", "num_cycles", "power"),
+    *("lr_end", "min_lr", "min_lr_rate", "min_lr_ratio", "warmup_lr_rate", "patience", "cooldown", "threshold", "eps"),
+)
+_ABOVE_0 = ("timescale", "factor")
+_MAY_BE_NONE = (
+    *("num_warmup_steps", "num_training_steps", "num_decay_steps", "num_stable_steps", "timescale"),
+    *("min_lr", "min_lr_rate", "warmup_lr_rate"),
+)
+"""Those that are computed, or whose absence is another error."""
+
+
+def number_faults(given: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the numbers among a schedule's arguments, one sentence each; others are not looked at.
+
+    Args:
+        given: arguments of the functions in `schedules`, and of torch's `ReduceLROnPlateau`, by name.
+    """
+    return [said for name, value in given.items() if (said := _fault(name, value))]
+
+
+def _fault(name: str, value: Any) -> str | None:
+    if name not in (*_AT_LEAST_0, *_ABOVE_0) or (value is None and name in _MAY_BE_NONE):
+        return None
+    if name == "min_lr" and isinstance(value, (list, tuple)):  # the plateau schedule takes one for each group
+        return next((said for each in value if (said := _fault(name, each))), None)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return f"`{name}` is {value!r}, a {type(value).__name__}; expected is a number."
+    least = "above 0" if name in _ABOVE_0 else "at least 0"
+    fits = math.isfinite(value) and (value > 0 if name in _ABOVE_0 else value >= 0)
+    return None if fits else f"`{name}` is {value!r}; it has to be {least}, and finite."
 
 
 def _ramp(step: int, warmup: float) -> float:

@@ -16,6 +16,7 @@ is done.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import math
@@ -23,7 +24,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
@@ -51,6 +52,9 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _CURVES = ("linear", "cosine", "1-sqrt")
 
 
@@ -61,6 +65,26 @@ def _require(name: SchedulerType, **values: Any) -> None:
                 f"The schedule {name.value!r} needs `{parameter}`, which was not given. Pass `{parameter}`, a number "
                 "of optimizer steps, directly or among the schedule's own arguments."
             )
+
+
+def _require_numbers(what: str, given: Mapping[str, Any]) -> None:
+    faults = curves.number_faults(given)
+    if faults:
+        wrong_types = all("expected is a number" in said for said in faults)
+        raise (TypeError if wrong_types else ValueError)(f"{what}: {' '.join(faults)}")
+
+
+def _with_numbers(make: Callable[P, R]) -> Callable[P, R]:
+    """Let a function that makes a schedule look at its numbers first."""
+    signature = inspect.signature(make)
+
+    @functools.wraps(make)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature.bind_partial(*args, **kwargs).arguments
+        _require_numbers(make.__name__, {**given, **given.get("kwargs", {})})
+        return make(*args, **kwargs)
+
+    return checked
 
 
 def _schedule(name: SchedulerType, optimizer: Optimizer, factor: Callable[..., float], last_epoch: int, **values: Any):
@@ -76,12 +100,14 @@ def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaL
     return _schedule(SchedulerType.CONSTANT, optimizer, curves.constant, last_epoch)
 
 
+@_with_numbers
 def get_constant_schedule_with_warmup(optimizer: Optimizer, num_warmup_steps: int, last_epoch: int = -1) -> LambdaLR:
     """As `transformers.get_constant_schedule_with_warmup`: `f = min(1, step / warmup)`."""
     name = SchedulerType.CONSTANT_WITH_WARMUP
     return _schedule(name, optimizer, curves.constant_after_warmup, last_epoch, warmup=num_warmup_steps)
 
 
+@_with_numbers
 def get_linear_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, last_epoch: int = -1
 ) -> LambdaLR:
@@ -90,6 +116,7 @@ def get_linear_schedule_with_warmup(
     return _schedule(name, optimizer, curves.linear, last_epoch, warmup=num_warmup_steps, total=num_training_steps)
 
 
+@_with_numbers
 def get_cosine_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5, last_epoch: int = -1
 ) -> LambdaLR:
@@ -101,6 +128,7 @@ def get_cosine_schedule_with_warmup(
     return _schedule(SchedulerType.COSINE, optimizer, curves.cosine, last_epoch, **values)
 
 
+@_with_numbers
 def get_cosine_with_hard_restarts_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, num_cycles: int = 1, last_epoch: int = -1
 ) -> LambdaLR:
@@ -112,6 +140,7 @@ def get_cosine_with_hard_restarts_schedule_with_warmup(
     return _schedule(SchedulerType.COSINE_WITH_RESTARTS, optimizer, curves.cosine_restarts, last_epoch, **values)
 
 
+@_with_numbers
 def get_polynomial_decay_schedule_with_warmup(
     optimizer: Optimizer,
     num_warmup_steps: int,
@@ -146,6 +175,7 @@ def get_polynomial_decay_schedule_with_warmup(
     return _schedule(SchedulerType.POLYNOMIAL, optimizer, curves.polynomial, last_epoch, **values, power=power)
 
 
+@_with_numbers
 def get_inverse_sqrt_schedule(
     optimizer: Optimizer, num_warmup_steps: int, timescale: int | None = None, last_epoch: int = -1
 ) -> LambdaLR:
@@ -172,6 +202,7 @@ def _floor_factor(name: SchedulerType, optimizer: Optimizer, min_lr: float | Non
     )
 
 
+@_with_numbers
 def get_cosine_with_min_lr_schedule_with_warmup(
     optimizer: Optimizer,
     num_warmup_steps: int,
@@ -194,6 +225,7 @@ def get_cosine_with_min_lr_schedule_with_warmup(
     return _schedule(name, optimizer, curves.cosine, last_epoch, **values)
 
 
+@_with_numbers
 def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
     optimizer: Optimizer,
     num_warmup_steps: int,
@@ -219,6 +251,7 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
     return _schedule(name, optimizer, curves.cosine_from_first_step, last_epoch, **values, start=start)
 
 
+@_with_numbers
 def get_wsd_schedule(
     optimizer: Optimizer,
     num_warmup_steps: int,
@@ -266,6 +299,7 @@ def get_wsd_schedule(
     return _schedule(name, optimizer, curves.warmup_stable_decay, last_epoch, **values, **shape)
 
 
+@_with_numbers
 def get_reduce_on_plateau_schedule(optimizer: Optimizer, **kwargs: Any) -> ReduceLROnPlateau:
     """As `transformers.get_reduce_on_plateau_schedule`: torch's `ReduceLROnPlateau`, which is stepped with a metric.
 
@@ -368,6 +402,7 @@ class ScheduleConfig:
             value = getattr(self, key)
             if value is not None and value < 0:
                 raise ValueError(f"`{key}` is {value}, but it counts optimizer steps and cannot be negative.")
+        _require_numbers("kwargs", self.kwargs)
 
     @property
     def waits_for_metric(self) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
+from .number_options import whole
+
 _EXAMPLES = """examples:
   lightrainer convert lightning_logs/version_0/checkpoints/last.ckpt out
   lightrainer convert out/checkpoint-500 again.ckpt
@@ -57,12 +59,14 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--force", action="store_true", help="replace what is there already")
     parser.add_argument("--prefix", default="model.", help="what the names of the model's weights begin with in a file")
     parser.add_argument(
-        "--accumulation", type=int, default=1, help="batches of a step, for folders of the reference; 1 by default"
+        "--accumulation", type=whole(), default=1, help="batches of a step, for folders of the reference; 1 by default"
     )
     parser.add_argument(
-        "--batches-in-epoch", type=int, help="for files from the middle of an epoch that do not tell how long one is"
+        "--batches-in-epoch",
+        type=whole(),
+        help="for files from the middle of an epoch that do not tell how long one is",
     )
     parser.add_argument(
-        "--batch-size", type=int, help="samples of a batch, for files that do not tell; the reference wants to know"
+        "--batch-size", type=whole(), help="samples of a batch, for files that do not tell; the reference wants to know"
     )
     return parser

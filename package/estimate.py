@@ -10,6 +10,8 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from .number_options import positive, whole
+
 if TYPE_CHECKING:
     from .facade.estimate import Estimate, Job, ModelShape
 
@@ -144,26 +146,6 @@ def _count(text: str) -> int:
     return round(number)
 
 
-def _whole(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if number < 1:
-        raise ArgumentTypeError(f"{text!r} has to be at least 1")
-    return number
-
-
-def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a number") from None
-    if not math.isfinite(number) or number <= 0:
-        raise ArgumentTypeError(f"{text!r} has to be above 0")
-    return number
-
-
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="lightrainer estimate",
@@ -186,39 +168,39 @@ _OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "the model": {
         "--params": {"type": _count, "metavar": "N", "help": "parameters, such as 7e9 or 7B"},
         "--model": {"metavar": "FOLDER", "help": "a saved model: its config.json, and *.safetensors if there are any"},
-        "--layers": {"type": _whole, "metavar": "N", "help": "depth"},
-        "--hidden": {"type": _whole, "metavar": "N", "help": "width"},
-        "--heads": {"type": _whole, "metavar": "N", "help": "attention heads"},
-        "--kv-heads": {"type": _whole, "metavar": "N", "help": "heads of keys and values; by default as many"},
-        "--intermediate": {"type": _whole, "metavar": "N", "help": "width of the MLP"},
-        "--vocab": {"type": _whole, "metavar": "N", "dest": "vocabulary", "help": "tokens in the vocabulary"},
+        "--layers": {"type": whole(), "metavar": "N", "help": "depth"},
+        "--hidden": {"type": whole(), "metavar": "N", "help": "width"},
+        "--heads": {"type": whole(), "metavar": "N", "help": "attention heads"},
+        "--kv-heads": {"type": whole(), "metavar": "N", "help": "heads of keys and values; by default as many"},
+        "--intermediate": {"type": whole(), "metavar": "N", "help": "width of the MLP"},
+        "--vocab": {"type": whole(), "metavar": "N", "dest": "vocabulary", "help": "tokens in the vocabulary"},
     },
     "the devices": {
-        "--gpus": {"type": _whole, "metavar": "N", "help": "all devices together"},
-        "--nodes": {"type": _whole, "metavar": "N", "help": "machines"},
-        "--gpus-per-node": {"type": _whole, "metavar": "N", "help": "devices of a machine; 8, or all where fewer"},
-        "--gpu-memory": {"type": _positive, "default": 80.0, "metavar": "GIB", "help": "of a device; 80 by default"},
-        "--bandwidth": {"type": _positive, "metavar": "GB/s", "help": "that a device can send within its machine"},
-        "--node-bandwidth": {"type": _positive, "metavar": "GB/s", "help": "that it can send to other machines"},
-        "--tflops": {"type": _positive, "metavar": "N", "help": "that a device reaches in practice, for times"},
+        "--gpus": {"type": whole(), "metavar": "N", "help": "all devices together"},
+        "--nodes": {"type": whole(), "metavar": "N", "help": "machines"},
+        "--gpus-per-node": {"type": whole(), "metavar": "N", "help": "devices of a machine; 8, or all where fewer"},
+        "--gpu-memory": {"type": positive, "default": 80.0, "metavar": "GIB", "help": "of a device; 80 by default"},
+        "--bandwidth": {"type": positive, "metavar": "GB/s", "help": "that a device can send within its machine"},
+        "--node-bandwidth": {"type": positive, "metavar": "GB/s", "help": "that it can send to other machines"},
+        "--tflops": {"type": positive, "metavar": "N", "help": "that a device reaches in practice, for times"},
     },
     "the training": {
-        "--batch": {"type": _whole, "default": 1, "metavar": "N", "help": "sequences in a micro-batch of a device; 1"},
-        "--sequence": {"type": _whole, "default": 2048, "metavar": "N", "help": "tokens in a sequence; 2048"},
-        "--accumulation": {"type": _whole, "default": 1, "metavar": "N", "help": "micro-batches in a step; 1"},
+        "--batch": {"type": whole(), "default": 1, "metavar": "N", "help": "sequences in a micro-batch of a device; 1"},
+        "--sequence": {"type": whole(), "default": 2048, "metavar": "N", "help": "tokens in a sequence; 2048"},
+        "--accumulation": {"type": whole(), "default": 1, "metavar": "N", "help": "micro-batches in a step; 1"},
         "--precision": {"default": "bf16-mixed", "help": "fp32, bf16-mixed (default), fp16 or bf16-true"},
         "--optim": {"default": "adamw_torch_fused", "metavar": "NAME", "help": "as the argument optim"},
-        "--optim-rank": {"type": _whole, "default": 128, "metavar": "N", "help": "of GaLore and APOLLO; 128"},
+        "--optim-rank": {"type": whole(), "default": 128, "metavar": "N", "help": "of GaLore and APOLLO; 128"},
         "--attention": {"default": "flash", "help": "flash (default, SDPA too) or eager"},
         "--gradient-checkpointing": {**_SWITCH, "help": "compute activations again in the backward pass"},
     },
     "the strategy": {
         "--fsdp": {"metavar": "WORDS", "help": "as the argument fsdp: full_shard, 'shard_grad_op offload', ..."},
-        "--deepspeed": {"type": int, "metavar": "STAGE", "help": "stage of ZeRO, 0 to 3"},
+        "--deepspeed": {"type": whole(0), "metavar": "STAGE", "help": "stage of ZeRO, 0 to 3"},
         "--offload": {"nargs": "+", "default": [], "metavar": "WHAT", "help": "optimizer, parameters: to host memory"},
-        "--tp": {"type": _whole, "default": 1, "metavar": "N", "help": "devices that share each layer"},
+        "--tp": {"type": whole(), "default": 1, "metavar": "N", "help": "devices that share each layer"},
         "--sequence-parallel": {**_SWITCH, "help": "with tp: tokens are shared out between the layers' parts"},
-        "--cp": {"type": _whole, "default": 1, "metavar": "N", "help": "devices that share each sequence"},
+        "--cp": {"type": whole(), "default": 1, "metavar": "N", "help": "devices that share each sequence"},
         "--sync-each-batch": {**_SWITCH, "help": "exchange gradients in each micro-batch"},
         "--compare": {**_SWITCH, "help": "all strategies side by side, and which to take"},
     },

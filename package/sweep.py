@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .number_options import positive, whole
+
 _DESCRIPTION = """\
 Run a script with a Trainer many times, each time with other values, to find the best. The script is not changed:
 TrainingArguments take the values up by themselves, whatever the script passes; parameters that are no training
@@ -72,13 +74,13 @@ def _add_options_of_the_search(add: Callable[..., Any]) -> None:
     pruners = "none, median, halving, hyperband, percentile, ...; or median:n_startup_trials=3 (%(default)s)"
     add("script", help="the script, a Python file")
     add("--space", required=True, metavar="FILE", help="YAML or JSON: the values to try, for each parameter")
-    add("--n-trials", type=int, default=20, metavar="N", help=count)
+    add("--n-trials", type=whole(), default=20, metavar="N", help=count)
     add("--metric", action="append", metavar="NAME", help=several)
     add("--direction", action="append", metavar="WORD", help="minimize or maximize, one for each metric (minimize)")
     add("--value", choices=("last", "best"), default="last", help="which evaluation of a trial counts (%(default)s)")
     add("--pruner", default="none", metavar="NAME", help=pruners)
     add("--sampler", default="tpe", metavar="NAME", help="tpe, random, cmaes, gp, qmc, nsgaii (%(default)s)")
-    add("--seed", type=int, metavar="N", help="of the sampler")
+    add("--seed", type=whole(0, 2**32 - 1), metavar="N", help="of the sampler")
 
 
 def _add_options_of_the_run(add: Callable[..., Any]) -> None:
@@ -90,13 +92,13 @@ def _add_options_of_the_run(add: Callable[..., Any]) -> None:
         "(%(default)s)"
     )
     launcher = "what starts the script, such as 'torchrun --nproc_per_node=2'; by default Python"
-    add("--workers", type=int, default=1, metavar="N", help="how many run at the same time (%(default)s)")
+    add("--workers", type=whole(), default=1, metavar="N", help="how many run at the same time (%(default)s)")
     add("--storage", metavar="ADDRESS", help=storages)
     add("--study-name", metavar="NAME", help="by default the name of the script")
     add("--folder", metavar="FOLDER", help="for logs and report; by default sweeps/<name of the study>")
-    add("--timeout", type=float, metavar="SECONDS", help="begin no trial after that")
-    add("--max-retry", type=int, default=3, metavar="N", help=retries)
-    add("--heartbeat", type=float, default=60, metavar="SECONDS", help=alive)
+    add("--timeout", type=positive, metavar="SECONDS", help="begin no trial after that")
+    add("--max-retry", type=whole(0), default=3, metavar="N", help=retries)
+    add("--heartbeat", type=positive, default=60, metavar="SECONDS", help=alive)
     add("--launcher", default="", metavar="COMMAND", help=launcher)
     add("--remove-pruned", action="store_true", help="remove the folders of pruned trials")
 
@@ -154,9 +156,6 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
 def _require_usable(options: argparse.Namespace) -> None:
     if not os.path.isfile(options.script):
         raise FileNotFoundError(f"{options.script}: there is no such script.")
-    for name, least in (("workers", 1), ("max_retry", 0)):
-        if getattr(options, name) < least:
-            raise ValueError(f"--{name.replace('_', '-')} {getattr(options, name)} must be at least {least}.")
 
 
 def _say_what_is_an_option(names: list[str]) -> None:

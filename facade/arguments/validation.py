@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ...lightning_modules.local_paths import remote_fault
+from ...lightning_modules.schedule_curves import number_faults
 from ..enums import DebugOption, IntervalStrategy, SaveStrategy, SchedulerType
 from .coercion import ENUM_FIELDS
 from .data import SAMPLING_STRATEGIES
@@ -117,6 +118,12 @@ for _name, _kind in ENUM_FIELDS.items():
 @_rule("output_dir")
 def _folder_for_results(args: Any) -> str | None:
     return remote_fault(args.output_dir, "output_dir")
+
+
+@_rule("lr_scheduler_kwargs")
+def _numbers_of_schedule(args: Any) -> list[str]:
+    given = args.lr_scheduler_kwargs
+    return [f"lr_scheduler_kwargs: {said}" for said in number_faults(given)] if isinstance(given, dict) else []
 
 
 @_rule("report_to")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, processors
@@ -105,16 +106,13 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         self.verbose = kwargs.pop("verbose", False)
         self._take_special_tokens(kwargs)
         longest = kwargs.pop("model_max_length", kwargs.pop("max_len", None))
-        self.model_max_length = NO_LIMIT if longest is None else longest
+        self.model_max_length = NO_LIMIT if longest is None else _length(longest)
         self.padding_side = _side("padding_side", kwargs.pop("padding_side", self.padding_side))
         self.truncation_side = _side("truncation_side", kwargs.pop("truncation_side", self.truncation_side))
-        self.model_input_names = list(kwargs.pop("model_input_names", self.model_input_names))
-        self.clean_up_tokenization_spaces = kwargs.pop("clean_up_tokenization_spaces", False)
-        self.split_special_tokens = kwargs.pop("split_special_tokens", False)
-        template = kwargs.pop("chat_template", None)
-        if isinstance(template, (list, tuple)):
-            template = {each["name"]: each["template"] for each in template}
-        self.chat_template = template
+        self.model_input_names = _names("model_input_names", kwargs.pop("model_input_names", self.model_input_names))
+        self.clean_up_tokenization_spaces = _switch(kwargs, "clean_up_tokenization_spaces")
+        self.split_special_tokens = _switch(kwargs, "split_special_tokens")
+        self.chat_template = _templates(kwargs.pop("chat_template", None))
         self.deprecation_warnings = {}
         self.backend = kwargs.pop("backend", None)
         self.files_loaded = kwargs.pop("files_loaded", [])
@@ -299,6 +297,37 @@ def _backend(kwargs: dict[str, Any]) -> Tokenizer:
             "of a tokenizer.json; or use `from_pretrained`."
         )
     return Tokenizer.from_file(os.fspath(path))
+
+
+def _length(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"`model_max_length` is {value!r}, a {type(value).__name__}; expected is a number of tokens.")
+    if not value >= 0:  # not a number, either
+        raise ValueError(f"`model_max_length` is {value!r}; it has to be at least 0. Leave it out for no limit.")
+    return value
+
+
+def _names(name: str, value: Any) -> list[str]:
+    if isinstance(value, str) or not isinstance(value, Iterable) or not all(isinstance(each, str) for each in value):
+        raise TypeError(f"`{name}` is {value!r}, a {type(value).__name__}; expected is a list of names.")
+    return list(value)
+
+
+def _switch(kwargs: dict[str, Any], name: str) -> bool:
+    value = kwargs.pop(name, False)
+    if value not in (True, False, None):
+        raise TypeError(f"`{name}` is {value!r}, a {type(value).__name__}; expected is True or False.")
+    return value
+
+
+def _templates(value: Any) -> Any:
+    """A template, or several by name, which files have as a list."""
+    if isinstance(value, (list, tuple)) and all(isinstance(each, dict) for each in value):
+        value = {each.get("name"): each.get("template") for each in value}
+    texts = [value] if not isinstance(value, dict) else [*value, *value.values()]
+    if value is not None and not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"`chat_template` is {value!r:.100}; expected is a template, or several by name.")
+    return value
 
 
 def _side(name: str, value: Any) -> str:

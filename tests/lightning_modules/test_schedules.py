@@ -1,5 +1,6 @@
 """The schedules give the reference's learning rates to the last bit, and exchange their states with it."""
 
+import inspect
 import io
 import logging
 import math
@@ -9,6 +10,7 @@ import pytest
 import torch
 from transformers import optimization as reference
 
+from lightrainer import TrainingArguments
 from lightrainer.lightning_modules import schedules as ours
 from lightrainer.lightning_modules.names import SchedulerType
 
@@ -216,3 +218,45 @@ def test_config_refuses_nonsense():
         ours.ScheduleConfig(name="liner")
     with pytest.raises(ValueError, match="`warmup_steps` is -1"):
         ours.ScheduleConfig(warmup_steps=-1)
+
+
+NAN, INFINITE = float("nan"), float("inf")
+NUMBERS = {
+    "linear": {"num_warmup_steps": [-1, NAN, "3", True], "num_training_steps": [-5, INFINITE, "10", [1]]},
+    "cosine": {"num_cycles": [-0.5, NAN, "1", None]},
+    "cosine_with_restarts": {"num_cycles": [-1, "1"]},
+    "polynomial": {"power": [-1, NAN, "1"], "lr_end": [-1e-7, NAN, "0"]},
+    "inverse_sqrt": {"timescale": [0, -3, NAN, "5"]},
+    "cosine_with_min_lr": {"min_lr": [-1e-5, NAN, "0"], "min_lr_rate": [-0.1, "0.1"]},
+    "cosine_warmup_with_min_lr": {"min_lr_rate": [-0.1], "warmup_lr_rate": [-0.1, NAN, "0"]},
+    "warmup_stable_decay": {
+        "num_decay_steps": [-5, NAN, "5"],
+        "num_stable_steps": [-1, "5"],
+        "min_lr_ratio": [-1, "0"],
+        "num_cycles": [-1],
+    },
+    "reduce_lr_on_plateau": {"patience": [-1, "3"], "factor": [-0.5, 0, "x"], "cooldown": [-1], "min_lr": [-1, [-1]]},
+}
+WRONG = [(name, key, value) for name, keys in NUMBERS.items() for key, values in keys.items() for value in values]
+
+
+@pytest.mark.parametrize(("name", "key", "value"), WRONG)
+def test_numbers_that_cannot_be_are_named(name, key, value):
+    """By the function, by `get_scheduler`, by a config, and by the training arguments."""
+    own = {"num_decay_steps": 2} if name == "warmup_stable_decay" and key != "num_decay_steps" else {}
+    own |= {"min_lr_rate": 0.1} if key == "warmup_lr_rate" else {}
+    steps = {"num_warmup_steps": 0, "num_training_steps": 10}
+    steps, own = ({**steps, key: value}, own) if key in steps else (steps, {**own, key: value})
+    doors = [lambda: ours.get_scheduler(name, make_optimizer(), **steps, scheduler_specific_kwargs=own)]
+    if key not in steps:
+        doors += [lambda: ours.ScheduleConfig(name=name, kwargs=own)]
+        doors += [lambda: TrainingArguments(use_cpu=True, lr_scheduler_type=name, lr_scheduler_kwargs=own)]
+    for door in doors:
+        with pytest.raises((ValueError, TypeError), match=rf"`{key}` is .*(it has to be|expected is a number)"):
+            door()
+
+
+def test_the_signatures_are_those_of_the_functions():
+    assert list(inspect.signature(ours.SCHEDULES[SchedulerType.WARMUP_STABLE_DECAY]).parameters)[:3] == [
+        *("optimizer", "num_warmup_steps", "num_decay_steps")
+    ]

@@ -339,3 +339,42 @@ def test_saving_where_it_cannot_be(tmp_path):
         "my-tokenizer.json",
     ]
     assert [path.rpartition("/")[2] for path in mine.save_vocabulary(tmp_path)] == ["vocab.json"]
+
+
+WRONG_SETTINGS = [
+    ("model_max_length", "x", "expected is a number of tokens"),
+    ("model_max_length", "512", "expected is a number of tokens"),
+    ("model_max_length", [512], "expected is a number of tokens"),
+    ("model_max_length", True, "expected is a number of tokens"),
+    ("model_max_length", -1, "has to be at least 0"),
+    ("model_max_length", float("nan"), "has to be at least 0"),
+    ("model_input_names", "input_ids", "expected is a list of names"),
+    ("model_input_names", [1], "expected is a list of names"),
+    ("model_input_names", 3, "expected is a list of names"),
+    ("split_special_tokens", "yes", "expected is True or False"),
+    ("clean_up_tokenization_spaces", "no", "expected is True or False"),
+    ("chat_template", 3, "expected is a template"),
+    ("chat_template", {"default": 3}, "expected is a template"),
+    ("chat_template", [{"name": "default"}], "expected is a template"),
+    ("padding_side", 3, "can be 'right' or 'left'"),
+    ("truncation_side", None, "can be 'right' or 'left'"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "said"), WRONG_SETTINGS)
+def test_settings_of_the_wrong_type_are_named(tmp_path, name, value, said):
+    """Passed, and in a file."""
+    mine, _ = both("WordPiece")
+    with pytest.raises((TypeError, ValueError), match=rf"`{name}` is .*{said}"):
+        PreTrainedTokenizerFast(tokenizer_object=mine.backend_tokenizer, **{name: value})
+    mine.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, name: value}))
+    with pytest.raises((TypeError, ValueError), match=rf"`{name}` is .*{said}"):
+        AutoTokenizer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("value", [None, 512, 512.0, 10**30, float("inf")])
+def test_lengths_that_files_have(tmp_path, value):
+    mine, _ = both("WordPiece", model_max_length=value)
+    assert mine.model_max_length == (int(1e30) if value is None else value)
