@@ -8,6 +8,8 @@ import torch
 from hub_server import READ_ONLY, TOKEN
 from tiny import tiny, trainer
 
+from lightrainer.callbacks import RunReportCallback
+
 SECRET = "hf_aTokenThatNobodyMayRead"
 
 
@@ -41,6 +43,7 @@ def test_it_is_in_no_file_no_log_and_no_text(hub, tmp_path, monkeypatch, everyth
         report_to="tensorboard",
         **saving,
     )
+    made.add_callback(RunReportCallback())
     made.train()
     made.save_model()
     made.push_to_hub(token=TOKEN)
@@ -48,6 +51,7 @@ def test_it_is_in_no_file_no_log_and_no_text(hub, tmp_path, monkeypatch, everyth
     assert any(token == f"Bearer {TOKEN}" for _, token in hub.requests)
     written = contents(tmp_path)
     assert any(name.endswith("README.md") for name in written)
+    assert any(name.endswith("report.html") for name in written)
     assert [name for name, content in written.items() if TOKEN.encode() in content] == []
     for repo in hub.repos.values():
         for commit in repo.branches["main"]:
