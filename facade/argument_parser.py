@@ -238,6 +238,7 @@ class HfArgumentParser(ArgumentParser):
                 f"Reading {yaml_file} needs PyYAML: pip install pyyaml, or write the file as JSON and use "
                 "parse_json_file."
             ) from error
+        content: dict[str, Any] = {}
         problem = ""
         try:
             content = secret_values(_as_dict(yaml.safe_load(Path(yaml_file).read_text(encoding="utf-8")), yaml_file))

@@ -10,21 +10,19 @@ import difflib
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 __all__ = [
-    *(
-        "HIDDEN",
-        "bare",
-        "chain",
-        "Secret",
-        "SecretThing",
-        "is_secret_name",
-        "redacted",
-        "secret",
-        "secret_values",
-        "secret_words",
-    ),
+    "Secret",
+    "SecretThing",
+    "bare",
+    "chain",
+    "hidden_values",
+    "is_secret_name",
+    "redacted",
+    "secret",
+    "secret_values",
+    "secret_words",
     "shown_word",
 ]
 
@@ -62,14 +60,6 @@ class SecretThing:
         return f"<hidden {self.kind}>"
 
 
-@overload
-def secret(value: str) -> str: ...
-@overload
-def secret(value: bool | None) -> bool | None: ...
-@overload
-def secret(value: str | bool | None) -> str | bool | None: ...
-@overload
-def secret(value: Any) -> Any: ...
 def secret(value: Any) -> Any:
     """The value in a form that does not show it; None, True and False as they are."""
     if value is None or isinstance(value, (bool, Secret, SecretThing)):

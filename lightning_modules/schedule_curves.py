@@ -40,8 +40,9 @@ def _fault(name: str, value: Any) -> str | None:
         return next((said for each in value if (said := _fault(name, each))), None)
     if isinstance(value, bool) or not isinstance(value, Real):
         return f"`{name}` is {value!r}, a {type(value).__name__}; expected is a number."
+    number: Any = value  # `Real` declares no order
     least = "above 0" if name in _ABOVE_0 else "at least 0"
-    fits = math.isfinite(value) and (value > 0 if name in _ABOVE_0 else value >= 0)
+    fits = math.isfinite(number) and (number > 0 if name in _ABOVE_0 else number >= 0)
     return None if fits else f"`{name}` is {value!r}; it has to be {least}, and finite."
 
 

@@ -19,6 +19,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 
 from .peers.lonely import end_with_parent
+from .worker_states import Fetched
 
 
 def deaf_worker(
@@ -153,7 +154,7 @@ class _TellingQueue(Queue):
 
     def _on_queue_feeder_error(self, error: Exception, item: Any) -> None:  # type: ignore[override] - not static here
         if not isinstance(item, tuple) or len(item) != 2:
-            return super()._on_queue_feeder_error(error, item)  # type: ignore[misc] - unknown to typeshed
+            return super()._on_queue_feeder_error(error, item)
         index, content = item
         queue: Any = self  # whose parts typeshed does not know
         if queue._opid == os.getpid():  # who made it sends what the sampler gave to a worker
@@ -169,7 +170,7 @@ def _untold(content: Any, error: Exception) -> _WorkerError:
     if isinstance(content, ExceptionWrapper):
         kind: Any = content.exc_type
         return _WorkerError(f"Caught {kind.__qualname__} {content.where}.\nOriginal {content.exc_msg}", RuntimeError)
-    batch = getattr(content, "batch", content)
+    batch = content.batch if isinstance(content, Fetched) else content
     return _WorkerError(
         f"A worker of the data loader cannot send its batch: {why_unsendable(batch, 'batch', error)}. Let dataset and "
         "collator give tensors, arrays, numbers and texts, or read without workers (dataloader_num_workers=0).",

@@ -302,7 +302,8 @@ def _backend(kwargs: dict[str, Any]) -> Tokenizer:
 def _length(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"`model_max_length` is {value!r}, a {type(value).__name__}; expected is a number of tokens.")
-    if not value >= 0:  # not a number, either
+    number: Any = value  # `Real` declares no order
+    if not number >= 0:  # not a number, either
         raise ValueError(f"`model_max_length` is {value!r}; it has to be at least 0. Leave it out for no limit.")
     return value
 
@@ -313,7 +314,7 @@ def _names(name: str, value: Any) -> list[str]:
     return list(value)
 
 
-def _switch(kwargs: dict[str, Any], name: str) -> bool:
+def _switch(kwargs: dict[str, Any], name: str) -> Any:
     value = kwargs.pop(name, False)
     if value not in (True, False, None):
         raise TypeError(f"`{name}` is {value!r}, a {type(value).__name__}; expected is True or False.")
