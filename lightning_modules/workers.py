@@ -152,9 +152,10 @@ class _TellingQueue(Queue):
     def __init__(self, maxsize: int = 0, *, ctx: Any) -> None:
         super().__init__(maxsize, ctx=ctx)
 
-    def _on_queue_feeder_error(self, error: Exception, item: Any) -> None:  # type: ignore[override] - not static here
+    def _on_queue_feeder_error(self, error: Exception, item: Any) -> None:
         if not isinstance(item, tuple) or len(item) != 2:
-            return super()._on_queue_feeder_error(error, item)
+            known: Any = Queue  # typeshed does not know of it
+            return known._on_queue_feeder_error(error, item)
         index, content = item
         queue: Any = self  # whose parts typeshed does not know
         if queue._opid == os.getpid():  # who made it sends what the sampler gave to a worker
