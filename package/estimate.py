@@ -47,7 +47,9 @@ def estimate(flags: Sequence[str]) -> int:
     except (ValueError, TypeError, OSError, ImportError) as error:
         parser.error(str(error))
     if given.json:
-        best = {"best": choice.best.job.strategy if choice.best else None} if choice else {}
+        best = {}
+        if choice is not None:
+            best = {"best": choice.best.job.strategy if choice.best else None, "reason": choice.reason or None}
         print(json.dumps({**best, "estimates": [one.as_dict() for one in estimates]}, indent=1))
     else:
         print(comparison_table(choice) if choice else estimate_table(estimates[0]))

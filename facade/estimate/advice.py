@@ -18,7 +18,12 @@ class Choice:
 
     estimates: tuple[Estimate, ...]
     best: Estimate | None
-    """Of those that fit, the one that computes and sends the least; None where none fits."""
+    """The one to take, see `compare`; None where none fits."""
+
+    @property
+    def reason(self) -> str:
+        """Why to take the best, in a sentence; empty where none fits."""
+        return "" if self.best is None else _REASONS[_rung(self.best)]
 
 
 def compare(job: Job) -> Choice:
@@ -26,6 +31,11 @@ def compare(job: Job) -> Choice:
 
     The number of samples in a step is the same under all of them, as long as it divides: with fewer groups of devices
     that see different samples, each has more of them.
+
+    Of those that fit, the best is on the lowest rung: nothing is sharded (DDP); states, gradients or weights are
+    sharded; the same two with gradient checkpointing; layers or sequences are shared within a machine, without
+    checkpointing and with it; copies to the host. Of several on a rung it is the one that copies the least, then the
+    one that sends the least: bytes, or time, where speeds are known.
 
     Args:
         job: its `fsdp`, `deepspeed`, `offload`, `tp`, `cp` and `checkpointing` are not read.
@@ -43,9 +53,31 @@ def compare(job: Job) -> Choice:
     return Choice(estimates, min(fitting, key=_cost) if fitting else None)
 
 
-def _cost(one: Estimate) -> tuple[bool, bool, float]:
-    """Copies to the host cost the most, then computing twice, then traffic: in seconds, where speeds are known."""
-    return one.copied > 0, one.job.checkpointing, one.sent if one.sending_seconds is None else one.sending_seconds
+_REASONS = (
+    "Everything fits on a device, so nothing has to be sharded.",
+    "With DDP it does not fit; of the ways to shard that do it sends the least.",
+    "Without gradient checkpointing nothing fits; with it everything fits on a device.",
+    "Without gradient checkpointing nothing fits, nor with DDP; of the ways to shard that do it sends the least.",
+    "Sharding and gradient checkpointing are not enough; of the ways to share layers or sequences it sends the least.",
+    "Only with gradient checkpointing and shared layers or sequences it fits; of these ways it sends the least.",
+    "The memory of the devices is not enough; of the ways to use that of the host it copies the least.",
+)
+"""Why to take the best one, by its rung."""
+
+
+def _rung(one: Estimate) -> int:
+    """How much a strategy asks for, from 0: what is further up is only taken where all below does not fit."""
+    job = one.job
+    if job.offload:
+        return 6
+    if job.tp > 1 or job.cp > 1:
+        return 4 + job.checkpointing
+    return 2 * job.checkpointing + bool(job.fsdp or job.deepspeed)
+
+
+def _cost(one: Estimate) -> tuple[int, float, bool, float]:
+    sent = one.sent if one.sending_seconds is None else one.sending_seconds
+    return _rung(one), one.copied, one.job.checkpointing, sent
 
 
 def _strategies(job: Job) -> Iterator[dict[str, Any]]:

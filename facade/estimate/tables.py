@@ -68,7 +68,7 @@ def comparison_table(choice: Choice) -> str:
             "None fits: take more devices, a smaller batch or shorter sequences, or an optimizer with less state."
         )
     else:
-        lines.append(f"Take: {choice.best.job.strategy}. Of those that fit it computes and sends the least.")
+        lines.append(f"Take: {choice.best.job.strategy}. {choice.reason}")
     return "\n".join(lines)
 
 
