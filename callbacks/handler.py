@@ -6,11 +6,11 @@ import functools
 import logging
 import sys
 from collections.abc import Iterable
-from difflib import get_close_matches
 from itertools import islice
 from types import FunctionType
 from typing import Any
 
+from ..lightning_modules.names import did_you_mean
 from ._idle import is_empty
 from .base import EVENTS, TrainerCallback
 from .flow import DefaultFlowCallback
@@ -282,9 +282,10 @@ class CallbackHandler(TrainerCallback):
 
     def _check_is_defined(self, event: str) -> None:
         if not any(hasattr(cb, event) for cb in self.callbacks):
-            close = get_close_matches(event, EVENTS, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise AttributeError(f"No callback defines the event {event!r}.{hint} The callbacks are: {self._names()}.")
+            raise AttributeError(
+                f"No callback defines the event {event!r}.{did_you_mean(event, EVENTS)} The callbacks are: "
+                f"{self._names()}."
+            )
 
 
 def _index_after(callback: Any, index: int, callbacks: list[Any]) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from difflib import get_close_matches
 
+from ..lightning_modules.names import did_you_mean
 from . import loggers
 from .base import TrainerCallback
 from .loggers import availability
@@ -70,10 +70,8 @@ def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[Trai
 def _callback_class(name: str) -> type[TrainerCallback]:
     if name not in CALLBACKS:
         known = [*CALLBACKS, "all", "none"]
-        close = get_close_matches(str(name), known, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(
-            f"report_to has {name!r}, for which there is no callback.{hint} There are: {', '.join(known)}. For "
-            "another service pass a TrainerCallback of your own in `callbacks`."
+            f"report_to has {name!r}, for which there is no callback.{did_you_mean(name, known)} There are: "
+            f"{', '.join(known)}. For another service pass a TrainerCallback of your own in `callbacks`."
         )
     return getattr(loggers, CALLBACKS[name])

@@ -4,24 +4,96 @@ This module imports nothing but the standard library, so that arguments can be b
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 from enum import Enum
+from itertools import takewhile
 from typing import Any
 
-__all__ = ["ExplicitEnum", "OptimizerNames", "SchedulerType", "did_you_mean"]
+__all__ = ["ExplicitEnum", "OptimizerNames", "SchedulerType", "did_you_mean", "nearest"]
 
 
 def did_you_mean(value: object, choices: Iterable[object]) -> str:
     """Return " Did you mean 'x'?" for the choice nearest to `value`, or an empty text where none is near.
 
     Args:
-        value: What was written; upper and lower case are taken as equal. A choice that begins with it is the nearest.
+        value: What was written.
         choices: What could have been written.
     """
+    near = nearest(value, choices)
+    return "" if near is None else f" Did you mean {near!r}?"
+
+
+def nearest(value: object, choices: Iterable[object]) -> str | None:
+    """Return the choice that `value` most likely stands for, None where no choice is near.
+
+    Near are, in this order: a choice that begins with `value`; one that differs by a slip of the pen; one that has
+    `value` among its words (`padding`, `non_padding`). Slips are looked for word by word, so that names that have only
+    a prefix in common (`eval_f1`, `eval_loss`) are not taken for one another. Upper and lower case are equal.
+
+    Args:
+        value: What was written.
+        choices: What could have been written; of equally near ones the first is taken.
+    """
     written, names = str(value).lower(), [str(choice) for choice in choices]
-    begun = [name for name in names if len(written) > 2 and name.startswith(written)]
-    near = begun or difflib.get_close_matches(written, names, n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    if len(written) > _LONGEST:
+        return None
+    begun = [name for name in names if name.lower() == written or _begins(name.lower(), written)]
+    if begun:
+        return begun[0]
+    misspelt = [name for name in names if _is_slip(written, name.lower())]
+    if misspelt:
+        return max(misspelt, key=lambda name: _closeness(written, name.lower()))
+    return next((name for name in names if _has_words(name.lower(), written)), None)
+
+
+_LONGEST = 100
+"""Letters; what is longer is no name."""
+_SHORTEST = 3
+"""Letters; what is shorter is part of too many names."""
+_LIKE_A_WORD, _LIKE_A_NAME = 0.66, 0.85
+"""Of a word one letter in three may be wrong; names whose words do not agree have to be almost the same."""
+_LEAST_SHARE = 1 / 3
+"""Of the letters of a name, for the words of `value` that are among its own."""
+_SEPARATORS = re.compile(r"[\W_]+")
+
+
+def _begins(name: str, start: str) -> bool:
+    return len(start) >= _SHORTEST and name.startswith(start)
+
+
+def _is_slip(written: str, name: str) -> bool:
+    words, others = _SEPARATORS.split(written), _SEPARATORS.split(name)
+    if len(words) == len(others) and all(map(_are_alike, words, others)):
+        return True
+    joined, other = "".join(words), "".join(others)  # full_shard, fullshard
+    return min(len(joined), len(other)) >= _SHORTEST and _likeness(joined, other) >= _LIKE_A_NAME
+
+
+def _are_alike(word: str, other: str) -> bool:
+    if word == other:
+        return True
+    if min(len(word), len(other)) < _SHORTEST:
+        return False
+    shortened = _begins(word, other) or _begins(other, word)  # evaluation, eval
+    return shortened or sorted(word) == sorted(other) or _likeness(word, other) >= _LIKE_A_WORD
+
+
+def _has_words(name: str, written: str) -> bool:
+    """Whether all words of `written` are in `name`, in their order, and are a good part of it."""
+    rest = iter(_SEPARATORS.split(name))
+    enough = len(written) >= max(_SHORTEST, _LEAST_SHARE * len(name))
+    return enough and all(word in rest for word in _SEPARATORS.split(written))
+
+
+def _closeness(written: str, name: str) -> tuple[float, bool, int]:
+    """How near a name is, to compare several that are: letters changed places more often than they were replaced."""
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(written, name, strict=False)))
+    return _likeness(written, name), sorted(written) == sorted(name), same
+
+
+def _likeness(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 class ExplicitEnum(str, Enum):

@@ -12,7 +12,6 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from . import __version__
 
@@ -57,8 +56,11 @@ def _names_a_script(word: str) -> bool:
     """Whether a command line that begins so is one for Python: a file, an option of `run`, or one of Python's own."""
     if word.startswith("-"):
         return word in ("-", "--verbose", "--dry-run") or word[:2] in ("-m", "-c")
-    misspelt = "." not in word and get_close_matches(word, _COMMANDS, n=1, cutoff=0.8)
-    return word not in _COMMANDS and (not misspelt or os.path.exists(word))
+    if word in _COMMANDS:
+        return False
+    from .lightning_modules.names import nearest
+
+    return "." in word or nearest(word, _COMMANDS) is None or os.path.exists(word)
 
 
 def run(words: Sequence[str]) -> int:

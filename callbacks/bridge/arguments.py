@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
+from ...lightning_modules.names import did_you_mean
 from .names import as_metric_for_best_model
 
 
@@ -195,10 +195,9 @@ def _refusal(name: str) -> str:
     )
 
 
-def _hint(name: str) -> str:
-    close = get_close_matches(name, [*SETTINGS, *OF_THE_TRAINER], n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
-
-
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, list))
+
+
+def _hint(name: str) -> str:
+    return did_you_mean(name, [*SETTINGS, *OF_THE_TRAINER])
