@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -70,15 +71,18 @@ def _parser() -> argparse.ArgumentParser:
 def _add_options_of_the_search(add: Callable[..., Any]) -> None:
     """What is tried, and what is made of it."""
     several = "what is optimized (eval_loss); again for another objective"
+    direction = "minimize or maximize, one for each metric; by default what is usual for that"
+    unit = "what the pruner compares trials at: steps, or completed epochs (%(default)s)"
     count = "trials of the study, earlier ones included (%(default)s)"
     pruners = "none, median, halving, hyperband, percentile, ...; or median:n_startup_trials=3 (%(default)s)"
     add("script", help="the script, a Python file")
     add("--space", required=True, metavar="FILE", help="YAML or JSON: the values to try, for each parameter")
     add("--n-trials", type=whole(), default=20, metavar="N", help=count)
     add("--metric", action="append", metavar="NAME", help=several)
-    add("--direction", action="append", metavar="WORD", help="minimize or maximize, one for each metric (minimize)")
+    add("--direction", action="append", metavar="WORD", help=direction)
     add("--value", choices=("last", "best"), default="last", help="which evaluation of a trial counts (%(default)s)")
     add("--pruner", default="none", metavar="NAME", help=pruners)
+    add("--pruning-unit", choices=("steps", "epochs"), default="steps", help=unit)
     add("--sampler", default="tpe", metavar="NAME", help="tpe, random, cmaes, gp, qmc, nsgaii (%(default)s)")
     add("--seed", type=whole(0, 2**32 - 1), metavar="N", help="of the sampler")
 
@@ -106,19 +110,22 @@ def _add_options_of_the_run(add: Callable[..., Any]) -> None:
 def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     """Check everything, before anything is written."""
     from .callbacks.folder_names import is_folder_name
+    from .facade import Seq2SeqTrainingArguments
     from .facade.search.choices import make_pruner, make_sampler
+    from .facade.search.objective import directions_of
     from .facade.search.options import read_options
-    from .facade.search.space import read_space
+    from .facade.search.space import check_values, read_space
     from .lightning_modules.local_paths import require_local
     from .sweep_plan import SweepPlan
 
     _require_usable(options)
     require_local(options.folder, "--folder")
     metrics = options.metric or ["eval_loss"]
-    directions = options.direction or ["minimize"] * len(metrics)
+    directions = options.direction or directions_of(metrics, "--direction", "--metric")
     if len(directions) != len(metrics):
         raise ValueError(f"There are {len(metrics)} --metric and {len(directions)} --direction: give one for each.")
     space = read_space(options.space)
+    check_values(space, Seq2SeqTrainingArguments)
     _say_what_is_an_option([dimension.name for dimension in space])
     read_options(options.n_trials, directions, {})
     if len(metrics) > 1 and options.pruner != "none":
@@ -132,8 +139,11 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
             "plain name, without slashes, or say with --folder where they go."
         )
     folder = Path(options.folder or os.path.join("sweeps", name)).absolute()
+    _require_folder(folder)
+    if options.pruner != "none" and options.pruning_unit == "steps":
+        _warn_of_steps([one.name for one in space if one.kind != "constant"])
     return SweepPlan(
-        command=[*(shlex.split(options.launcher) or [sys.executable]), options.script, *passed_on],
+        command=[*_launcher(options.launcher), options.script, *passed_on],
         space=space,
         n_trials=options.n_trials,
         workers=options.workers,
@@ -144,6 +154,7 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
         directions=directions,
         value=options.value,
         pruner=options.pruner,
+        pruning_unit=options.pruning_unit,
         sampler=options.sampler,
         seed=options.seed,
         timeout=options.timeout,
@@ -156,6 +167,38 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
 def _require_usable(options: argparse.Namespace) -> None:
     if not os.path.isfile(options.script):
         raise FileNotFoundError(f"{options.script}: there is no such script.")
+
+
+def _launcher(written: str) -> list[str]:
+    """The words that start a script."""
+    try:
+        words = shlex.split(written) or [sys.executable]
+    except ValueError as error:
+        raise ValueError(f"--launcher {written}: {error}.") from None
+    if shutil.which(words[0]) is None:
+        raise FileNotFoundError(f"--launcher {written}: there is no program {words[0]!r}.")
+    return words
+
+
+def _require_folder(folder: Path) -> None:
+    """Refuse a folder that is a file, or would have to be in one."""
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir():
+        raise NotADirectoryError(f"--folder {folder}: {nearest} is a file. Logs and report need a folder.")
+    if not os.access(nearest, os.W_OK):
+        raise PermissionError(f"--folder {folder}: nothing can be written to {nearest}.")
+
+
+def _warn_of_steps(names: list[str]) -> None:
+    from .facade.search.search import BATCH_SIZES
+
+    sizes = [name for name in BATCH_SIZES if name in names]
+    if sizes:
+        print(
+            f"The space has {' and '.join(sizes)}, and the pruner compares trials at the same optimizer step, at "
+            "which they have seen different amounts of data. Pass --pruning-unit epochs to compare them by epoch.",
+            file=sys.stderr,
+        )
 
 
 def _say_what_is_an_option(names: list[str]) -> None:

@@ -26,9 +26,16 @@ class SweepPlan:
     value: str
     """`last` or `best`: which evaluation of a trial counts."""
     pruner: str
+    pruning_unit: str
+    """`steps` or `epochs`: what evaluations are reported under to the pruner."""
     sampler: str
     seed: int | None
     timeout: float | None
     max_retry: int
     heartbeat: float
     remove_pruned: bool
+
+    @property
+    def goal(self) -> str:
+        """What is done with what, such as `maximize eval_accuracy`."""
+        return ", ".join(f"{word} {name}" for word, name in zip(self.directions, self.metrics, strict=True))

@@ -1,5 +1,7 @@
 """What a sweep shows while it runs."""
 
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
 import sys
@@ -12,7 +14,7 @@ class Progress:
 
     Args:
         study: of optuna.
-        name: of the sweep.
+        name: of the sweep, and what it does.
         total: trials that it is to have.
     """
 
@@ -35,14 +37,17 @@ class Progress:
         """Look at the study, once a second."""
         if not now and time.monotonic() - self._last < 1:
             return
+        from .facade.search.retries import interrupted, state_of
+
         trials = self.study.get_trials(deepcopy=False)
-        states = [trial.state.name for trial in trials]
+        passed_on = interrupted(trials)
+        states = [state_of(trial, passed_on) for trial in trials]
         self._bar.n = min(sum(state in ("COMPLETE", "PRUNED") for state in states), self._bar.total)
-        shown = {name.lower(): states.count(name) for name in ("PRUNED", "FAIL") if name in states}
+        shown = {name.lower(): states.count(name) for name in ("PRUNED", "FAIL", "INTERRUPTED") if name in states}
         best = {}
         if "COMPLETE" in states and len(self.study.directions) == 1:
             trial = self.study.best_trial
-            best = {"best": f"{trial.value:.5g}", "by": f"run-{trial.number}"}
+            best = {"best": f"{trial.value:.5g}", "by": f"run-{trial.system_attrs.get('failed_trial', trial.number)}"}
         self._bar.set_postfix({**best, **shown}, refresh=False)
         self._last = time.monotonic()
         news = (self._bar.n, best, shown)

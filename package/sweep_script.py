@@ -49,6 +49,7 @@ class ScriptRun:
         self.process: subprocess.Popen[bytes] | None = None
         self.reported: set[int] = set()
         retries.take_on(study, trial)
+        trial.set_user_attr(retries.LOG, str(plan.folder / f"run-{retries.origin_of(study, trial)}.log"))
         self.origin = retries.origin_of(study, trial)
         self.name = f"run-{self.origin}"
         self.log, self.result = plan.folder / f"{self.name}.log", plan.folder / f"{self.name}.json"
@@ -115,6 +116,7 @@ class ScriptRun:
             result=str(self.result),
             run_name=self.name,
             pruner=self.plan.pruner,
+            unit=self.plan.pruning_unit,
             resume=self._is_retry,
             parent=os.getpid(),
             reported=self._what_was_reported(),
@@ -128,7 +130,9 @@ class ScriptRun:
         folder = self._found().get("folder")
         if not self._is_retry or folder is None or len(self.plan.metrics) > 1:
             return []
-        reports = retries.continuation(self.study, self.trial, Path(folder), self.origin).reports
+        reports = retries.continuation(
+            self.study, self.trial, Path(folder), self.origin, self.plan.pruning_unit
+        ).reports
         for step, value in reports.items():
             self.trial.report(value, step)
         self.reported |= set(reports)
@@ -140,6 +144,8 @@ class ScriptRun:
         from .facade.search import retries
 
         found = self._found()
+        if found.get("folder"):
+            self.trial.set_user_attr(retries.FOLDER, found["folder"])
         self._report(found["values"])
         if self.stopping.is_set() and code != 0:
             retries.give_up(self.study, self.trial.number, self.plan.max_retry)
@@ -152,7 +158,7 @@ class ScriptRun:
                 from .facade.search.child import remove_what_it_wrote
 
                 remove_what_it_wrote(found)
-            raise optuna.TrialPruned(f"Pruned at step {found['pruned']}.")
+            raise optuna.TrialPruned(f"Pruned at {found['pruned']}.")
         if code != 0:
             raise ScriptFailed(f"exit code {code}")
         if not found["values"]:
@@ -164,7 +170,7 @@ class ScriptRun:
         if self.plan.pruner != "none" or len(self.plan.metrics) > 1:
             return
         for step, value in values:
-            if step not in self.reported:
+            if step is not None and step not in self.reported:
                 self.reported.add(step)
                 self.trial.report(value[0], step)
 

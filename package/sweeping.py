@@ -63,7 +63,7 @@ class Sweep:
         for number in retries.give_up_dead(self.study, self.plan.max_retry):
             print(f"Trial {number} was not finished, and is begun again.", file=sys.stderr)
         self.deadline = math.inf if self.plan.timeout is None else time.monotonic() + self.plan.timeout
-        with Progress(self.study, self.plan.name, self.plan.n_trials) as self.progress:
+        with Progress(self.study, f"{self.plan.name}: {self.plan.goal}", self.plan.n_trials) as self.progress:
             self._work_in_threads()
         if self.error is not None:
             raise self.error
@@ -83,7 +83,7 @@ class Sweep:
         plan = self.plan
         storage = open_storage(self.storage, heartbeat=plan.heartbeat, max_retry=plan.max_retry)
         given = {"storage": storage, "study_name": plan.name, "load_if_exists": True}
-        study = make_study(plan.directions, {**given, "pruner": make_pruner(plan.pruner)})
+        study = make_study(plan.directions, {**given, "pruner": make_pruner(plan.pruner)}, plan.metrics)
         # Whoever goes on with a study should not draw once more what it has drawn already.
         more = 1000 * index + len(study.get_trials(deepcopy=False))
         study.sampler = make_sampler(plan.sampler, None if plan.seed is None else plan.seed + more)
@@ -130,8 +130,10 @@ class Sweep:
 
     def _count(self, study: Any) -> int:
         """Trials that count: all but those that wait, and those of which there is a retry."""
+        from .facade.search.retries import interrupted
+
         trials = study.get_trials(deepcopy=False)
-        retried = {number for trial in trials for number in trial.system_attrs.get("retry_history", [])}
+        retried = interrupted(trials)
         return sum(trial.state.name != "WAITING" and trial.number not in retried for trial in trials)
 
     def _trial(self, study: Any, trial: Any) -> Any:
@@ -161,7 +163,8 @@ class Sweep:
                 )
 
     def _conclude(self) -> int:
-        from .facade.search.report import write_report
+        from .facade.search import retries
+        from .facade.search.report import places_of, write_report
         from .facade.search.studies import best_runs
 
         page = write_report(self.study, self.plan.folder)
@@ -171,7 +174,11 @@ class Sweep:
             print(f"{error} The logs are in {self.plan.folder}.", file=sys.stderr)
             return 1
         for run in best if isinstance(best, list) else [best]:
-            print(f"best: run-{run.run_id}, {', '.join(self.plan.metrics)} = {run.objective}")
+            number = int(run.run_id)
+            name = f"run-{retries.origins_of(self.study).get(number, number)}"
+            print(f"best: {name}, {', '.join(self.plan.metrics)} = {run.objective} ({self.plan.goal})")
+            for what, path in places_of(self.study).get(number, {}).items():
+                print(f"  {what}: {path}")
             for name, value in run.hyperparameters.items():
                 print(f"  {name} = {value}")
         print(f"report: {page}")

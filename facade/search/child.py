@@ -17,6 +17,7 @@ from typing import Any
 from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ...lightning_modules.search.channel import Channel
 from .objective import judged, look_up
+from .reporting import place_of
 from .trial_files import files_below, remove_all_but, without_checkpoints
 
 logger = logging.getLogger(__name__)
@@ -51,12 +52,14 @@ class ChildTrial:
     """The folder in `output_dir`."""
     pruner: str = "none"
     """The pruner, as the command line has it."""
+    unit: str = "steps"
+    """What evaluations are reported under to the pruner, `steps` or `epochs`."""
     resume: bool = False
     parent: int = 0
     """The process of the sweep."""
     trial_id: int = 0
     reported: list[int] = field(default_factory=list)
-    """Steps of which the study knows already."""
+    """Steps, or epochs, of which the study knows already."""
     remove_pruned: bool = False
     """Whether what the trial writes is removed if it is pruned."""
 
@@ -137,7 +140,7 @@ def note(trainer: Any, metrics: dict[str, float]) -> None:
     if all(_has(metrics, name) for name in trial.metrics):
         value = judged(lambda found: [look_up(found, name) for name in trial.metrics], metrics, len(trial.metrics))
         values = value if isinstance(value, list) else [value]
-        seen["values"].append([trainer.state.global_step, values])
+        seen["values"].append([place_of(trainer.state, trainer.state.global_step, trial.unit), values])
     seen["seen"] = sorted({*seen["seen"], *metrics})
     seen["folder"] = str(trainer.args.output_dir)
     _write(trial, seen)
@@ -154,14 +157,15 @@ def report(trainer: Any, step: int, metrics: dict[str, float]) -> None:
     if trial is None or len(trial.metrics) > 1:
         return
     value = float(look_up(metrics, trial.metrics[0]))
-    if trial.pruner == "none":
+    place = place_of(trainer.state, step, trial.unit)
+    if trial.pruner == "none" or place is None:
         return
     channel = _known.get("channel") or _known.setdefault("channel", Channel())
-    if channel.share(lambda: _is_hopeless(trial, step, value)):
+    if channel.share(lambda: _is_hopeless(trial, place, value)):
         trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
         if trainer.is_world_process_zero():
-            _write(trial, {**_read(trial), "pruned": step})
-        print(f"This trial is pruned at step {step}: {trial.metrics[0]} is {value:.6g}.", file=sys.stderr)
+            _write(trial, {**_read(trial), "pruned": f"{trial.unit[:-1]} {place}"})
+        print(f"This trial is pruned at {trial.unit[:-1]} {place}: {trial.metrics[0]} is {value:.6g}.", file=sys.stderr)
         raise PrunedBySweep(step)
 
 

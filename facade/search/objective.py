@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,17 @@ from ..missing_metrics import MissingMetricError
 logger = logging.getLogger(__name__)
 
 Compute = Callable[[dict[str, float]], Any]
+
+_LESS = """
+    bpc brier cer crps distance eer error errors fid fpr hinge mae mape mase mer mse msle nll perplexity ppl rmse rmsle
+    runtime ter wer
+"""
+_MORE = """
+    acc accuracies accuracy auc auprc auroc bertscore bleu chrf chrf++ comet correlation dice f1 f2 iou jaccard kappa
+    map match matthews mcc meteor mrr ndcg pearson pearsonr precision psnr r2 recall roc rouge rouge1 rouge2 rougel
+    rougelsum sacrebleu sensitivity spearman spearmanr specificity ssim
+"""
+"""Words of the names of metrics of which more is better, whatever the task; of those above less is."""
 
 
 def objective_from(compute: Compute | str | Sequence[str] | None) -> Compute:
@@ -38,6 +50,49 @@ def objective_from(compute: Compute | str | Sequence[str] | None) -> Compute:
         f"compute_objective must be a function of the metrics, or the name of one, but is {type(compute).__name__} "
         f"({compute!r:.60})."
     )
+
+
+def metric_names(compute: Any) -> list[str]:
+    """The names of the metrics that `compute_objective` stands for; none where it is a function, or the default."""
+    if isinstance(compute, str):
+        return [compute]
+    return list(compute) if isinstance(compute, (list, tuple)) else []
+
+
+def known_direction(name: str) -> str | None:
+    """Whether a metric is to be minimized or maximized, from the words of its name; None where they do not say it.
+
+    A loss is minimized, as with `greater_is_better`; other than there, so are error rates, perplexities and the like.
+    """
+    words = re.split(r"[^a-z0-9+]+", name.lower())
+    if words[-1].endswith("loss"):
+        return "minimize"
+    said = {"minimize"} if set(_LESS.split()).intersection(words) else set()
+    said |= {"maximize"} if set(_MORE.split()).intersection(words) else set()
+    return said.pop() if len(said) == 1 else None
+
+
+def directions_of(names: Sequence[str], option: str, metric: str) -> list[str]:
+    """The direction of each metric where the user says none.
+
+    Args:
+        names: of the metrics.
+        option: how the user would say a direction, for the error.
+        metric: how the user has said the metrics, for the error.
+
+    Raises:
+        ValueError: that of one is not known.
+    """
+    found = [known_direction(name) for name in names]
+    unknown = [name for name, direction in zip(names, found, strict=True) if direction is None]
+    if unknown:
+        way = "{} {}" if option.startswith("-") else "{}={!r}"
+        ways = " or ".join(way.format(option, word) for word in ("minimize", "maximize"))
+        each = f", one for each of the {len(names)} metrics" if len(names) > 1 else ""
+        raise ValueError(
+            f"{metric} {unknown[0]!r}: whether less or more of it is better is not known. Pass {ways}{each}."
+        )
+    return [direction for direction in found if direction is not None]
 
 
 def look_up(metrics: Mapping[str, float], name: str) -> float:

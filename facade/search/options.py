@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...lightning_modules.names import did_you_mean
+from .objective import directions_of
 
+_OWN = ("final_model", "remove_pruned", "resume_trials", "report", "pruning_unit")
 _FINAL = ("best", "retrain", "last")
 _DIRECTIONS = ("minimize", "maximize")
+_UNITS = ("steps", "epochs")
 
 
 @dataclass(kw_only=True)
@@ -21,6 +24,10 @@ class SearchOptions:
     """Trials to begin; None for as many as `timeout` allows."""
     directions: list[str]
     """`minimize` or `maximize`, one for each objective."""
+    metrics: list[str] = field(default_factory=list)
+    """The metric of each objective, where they have names."""
+    implied: bool = False
+    """Whether the user said nothing of the direction."""
     final_model: Literal["best", "retrain", "last"] = "best"
     """What the Trainer holds afterwards: the model of the best trial, one that is trained once more with its values, or
     that of the last trial."""
@@ -28,6 +35,8 @@ class SearchOptions:
     """Whether the folder of a pruned trial is removed."""
     resume_trials: bool = True
     """Whether the retry of a trial that was interrupted goes on from its newest checkpoint."""
+    pruning_unit: Literal["steps", "epochs"] = "steps"
+    """What evaluations are reported under to the pruner: optimizer steps, or completed epochs."""
     report: bool | str = False
     """Write a report to `output_dir/search`, or to the folder that is named."""
     backend: dict[str, Any] = field(default_factory=dict)
@@ -38,27 +47,43 @@ class SearchOptions:
         """Whether there are several objectives."""
         return len(self.directions) > 1
 
+    @property
+    def goal(self) -> str:
+        """What is done with what, such as `maximize accuracy`."""
+        names = self.metrics or ["the objective"] * len(self.directions)
+        return ", ".join(f"{word} {name}" for word, name in zip(self.directions, names, strict=True))
 
-def read_options(n_trials: Any, direction: Any, given: dict[str, Any]) -> SearchOptions:
+
+def read_options(n_trials: Any, direction: Any, given: dict[str, Any], metrics: Sequence[str] = ()) -> SearchOptions:
     """Sort the keywords.
 
     Args:
         n_trials: see `hyperparameter_search`.
-        direction: one word, or a list of them.
+        direction: one word, or a list of them; None for that of the metrics, or else `minimize`.
         given: the other keywords.
+        metrics: the names of the objectives, where they have any.
 
     Raises:
         ValueError, TypeError: what cannot be; all of it in one message.
     """
-    own = {name: given[name] for name in ("final_model", "remove_pruned", "resume_trials", "report") if name in given}
+    own = {name: given[name] for name in _OWN if name in given}
     rest = {name: value for name, value in given.items() if name not in own}
+    implied = direction is None
+    if implied:
+        direction = directions_of(metrics, "direction", "compute_objective") if metrics else "minimize"
     several = isinstance(direction, (list, tuple))
     directions = [getattr(word, "name", word) for word in (direction if several else [direction])]
     directions = [word.lower() if isinstance(word, str) else word for word in directions]
     said = [*_number_problems(n_trials, rest), *_direction_problems(directions, rest), *_own_problems(own)]
+    if metrics and directions and len(metrics) != len(directions):
+        said.append(
+            f"compute_objective names {len(metrics)} metrics, and direction has {len(directions)}: pass as many."
+        )
     if said:
         raise ValueError("\n".join(said))
-    return SearchOptions(n_trials=n_trials, directions=directions, backend=rest, **own)
+    return SearchOptions(
+        n_trials=n_trials, directions=directions, metrics=list(metrics), implied=implied, backend=rest, **own
+    )
 
 
 def _number_problems(n_trials: Any, rest: dict[str, Any]) -> list[str]:
@@ -87,6 +112,11 @@ def _own_problems(own: dict[str, Any]) -> list[str]:
     if final not in _FINAL:
         near = did_you_mean(final, _FINAL)
         said.append(f"final_model={final!r} is not known.{near} Choose from: {', '.join(_FINAL)}.")
+    unit = own.get("pruning_unit", "steps")
+    if unit not in _UNITS:
+        said.append(
+            f"pruning_unit={unit!r} is not known.{did_you_mean(unit, _UNITS)} Choose from: {', '.join(_UNITS)}."
+        )
     for name in ("remove_pruned", "resume_trials"):
         if not isinstance(own.get(name, True), bool):
             said.append(f"{name}={own[name]!r} must be True or False.")
@@ -105,7 +135,7 @@ def split_keywords(given: dict[str, Any], *functions: Callable[..., Any]) -> lis
     unknown = [name for name in given if not any(name in names for names in taken)]
     if unknown and not any(takes_any):
         known = sorted(set().union(*taken) - {"self", "func", "direction", "directions", "n_trials"})
-        known += ["final_model", "remove_pruned", "resume_trials", "report"]
+        known += _OWN
         said = [f"{name}={given[name]!r:.60}.{did_you_mean(name, known)}" for name in unknown]
         raise TypeError(
             f"hyperparameter_search does not know {' '.join(said)} It takes, besides the parameters of its own: "

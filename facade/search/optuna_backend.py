@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -42,25 +43,37 @@ class OptunaBackend(Backend):
 
     def run(self, trainer: Any, search: Search) -> BestRun | list[BestRun]:
         """See `Backend.run`; every process gets the result."""
+        from optuna.pruners import NopPruner
+
         channel = Channel(seconds=float(trainer.args.ddp_timeout))
         try:
-            study = _InOneProcess(channel, lambda: make_study(search.options.directions, self._of_study)).value
+            wanted = search.options
+            make = functools.partial(make_study, wanted.directions, self._of_study, wanted.metrics)
+            study = _InOneProcess(channel, make).value
             trainer.study = study
             if study is not None:
                 retries.give_up_dead(study)
+                search.pruner = None if isinstance(study.pruner, NopPruner) else study.pruner
             if self._jobs != 1:
-                return optimize_in_workers(
-                    trainer, search, study, self._jobs, **self._numbers(search), **self._of_optimization
-                )
+                numbers = self._numbers(search)
+                found = optimize_in_workers(trainer, search, study, self._jobs, **numbers, **self._of_optimization)
+                search.learn_origins(retries.origins_of(study))
+                return found
             objective = OptunaObjective(search, study, channel)
             options = {**self._numbers(search), **self._of_optimization, "completed": search.completed}
-            return optimize_together(study, objective, channel=channel, result=best_runs, **options)
+            found, origins = optimize_together(study, objective, channel=channel, result=_best_and_origins, **options)
+            search.learn_origins(origins)
+            return found
         finally:
             channel.close()
 
     @staticmethod
     def _numbers(search: Search) -> dict[str, Any]:
         return {"n_trials": search.options.n_trials}
+
+
+def _best_and_origins(study: Any) -> tuple[BestRun | list[BestRun], dict[int, int]]:
+    return best_runs(study), retries.origins_of(study)
 
 
 class _InOneProcess:

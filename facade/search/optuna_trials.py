@@ -41,7 +41,7 @@ class OptunaObjective:
         if origin == trial.number or not self.search.options.resume_trials:
             return None
         folder = self.search.run_dir(_Named(trial, origin))
-        return retries.continuation(self.study, trial, folder, origin)
+        return retries.continuation(self.study, trial, folder, origin, self.search.options.pruning_unit)
 
 
 class _Named:

@@ -9,14 +9,19 @@ import io
 import json
 import logging
 import os
+import re
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from .pictures import interactive, plots_of
+from .retries import FOLDER, LOG, interrupted, state_of
 
 logger = logging.getLogger(__name__)
 
+_OBJECTIVE = re.compile(r"objective(_\d+)?")
+"""The columns that say what a value is."""
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222 }
 table { border-collapse: collapse; margin: 1em 0 } th, td { padding: .25em .8em; text-align: right }
@@ -59,20 +64,43 @@ def write_report(study: Any, folder: str | os.PathLike[str]) -> Path:
 
 
 def table(study: Any) -> list[dict[str, Any]]:
-    """A row for each trial: number, state, values, seconds, steps reported, and its parameters."""
+    """A row for each trial: number, state, objectives and values, seconds, reports, folder, log, and its parameters."""
     several = len(study.directions) > 1
-    rows = []
-    for trial in study.get_trials(deepcopy=False):
+    goals = goals_of(study)
+    objectives = {f"objective_{index}" if several else "objective": goal for index, goal in enumerate(goals)}
+    rows, places = [], places_of(study)
+    trials = study.get_trials(deepcopy=False)
+    passed_on = interrupted(trials)
+    for trial in trials:
         values = trial.values or []
         named = {f"value_{index}": value for index, value in enumerate(values)} if several else {}
         plain = {} if several else {"value": values[0] if values else None}
         seconds = None if trial.duration is None else round(trial.duration.total_seconds(), 2)
         reports = len(trial.intermediate_values)
-        rows.append(
-            {"trial": trial.number, "state": trial.state.name, **plain, **named, "seconds": seconds, "reports": reports}
-            | trial.params
-        )
+        row = {"trial": trial.number, "state": state_of(trial, passed_on), **objectives, **plain, **named}
+        row |= {"seconds": seconds, "reports": reports, **places.get(trial.number, {})}
+        rows.append(row | {f"parameter {name}" if name in row else name: it for name, it in trial.params.items()})
     return rows
+
+
+def goals_of(study: Any) -> list[str]:
+    """What is done with each objective, such as `maximize accuracy`."""
+    words = [one.name.lower() for one in study.directions]
+    unnamed = [f"objective {index}" for index in range(len(words))] if len(words) > 1 else ["the objective"]
+    names = study.metric_names or unnamed
+    return [f"{word} {name}" for word, name in zip(words, names, strict=True)]
+
+
+def places_of(study: Any) -> dict[int, dict[str, str]]:
+    """The `folder` and the `log` of each trial, where they are known; those of its retry where it was interrupted."""
+    trials = study.get_trials(deepcopy=False)
+    found: dict[int, dict[str, str]] = {}
+    for trial in trials:
+        attrs = trial.user_attrs
+        own = {word: attrs[name] for word, name in (("folder", FOLDER), ("log", LOG)) if name in attrs}
+        for number in (*trial.system_attrs.get("retry_history", []), trial.number):
+            found[number] = {**found.get(number, {}), **own}
+    return {number: places for number, places in found.items() if places}
 
 
 def importances_of(study: Any) -> list[dict[str, float]]:
@@ -98,12 +126,21 @@ def _importances(study: Any, objective: int) -> dict[str, float]:
 
 
 def _best(study: Any, importances: list[dict[str, float]]) -> dict[str, Any]:
-    best = study.best_trials if _completed(study) else []
+    best, places = study.best_trials if _completed(study) else [], places_of(study)
+    trials = study.get_trials(deepcopy=False)
+    passed_on = interrupted(trials)
     return {
         "study": study.study_name,
         "directions": [one.name.lower() for one in study.directions],
-        "trials": len(study.get_trials(deepcopy=False)),
-        "best": [{"trial": one.number, "values": list(one.values), "parameters": dict(one.params)} for one in best],
+        "metrics": study.metric_names,
+        "trials": len(trials),
+        "states": dict(Counter(state_of(trial, passed_on).lower() for trial in trials)),
+        "best": [
+            {"trial": one.number, "values": list(one.values)}
+            | places.get(one.number, {})
+            | {"parameters": dict(one.params)}
+            for one in best
+        ],
         "importances": importances if len(importances) > 1 else importances[0],
     }
 
@@ -133,7 +170,7 @@ def _page(
     parts = [
         f"<!doctype html><meta charset='utf-8'><title>{html.escape(study.study_name)}</title><style>{_STYLE}</style>",
         f"<h1>{html.escape(study.study_name)}</h1>",
-        f"<p>{len(rows)} trials: {counts or 'none'}. {', '.join(one.name.lower() for one in study.directions)}.</p>",
+        f"<p>{len(rows)} trials: {counts or 'none'}. {html.escape(', '.join(goals_of(study)))}.</p>",
         "<h2>Best</h2>",
         _html_table([row for row in rows if row["trial"] in best], best) if best else "<p>No trial was completed.</p>",
     ]
@@ -152,7 +189,7 @@ def _page(
 
 
 def _html_table(rows: list[dict[str, Any]], best: set[int]) -> str:
-    columns = _columns(rows)
+    columns = [name for name in _columns(rows) if not _OBJECTIVE.fullmatch(name)]  # they stand above
     head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
     body = "".join(
         f"<tr{' class=best' if row.get('trial') in best else ''}>"

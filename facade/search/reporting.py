@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ...lightning_modules.search.shared_trial import SharedTrial
@@ -39,16 +40,35 @@ def report(trainer: Any, trial: Any, step: int, metrics: dict[str, float]) -> No
         _report_to_optuna(trainer, trial, step, value)
 
 
+def place_of(state: Any, step: int, unit: str) -> int | None:
+    """What an evaluation is reported under: the step, or the epochs that are completed; None before the first is.
+
+    Args:
+        state: of the training.
+        step: optimizer steps done.
+        unit: `steps` or `epochs`.
+    """
+    if unit == "steps":
+        return step
+    return math.floor((state.epoch or 0.0) + 1e-6) or None
+
+
 def _report_to_optuna(trainer: Any, trial: Any, step: int, value: Any) -> None:
     import optuna
 
-    reported = set() if trainer._search is None else trainer._search.reported
+    reported, unit = set(), "steps"
+    if trainer._search is not None:
+        reported, unit = trainer._search.reported, trainer._search.options.pruning_unit
+    place = place_of(trainer.state, step, unit)
+    if place is None:
+        return
+    step = place
     if step not in reported:  # optuna keeps the first one, and would warn
         reported.add(step)
         trial.report(value, step)
     if trial.should_prune():
         trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
-        raise optuna.TrialPruned(f"Pruned at step {step}, with an objective of {value:.6g}.")
+        raise optuna.TrialPruned(f"Pruned at {unit[:-1]} {step}, with an objective of {value:.6g}.")
 
 
 def _objectives(trial: Any) -> int:

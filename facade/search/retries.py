@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...callbacks import TrainerState
 from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ...lightning_modules.checkpoints.owners import is_gone, owner_token
 from .storages import MAX_RETRY, retry_callback
@@ -14,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 WORKER = "lightrainer:worker"
 """The attribute of a trial that says which process works on it."""
+FOLDER, LOG = "lightrainer:folder", "lightrainer:log"
+"""The attributes that say where the files of a trial are; a retry shares them with the trial that it goes on with."""
 
 
 class Continuation(NamedTuple):
@@ -48,6 +51,27 @@ def origin_of(study: Any, trial: Any) -> int:
     """The number of the trial that this one is a retry of; its own, if of none."""
     origin = frozen(study, trial.number).system_attrs.get("failed_trial", trial.number)
     return origin if type(origin) is int else trial.number  # it names a folder, and a storage can hold anything
+
+
+def origins_of(study: Any) -> dict[int, int]:
+    """By the number of each retry the number of the trial that it is one of."""
+    trials = study.get_trials(deepcopy=False)
+    return {one.number: one.system_attrs["failed_trial"] for one in trials if "failed_trial" in one.system_attrs}
+
+
+def interrupted(trials: Any) -> set[int]:
+    """The numbers of trials that did not fail by themselves: they were interrupted, and there is a retry of each."""
+    return {number for trial in trials for number in trial.system_attrs.get("retry_history", [])}
+
+
+def state_of(trial: Any, passed_on: set[int]) -> str:
+    """The state of a trial for people: as optuna has it, or INTERRUPTED, which optuna counts among the failed ones.
+
+    Args:
+        trial: the trial.
+        passed_on: what `interrupted` says of all trials.
+    """
+    return "INTERRUPTED" if trial.number in passed_on and trial.state.name == "FAIL" else trial.state.name
 
 
 def queue_again(study: Any, number: int, max_retry: int = MAX_RETRY) -> None:
@@ -87,7 +111,7 @@ def give_up_dead(study: Any, max_retry: int = MAX_RETRY) -> list[int]:
     return found
 
 
-def continuation(study: Any, trial: Any, folder: Path, number: int) -> Continuation:
+def continuation(study: Any, trial: Any, folder: Path, number: int, unit: str = "steps") -> Continuation:
     """Where a retry goes on.
 
     Args:
@@ -95,14 +119,17 @@ def continuation(study: Any, trial: Any, folder: Path, number: int) -> Continuat
         trial: the retry.
         folder: the folder of the trial that was interrupted.
         number: the number of that trial.
+        unit: what it was reported under, `steps` or `epochs`.
     """
     checkpoint = last_intact_checkpoint(folder) if folder.is_dir() else None
     if checkpoint is None:
         return Continuation(number)
-    step = int(Path(checkpoint).name.rpartition("-")[2])
+    reached = float(Path(checkpoint).name.rpartition("-")[2])
+    if unit == "epochs":
+        reached = TrainerState.load_from_json(Path(checkpoint) / "trainer_state.json").epoch or 0.0
     history = frozen(study, trial.number).system_attrs.get("retry_history", [number])
     reports: dict[int, float] = {}
     for earlier in history:
-        reports |= {at: value for at, value in frozen(study, earlier).intermediate_values.items() if at <= step}
+        reports |= {at: value for at, value in frozen(study, earlier).intermediate_values.items() if at <= reached}
     logger.info("Trial %s goes on from %s.", trial.number, checkpoint)
     return Continuation(number, checkpoint, reports)

@@ -9,14 +9,18 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from ..helpers.hyperparameters import default_compute_objective
 from .kept import BestModel, GivenArguments, forget_optimizer, install
 from .naming import RunFolders
 from .objective import judged, warn_of_nan
 from .options import SearchOptions
-from .retries import Continuation
+from .retries import FOLDER, Continuation
 from .trial_files import files_below, remove_all_but, without_checkpoints
 
 logger = logging.getLogger(__name__)
+
+BATCH_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
+"""Arguments that say how much data an optimizer step sees."""
 
 
 class Search:
@@ -37,9 +41,13 @@ class Search:
         self.metrics: dict[str, float] = {}
         self._origins: dict[int, int] = {}
         self._before: dict[Path, frozenset[str] | None] = {}  # what was in the folders of trials; None: no folder
+        self._warned = False
+        self._warned_of_sum = False
         self._ended: tuple[int, Any] = (-1, None)
         self.folder: str | None = None
         """Where the trial that runs has its folder, if not by its number."""
+        self.pruner: Any = None
+        """Who ends trials early; in the first process."""
         self.is_over = False
         """Whether nothing is reported any more: the best run is trained once more."""
 
@@ -80,8 +88,33 @@ class Search:
     def judge(self, metrics: dict[str, float]) -> float | list[float]:
         """The value of an evaluation, kept as the Trainer's `objective`."""
         self.metrics = dict(metrics)
+        self._say_what_is_minimized()
         self.trainer.objective = judged(self.trainer.compute_objective, metrics, len(self.options.directions))
         return self.trainer.objective
+
+    def learn_origins(self, origins: dict[int, int]) -> None:
+        """Take over which trials are retries of which, and so have their folders."""
+        self._origins.update(origins)
+
+    def note_folder(self, trial: Any) -> None:
+        """Let the study know in which folder a trial is, for the report."""
+        if not self.is_over and hasattr(trial, "set_user_attr"):
+            trial.set_user_attr(FOLDER, str(self.run_dir(trial)))
+
+    def compare_units(self, values: Any) -> None:
+        """Warn, once, where the pruner will compare steps in which different amounts of data were seen."""
+        sizes = [name for name in BATCH_SIZES if name in values]
+        if self.pruner is None or self.options.pruning_unit != "steps" or not sizes or self._warned:
+            return
+        self._warned = True
+        if self.trainer.args.eval_strategy != "no" and not self.options.several:
+            logger.warning(
+                "The search varies %s, and %s compares trials at the same optimizer step, at which they have then seen "
+                "different amounts of data. Pass pruning_unit='epochs' to compare them after the same epoch, or "
+                "pruner=optuna.pruners.NopPruner() to prune none.",
+                " and ".join(sizes),
+                type(self.pruner).__name__,
+            )
 
     def run_dir(self, trial: Any) -> Path:
         """The folder of a trial."""
@@ -110,6 +143,20 @@ class Search:
             held = self.best.number is not None and self.best.hand_over(trainer, str(self.best.number))
             if not held:
                 self._make_any_model()
+
+    def _say_what_is_minimized(self) -> None:
+        """Warn, once, where the sum of metrics is minimized because nobody said anything else, as in the reference."""
+        summed = self.trainer.compute_objective is default_compute_objective and self.options.implied
+        if not summed or self._warned_of_sum:
+            return
+        self._warned_of_sum = True
+        names = [name for name in self.metrics if default_compute_objective({name: 1.0}) and name != "eval_loss"]
+        if names:
+            logger.warning(
+                "The search MINIMIZES %s: there is no compute_objective and no direction. Pass direction='maximize' if "
+                "more is better, or compute_objective='loss'.",
+                " + ".join(names),
+            )
 
     def _make_any_model(self) -> None:
         try:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...lightning_modules.names import did_you_mean
+from .values import cast, declared_types
 
 _KINDS = ("float", "int", "categorical")
 _KEYS = ("type", "low", "high", "log", "step", "choices", "value", "min", "max")
@@ -70,12 +73,44 @@ def read_space(path: str | os.PathLike[str]) -> list[Dimension]:
     said: list[str] = []
     for name, entry in content.items():
         try:
-            found.append(_dimension(str(name), entry))
+            if not isinstance(name, str) or not name:
+                raise ValueError("names of parameters are text; YAML reads some words as something else, so quote it.")
+            found.append(_dimension(name, entry))
         except ValueError as error:
             said.append(f"{name}: {error}")
     if said:
         raise ValueError(f"--space {os.fspath(path)}:\n" + "\n".join(said))
     return found
+
+
+def check_values(space: list[Dimension], arguments: type) -> None:
+    """Refuse values that no training argument of that name can hold.
+
+    Args:
+        space: the dimensions; those that are no training arguments are passed over.
+        arguments: the class of the training arguments.
+
+    Raises:
+        ValueError: names all that cannot be.
+    """
+    declared, said = declared_types(arguments), []
+    for one in space:
+        if one.name not in declared:
+            continue
+        ends = [int(one.low), int(one.high)] if one.kind == "int" else [one.low, one.high]
+        for value in one.choices or ends:
+            try:
+                if cast(one.name, value, declared[one.name], None) is None and not _takes_none(declared[one.name]):
+                    raise ValueError(f"{one.name}=null: the training argument takes no null.")
+            except ValueError as error:
+                said.append(str(error))
+                break
+    if said:
+        raise ValueError("\n".join(said))
+
+
+def _takes_none(declared: Any) -> bool:
+    return declared is Any or type(None) in typing.get_args(declared)
 
 
 def _parsed(path: Path) -> Any:
@@ -94,23 +129,23 @@ def _parsed(path: Path) -> Any:
 
 
 def _dimension(name: str, entry: Any) -> Dimension:
+    if entry is None or entry == {}:
+        raise ValueError("there are no values: give a list of them, low and high, or a single one.")
     if isinstance(entry, list):
         entry = {"choices": entry}
     if not isinstance(entry, Mapping):
-        return Dimension(name=name, kind="constant", choices=(_number_or(entry),))
+        entry = {"value": entry}
     unknown = [key for key in entry if key not in _KEYS]
     if unknown:
         near = did_you_mean(unknown[0], _KEYS)
         raise ValueError(f"{unknown[0]!r} is not known.{near} Choose from: {', '.join(_KEYS[:-2])}.")
     if "value" in entry:
-        return Dimension(name=name, kind="constant", choices=(_number_or(entry["value"]),))
+        return Dimension(name=name, kind="constant", choices=(_plain(entry["value"], "a value"),))
     if "choices" in entry:
         choices = entry["choices"]
         if not isinstance(choices, list) or not choices:
             raise ValueError("choices must be a list with something in it.")
-        if not all(one is None or isinstance(one, (bool, int, float, str)) for one in choices):
-            raise ValueError("choices must be numbers, texts, true, false or null.")
-        return Dimension(name=name, kind="categorical", choices=tuple(map(_number_or, choices)))
+        return Dimension(name=name, kind="categorical", choices=tuple(_plain(one, "choices") for one in choices))
     return _interval(name, entry)
 
 
@@ -130,6 +165,8 @@ def _interval(name: str, entry: Mapping[str, Any]) -> Dimension:
         raise ValueError(f"low ({low}) is above high ({high}).")
     if log and low <= 0:
         raise ValueError(f"with log, low must be above 0, and is {low}.")
+    if step is not None and step <= 0:
+        raise ValueError(f"step must be above 0, and is {step}.")
     if log and step is not None:
         raise ValueError("log and step do not go together.")
     return Dimension(name=name, kind=kind, low=low, high=high, log=log, step=step)
@@ -141,6 +178,16 @@ def _number(entry: Mapping[str, Any], *keys: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         missing = f"{keys[0]} is missing: give low and high, or choices" if given is None else f"{keys[0]} is {given!r}"
         raise ValueError(f"{missing}. It must be a number.")
+    return _plain(value, keys[0])
+
+
+def _plain(value: Any, what: str) -> Any:
+    """A value that optuna can keep and a script can be given."""
+    if value is not None and not isinstance(value, (bool, int, float, str)):
+        raise ValueError(f"{what} must be numbers, texts, true, false or null, not {value!r:.60}.")
+    value = _number_or(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{what} must be finite, and {value} is not.")
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 import logging
 import os
 import re
@@ -18,6 +19,8 @@ HEARTBEAT_SECONDS = 60
 MAX_RETRY = 3
 """How often a trial whose worker was killed is begun again."""
 
+_LONGEST_LINE = 2**20
+"""Bytes; an entry of a journal has some hundred."""
 _JOURNAL = (".log", ".journal", ".jsonl")
 
 
@@ -118,8 +121,29 @@ def _journal(path: str) -> Any:
 
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
-        raise FileNotFoundError(f"there is no folder {folder}")
+        raise StorageError(f"storage={path!r} cannot be reached: there is no folder {folder}. Nothing was begun.")
+    reason = _why_no_journal(path)
+    if reason:
+        raise StorageError(
+            f"storage={path!r} is no journal of optuna: {reason}. Pass the path of one, or of a new file, on a disk "
+            "that all machines see. Nothing was begun."
+        )
     return JournalStorage(JournalFileBackend(path))
+
+
+def _why_no_journal(path: str) -> str | None:
+    """What is wrong with a file in which optuna is to go on: it appends to whatever there is."""
+    if not path or os.path.isdir(path):
+        return "it is a folder" if path else "it has no name"
+    if not os.path.exists(path):
+        return None
+    with open(path, "rb") as file:
+        first = file.readline(_LONGEST_LINE)
+    try:
+        entry = json.loads(first.decode()) if first else {"op_code": 0}
+    except (ValueError, RecursionError):
+        return "its first line is not JSON"
+    return None if isinstance(entry, dict) and "op_code" in entry else "its first line is not an entry of a study"
 
 
 @contextlib.contextmanager
@@ -132,6 +156,8 @@ def _explained(address: str) -> Iterator[None]:
             "Install the one that the address names: psycopg[binary] for postgresql+psycopg://, psycopg2-binary for "
             "postgresql+psycopg2://, pymysql for mysql+pymysql://."
         ) from error
+    except StorageError:
+        raise
     except Exception as error:
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
         raise StorageError(

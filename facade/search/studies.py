@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from ..helpers.hyperparameters import BestRun
-from .storages import StorageError, open_storage, shown
+from .retries import interrupted, state_of
+from .storages import StorageError, open_storage, shown, without_experimental_warnings
 
 
-def make_study(directions: list[str], given: dict[str, Any]) -> Any:
+def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[str] = ()) -> Any:
     """As `optuna.create_study`, with the storage opened by `open_storage`.
 
     Args:
         directions: one for each objective.
         given: its other keywords.
+        metrics: the names of the objectives, which the study then has for optuna's plots and dashboard.
 
     Raises:
         StorageError: the storage cannot be reached.
@@ -45,6 +49,9 @@ def make_study(directions: list[str], given: dict[str, Any]) -> Any:
             f"The study {study.study_name!r} in {where} has direction={present}, and direction={directions} is asked "
             "for. Pass the same, or another study_name."
         )
+    if metrics and study.metric_names is None:
+        with without_experimental_warnings():
+            study.set_metric_names(list(metrics))
     return study
 
 
@@ -76,13 +83,14 @@ def best_runs(study: Any) -> BestRun | list[BestRun]:
 def _none_completed(trials: list[Any]) -> str:
     from optuna.trial import TrialState
 
-    count = {state: sum(trial.state == state for trial in trials) for state in TrialState}
-    said = [f"{number} {state.name.lower()}" for state, number in count.items() if number]
+    passed_on = interrupted(trials)
+    states = Counter(state_of(trial, passed_on) for trial in trials)
+    said = [f"{number} {state.lower()}" for state, number in states.items()]
     if not trials:
         return "No trial was completed, for none was begun: timeout was up before."
     why = ""
-    if count[TrialState.FAIL]:
+    if states[TrialState.FAIL.name]:
         why = " A trial fails for a value that is NaN, or for an exception in `catch`: see the log."
-    elif count[TrialState.PRUNED]:
+    elif states[TrialState.PRUNED.name]:
         why = " Let the pruner prune less, e.g. with n_warmup_steps or n_startup_trials."
     return f"No trial was completed, so there is no best one: {', '.join(said)}.{why}"

@@ -129,10 +129,10 @@ def _is_known(args: Any, name: Any) -> bool:
 
 
 def declared_types(args: Any) -> dict[str, Any]:
-    """The types of the fields of training arguments, by name."""
+    """The types of the fields of training arguments, or of their class, by name."""
     if not is_dataclass(args):
         return {}
     try:
-        return typing.get_type_hints(type(args))
+        return typing.get_type_hints(args if isinstance(args, type) else type(args))
     except Exception:  # names that only type checkers see
         return {item.name: item.type for item in fields(args)}

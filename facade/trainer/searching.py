@@ -35,7 +35,7 @@ class Searching(Training):
         hp_space: Callable[[Any], dict[str, Any]] | None = None,
         compute_objective: Callable[[dict[str, float]], Any] | str | list[str] | None = None,
         n_trials: int | None = 20,
-        direction: str | list[str] = "minimize",
+        direction: str | list[str] | None = None,
         backend: str | HPSearchBackend | None = None,
         hp_name: Callable[[Any], str] | None = None,
         **kwargs: Any,
@@ -50,7 +50,8 @@ class Searching(Training):
             compute_objective: metrics of an evaluation -> a number, or a list of numbers for several objectives; also
                 the name of a metric, or a list of names. By default the loss, or the sum of all other metrics.
             n_trials: how many trials; with `timeout` also None.
-            direction: `minimize` or `maximize`; a list of them for several objectives.
+            direction: `minimize` or `maximize`; a list of them for several objectives. By default `minimize`; where
+                `compute_objective` is the name of a metric, what is usual for that, and an error where nothing is.
             backend: `optuna`, or `ray`.
             hp_name: a trial -> the name of its folder in `output_dir`; by default `run-<number>`.
             kwargs: for optuna those of `optuna.create_study` (`study_name`, `storage`, `sampler`, `pruner`,
@@ -61,6 +62,8 @@ class Searching(Training):
                   one that is trained once more with its values, in the folder `best`; `"last"`, that of the last trial.
                 - `remove_pruned`: whether folders of pruned trials are removed; False.
                 - `resume_trials`: whether a trial that was interrupted goes on from its newest checkpoint; True.
+                - `pruning_unit`: what evaluations are reported under, `"steps"` or completed `"epochs"`; steps of
+                  different batch sizes have seen different amounts of data.
                 - `report`: True to write a report to the folder `search` in `output_dir`, or a folder for it.
 
         Returns:
@@ -75,19 +78,20 @@ class Searching(Training):
         """
         from ..search.backends import choose_backend
         from ..search.final import settle_model
-        from ..search.objective import objective_from
+        from ..search.objective import metric_names, objective_from
         from ..search.options import read_options
         from ..search.search import Search
 
         chosen = choose_backend(backend)
         self._require_model_init()
-        options = read_options(n_trials, direction, kwargs)
         objective = objective_from(compute_objective)
+        options = read_options(n_trials, direction, kwargs, metric_names(compute_objective))
         chosen.check(self, options)
         self._require_evaluation()
         self.hp_space = chosen.default_hp_space if hp_space is None else hp_space
         self.compute_objective, self.hp_name, self.hp_search_backend = objective, hp_name, chosen.name
         self._search = search = Search(self, options)
+        logger.info("Search: %s.", options.goal)
         try:
             found = chosen.run(self, search)
             search.given.restore()
@@ -95,6 +99,8 @@ class Searching(Training):
         finally:
             search.end()
             self._trial = self._search = self.hp_search_backend = None
+        for best in found if isinstance(found, list) else [found]:
+            logger.info("Best (%s): trial %s with %s.", options.goal, best.run_id, best.objective)
         self._report_search(options.report)
         return found
 
@@ -109,6 +115,8 @@ class Searching(Training):
         assert self.hp_space is not None
         values = self.hp_space(trial) if self.hp_search_backend == HPSearchBackend.OPTUNA else dict(trial)
         apply(self.args, values)
+        if self._search is not None:
+            self._search.compare_units(values)
         logger.info("Trial: %s", getattr(trial, "params", values))
         self._train_batch_size = self.args.train_batch_size
         renew_accelerator(self)
@@ -164,6 +172,7 @@ class Searching(Training):
         if self._search is not None and trial is not None:
             self.state.trial_name = os.path.basename(self._get_output_dir(trial))
             self.state.is_hyper_param_search = True
+            self._search.note_folder(trial)
 
     def _get_output_dir(self, trial: Any) -> str:
         """As the method of that name in the reference: a trial has a folder of its own."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 from .._lightning import Callback
 from ..names import did_you_mean
 from .shared_trial import SharedTrial
 
 __all__ = ["OptunaPruningCallback"]
+
+_UNITS = ("steps", "epochs")
 
 
 class OptunaPruningCallback(Callback):
@@ -22,20 +24,27 @@ class OptunaPruningCallback(Callback):
             return trainer.callback_metrics["val_loss"].item()
 
     After each validation the monitored value is reported to the trial, under the number of optimizer steps taken so
-    far. Where the study's pruner says so, the training ends with `optuna.TrialPruned`, in every process: what the first
-    one is told counts.
+    far, or after the first one of each epoch under the number of that. Where the study's pruner says so, the training
+    ends with `optuna.TrialPruned`, in every process: what the first one is told counts.
 
     Args:
         trial: the trial; only that of the first process is asked, so the others may have None.
         monitor: the name of the logged value.
+        unit: what it is reported under, `steps` or `epochs`; steps of different batch sizes cannot be compared.
 
     Raises:
         optuna.TrialPruned: the trial is not worth to go on with.
-        ValueError: no value of that name was logged; names those that there are.
+        ValueError: no value of that name was logged; names those that there are. Also, on construction, for a unit that
+            is not known.
     """
 
-    def __init__(self, trial: Any, monitor: str = "val_loss") -> None:
+    def __init__(self, trial: Any, monitor: str = "val_loss", *, unit: Literal["steps", "epochs"] = "steps") -> None:
         super().__init__()
+        if unit not in _UNITS:
+            raise ValueError(
+                f"unit={unit!r} is not known.{did_you_mean(unit, _UNITS)} Choose from: {', '.join(_UNITS)}."
+            )
+        self.unit = unit
         self.monitor = monitor
         # One that is shared by processes asks all of them; here, that is left to Lightning.
         self._trial = trial._trial if isinstance(trial, SharedTrial) else trial
@@ -61,7 +70,8 @@ class OptunaPruningCallback(Callback):
         if not trainer.is_global_zero or self._trial is None:
             return False
         # A validation at the end of an epoch may be at the step of the one before it.
-        if trainer.global_step > self._reported:
-            self._reported = trainer.global_step
-            self._trial.report(value if math.isfinite(value) else float("nan"), trainer.global_step)
+        place = trainer.global_step if self.unit == "steps" else trainer.current_epoch
+        if place > self._reported:
+            self._reported = place
+            self._trial.report(value if math.isfinite(value) else float("nan"), place)
         return bool(self._trial.should_prune())

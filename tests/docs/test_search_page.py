@@ -111,6 +111,6 @@ def test_the_keywords_in_the_table_are_taken():
     own = set(inspect.signature(Trainer.hyperparameter_search).parameters)
     optunas = {*inspect.signature(optuna.create_study).parameters}
     optunas |= {*inspect.signature(optuna.study.Study.optimize).parameters}
-    ours = {"final_model", "remove_pruned", "resume_trials", "report"}
+    ours = {"final_model", "remove_pruned", "resume_trials", "report", "pruning_unit"}
     assert len(named) > 15
     assert set(named) <= own | optunas | ours

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from starting import code_of, said_in, start
 
+from lightrainer import sweep
 from lightrainer.__main__ import main
 from lightrainer.facade.search.storages import open_storage
 
@@ -94,11 +95,16 @@ def test_the_best_is_said_and_a_report_is_there(done):
     folder, said = done
     study = study_of(folder)
     best = study.best_trial
-    assert f"best: run-{best.number}, eval_loss = {best.value}" in said
+    assert f"best: run-{best.number}, eval_loss = {best.value} (minimize eval_loss)" in said
+    assert f"  folder: {folder / 'out' / f'run-{best.number}'}\n" in said
+    assert f"  log: {folder / 'sweep' / f'run-{best.number}.log'}\n" in said
+    assert "sweep_script: minimize eval_loss" in said  # in the bar
     assert f"best={best.value:.5g}" in said  # in the bar
     assert "width is no training argument. The script gets it as --width." in said
     report = json.loads((folder / "sweep" / "best.json").read_text())
     assert report["best"][0]["parameters"] == best.params
+    assert report["best"][0]["log"] == str(folder / "sweep" / f"run-{best.number}.log")
+    assert (report["metrics"], report["directions"]) == (["eval_loss"], ["minimize"])
     page = (folder / "sweep" / "report.html").read_text()
     assert page.count("data:image/png;base64,") >= 2
     assert "http://" not in page
@@ -126,6 +132,22 @@ def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp
     assert re.findall("^step (.)", log, re.MULTILINE) == ["1", "2", "3", "3", "4"]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run-0"]
     assert list(json.loads((tmp_path / "sweep" / "run-0.json").read_text())["values"][-1]) == [4, [second.value]]
+    # The best trial is number 1, and its files are those of number 0.
+    assert f"best: run-0, eval_loss = {second.value}" in said
+    assert "interrupted=1" in said
+    assert "fail=" not in said
+    report = json.loads((tmp_path / "sweep" / "best.json").read_text())
+    assert report["states"] == {"interrupted": 1, "complete": 1}
+    assert report["best"][0] == {
+        "trial": 1,
+        "values": [second.value],
+        "folder": str(tmp_path / "out" / "run-0"),
+        "log": str(tmp_path / "sweep" / "run-0.log"),
+        "parameters": second.params,
+    }
+    table = (tmp_path / "sweep" / "trials.csv").read_text().splitlines()
+    assert [line.count("run-0.log") for line in table[1:]] == [1, 1]
+    assert "1 interrupted, 1 complete" in (tmp_path / "sweep" / "report.html").read_text()
 
 
 def test_a_sweep_goes_on_where_it_was_stopped_or_killed(tmp_path):
@@ -196,10 +218,17 @@ def test_a_script_that_fails_whatever_the_values_ends_the_sweep(tmp_path, capsys
         (["script.py", "--folder", "s3://bucket/x"], "--folder='s3://bucket/x' is an address"),
         (["script.py", "--metric", "a", "--metric", "b", "--direction", "maximize"], "2 --metric and 1 --direction"),
         (["script.py", "--direction", "maximise"], "Did you mean 'maximize'"),
-        (["script.py", "--metric", "a", "--metric", "b", "--pruner", "median"], "needs a single --metric"),
+        (["script.py", "--metric", "loss", "--metric", "f1", "--pruner", "median"], "needs a single --metric"),
         (["script.py", "--pruner", "medain"], "Did you mean 'median'"),
         (["script.py", "--sampler", "tpo"], "Did you mean 'tpe'"),
         (["script.py", "--space", "nested.yaml"], "nested name 'lr_scheduler_kwargs.num_cycles'"),
+        (["script.py", "--metric", "score"], "--metric 'score': whether less or more of it is better is not known"),
+        (["script.py", "--metric", "score"], "Pass --direction minimize or --direction maximize"),
+        (["script.py", "--launcher", "no-such-program -x"], "there is no program 'no-such-program'"),
+        (["script.py", "--launcher", "python 'x"], "--launcher python 'x: No closing quotation"),
+        (["script.py", "--folder", "script.py"], "is a file. Logs and report need a folder"),
+        (["script.py", "--folder", "script.py/below"], "is a file. Logs and report need a folder"),
+        (["script.py", "--pruning-unit", "days"], "invalid choice: 'days'"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, monkeypatch, words, match):
@@ -214,6 +243,81 @@ def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, mon
     assert raised.value.code == 2
     assert match in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("space", "match"),
+    [
+        ("learning_rate: [a, b]", "learning_rate='a', which the training argument cannot hold"),
+        ("learning_rate: null", "learning_rate: there are no values"),
+        ("learning_rate: [1e-3, null]", "learning_rate=null: the training argument takes no null"),
+        ("learning_rate: .nan", "learning_rate: a value must be finite"),
+        ("learning_rate: {low: .nan, high: 1}", "learning_rate: low must be finite"),
+        ("learning_rate: {low: 1, high: .inf}", "learning_rate: high must be finite"),
+        ("num_train_epochs: {low: 1, high: 4, step: 0}", "num_train_epochs: step must be above 0, and is 0"),
+        ("weight_decay: {low: 0, high: 1, step: -0.5}", "weight_decay: step must be above 0, and is -0.5"),
+        ("true: [1]", "True: names of parameters are text"),
+        ("3: [1]", "3: names of parameters are text"),
+        ("lr_scheduler_type: [linear, cosin]", "Did you mean 'cosine'"),
+        ("bf16: [maybe]", "bf16='maybe'"),
+        ("learning_rate: {}", "learning_rate: there are no values"),
+        ("width: {value: [1]}", "width: a value must be numbers"),
+    ],
+)
+def test_a_space_that_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, monkeypatch, space, match):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text("")
+    (tmp_path / "space.yaml").write_text(space)
+    with pytest.raises(SystemExit) as raised:
+        main(["sweep", "script.py", "--space", "space.yaml"])
+    assert raised.value.code == 2
+    assert match in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["script.py", "space.yaml"]
+
+
+@pytest.mark.parametrize("text", [b"garbage\n", b"\x00\x01\xff\n", b'{"a": 1}\n', b"[1]\n", b"[" * 10**5], ids=repr)
+def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path, capsys, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text("")
+    (tmp_path / "space.yaml").write_text(SPACE)
+    (tmp_path / "notes.log").write_bytes(text)
+    assert main(["sweep", "script.py", "--space", "space.yaml", "--storage", "notes.log"]) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lightrainer sweep")]
+    assert "storage='notes.log' is no journal of optuna" in line
+    assert (tmp_path / "notes.log").read_bytes() == text
+    assert not (tmp_path / "sweeps").exists()
+
+
+@pytest.mark.parametrize(("metric", "direction"), [("accuracy", "maximize"), ("eval_wer", "minimize")])
+def test_the_direction_is_that_of_the_metric(tmp_path, monkeypatch, metric, direction):
+    plan = planned(tmp_path, monkeypatch, "--metric", metric)
+    assert (plan.directions, plan.goal) == ([direction], f"{direction} {metric}")
+    assert planned(tmp_path, monkeypatch, "--metric", metric, "--direction", "minimize").directions == ["minimize"]
+    assert planned(tmp_path, monkeypatch).goal == "minimize eval_loss"
+
+
+def planned(folder, monkeypatch, *words):
+    """What a command line becomes."""
+    monkeypatch.chdir(folder)
+    (folder / "script.py").write_text("")
+    (folder / "space.yaml").write_text("per_device_train_batch_size: [4, 8]")
+    plans = []
+    monkeypatch.setattr(sweep, "_run", lambda plan: plans.append(plan) or 0)
+    assert main(["sweep", "script.py", "--space", "space.yaml", *words]) == 0
+    return plans[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "warns"),
+    [
+        (["--pruner", "median"], True),
+        (["--pruner", "median", "--pruning-unit", "epochs"], False),
+        ([], False),
+    ],
+)
+def test_steps_of_different_batches_are_warned_of(tmp_path, monkeypatch, capsys, words, warns):
+    planned(tmp_path, monkeypatch, *words)
+    assert ("different amounts of data" in capsys.readouterr().err) == warns
 
 
 def test_a_storage_that_cannot_be_reached(tmp_path, capsys, monkeypatch):

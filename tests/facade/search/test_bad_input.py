@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from pathlib import Path
 
 import optuna
 import pytest
@@ -10,6 +11,8 @@ from tiny import files, tiny, trainer
 
 from lightrainer.facade.search.backend import MissingBackendError
 from lightrainer.facade.search.storages import StorageError, shown
+
+GARBAGE = "garbage.log"
 
 
 def refused(made, error, match, *args, folder=None, **options):
@@ -67,6 +70,10 @@ def test_there_is_nothing_to_evaluate_on(tmp_path):
         ({"direction": "minimise"}, ValueError, "direction='minimise' is not known. Did you mean 'minimize'"),
         ({"direction": []}, ValueError, "direction is an empty list"),
         ({"directions": ["minimize"]}, ValueError, "pass direction="),
+        ({"compute_objective": "score"}, ValueError, "'score': whether less or more.*Pass direction='minimize' or"),
+        ({"compute_objective": ["loss", "score"]}, ValueError, "'score': .*, one for each of the 2 metrics"),
+        ({"compute_objective": ["loss", "f1"], "direction": "maximize"}, ValueError, "direction has 1: pass as many"),
+        ({"pruning_unit": "epoch"}, ValueError, "Did you mean 'epochs'"),
         ({"final_model": "bets"}, ValueError, "Did you mean 'best'"),
         ({"remove_pruned": "yes"}, ValueError, "remove_pruned='yes' must be True or False"),
         ({"time_out": 3}, TypeError, "time_out=3. Did you mean 'timeout'"),
@@ -84,9 +91,17 @@ def test_options(tmp_path, options, error, match):
 
 @pytest.mark.parametrize(
     "address",
-    ["sqlite:////no/such/folder/study.db", "postgresql+nothing://user:secret@localhost/x", "/no/such/folder/s.log"],
+    [
+        GARBAGE,
+        "sqlite:////no/such/folder/study.db",
+        "postgresql+nothing://user:secret@localhost/x",
+        "/no/such/folder/s.log",
+    ],
 )
-def test_a_storage_that_cannot_be_reached(tmp_path, address):
+def test_a_storage_that_cannot_be_reached(tmp_path, tmp_path_factory, monkeypatch, address):
+    if address == GARBAGE:
+        monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+        Path(address).write_text("no journal\n")
     made = searcher(tmp_path)
     with pytest.raises((StorageError, ImportError)) as raised:
         made.hyperparameter_search(space, storage=address)
@@ -106,7 +121,7 @@ def test_passwords_are_not_shown():
         (lambda metrics: None, ValueError, "returned None. It has to return a number.*eval_loss="),
         (lambda metrics: "low", ValueError, r"returned str \('low'\)"),
         (lambda metrics: metrics["eval_f1"], KeyError, "uses the metric 'eval_f1'.*It has: eval_loss"),
-        ("eval_los", KeyError, "Did you mean 'eval_loss'"),
+        ("eval_lloss", KeyError, "Did you mean 'eval_loss'"),
         (lambda metrics: [1.0, 2.0], ValueError, "gives 2 values, but direction has 1"),
     ],
 )

@@ -10,6 +10,7 @@ from small_searches import random_sampler, searcher, space
 from tiny import At, told
 
 from lightrainer.facade.search import retries
+from lightrainer.facade.search.report import table
 from lightrainer.facade.search.storages import open_storage
 
 
@@ -54,6 +55,9 @@ def test_an_interrupted_search_goes_on_in_the_middle_of_its_trial(tmp_path, how,
     assert retried.params == again.study.trials[1].params
     assert list(retried.intermediate_values) == [1, 2, 3, 4]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["run-0", "run-1"]
+    rows = table(again.study)
+    assert [row["state"] for row in rows] == ["COMPLETE", "INTERRUPTED", "COMPLETE"]
+    assert [row["folder"] for row in rows] == [str(tmp_path / "out" / name) for name in ("run-0", "run-1", "run-1")]
 
     # The same value as that of a trial that was never interrupted.
     whole = searcher(tmp_path / "whole", **settings)
@@ -81,6 +85,7 @@ def test_the_retry_begins_anew_if_that_is_asked_for(tmp_path):
 KILLED = """
 import sys, optuna
 from lightrainer.facade.search import retries
+from lightrainer.facade.search.report import table
 from lightrainer.facade.search.storages import open_storage
 study = optuna.create_study(study_name="s", storage=open_storage(sys.argv[1]))
 trial = study.ask()

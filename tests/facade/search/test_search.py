@@ -162,8 +162,8 @@ def test_several_objectives(tmp_path, caplog):
 
 def test_an_objective_may_be_the_name_of_a_metric(tmp_path):
     made = searcher(tmp_path, compute_metrics=lambda prediction: {"half": 0.5, "loss2": 1.0})
-    assert made.hyperparameter_search(space, "eval_half", n_trials=1).objective == 0.5
-    assert made.hyperparameter_search(space, "loss2", n_trials=1).objective == 1.0
+    assert made.hyperparameter_search(space, "eval_half", n_trials=1, direction="minimize").objective == 0.5
+    assert made.hyperparameter_search(space, "loss2", n_trials=1, direction="minimize").objective == 1.0
     both = made.hyperparameter_search(space, ["half", "loss"], n_trials=1, direction=["maximize", "minimize"])
     assert both[0].objective == [0.5, made.state.log_history[-2]["eval_loss"]]
 

@@ -1,0 +1,108 @@
+"""What a search does with its objective: minimize or maximize it, and where it says so."""
+
+import csv
+import json
+import logging
+
+import pytest
+from small_searches import random_sampler, searcher, space
+
+from lightrainer.facade.helpers.hyperparameters import default_compute_objective
+from lightrainer.facade.search.objective import known_direction
+
+LESS = """
+    loss eval_loss valid_loss eval_questions_loss accuracy_loss perplexity wer eval_cer rmse mean_squared_error
+    eval_mae error_rate
+"""
+MORE = """
+    accuracy eval_accuracy Accuracy eval_f1_macro macro_f1 f1 bleu sacrebleu rouge1 eval_rougeL exact_match roc_auc
+    balanced_accuracy matthews_correlation eval_wikipedia_accuracy top_5_accuracy mcc precision recall eval_r2
+"""
+UNKNOWN = "score eval_half lossy accuracy_error samples epoch f eval_ x"
+
+
+@pytest.mark.parametrize(
+    ("names", "direction"), [(LESS, "minimize"), (MORE, "maximize"), (UNKNOWN, None)], ids=["less", "more", "unknown"]
+)
+def test_the_usual_direction_of_a_metric(names, direction):
+    assert {name: known_direction(name) for name in names.split()} == dict.fromkeys(names.split(), direction)
+
+
+def rated(folder, **changes):
+    """A Trainer whose accuracy is the learning rate: higher is better, and the first trial is not the best."""
+
+    def accuracy(prediction):
+        return {"accuracy": made.args.learning_rate}
+
+    made = searcher(folder, compute_metrics=accuracy, **changes)
+    return made
+
+
+def search(made, *args, **options):
+    return made.hyperparameter_search(space, *args, n_trials=3, sampler=random_sampler(), **options)
+
+
+def test_accuracy_is_maximized_and_every_output_says_so(tmp_path, caplog):
+    made = rated(tmp_path)
+    with caplog.at_level(logging.INFO, logger="lightrainer"):
+        best = search(made, "accuracy", report=True)
+    rates = [trial.params["learning_rate"] for trial in made.study.trials]
+    assert best.objective == max(rates) > min(rates)
+    assert made.study.metric_names == ["accuracy"]
+    assert "Search: maximize accuracy." in caplog.text
+    assert f"Best (maximize accuracy): trial {best.run_id}" in caplog.text
+    report = json.loads((tmp_path / "search" / "best.json").read_text())
+    assert (report["directions"], report["metrics"]) == (["maximize"], ["accuracy"])
+    assert report["best"][0]["folder"] == str(tmp_path / f"run-{best.run_id}")
+    with (tmp_path / "search" / "trials.csv").open() as table:
+        assert {row["objective"] for row in csv.DictReader(table)} == {"maximize accuracy"}
+    assert "maximize accuracy" in (tmp_path / "search" / "report.html").read_text()
+
+
+def test_what_is_asked_for_is_done(tmp_path):
+    made = rated(tmp_path)
+    best = search(made, "accuracy", direction="minimize")
+    assert best.objective == min(trial.params["learning_rate"] for trial in made.study.trials)
+
+
+def test_several_metrics_have_a_direction_each(tmp_path):
+    made = rated(tmp_path)
+    search(made, ["loss", "accuracy"])
+    assert [one.name for one in made.study.directions] == ["MINIMIZE", "MAXIMIZE"]
+    assert made.study.metric_names == ["loss", "accuracy"]
+
+
+@pytest.mark.parametrize("objective", [None, default_compute_objective, lambda metrics: metrics["eval_accuracy"]])
+def test_functions_and_the_default_are_minimized_as_in_the_reference(tmp_path, caplog, objective):
+    """Said aloud where it is the sum of metrics, as nobody has chosen that."""
+    made = rated(tmp_path)
+    best = search(made, objective)
+    assert best.objective == min(trial.params["learning_rate"] for trial in made.study.trials)
+    said = caplog.text.count("The search MINIMIZES eval_accuracy: there is no compute_objective")
+    assert said == (0 if callable(objective) and objective is not default_compute_objective else 1)
+    caplog.clear()
+    search(made, objective, direction="minimize")
+    assert "MINIMIZES" not in caplog.text
+
+
+def batches(trial):
+    return {**space(trial), "per_device_train_batch_size": (4, 8)[trial.number % 2]}
+
+
+@pytest.mark.parametrize(("unit", "reported"), [("steps", {2, 4, 6, 8}), ("epochs", {1, 2})])
+def test_pruners_compare_what_is_reported_under_the_unit(tmp_path, caplog, unit, reported):
+    made = searcher(tmp_path, num_train_epochs=2, max_steps=-1, eval_strategy="steps", eval_steps=2)
+    made.hyperparameter_search(batches, n_trials=2, pruning_unit=unit, sampler=random_sampler())
+    first, second = ({*trial.intermediate_values} for trial in made.study.trials)
+    assert (first == second) == (unit == "epochs")
+    assert first | second == reported
+    warned = "varies per_device_train_batch_size, and MedianPruner compares trials at the same optimizer step"
+    assert caplog.text.count(warned) == (1 if unit == "steps" else 0)
+
+
+def test_who_prunes_nothing_is_not_warned(tmp_path, caplog):
+    import optuna
+
+    made = searcher(tmp_path)
+    made.hyperparameter_search(batches, n_trials=1, pruner=optuna.pruners.NopPruner())
+    assert "optimizer step" not in caplog.text
