@@ -2,9 +2,70 @@
 
 from __future__ import annotations
 
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from .state import TrainerState
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def going_on(owner: Any, what: str) -> Iterator[None]:
+    """Turn whatever goes wrong inside into a warning: what only shows a training must not end it.
+
+    Args:
+        owner: the callback; it warns once of each `what`.
+        what: what cannot be written or shown.
+    """
+    try:
+        yield
+    except Exception as error:
+        warned: set[str] = owner.__dict__.setdefault("_warned_of", set())
+        if what not in warned:
+            warned.add(what)
+            logger.warning("%s failed, and the training goes on: %s: %.300s", what, type(error).__name__, error)
+
+
+def number_of(value: Any) -> float | None:
+    """A logged value as a number, numbers of NumPy and torch too; None for everything else.
+
+    Integers that no float can hold are infinite.
+    """
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, 1 if value > 0 else -1)
+
+
+def numbers_in(log_history: Any) -> Iterator[tuple[float, dict[str, float]]]:
+    """The step of each entry, and its numbers by name; entries without a step are left out.
+
+    Args:
+        log_history: of a `TrainerState`; what a script or an older version has put there may be anything.
+    """
+    for entry in log_history or ():
+        step = number_of(entry.get("step")) if isinstance(entry, Mapping) else None
+        if step is None or not math.isfinite(step):
+            continue
+        found = {name: number_of(value) for name, value in entry.items() if isinstance(name, str) and name != "step"}
+        yield step, {name: value for name, value in found.items() if value is not None}
+
+
+def text_of(value: Any, most: int = 200) -> str:
+    """A value as text for people, cut where it is long; what cannot be written is named by its type."""
+    try:
+        text = str(value)
+    except Exception:  # integers of thousands of digits, objects that cannot show themselves
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def is_training_log(logs: Any) -> bool:
@@ -23,6 +84,6 @@ def add_to_logs(logs: dict[str, Any], state: TrainerState, values: dict[str, flo
         values: what to add.
     """
     logs.update(values)
-    latest = state.log_history[-1] if state.log_history else {}
-    if latest.get("step") == state.global_step and "loss" in latest:
+    latest = state.log_history[-1] if state.log_history else None
+    if isinstance(latest, dict) and latest.get("step") == state.global_step and "loss" in latest:
         latest.update(values)

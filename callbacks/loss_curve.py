@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._files import write_whole
+from ._log_values import going_on, numbers_in
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
@@ -22,6 +23,8 @@ Curve = list[tuple[float, float]]
 
 _TRAIN_COLOR = "#4c72b0"
 _EVAL_COLORS = ("#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
+_LARGEST = 1e300
+"""Of a value that is drawn: an axis for it would be infinite otherwise."""
 _MANY_POINTS = 60
 _DRAWING_SHARE = 0.02
 """At most this part of the time goes into drawing during training."""
@@ -66,11 +69,12 @@ class LossCurveCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         started = time.monotonic()
-        picture = draw_loss_curve(state.log_history)
-        if picture is not None:
-            path = Path(args.output_dir) / "loss_curve.png" if self.path is None else Path(self.path)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, picture)
+        with going_on(self, "Drawing the losses"):
+            picture = draw_loss_curve(state.log_history)
+            if picture is not None:
+                path = Path(args.output_dir) / "loss_curve.png" if self.path is None else Path(self.path)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, picture)
         finished = time.monotonic()
         self._not_before = finished + (finished - started) / _DRAWING_SHARE
 
@@ -101,11 +105,10 @@ def draw_loss_curve(log_history: list[dict[str, Any]]) -> bytes | None:
 def _curves(log_history: list[dict[str, Any]]) -> dict[str, Curve]:
     """Return the numbers in the logs as curves; `loss`, `learning_rate` and each loss of an evaluation."""
     curves: dict[str, dict[float, float]] = {}
-    for entry in log_history:
-        for name, value in entry.items():
-            wanted = name in ("loss", "learning_rate") or (name.startswith("eval_") and name.endswith("loss"))
-            if wanted and "step" in entry and isinstance(value, (int, float)):
-                curves.setdefault(name, {})[entry["step"]] = value
+    for step, values in numbers_in(log_history):
+        for name, value in values.items():
+            if name in ("loss", "learning_rate") or (name.startswith("eval_") and name.endswith("loss")):
+                curves.setdefault(name, {})[step] = value if abs(value) <= _LARGEST else math.nan
     return {name: sorted(points.items()) for name, points in curves.items()}
 
 

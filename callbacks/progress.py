@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ._log_values import going_on, number_of, text_of
 from ._work import Stretch, length
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
+_LONGEST_NUMBER = 10**300
 _SHOWN_BESIDE_THE_BAR = {"epoch": "epoch", "loss": "loss", "eval_loss": "eval_loss", "learning_rate": "lr"}
 
 
@@ -97,10 +99,11 @@ class ProgressCallback(TrainerCallback):
         """Write the logs above the bar, and the most wanted ones beside it."""
         if self.training_bar is None or not logs:
             return
-        self._beside |= beside_the_bar(logs)
-        self._beside |= self._speed(args, state, train_dataloader)
-        self.training_bar.set_postfix(self._beside, refresh=False)
-        self.training_bar.write(str(_readable(logs, self.max_str_len)))
+        with going_on(self, "Showing the logs"):
+            self._beside |= beside_the_bar(logs)
+            self._beside |= self._speed(args, state, train_dataloader)
+            self.training_bar.set_postfix(self._beside, refresh=False)
+            self.training_bar.write(str(_readable(logs, self.max_str_len)))
 
     def on_train_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -150,16 +153,14 @@ class PrinterCallback(TrainerCallback):
     ) -> TrainerControl | None:
         """Print the logs, floats with four digits."""
         if state.is_local_process_zero and logs:
-            print(_readable(logs))
+            with going_on(self, "Showing the logs"):
+                print(_readable(logs))
 
 
 def beside_the_bar(logs: dict[str, Any]) -> dict[str, str]:
     """Those of the logs that stand beside a bar, shortened, by their labels."""
-    return {label: f"{logs[key]:.4g}" for key, label in _SHOWN_BESIDE_THE_BAR.items() if _is_number(logs, key)}
-
-
-def _is_number(logs: dict[str, Any], key: str) -> bool:
-    return isinstance(logs.get(key), (int, float))
+    values = {label: number_of(logs.get(key)) for key, label in _SHOWN_BESIDE_THE_BAR.items()}
+    return {label: f"{value:.4g}" for label, value in values.items() if value is not None}
 
 
 def _readable(logs: dict[str, Any], max_str_len: int | None = None) -> dict[str, Any]:
@@ -172,4 +173,4 @@ def _short(value: Any, max_str_len: int | None) -> Any:
         return f"{value:.4g}"
     if max_str_len is not None and isinstance(value, str) and len(value) > max_str_len:
         return f"[a string of {len(value)} characters; max_str_len={max_str_len} hides it]"
-    return value
+    return text_of(value, most=1000) if isinstance(value, int) and abs(value) > _LONGEST_NUMBER else value

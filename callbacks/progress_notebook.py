@@ -7,6 +7,7 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any
 
+from ._log_values import going_on, text_of
 from ._work import clock
 from .progress import ProgressCallback, beside_the_bar
 from .state import TrainerControl, TrainerState
@@ -63,10 +64,11 @@ class NotebookProgressCallback(ProgressCallback):
         """Show the last values beside the bar, and add a row where there are no evaluations."""
         if self.training_bar is None or not logs:
             return
-        self._beside |= beside_the_bar(logs) | self._speed(args, state, train_dataloader)
-        if getattr(args, "eval_strategy", "no") == "no" and "loss" in logs:
-            self.table.add({"Step": state.global_step, "Training Loss": logs["loss"]})
-        self.training_bar.set_postfix(self._beside)
+        with going_on(self, "Showing the logs"):
+            self._beside |= beside_the_bar(logs) | self._speed(args, state, train_dataloader)
+            if getattr(args, "eval_strategy", "no") == "no" and "loss" in logs:
+                self.table.add({"Step": state.global_step, "Training Loss": logs["loss"]})
+            self.training_bar.set_postfix(self._beside)
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
@@ -74,10 +76,11 @@ class NotebookProgressCallback(ProgressCallback):
         """Add a row, or in a row for the same step the metrics of another set."""
         super().on_evaluate(args, state, control, **kwargs)
         if self._is_shown(args, state):
-            by_epoch = getattr(args, "eval_strategy", "no") == "epoch"
-            place = {"Epoch": f"{state.epoch or 0:.4g}"} if by_epoch else {"Step": state.global_step}
-            self.table.add({**place, **_losses(state), **_titles(metrics or {})})
-            self._shown().draw()
+            with going_on(self, "Showing the evaluation"):
+                by_epoch = getattr(args, "eval_strategy", "no") == "epoch"
+                place = {"Epoch": f"{state.epoch or 0:.4g}"} if by_epoch else {"Step": state.global_step}
+                self.table.add({**place, **_losses(state), **_titles(metrics or {})})
+                self._shown().draw()
 
     def on_train_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -213,13 +216,13 @@ class _Table:
         return f'<table class="dataframe" border="1"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
     def _text(self, value: Any) -> str:
-        text = f"{value:.6f}" if isinstance(value, float) and abs(value) >= 1e-3 else str(value)
-        return escape(text if len(text) <= self.max_str_len else f"{text[: self.max_str_len]}…")
+        text = f"{value:.6f}" if isinstance(value, float) and abs(value) >= 1e-3 else value
+        return escape(text_of(text, self.max_str_len))
 
 
 def _losses(state: TrainerState) -> dict[str, Any]:
     """The last training loss, which may have been logged some steps before."""
-    logged = (entry["loss"] for entry in reversed(state.log_history) if "loss" in entry)
+    logged = (entry["loss"] for entry in reversed(state.log_history) if isinstance(entry, dict) and "loss" in entry)
     return {"Training Loss": next(logged, "No log")}
 
 
@@ -227,7 +230,7 @@ def _titles(metrics: dict[str, Any]) -> dict[str, Any]:
     """The metrics of an evaluation, by names that people read; times and speeds are left out."""
     shown = {}
     for name, value in metrics.items():
-        _, _, rest = name.partition("_")
+        _, _, rest = str(name).partition("_")
         if name == "epoch" or not rest or any(rest.endswith(end) for end in _NOT_SHOWN):
             continue
         shown["Validation Loss" if rest == "loss" else rest.replace("_", " ").title()] = value

@@ -167,7 +167,10 @@ class Sweep:
         from .facade.search.report import places_of, write_report
         from .facade.search.studies import best_runs
 
-        page = write_report(self.study, self.plan.folder)
+        try:
+            page = write_report(self.study, self.plan.folder)
+        except Exception as error:  # what was found is more important
+            page = f"none, for it cannot be written: {type(error).__name__}: {error}"
         try:
             best = best_runs(self.study)
         except ValueError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .._files import write_whole
-from .._log_values import add_to_logs, is_training_log
+from .._log_values import add_to_logs, going_on, is_training_log
 from ..base import TrainerCallback
 from ..folder_names import trial_folder
 from ..memory import memory_in_use
@@ -113,17 +113,15 @@ class RunReportCallback(TrainerCallback):
             self._draw(folder / "report.png", lambda: _picture(args, state))
 
     def _draw(self, path: Path, draw: Callable[[], bytes | None]) -> None:
-        """Write a file, unless the time for drawing is used up; a disk that is full does not stop the training."""
+        """Write a file, unless the time for drawing is used up; what fails in it does not stop the training."""
         started = time.monotonic()
         if started < self._not_before.get(path.name, 0.0):
             return
-        content = draw()
-        if content is not None:
-            try:
+        with going_on(self, f"Writing the report {path}"):
+            content = draw()
+            if content is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(path, content)
-            except OSError as error:
-                logger.warning("The report %s could not be written, and training goes on: %s", path, error)
         finished = time.monotonic()
         self._not_before[path.name] = finished + (finished - started) / _SHARE
 

@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from .._log_values import numbers_in
+
 Points = list[tuple[float, float]]
 """Steps and values, by ascending step."""
 
+_LARGEST = 1e300
 _MOST_METRICS = 24
 _MOST_LAYERS = 8
 _NO_CURVES = {"step", "epoch", "total_flos", "num_input_tokens_seen", "steps_per_second", "train_tokens_per_second"}
@@ -38,12 +41,12 @@ class Curve:
     @property
     def finite(self) -> Points:
         """The points that can be drawn."""
-        return [(step, value) for step, value in self.points if math.isfinite(value)]
+        return [(step, value) for step, value in self.points if abs(value) <= _LARGEST]
 
     @property
     def others(self) -> Points:
-        """The points that cannot: NaN and infinities."""
-        return [(step, value) for step, value in self.points if not math.isfinite(value)]
+        """The points that cannot: NaN, infinities, and what is so large that an axis would be infinite."""
+        return [(step, value) for step, value in self.points if not abs(value) <= _LARGEST]
 
 
 @dataclass(frozen=True)
@@ -117,13 +120,12 @@ def smoothed(points: Points, *, is_logarithmic: bool = False) -> Points:
 def _curves(log_history: Iterable[dict[str, Any]]) -> dict[str, Points]:
     """Every number in the logs by its name; what was logged last for a step counts."""
     found: dict[str, dict[float, float]] = {}
-    for entry in log_history:
-        step: Any = entry.get("step")
-        if not _is_number(step) or "train_runtime" in entry:  # the end of a training sums it up
+    for step, values in numbers_in(log_history):
+        if "train_runtime" in values:  # the end of a training sums it up
             continue
-        for name, value in entry.items():
-            if name not in _NO_CURVES and _is_number(value):
-                found.setdefault(name, {})[step] = float(value)
+        for name, value in values.items():
+            if name not in _NO_CURVES:
+                found.setdefault(name, {})[step] = value
     return {name: sorted(points.items()) for name, points in found.items()}
 
 
@@ -168,7 +170,3 @@ def _rest(curves: dict[str, Points]) -> list[Panel]:
 
 def _of(curves: dict[str, Points], labels: dict[str, str]) -> list[Curve]:
     return [Curve(label, curves[name]) for name, label in labels.items() if name in curves]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

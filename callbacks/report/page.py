@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import datetime
 from html import escape
 from statistics import median
 from typing import Any
 
+from .._log_values import number_of, numbers_in, text_of
 from .._work import clock
 from ..state import TrainerState
 from .chart import chart
@@ -50,7 +52,7 @@ def render_page(args: Any, state: TrainerState, *, status: str, now: datetime | 
     """
     written = (now or datetime.now().astimezone()).strftime("%Y-%m-%d %H:%M:%S %Z").strip()
     history = state.log_history
-    last = max([state.global_step, *(entry.get("step", 0) for entry in history)])
+    last = max([state.global_step, *(step for step, _ in numbers_in(history))])
     charts = "".join(chart(panel, last) for panel in panels(history))
     name = escape(run_name(args))
     return (
@@ -100,8 +102,9 @@ def _tiles(state: TrainerState) -> str:
 
 def _facts(state: TrainerState) -> list[tuple[str, str]]:
     history = state.log_history
-    ended = next((entry for entry in reversed(history) if "train_runtime" in entry), {})
-    best = "" if state.best_metric is None else f"{short(state.best_metric)}{_at(state.best_global_step)}"
+    ended = [values["train_runtime"] for _, values in numbers_in(history) if "train_runtime" in values]
+    metric = number_of(state.best_metric)
+    best = "" if metric is None else f"{short(metric)}{_at(number_of(state.best_global_step))}"
     shares = by_name(history, "mfu")
     memory = [by_name(history, name) for name in ("device_memory_peak_gib", "host_memory_gib")]
     return [
@@ -113,7 +116,7 @@ def _facts(state: TrainerState) -> list[tuple[str, str]]:
         ("Share of the peak (MFU)", f"{100 * median(v for _, v in shares):.3g} %" if shares else ""),
         ("Accelerator memory, peak", _most(memory[0], "GiB")),
         ("Main memory, most", _most(memory[1], "GiB")),
-        ("Training time", clock(ended["train_runtime"]) if "train_runtime" in ended else ""),
+        ("Training time", clock(ended[-1]) if ended else ""),
     ]
 
 
@@ -141,7 +144,7 @@ def _most(points: Points, unit: str) -> str:
 def _settings(args: Any) -> str:
     known = {name: getattr(args, name) for name in _SETTINGS if hasattr(args, name)}
     rows = "".join(
-        f"<tr><th>{name}</th><td>{escape(str(getattr(value, 'value', value)))}</td></tr>"
+        f"<tr><th>{name}</th><td>{escape(text_of(getattr(value, 'value', value)))}</td></tr>"
         for name, value in known.items()
     )
     return _folded("Settings", f'<table class="pairs">{rows}</table>') if rows else ""
@@ -150,9 +153,9 @@ def _settings(args: Any) -> str:
 def _values(history: list[dict[str, Any]]) -> str:
     if not history:
         return ""
-    shown = history[-_MOST_ROWS:]
+    shown = [entry for entry in history[-_MOST_ROWS:] if isinstance(entry, Mapping)]
     names = ["step", *dict.fromkeys(name for entry in shown for name in entry if name != "step")]
-    head = "".join(f"<th>{escape(str(name))}</th>" for name in names)
+    head = "".join(f"<th>{escape(text_of(name))}</th>" for name in names)
     rows = "".join(
         f"<tr>{''.join(f'<td>{_cell(entry.get(name))}</td>' for name in names)}</tr>" for entry in reversed(shown)
     )
@@ -163,7 +166,7 @@ def _values(history: list[dict[str, Any]]) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return short(value) if isinstance(value, float) else escape(str(value))
+    return short(value) if isinstance(value, float) else escape(text_of(value))
 
 
 def _folded(title: str, inside: str) -> str:

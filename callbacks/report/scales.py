@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+_SMALLEST = 1e-300
+"""Below it a float has fewer digits, until it is zero."""
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -33,7 +35,7 @@ class Scale:
 def fitting(values: list[float], *, from_zero: bool = False, may_be_logarithmic: bool = False) -> Scale:
     """The scale on which values are seen well; logarithmic where they are hundredfold apart, and that is allowed."""
     low, high = min(values), max(values)
-    if may_be_logarithmic and low > 0 and high / low > 100:
+    if may_be_logarithmic and low > _SMALLEST and high / low > 100:
         return Scale(low / 1.15, high * 1.15, is_logarithmic=True)
     low = min(low, 0.0) if from_zero else low
     room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0

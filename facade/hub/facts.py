@@ -78,7 +78,7 @@ def facts_of(trainer: Any, size: tuple[int, int], **given: Any) -> CardFacts:
         train_samples=samples_in(trainer.train_dataset),
         eval_samples=samples_in(trainer.eval_dataset),
         settings=settings_of(args),
-        log_history=tuple(dict(entry) for entry in state.log_history),
+        log_history=tuple(dict(entry) for entry in state.log_history if isinstance(entry, dict)),
         chosen_step=_chosen_step(args, state),
         steps=state.global_step,
     )
@@ -112,6 +112,6 @@ def _origin(model: Any) -> str | None:
 
 def _chosen_step(args: Any, state: Any) -> int | None:
     """The step of the best model, if that is the one that was loaded at the end."""
-    ended = any("train_runtime" in entry for entry in state.log_history)
+    ended = any(isinstance(entry, dict) and "train_runtime" in entry for entry in state.log_history)
     loaded = args.load_best_model_at_end and state.best_model_checkpoint is not None
     return state.best_global_step if ended and loaded else None

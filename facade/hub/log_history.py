@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
+
+from ...callbacks._log_values import number_of
 
 _PREFIX = "eval_"
 _ABOUT_SPEED = ("runtime", "samples_per_second", "steps_per_second", "jit_compilation_time", "preparation_time")
@@ -33,6 +36,8 @@ def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
     found: dict[int, Evaluation] = {}
     loss = None
     for entry in log_history:
+        if not isinstance(entry, dict) or number_of(entry.get("step", 0)) is None:
+            continue
         loss = entry.get("loss", loss)
         metrics = _metrics(entry)
         if metrics:
@@ -57,7 +62,7 @@ def number(value: Any) -> str:
 
 
 def _metrics(entry: dict[str, Any]) -> dict[str, float]:
-    named = {name.removeprefix(_PREFIX): value for name, value in entry.items() if name.startswith(_PREFIX)}
+    named = {name[len(_PREFIX) :]: value for name, value in entry.items() if str(name).startswith(_PREFIX)}
     numbers = {name: _plain(value) for name, value in named.items()}
     return {name: value for name, value in numbers.items() if value is not None and not _is_technical(name)}
 
@@ -65,7 +70,8 @@ def _metrics(entry: dict[str, Any]) -> dict[str, float]:
 def _plain(value: Any) -> float | None:
     """NumPy's numbers as Python's, for YAML knows no others; None for what is no number."""
     value = value.item() if hasattr(value, "item") and getattr(value, "size", 2) == 1 else value
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    plain = number_of(value)
+    return None if plain is None or (math.isinf(plain) and isinstance(value, int)) else value
 
 
 def _is_technical(name: str) -> bool:

@@ -138,9 +138,13 @@ def _draw(facts: CardFacts, folder: Path) -> bool:
     if find_spec("matplotlib") is None:
         logger.info("The model card has no picture of the losses: `pip install 'lightrainer[plot]'` for one.")
         return False
-    picture = draw_loss_curve([dict(entry) for entry in facts.log_history])
-    if picture is not None:
-        _write(folder / PICTURE_NAME, picture)
+    try:
+        picture = draw_loss_curve(list(facts.log_history))
+        if picture is not None:
+            _write(folder / PICTURE_NAME, picture)
+    except Exception as error:  # the card says the same in numbers
+        logger.warning("The model card has no picture of the losses: %s: %s", type(error).__name__, error)
+        return False
     return picture is not None
 
 

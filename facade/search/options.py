@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -117,6 +118,11 @@ def _own_problems(own: dict[str, Any]) -> list[str]:
         said.append(
             f"pruning_unit={unit!r} is not known.{did_you_mean(unit, _UNITS)} Choose from: {', '.join(_UNITS)}."
         )
+    report = own.get("report", False)
+    if not isinstance(report, (bool, str, os.PathLike)):
+        said.append(f"report={report!r} must be True, False, or a folder.")
+    elif not isinstance(report, bool) and os.path.exists(report) and not os.path.isdir(report):
+        said.append(f"report={os.fspath(report)!r} is a file. Pass a folder.")
     for name in ("remove_pruned", "resume_trials"):
         if not isinstance(own.get(name, True), bool):
             said.append(f"{name}={own[name]!r} must be True or False.")

@@ -213,4 +213,8 @@ class Searching(Training):
             return
         from ..search.report import write_report
 
-        write_report(self.study, os.path.join(str(self.args.output_dir), "search") if wanted is True else wanted)
+        folder = os.path.join(str(self.args.output_dir), "search") if wanted is True else wanted
+        try:
+            write_report(self.study, folder)
+        except Exception as error:  # hours of training would be lost for it
+            logger.warning("The report of the search is not in %s: %s: %s", folder, type(error).__name__, error)

@@ -1,0 +1,156 @@
+"""What only shows a training never ends it, whatever a script, or another version, has put into the history."""
+
+import logging
+import math
+import random
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+
+from lightrainer.callbacks import (
+    LossCurveCallback,
+    PrinterCallback,
+    ProgressCallback,
+    RunReportCallback,
+    TrainerControl,
+    TrainerState,
+    draw_loss_curve,
+)
+from lightrainer.callbacks.progress_notebook import NotebookProgressCallback
+from lightrainer.callbacks.report import panels, render_page
+from lightrainer.callbacks.report.picture import draw
+from lightrainer.facade.hub.log_history import evaluations
+
+HUGE = 10**5000
+
+
+class Silent:
+    def __str__(self):
+        raise RuntimeError("nothing to say")
+
+    __repr__ = __str__
+
+
+def steps(*values, name="loss"):
+    return [{name: value, "step": step} for step, value in enumerate(values, 1)]
+
+
+HISTORIES = {
+    "none at all": [],
+    "one point": steps(1.0),
+    "NaN": steps(math.nan, math.nan),
+    "infinities": steps(math.inf, -math.inf, 1.0),
+    "None": steps(None, 1.0, None),
+    "strings": steps("1.0", "nan", 2.0),
+    "huge": steps(1e308, -1e308, 1.7e308, HUGE, -HUGE),
+    "tiny": steps(5e-324, 1e-320, 1e-310, 1.0),
+    "all the same": steps(*[0.0] * 100),
+    "many": steps(*[float(step % 7) for step in range(2000)]),
+    "lists and dicts": steps([1.0], {"a": 1.0}, (), set()),
+    "arrays": steps(numpy.float32(1), numpy.array(2.0), numpy.zeros(3), torch.tensor(1.5), torch.zeros(2)),
+    "no steps": [{"loss": 1.0}, {"eval_loss": 2.0, "epoch": 1}],
+    "steps of other kinds": [
+        {"loss": 1.0, "step": step} for step in (None, "3", math.nan, math.inf, [1], 2.5, -4, HUGE)
+    ],
+    "the same step": [{"loss": 1.0, "step": 1}, {"loss": 2.0, "step": 1}, {"eval_loss": 3.0, "step": 1}],
+    "steps going back": [{"loss": 1.0, "eval_loss": 1.0, "step": step} for step in (5, 3, 1, 4)],
+    "entries that are none": [None, 3, "loss", ["loss"], {}, {"step": 1}],
+    "names that are no text": [{3: 1.0, None: 2.0, ("a",): 3.0, "loss": 1.0, "step": 1}],
+    "objects": steps(Silent(), object(), torch.nn.Linear(1, 1)),
+    "other names": [
+        {"eval_loss": None, "eval_f1": "high", "eval_": 1.0, "learning_rate": None, "grad_norm": "x", "step": 1},
+        {"train_runtime": None, "train_loss": "x", "step": 1},
+        {"train_runtime": "long", "step": 2, "epoch": Silent()},
+        {"mfu": math.nan, "host_memory_gib": math.inf, "samples_per_second": -1.0, "step": 3},
+    ],
+}
+
+
+def state(history, **changed):
+    values = {"max_steps": 3, "global_step": 3, "epoch": 1.0, "num_train_epochs": 1, "log_history": history}
+    return TrainerState(**values | changed)
+
+
+@pytest.fixture(autouse=True)
+def _coarse_pictures():
+    import matplotlib
+
+    with matplotlib.rc_context({"savefig.dpi": 20}):
+        yield
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_every_history_gives_a_page_and_pictures(tmp_path, name):
+    history = HISTORIES[name]
+    arguments = SimpleNamespace(output_dir=str(tmp_path), learning_rate=Silent())
+    page = render_page(arguments, state(history, best_metric="high", best_global_step="x"), status="finished")
+    assert page.endswith("</html>\n")
+    drawn = panels(history)
+    assert not drawn or draw(drawn, "odd").startswith(b"\x89PNG")
+    picture = draw_loss_curve(history)
+    assert picture is None or picture.startswith(b"\x89PNG")
+    for found in evaluations(history):
+        assert all(math.isfinite(value) or isinstance(value, float) for value in found.metrics.values())
+
+
+def test_what_can_be_drawn_of_an_odd_history_is_drawn():
+    """Negative control: the good points beside the odd ones are there."""
+    odd = [*HISTORIES["entries that are none"], *HISTORIES["strings"], *HISTORIES["steps of other kinds"]]
+    (loss,) = panels([*odd, {"loss": 7.0, "step": 9}])
+    assert loss.curves[0].points == [(-4.0, 1.0), (2.5, 1.0), (3.0, 2.0), (9.0, 7.0)]
+
+
+def random_value(draw_from):
+    kinds = [None, "text", True, math.nan, -math.inf, HUGE, 1e308, 5e-324, [], {"a": 1}, Silent(), 0, 2**70]
+    return draw_from.choice([*kinds, draw_from.random(), draw_from.gauss(0, 1e10), draw_from.randrange(100)])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_histories_give_a_page(tmp_path, seed):
+    draw_from = random.Random(seed)
+    names = ["loss", "eval_loss", "eval_f1", "learning_rate", "grad_norm", "mfu", "step", "step", "epoch", "own", "", 3]
+    history = [
+        {draw_from.choice(names): random_value(draw_from) for _ in range(draw_from.randrange(8))}
+        for _ in range(draw_from.choice([1, 5, 200]))
+    ]
+    render_page(SimpleNamespace(output_dir=str(tmp_path)), state(history), status="stopped")
+    evaluations(history)
+
+
+def shown_by(callback, tmp_path, history):
+    """Every event of a training, with each entry as its logs."""
+    arguments = SimpleNamespace(output_dir=str(tmp_path), eval_strategy="steps", disable_tqdm=False)
+    control, now = TrainerControl(), state([])
+    callback.on_train_begin(arguments, now, control)
+    for entry in history:
+        if isinstance(entry, dict) and all(isinstance(name, str) for name in entry):
+            now.log_history.append(entry)
+            callback.on_log(arguments, now, control, logs=dict(entry))
+            callback.on_evaluate(arguments, now, control, metrics=dict(entry))
+    now.log_history = history
+    callback.on_train_end(arguments, now, control)
+
+
+@pytest.mark.parametrize("kind", [PrinterCallback, ProgressCallback, NotebookProgressCallback, RunReportCallback])
+def test_no_callback_ends_a_training(tmp_path, kind):
+    callback = kind(picture=False) if kind is RunReportCallback else kind()
+    for history in HISTORIES.values():
+        shown_by(callback, tmp_path, history)
+
+
+@pytest.mark.parametrize("kind", [RunReportCallback, LossCurveCallback])
+def test_what_fails_is_said_once(tmp_path, caplog, kind, monkeypatch):
+    """A folder that cannot be made, and a drawing that fails; wrong arguments stay errors."""
+    (tmp_path / "file").write_text("")
+    where = tmp_path / "file" / "below"
+    callback = kind(where, picture=False) if kind is RunReportCallback else kind(where / "a.png")
+    arguments = SimpleNamespace(output_dir=str(tmp_path))
+    for _ in range(3):
+        with caplog.at_level(logging.WARNING):
+            callback.on_train_end(arguments, state(steps(1.0, 2.0)), TrainerControl())
+    assert caplog.text.count("failed, and the training goes on: NotADirectoryError") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    with pytest.raises(TypeError):
+        kind(no_such_argument=1)
