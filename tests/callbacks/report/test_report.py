@@ -161,7 +161,7 @@ def test_a_disk_that_refuses_does_not_stop_the_training(tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
     with caplog.at_level(logging.WARNING):
         RunReportCallback(tmp_path / "file").on_train_end(arguments(tmp_path), state(), CONTROL)
-    assert "could not be written, and training goes on" in caplog.text
+    assert "report.html failed, and the training goes on: FileExistsError" in caplog.text
 
 
 def test_trials_of_a_search_have_folders_of_their_own(tmp_path):
