@@ -10,7 +10,9 @@ from small_searches import random_sampler, searcher, space
 from tiny import At, told
 
 from lightrainer.facade.search import retries
+from lightrainer.facade.search.options import read_options
 from lightrainer.facade.search.report import table
+from lightrainer.facade.search.search import Search
 from lightrainer.facade.search.storages import open_storage
 
 
@@ -85,7 +87,6 @@ def test_the_retry_begins_anew_if_that_is_asked_for(tmp_path):
 KILLED = """
 import sys, optuna
 from lightrainer.facade.search import retries
-from lightrainer.facade.search.report import table
 from lightrainer.facade.search.storages import open_storage
 study = optuna.create_study(study_name="s", storage=open_storage(sys.argv[1]))
 trial = study.ask()
@@ -105,6 +106,23 @@ def test_the_trial_of_a_process_that_is_gone_is_begun_again(tmp_path, name):
     trials = made.study.trials
     assert [trial.state.name for trial in trials] == ["FAIL", "COMPLETE", "COMPLETE"]
     assert trials[1].params == trials[0].params
+
+
+def test_who_did_not_train_a_retry_knows_its_folder(tmp_path):
+    """The third process of a study, in which the second one had gone on with a trial of the first."""
+    study = optuna.create_study(storage=open_storage(str(tmp_path / "s.log")))
+    study.ask().set_user_attr(retries.FOLDER, "out/run-0")
+    retries.give_up(study, 0)
+    study.tell(study.ask(), 1.0)
+    assert retries.origins_of(study) == {1: 0}
+    assert [row["state"] for row in table(study)] == ["INTERRUPTED", "COMPLETE"]
+    assert table(study)[0]["folder"] == "out/run-0"
+
+    made = searcher(tmp_path / "out")
+    made.hp_name = None
+    search = Search(made, read_options(1, "minimize", {}))
+    search.learn_origins(retries.origins_of(study))
+    assert search.run_dir(study.trials[1]) == tmp_path / "out" / "run-0"
 
 
 def test_a_trial_of_a_living_process_is_left_alone(tmp_path):
