@@ -56,6 +56,7 @@ def numbers_in(log_history: Any) -> Iterator[tuple[float, dict[str, float]]]:
         if step is None or not math.isfinite(step):
             continue
         found = {name: number_of(value) for name, value in entry.items() if isinstance(name, str) and name != "step"}
+        step = int(step) if step.is_integer() and abs(step) < 2**53 else step
         yield step, {name: value for name, value in found.items() if value is not None}
 
 
