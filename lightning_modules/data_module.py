@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from ._lightning import BatchSizeFinder, LightningDataModule, callbacks_of
 from .checkpoints.tensors import pack, unpack
-from .collators import RemoveColumnsCollator, default_data_collator
-from .datasets_in_use import is_table, made, measured_lengths, without_columns
+from .collators import RemoveColumnsCollator, collate_samples
+from .datasets_in_use import KEEP_ALL_COLUMNS, is_table, made, measured_lengths, without_columns
 from .engine import deal_out_samples, deals_out_samples, made_by_cli
 from .epoch_loader import EpochLoader
 from .lengths import LengthGroupedSampler
@@ -50,7 +50,8 @@ class DataModule(LightningDataModule):
         val_dataset: the same, or a dict of them: each is then evaluated by itself, under its name.
         test_dataset: as `val_dataset`.
         predict_dataset: as `train_dataset`.
-        collate_fn: list of samples -> batch; `default_data_collator` by default.
+        collate_fn: list of samples -> batch. By default `default_data_collator` for samples with columns, and torch's
+            own for tuples such as `(x, y)`, tensors and numbers.
         batch_size: samples of each process in a batch. Lightning's `Tuner.scale_batch_size` reads and sets it.
         eval_batch_size: the same for validation, test and predictions; by default `batch_size`.
         shuffle: train on the samples in another order in each epoch.
@@ -99,7 +100,7 @@ class DataModule(LightningDataModule):
         self.val_dataset: Any = val_dataset
         self.test_dataset: Any = test_dataset
         self.predict_dataset: Any = predict_dataset
-        self.collate_fn = default_data_collator if collate_fn is None else collate_fn
+        self.collate_fn = collate_samples if collate_fn is None else collate_fn
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.shuffle = shuffle
@@ -277,7 +278,7 @@ class DataModule(LightningDataModule):
         name = type(getattr(module, "model", None)).__name__
         if is_table(dataset):
             return without_columns(dataset, columns, name), self.collate_fn
-        return dataset, RemoveColumnsCollator(self.collate_fn, columns, model_name=name)
+        return dataset, RemoveColumnsCollator(self.collate_fn, columns, model_name=name, advice=KEEP_ALL_COLUMNS)
 
     def _workers(self) -> dict[str, Any]:
         on_cuda = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"

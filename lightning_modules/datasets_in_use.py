@@ -10,7 +10,9 @@ from .class_paths import build_described, is_description
 from .collators import no_columns_left_error
 from .lengths import column_lengths, sample_lengths
 
-__all__ = ["is_table", "made", "measured_lengths", "without_columns"]
+KEEP_ALL_COLUMNS = "name those to keep: columns=[...]"
+
+__all__ = ["KEEP_ALL_COLUMNS", "is_table", "made", "measured_lengths", "without_columns"]
 
 
 def is_table(dataset: Any) -> bool:
@@ -22,7 +24,7 @@ def is_table(dataset: Any) -> bool:
 def measured_lengths(dataset: Any, length_column: str, input_column: str) -> Any:
     """The length of each sample: from a column of lengths if there is one, else of the column that is measured."""
     given = column_lengths(dataset, length_column)
-    return sample_lengths(dataset, input_column) if given is None else given
+    return sample_lengths(dataset, input_column, length_argument="length_column") if given is None else given
 
 
 def without_columns(dataset: Any, columns: Sequence[str], model_name: str) -> Any:
@@ -33,7 +35,7 @@ def without_columns(dataset: Any, columns: Sequence[str], model_name: str) -> An
     """
     unused = [name for name in dataset.column_names if name not in columns]
     if len(unused) == len(dataset.column_names):
-        raise no_columns_left_error(unused, columns, model_name, None)
+        raise no_columns_left_error(unused, columns, model_name, None, KEEP_ALL_COLUMNS)
     return dataset.remove_columns(unused) if unused else dataset
 
 

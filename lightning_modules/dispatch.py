@@ -120,8 +120,8 @@ def _joined(batches: list[Any]) -> Any:
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             "dispatch_batches=True: the last batches of the stream are to be dealt out evenly, and cannot be put "
-            f"together ({error}). Let the data_collator pad all batches to one length, set dataloader_drop_last=True, "
-            "or leave dispatch_batches out."
+            f"together ({error}). Let the collator pad all batches to one length, leave the last ones out "
+            "(dataloader_drop_last=True, in a DataModule drop_last=True), or leave dispatch_batches out."
         ) from error
 
 

@@ -100,7 +100,14 @@ class LengthGroupedSampler(Sampler[int]):
         return iter(get_length_grouped_indices(self.lengths, self.batch_size, generator=self.generator))
 
 
-def sample_lengths(dataset: Any, column: str, *, workers: int = 0, start_method: str | None = None) -> list[int]:
+def sample_lengths(
+    dataset: Any,
+    column: str,
+    *,
+    workers: int = 0,
+    start_method: str | None = None,
+    length_argument: str = "length_column_name",
+) -> list[int]:
     """The length of one column in each sample.
 
     Args:
@@ -108,6 +115,7 @@ def sample_lengths(dataset: Any, column: str, *, workers: int = 0, start_method:
         column: name of the column to measure.
         workers: processes that measure large datasets at the same time; a table is read by column all the same.
         start_method: how they are started, by default torch's own way.
+        length_argument: which argument names a column of lengths, for the error.
 
     Raises:
         ValueError: when the first sample is no mapping or has no such column.
@@ -119,7 +127,7 @@ def sample_lengths(dataset: Any, column: str, *, workers: int = 0, start_method:
         seen = f"the columns {list(first)}" if isinstance(first, Mapping) else f"the type {type(first).__name__}"
         raise ValueError(
             f"Samples can be grouped by length when they are mappings with a column {column!r}, but the first one has "
-            f"{seen}. Name the column to measure, or give the lengths in a column of their own (`length_column_name`)."
+            f"{seen}. Name the column to measure, or give the lengths in a column of their own (`{length_argument}`)."
         )
     lengths = _arrow_lengths(dataset, column)
     if lengths is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from .batch_inputs import as_arguments, count_targets, describe_batch, needs_all, split_labels
+from .class_paths import build_described, is_description
 from .collect import find_batch_size
 from .label_smoothing import LabelSmoother
 from .metrics import as_batch_metrics
@@ -21,7 +23,10 @@ from .own_samples import cut_batch, samples_that_count
 from .stage_metrics import StageMetrics, is_number, name_in_stage
 from .step_window import batches_per_step
 
-__all__ = ["LossModule"]
+__all__ = ["LossFunction", "LossModule"]
+
+LossFunction = nn.Module | Callable[[Any, Any], torch.Tensor] | dict[str, Any] | None
+"""Called with what the model returned and the labels; or {"class_path": ..., "init_args": {...}} of a module."""
 
 _not_compiled: Any = torch.compiler.disable
 
@@ -30,8 +35,13 @@ class LossModule(OptimizedModule):
     """As a model under the Trainer API, but a plain LightningModule: every feature of `lightning.Trainer` works.
 
     Automatic optimization: `accumulate_grad_batches`, `gradient_clip_val`, `precision`, strategies and loggers are
-    Lightning's. A batch is a mapping of the arguments of the model's `forward`. Its checkpoints are those of a
-    `ResumableModule`; with the plugin `FolderCheckpointIO` they are folders that the Trainer API reads and writes too.
+    Lightning's. Its checkpoints are those of a `ResumableModule`; with the plugin `FolderCheckpointIO` they are folders
+    that the Trainer API reads and writes too.
+
+    A batch is a mapping of the arguments of the model's `forward`; or a tuple or list of them in order, the labels
+    last, as in `(x, y)`; or one tensor. A model that returns its loss is given all of it. With `loss_fn` it is given
+    all but the labels, and the loss is `loss_fn(output, labels)`; what comes without labels is compared with itself, as
+    autoencoders want it.
 
     Losses and weights are those of the Trainer API: to the last bit, and with accumulated gradients to rounding. So
     with several batches a step every item counts the same, in a shorter last step too, see `step_window`.
@@ -41,10 +51,14 @@ class LossModule(OptimizedModule):
     dict of validation or test loaders, each has its own: `val_<loader>_loss`.
 
     Args:
-        model: returns a loss in a mapping, as the first of a tuple, or as an attribute `loss`. Or a function without
+        model: returns a loss in a mapping, as the first of a tuple, or as an attribute `loss`; or anything, if there is
+            a `loss_fn`. Or a function without
             arguments that makes the model, or `{"class_path": "my.Model", "init_args": {...}}`: it is then made in
             `configure_model`, where strategies that shard it want it. Only the last stays in a checkpoint; for the
             others it is `load_from_checkpoint(path, model=...)`.
+        loss_fn: mean loss of a batch, of what the model returned and the labels: `nn.CrossEntropyLoss()`, a function,
+            or the description of a class. It is given again to `load_from_checkpoint` unless it is a description.
+            Where batches are accumulated they are weighed by what it takes the mean of, see `count_targets`.
         optimizer: what `configure_optimizers` makes: an `OptimizerConfig`, a dict of its fields, a class of any library
             as `{"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}`, or a function of parameter groups. Weight
             decay spares biases and normalisation layers.
@@ -56,7 +70,7 @@ class LossModule(OptimizedModule):
             samples where they do not divide, and they count twice; `DataModule` makes loaders of other kinds.
         train_metrics: the same for the batches of the training, as the model was when it saw them. True stands for
             those in `metrics`.
-        label_names: where the labels are in a batch.
+        label_names: where the labels are in a batch that is a mapping; several are handed to `loss_fn` as a tuple.
         label_smoothing: as `label_smoothing_factor`: the loss is computed from the logits, see `LabelSmoother`.
         neftune_noise_alpha: strength of the noise on the input embeddings while training.
         monitor: what a plateau schedule watches.
@@ -68,10 +82,13 @@ class LossModule(OptimizedModule):
         metric_values: all that the metrics said last; what is no number, such as a confusion matrix, is not logged.
     """
 
+    _LOSS_ADVICE = "Otherwise pass `loss_fn`, such as nn.CrossEntropyLoss(), or override `compute_loss`."
+
     def __init__(
         self,
         model: ModelSource = None,
         *,
+        loss_fn: LossFunction = None,
         optimizer: OptimizerSetting = None,
         schedule: ScheduleSetting = None,
         metrics: Any = None,
@@ -93,7 +110,13 @@ class LossModule(OptimizedModule):
         )
         if not 0 <= label_smoothing <= 1:
             raise ValueError(f"`label_smoothing` is {label_smoothing}, but it is a share: give a number from 0 to 1.")
+        if loss_fn is not None and label_smoothing:
+            raise ValueError(
+                f"`label_smoothing` is {label_smoothing}, but the loss is that of `loss_fn`: let it smooth the labels, "
+                f"as nn.CrossEntropyLoss(label_smoothing={label_smoothing}) does, and leave out the other."
+            )
         self.label_smoothing = label_smoothing
+        self.loss_fn: Any = _as_function(loss_fn)
         self.metric_values: dict[str, Any] = {}
         self._asked = (0, False)
         self._set_metrics(metrics, train_metrics)
@@ -105,50 +128,60 @@ class LossModule(OptimizedModule):
             neftune_noise_alpha=neftune_noise_alpha,
             monitor=monitor,
             shard_layers=self.shard_layers,
+            **({"loss_fn": loss_fn} if is_description(loss_fn) else {}),
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns."""
         return self._require_model()(*args, **kwargs)
 
-    def training_step(self, batch: Mapping[str, Any], batch_idx: int) -> torch.Tensor:
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """Loss of a batch."""
         items = self._items(batch)
         loss, outputs = self.compute_loss(batch, items)
         self._note_trained(batch, items, loss, outputs)
         return loss
 
-    def validation_step(self, batch: Mapping[str, Any], batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
         """Loss of a batch."""
         return self._evaluated("val", batch, dataloader_idx)
 
-    def test_step(self, batch: Mapping[str, Any], batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
         """Loss of a batch."""
         return self._evaluated("test", batch, dataloader_idx)
 
-    def predict_step(self, batch: Mapping[str, Any], batch_idx: int, dataloader_idx: int = 0) -> Any:
-        """What the model returns for a batch."""
-        return self.model(**batch)
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        """What the model returns for a batch, of which it is given what it is given in the training.
 
-    def compute_loss(self, batch: Mapping[str, Any], items: torch.Tensor | None = None) -> tuple[torch.Tensor, Any]:
+        But all of a tuple whose parts `forward` cannot do without: they have no labels among them.
+        """
+        named = isinstance(batch, Mapping)
+        if not named and needs_all(self.model, batch):
+            arguments, keywords = as_arguments(tuple(batch) if isinstance(batch, (tuple, list)) else (batch,))
+            return self.model(*arguments, **keywords)
+        withheld = self.loss_fn is not None or (self.label_smoothing and not named)
+        return self.call_model(batch, without=self.label_names if withheld else ())
+
+    def compute_loss(self, batch: Any, items: torch.Tensor | None = None) -> tuple[torch.Tensor, Any]:
         """As `Trainer.compute_loss`: the loss of a batch, and what the model returned; the place to override.
 
         Args:
-            batch: a mapping of the arguments of the model's `forward`.
+            batch: see the class.
             items: how many labels of it count, where the model wants to know; else None.
 
         Returns:
             The loss, a mean over this batch, and the outputs.
         """
-        inputs = self.model_inputs(batch)
-        labels = batch.get("labels") if self.label_smoothing else None
-        if labels is not None:
-            inputs.pop("labels", None)
+        if self.loss_fn is not None:
+            labels = self._require_labels(batch)
+            outputs = self.call_model(batch, without=self.label_names)
+            return self._loss_of(outputs, labels), outputs
+        labels = self._named_labels(batch) if self.label_smoothing else None
+        further = {}
         if items is not None:
             # Where one batch of several has none of them its loss is 0, not 0 / 0.
-            several = self.trainer.training and self.trainer.world_size * batches_per_step(self.trainer) > 1
-            items = inputs["num_items_in_batch"] = items.clamp(min=1) if several else items
-        outputs = self.model(**inputs)
+            items = further["num_items_in_batch"] = items.clamp(min=1) if self._is_part_of_step() else items
+        outputs = self.call_model(batch, without=() if labels is None else ("labels",), **further)
         if labels is None:
             return self.read_loss(outputs, batch, items), outputs
         self._require_classes()
@@ -156,13 +189,40 @@ class LossModule(OptimizedModule):
         alone = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
         return smoother(alone, labels, shift_labels=self._predicts_next_token()), outputs
 
+    def call_model(self, batch: Any, *, without: Sequence[str] = (), **further: Any) -> Any:
+        """What the model returns for a batch.
+
+        Args:
+            batch: see the class.
+            without: columns of a mapping that are left out; the last of several tensors is, if this names any.
+            further: keyword arguments beside it.
+        """
+        if isinstance(batch, Mapping):
+            inputs = {name: value for name, value in self.model_inputs(batch).items() if name not in without}
+            return self.model(**{**inputs, **further})
+        arguments, named = self.positional_inputs(batch, labels=not without)
+        return self.model(*arguments, **{**named, **further})
+
     def model_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """What of a batch the model is given: all of it."""
+        """What of a batch with names the model is given: all of it."""
         return dict(batch)
 
-    def read_loss(self, outputs: Any, batch: Mapping[str, Any], items: torch.Tensor | None) -> torch.Tensor:
+    def positional_inputs(self, batch: Any, *, labels: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What of a batch without names the model is given: all of it, in order.
+
+        Args:
+            batch: a tuple, a list, or one tensor.
+            labels: the last of several is given too.
+
+        Returns:
+            Positional and keyword arguments.
+        """
+        inputs, last = split_labels(batch)
+        return ((*inputs, last), {}) if labels and last is not None else as_arguments(inputs)
+
+    def read_loss(self, outputs: Any, batch: Any, items: torch.Tensor | None) -> torch.Tensor:
         """The loss in what the model returned, where labels are not smoothed."""
-        return read_loss(outputs, batch)
+        return read_loss(outputs, describe_batch(batch), self._LOSS_ADVICE)
 
     def on_train_epoch_start(self) -> None:
         """Empty metrics."""
@@ -200,7 +260,7 @@ class LossModule(OptimizedModule):
         self._counted = {name: StageMetrics(self.metrics) for name in ("val", "test")}
         self._counted["train"] = StageMetrics(self.train_metrics)
 
-    def _evaluated(self, stage: str, batch: Mapping[str, Any], loader: int) -> torch.Tensor:
+    def _evaluated(self, stage: str, batch: Any, loader: int) -> torch.Tensor:
         counting = self._counting(stage, batch, loader)
         if counting is not None:
             batch = cut_batch(batch, max(counting, 1))  # every process takes part in every step
@@ -234,17 +294,48 @@ class LossModule(OptimizedModule):
             loaders = list(loaders.values() if isinstance(loaders, Mapping) else loaders)[index]
         return samples_that_count(loaders, batch, self.trainer.global_rank, self.trainer.world_size)
 
-    def _count(
-        self, stage: str, loader: int, batch: Mapping[str, Any], loss: torch.Tensor, outputs: Any, *, counts: bool
-    ) -> None:
+    def _count(self, stage: str, loader: int, batch: Any, loss: torch.Tensor, outputs: Any, *, counts: bool) -> None:
         if self._counted[stage].metrics is not None:
             predictions, shift = self.predictions_of(outputs), self._predicts_next_token()
             further = {"inputs": batch, "loss": loss.detach(), "shift": shift, "counts": counts}
             self._counted[stage].update(stage, loader, predictions, self._labels(batch), **further)
 
-    def _labels(self, batch: Mapping[str, Any]) -> Any:
+    def _labels(self, batch: Any) -> Any:
+        if not isinstance(batch, Mapping):
+            inputs, labels = split_labels(batch)
+            return inputs[0] if labels is None and self._compares_with_input() else labels
         labels = tuple(batch.get(label) for label in self.label_names)
         return labels[0] if len(labels) == 1 else labels
+
+    def _named_labels(self, batch: Any) -> Any:
+        """The column `labels`, which the Trainer API counts and smooths whatever `label_names` says."""
+        return batch.get("labels") if isinstance(batch, Mapping) else self._labels(batch)
+
+    def _compares_with_input(self) -> bool:
+        """Whether a batch without labels is its own."""
+        return self.loss_fn is not None
+
+    def _require_labels(self, batch: Any) -> Any:
+        """What `loss_fn` compares with."""
+        labels = self._labels(batch)
+        if labels is None or (isinstance(labels, tuple) and any(part is None for part in labels)):
+            raise ValueError(
+                f"`loss_fn` compares the model's output with the labels, but the batch has no {self.label_names}. It "
+                f"has: {describe_batch(batch)}. Say which column they are, label_names=[...], or let the dataset "
+                "return tuples of inputs and labels."
+            )
+        return labels
+
+    def _loss_of(self, outputs: Any, labels: Any) -> torch.Tensor:
+        """The loss, checked."""
+        loss = self.loss_fn(outputs, labels)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            kind = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"type {type(loss).__name__}"
+            raise ValueError(
+                f"`loss_fn` returned a loss of {kind}, but expected is a tensor with one number, the mean over the "
+                'batch: leave out reduction="none", or take .mean() of it.'
+            )
+        return loss
 
     def _begin(self, stage: str) -> None:
         loaders = self._loaders(stage)
@@ -265,12 +356,21 @@ class LossModule(OptimizedModule):
             self.log_dict(numbers, prog_bar=True, sync_dist=True, add_dataloader_idx=False)
 
     def _items(self, batch: Any) -> torch.Tensor | None:
-        """The labels that count, where the model wants to be told; smoothing shifts them by itself."""
-        labels = batch.get("labels") if isinstance(batch, Mapping) else None
+        """The labels that count, where the model wants to be told; smoothing shifts them by itself.
+
+        With `loss_fn`, what it takes the mean of, where the batch is one of several.
+        """
+        if self.loss_fn is not None:
+            return count_targets(self.loss_fn, self._labels(batch), self.device) if self._is_part_of_step() else None
+        labels = self._named_labels(batch)
         if not isinstance(labels, torch.Tensor) or not self._wants_items():
             return None
         shifted = self.label_smoothing and self._predicts_next_token()
         return (labels[..., 1:] if shifted else labels).ne(-100).sum()
+
+    def _is_part_of_step(self) -> bool:
+        """Whether an optimizer step takes several batches, in this process or others."""
+        return self.trainer.training and self.trainer.world_size * batches_per_step(self.trainer) > 1
 
     def _wants_items(self) -> bool:
         if self._asked[0] != id(self.model):  # asked once: this is wanted at every step
@@ -301,3 +401,21 @@ def _not_predicted(model: nn.Module) -> list[str]:
     """Outputs that are no predictions, as the model's config says."""
     config = getattr(model, "config", None)
     return [] if config is None else list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]))
+
+
+def _as_function(loss_fn: Any) -> Any:
+    """The loss function itself; errors for what can be none."""
+    if is_description(loss_fn):
+        loss_fn = build_described(loss_fn, nn.Module, "loss_fn")
+    if loss_fn is None:
+        return None
+    if isinstance(loss_fn, type) or not callable(loss_fn):
+        name = loss_fn.__name__ if isinstance(loss_fn, type) else type(loss_fn).__name__
+        kind = f"the class {name}: make one of it, as in {name}()" if isinstance(loss_fn, type) else f"a {name}"
+        raise TypeError(f"`loss_fn` is {kind}. Expected is a function of the model's output and the labels.")
+    if isinstance(loss_fn, nn.Module) and any(parameter.requires_grad for parameter in loss_fn.parameters()):
+        raise ValueError(
+            f"`loss_fn` is a {type(loss_fn).__name__} with parameters to train, but only those of the model are given "
+            "to the optimizer. Make it a part of the model, and let that return the loss."
+        )
+    return loss_fn

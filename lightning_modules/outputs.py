@@ -8,14 +8,17 @@ from typing import Any
 
 import torch
 
+_ADVICE = "Otherwise override `compute_loss`, or pass `compute_loss_func`."
 
-def read_loss(outputs: Any, inputs: Mapping[str, Any] | None = None) -> torch.Tensor:
+
+def read_loss(outputs: Any, inputs: Mapping[str, Any] | str | None = None, advice: str = _ADVICE) -> torch.Tensor:
     """As the reference reads a loss, but objects with an attribute `loss` are fine too.
 
     Args:
         outputs: what the model returned: a mapping with `loss`, a tuple or list that starts with the loss, an object
             with an attribute `loss`, or the loss itself.
-        inputs: what the model was given, for the error message.
+        inputs: what the model was given, or a description of it, for the error message.
+        advice: what to do where the model is to return no loss, for the same.
 
     Returns:
         The loss, as the model made it.
@@ -26,7 +29,7 @@ def read_loss(outputs: Any, inputs: Mapping[str, Any] | None = None) -> torch.Te
     """
     loss = find_loss(outputs)
     if loss is None:
-        raise ValueError(_no_loss_message(outputs, inputs))
+        raise ValueError(_no_loss_message(outputs, inputs, advice))
     if not isinstance(loss, torch.Tensor):
         raise TypeError(
             f"The loss that the model returned is a {type(loss).__name__} ({loss!r:.80}), but backward() needs a "
@@ -106,16 +109,17 @@ def _named(outputs: Any) -> Mapping[str, Any] | None:
     return None if values is None else {name: value for name, value in values.items() if value is not None}
 
 
-def _no_loss_message(outputs: Any, inputs: Mapping[str, Any] | None) -> str:
+def _no_loss_message(outputs: Any, inputs: Mapping[str, Any] | str | None, advice: str) -> str:
     named = _named(outputs)
     returned = f"a {type(outputs).__name__}"
     if named is not None:
         returned += f" with {', '.join(map(str, named)) or 'nothing in it'}"
     elif isinstance(outputs, torch.Tensor):
         returned += f" of shape {tuple(outputs.shape)}"
-    given = "" if inputs is None else f" It was given: {', '.join(map(str, inputs))}."
+    names = inputs if isinstance(inputs, str) else ", ".join(map(str, inputs or ()))
+    given = "" if inputs is None else f" It was given: {names}."
     return (
         f"The model did not return a loss from the inputs: it returned {returned}.{given} Expected is a mapping with "
         "the key `loss`, an object with the attribute `loss`, or a tuple that starts with the loss; most models "
-        "compute one only when they are given `labels`. Otherwise override `compute_loss`, or pass `compute_loss_func`."
+        f"compute one only when they are given `labels`. {advice}"
     )

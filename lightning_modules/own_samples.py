@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .collect import find_batch_size
+from .collect import find_batch_size, mapping_like
 from .epoch_loader import EpochLoader
 
 __all__ = ["cut_batch", "samples_that_count"]
@@ -30,13 +30,20 @@ def samples_that_count(loader: Any, batch: Any, rank: int, world_size: int) -> i
     return min(max(left - rank * share, 0), share)
 
 
-def cut_batch(batch: Mapping[str, Any], samples: int) -> dict[str, Any]:
-    """The first samples of a batch: of all that has one entry for each."""
+def cut_batch(batch: Any, samples: int) -> Any:
+    """The first samples of a batch, in a mapping, in order or alone: of all that has one entry for each."""
     size = find_batch_size(batch)
-    return {name: value[:samples] if _has_entries(value, size) else value for name, value in batch.items()}
+    if isinstance(batch, Mapping):
+        return {name: _cut(value, samples, size) for name, value in batch.items()}
+    if not isinstance(batch, (list, tuple)):
+        return _cut(batch, samples, size)
+    parts = [_cut(part, samples, size) for part in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
 
 
-def _has_entries(value: Any, size: int | None) -> bool:
+def _cut(value: Any, samples: int, size: int | None) -> Any:
+    if isinstance(value, Mapping):
+        return mapping_like(value, {name: _cut(part, samples, size) for name, part in value.items()})
     if isinstance(value, torch.Tensor):
-        return value.ndim > 0 and value.shape[0] == size
-    return isinstance(value, (list, tuple)) and len(value) == size
+        return value[:samples] if value.ndim > 0 and value.shape[0] == size else value
+    return value[:samples] if isinstance(value, (list, tuple)) and len(value) == size else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from .generation import generate, padding_token, without_answers
 from .model_module import ModelSource
+from .models import base_of_adapter
 from .sharding import is_sharded
 from .task_modules import TaskModule
 
@@ -47,16 +49,17 @@ class Seq2SeqModule(TaskModule):
         self.pad_token_id = pad_token_id
         self.keep_hyperparameters(generation=self.generation, pad_token_id=pad_token_id)
 
-    def predict_step(self, batch: Mapping[str, Any], batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
         """Token ids for a batch, (samples, length)."""
         return self.generate(batch)
 
     @torch.no_grad()
-    def generate(self, batch: Mapping[str, Any], **options: Any) -> torch.Tensor:
+    def generate(self, batch: Any, **options: Any) -> torch.Tensor:
         """Token ids for a batch.
 
         Args:
-            batch: columns that the model's `generate` does not take, such as labels, are left out.
+            batch: columns that the model's `generate` does not take, such as labels, are left out. Inputs without names
+                have those of the arguments of `forward`.
             options: keyword arguments of its `generate`; they go before those in `generation`.
 
         Returns:
@@ -71,7 +74,7 @@ class Seq2SeqModule(TaskModule):
                 f"{type(model).__name__} has no method generate, with which {type(self).__name__} evaluates. Give it "
                 "one that takes the columns of a batch and returns token ids, or use LossModule."
             )
-        inputs = {name: value for name, value in without_answers(batch).items() if value is not None}
+        inputs = {name: value for name, value in without_answers(self._with_names(batch)).items() if value is not None}
         return generate(model, inputs, {**self.generation, **options}, synced_gpus=is_sharded(model))
 
     def predictions_of(self, outputs: Any) -> Any:
@@ -80,9 +83,7 @@ class Seq2SeqModule(TaskModule):
         logits = predictions[0] if isinstance(predictions, tuple) else predictions
         return logits.argmax(-1)
 
-    def _count(
-        self, stage: str, loader: int, batch: Mapping[str, Any], loss: torch.Tensor, outputs: Any, *, counts: bool
-    ) -> None:
+    def _count(self, stage: str, loader: int, batch: Any, loss: torch.Tensor, outputs: Any, *, counts: bool) -> None:
         counted = self._counted[stage]
         if counted.metrics is None:
             return
@@ -94,6 +95,13 @@ class Seq2SeqModule(TaskModule):
                 tokens = _filled(tokens, length, self._padding())
             labels = _filled(labels, length, _IGNORED)
         counted.update(stage, loader, tokens, labels, inputs=batch, loss=loss.detach(), counts=counts)
+
+    def _with_names(self, batch: Any) -> Mapping[str, Any]:
+        if isinstance(batch, Mapping):
+            return batch
+        arguments, named = self.positional_inputs(batch, labels=False)
+        names = inspect.signature(base_of_adapter(self.model).forward).parameters
+        return {**dict(zip(names, arguments, strict=False)), **named}
 
     def _without_start(self, tokens: torch.Tensor) -> torch.Tensor:
         """Labels do not have the token that starts a sequence."""

@@ -88,7 +88,20 @@ class TaskModule(LossModule):
         accepted = accepted_arguments(self.model.forward, **inputs)
         return {name: value for name, value in inputs.items() if name in accepted or name not in self.label_names}
 
-    def read_loss(self, outputs: Any, batch: Mapping[str, Any], items: torch.Tensor | None) -> torch.Tensor:
+    def positional_inputs(self, batch: Any, *, labels: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A batch without names: all but the labels in order, and those by name where `forward` takes them.
+
+        Args:
+            batch: see `LossModule`, as the other.
+            labels: see there.
+        """
+        arguments, named = super().positional_inputs(batch, labels=False)
+        if labels and len(self.label_names) == 1:
+            given = {self.label_names[0]: self._labels(batch)}
+            named |= accepted_arguments(self.model.forward, **given)
+        return arguments, named
+
+    def read_loss(self, outputs: Any, batch: Any, items: torch.Tensor | None) -> torch.Tensor:
         """The loss of the model if it returned one, else that of the task."""
         labels = self._labels(batch)
         if has_loss(outputs) or not isinstance(labels, torch.Tensor):
@@ -118,6 +131,9 @@ class CausalLMModule(TaskModule):
         return super().loss_of_logits(logits[:, :-1], labels[:, 1:], items)
 
     def _predicts_next_token(self) -> bool:
+        return True
+
+    def _compares_with_input(self) -> bool:
         return True
 
 

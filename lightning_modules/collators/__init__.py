@@ -7,6 +7,7 @@ from .base import DataCollator, DataCollatorMixin, pad_without_fast_tokenizer_wa
 from .columns import RemoveColumnsCollator, ignored_columns_message, no_columns_left_error
 from .default import (
     DefaultDataCollator,
+    collate_samples,
     default_data_collator,
     numpy_default_data_collator,
     torch_default_data_collator,
@@ -33,6 +34,7 @@ __all__ = [
     "DataCollatorWithPadding",
     "DefaultDataCollator",
     "RemoveColumnsCollator",
+    "collate_samples",
     "default_data_collator",
     "ignored_columns_message",
     "no_columns_left_error",

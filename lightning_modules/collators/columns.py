@@ -9,6 +9,9 @@ from typing import Any
 __all__ = ["RemoveColumnsCollator", "ignored_columns_message", "no_columns_left_error"]
 
 
+_KEEP_ALL = "set `remove_unused_columns=False` to pass all of them to the data_collator"
+
+
 class RemoveColumnsCollator:
     """As `transformers.trainer_utils.RemoveColumnsCollator`, but an error when the model takes none of the columns.
 
@@ -20,6 +23,7 @@ class RemoveColumnsCollator:
         logger: where the dropped columns are named, once; None for silence.
         model_name: name of the model's class, for that message.
         description: which dataset it is, such as "training".
+        advice: how to keep all columns, for the error.
     """
 
     def __init__(
@@ -29,12 +33,14 @@ class RemoveColumnsCollator:
         logger: logging.Logger | None = None,
         model_name: str | None = None,
         description: str | None = None,
+        advice: str = _KEEP_ALL,
     ):
         self.data_collator = data_collator
         self.signature_columns = signature_columns
         self.logger = logger
         self.model_name = model_name
         self.description = description
+        self.advice = advice
         self.message_logged = False
         self._keep = frozenset(signature_columns)
 
@@ -54,7 +60,7 @@ class RemoveColumnsCollator:
             return feature
         kept = {name: value for name, value in feature.items() if name in self._keep}
         if not kept and feature:
-            raise no_columns_left_error(feature, self.signature_columns, self.model_name, self.description)
+            raise no_columns_left_error(feature, self.signature_columns, self.model_name, self.description, self.advice)
         if len(kept) < len(feature) and not self.message_logged and self.logger and self.model_name:
             ignored = [name for name in feature if name not in kept]
             self.logger.info(ignored_columns_message(ignored, self.model_name, self.description))
@@ -81,6 +87,7 @@ def no_columns_left_error(
     signature_columns: Iterable[str],
     model_name: str | None = None,
     description: str | None = None,
+    advice: str = _KEEP_ALL,
 ) -> ValueError:
     """The error for data of which the model takes not a single column.
 
@@ -89,10 +96,11 @@ def no_columns_left_error(
         signature_columns: the columns that the model takes.
         model_name: name of the model's class.
         description: which dataset it is, such as "training".
+        advice: how to keep all columns.
     """
     forward = f"`{model_name}.forward`" if model_name else "The model's forward"
     return ValueError(
         f"No column of the {description + ' ' if description else ''}data is one that the model takes. The data has: "
-        f"{', '.join(columns)}. {forward} takes: {', '.join(signature_columns)}. Rename the columns, or set "
-        "`remove_unused_columns=False` to pass all of them to the data_collator."
+        f"{', '.join(columns)}. {forward} takes: {', '.join(signature_columns)}. Rename the columns, or "
+        f"{advice}."
     )

@@ -10,7 +10,13 @@ import numpy as np
 
 from .base import LABELS, Batch, DataCollatorMixin, check_kind, require_samples
 
-__all__ = ["DefaultDataCollator", "default_data_collator", "numpy_default_data_collator", "torch_default_data_collator"]
+__all__ = [
+    "DefaultDataCollator",
+    "collate_samples",
+    "default_data_collator",
+    "numpy_default_data_collator",
+    "torch_default_data_collator",
+]
 
 
 def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -> Batch:
@@ -52,6 +58,43 @@ def torch_default_data_collator(features: Sequence[Any]) -> Batch:
 def numpy_default_data_collator(features: Sequence[Any]) -> Batch:
     """As `transformers.data.data_collator.numpy_default_data_collator`: `default_data_collator` with arrays."""
     return default_data_collator(features, "np")
+
+
+def collate_samples(features: Sequence[Any]) -> Any:
+    """As torch's `default_collate` for tuples, tensors and numbers; samples with columns as `default_data_collator`.
+
+    Args:
+        features: samples, all of one kind.
+
+    Returns:
+        A mapping of columns; a list of tensors, one for each part of the samples; or one tensor.
+
+    Raises:
+        ValueError: they do not fit together.
+    """
+    require_samples(features)
+    first = features[0]
+    if isinstance(first, Mapping) or (hasattr(first, "__dict__") and not _is_value(first)):
+        return default_data_collator(features)
+    from torch.utils.data import default_collate
+
+    try:
+        return default_collate(list(features))
+    except (RuntimeError, TypeError, ValueError) as error:
+        kind = type(first).__name__
+        if isinstance(first, (tuple, list)):
+            kind += f" of {', '.join(type(part).__name__ for part in first)}"
+        raise ValueError(
+            f"No batch can be made of samples that are each a {kind}: {type(error).__name__}: {error}. Let the dataset "
+            "return tensors of one shape, arrays or numbers, or pass a `collate_fn` that knows these samples."
+        ) from error
+
+
+def _is_value(sample: Any) -> bool:
+    """Whether this is no object whose attributes are columns: a tensor has attributes too."""
+    import torch
+
+    return isinstance(sample, (torch.Tensor, np.ndarray, tuple, list, int, float, str, bytes))
 
 
 def _as_mapping(feature: Any, index: int) -> Mapping[str, Any]:

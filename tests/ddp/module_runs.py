@@ -8,6 +8,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
 from lightrainer.lightning_modules import CausalLMModule, DataModule, LossModule, engine, set_seed
@@ -130,6 +131,25 @@ def evaluated(share: int, **options: Any) -> dict[str, Any]:
     data = DataModule(None, {"a": points(11), "b": points(3, seed=4)}, batch_size=share)
     results = make_trainer(**options).validate(module, data, verbose=False)
     return {name: value for result in results for name, value in result.items()}
+
+
+def pairs(share: int, **options: Any) -> dict[str, Any]:
+    """Tuples and a loss function: 24 samples of which every third has no label that counts, evaluated on 11 others."""
+    torch.manual_seed(5)
+    network = nn.Linear(4, 3)
+    module = LossModule(network, loss_fn=nn.CrossEntropyLoss(), metrics={"acc": MulticlassAccuracy(3, average="micro")})
+    sets = []
+    for count, seed in ((24, 2), (11, 3)):
+        rows = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
+        labels = rows[:, :3].argmax(1)
+        labels[::3] = -100 if count == 24 else 0
+        sets.append(TensorDataset(rows, labels))
+    trainer = make_trainer(**options)
+    module.learning_rate = 0.05
+    set_seed(42)
+    trainer.fit(module, DataModule(*sets, batch_size=share))
+    found = {name: float(trainer.callback_metrics[name]) for name in ("val_loss", "val_acc")}
+    return {**found, "steps": trainer.global_step, "weights": values_of(module)}
 
 
 def interrupted(share: int, folder: Path, **options: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 
 sys.path.insert(0, str(Path(__file__).parent))
-from module_runs import evaluated, interrupted, words
+from module_runs import evaluated, interrupted, pairs, words
 
 
 def main() -> None:
@@ -27,6 +27,8 @@ def main() -> None:
         "accumulated": words(2, folder / "accumulated", accumulate_grad_batches=2, **ddp),
         "sharded": words(4, folder / "sharded", later=True, **sharded),
         "evaluated": evaluated(4, **ddp),
+        "pairs": pairs(4, **ddp),
+        "pairs accumulated": pairs(2, accumulate_grad_batches=2, **ddp),
         "interrupted": interrupted(4, folder, **ddp),
     }
     (folder / f"{scenario}-rank{os.environ['RANK']}.json").write_text(json.dumps(found))

@@ -198,7 +198,7 @@ def test_all_processes_hear_of_an_error_of_the_one_that_reads(ours):
     assert (
         second["error"] == f"RuntimeError: dispatch_batches=True: process 0 could not read the data: {first['error']}"
     )
-    assert "Let the data_collator pad all batches to one length" in first["ragged end"]
+    assert "Let the collator pad all batches to one length" in first["ragged end"]
     assert first["ragged end"] in second["ragged end"]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from module_runs import Words, evaluated, words
+from module_runs import Words, evaluated, pairs, words
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.filterwarnings(
@@ -53,6 +53,18 @@ def test_each_sample_is_evaluated_once(both):
     first, second = (rank["evaluated"] for rank in both.ranks)
     assert first == second == pytest.approx(expected, rel=1e-6)
     assert set(expected) == {"val_a_loss", "val_b_loss", "val_a_acc", "val_b_acc"}
+
+
+@pytest.mark.parametrize("name", ["pairs", "pairs accumulated"])
+def test_tuples_and_a_loss_function(both, name):
+    """Each label that the loss is a mean of counts the same, and each sample is evaluated once."""
+    first, second = (rank[name] for rank in both.ranks)
+    expected = pairs(8)
+    assert first == second
+    assert first["steps"] == expected["steps"] == 6
+    assert first["weights"] == pytest.approx(expected["weights"], abs=2e-5)
+    assert (first["val_loss"], first["val_acc"]) == pytest.approx((expected["val_loss"], expected["val_acc"]), rel=1e-4)
+    assert pairs(4)["weights"] != pytest.approx(expected["weights"], abs=1e-3), "other batches make other weights"
 
 
 def test_any_module_goes_on_exactly(both):

@@ -123,6 +123,7 @@ def test_every_module_has_all_options(kind, further):
     """Those of its parents too; with an optimizer and a schedule of torch, by their class paths."""
     options = [
         "--model.model=module_world.TokenNet",
+        "--model.loss_fn={class_path: torch.nn.CrossEntropyLoss, init_args: {ignore_index: 7}}",
         "--model.optimizer={class_path: torch.optim.SGD, init_args: {lr: 0.5}}",
         "--model.schedule={class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 3}}",
         "--model.neftune_noise_alpha=5",
@@ -135,6 +136,7 @@ def test_every_module_has_all_options(kind, further):
     assert isinstance(made.model.model, TokenNet)
     assert isinstance(made.model.configure_optimizers()["optimizer"], torch.optim.SGD)
     assert made.model.learning_rate == 0.5
+    assert made.model.loss_fn.ignore_index == 7
     assert (made.model.neftune_noise_alpha, made.datamodule.batch_size) == (5, 7)
 
 
