@@ -23,7 +23,7 @@ def advice_for_training(args: Any, inputs: Any = None) -> str:
     )
     tries = [
         "a smaller per_device_train_batch_size with a larger gradient_accumulation_steps"
-        + ("" if args.auto_find_batch_size else " (auto_find_batch_size=True finds them)"),
+        + ("" if args.auto_find_batch_size else " (auto_find_batch_size=True looks for a batch that fits)"),
         *(remedy for remedy, is_there in _remedies(args, inputs) if not is_there),
     ]
     return (

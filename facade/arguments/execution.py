@@ -79,7 +79,8 @@ class ExecutionArguments:
         default=False,
         metadata={
             "help": "Start again with smaller batches when memory runs out; keeps a copy of the weights on the host.",
-            "becomes": "a new attempt with half of the batch and twice the accumulation",
+            "becomes": "a new attempt with nine tenths of the batch (`Trainer.keep_effective_batch_size`: half of it, "
+            "and twice the accumulation)",
         },
     )
 

@@ -62,12 +62,12 @@ class TrainerMemoryTracker:
 def find_executable_batch_size(
     function: Callable[..., Any] | None = None, starting_batch_size: int = 128, auto_find_batch_size: bool = False
 ) -> Callable[..., Any]:
-    """As `transformers.trainer_utils.find_executable_batch_size`, without accelerate: half the batch until it fits.
+    """As `transformers.trainer_utils.find_executable_batch_size`, without accelerate: a tenth less until it fits.
 
     Args:
         function: takes the batch size first; without one this is a decorator.
         starting_batch_size: the first to try.
-        auto_find_batch_size: call again with half of it when memory runs out; otherwise `starting_batch_size` is
+        auto_find_batch_size: call again with nine tenths of it when memory runs out; otherwise `starting_batch_size` is
             passed as `batch_size`, once.
 
     Returns:
@@ -84,7 +84,7 @@ def find_executable_batch_size(
     size = starting_batch_size  # kept from call to call, as there
 
     @functools.wraps(function)
-    def halving(*args: Any, **kwargs: Any) -> Any:
+    def shrinking(*args: Any, **kwargs: Any) -> Any:
         nonlocal size
         while size > 0:
             release_memory()
@@ -93,8 +93,10 @@ def find_executable_batch_size(
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                logger.warning("A batch of %d does not fit into memory, %d is tried.", size, size // 2)
-            size //= 2
-        raise RuntimeError(f"Not even a batch of one sample fits into memory ({function.__name__}).")
+                logger.warning("A batch of %d does not fit into memory, %d is tried.", size, int(size * 0.9))
+            size = int(size * 0.9)
+        raise RuntimeError(
+            f"No executable batch size found, reached zero: not even one sample fits into memory ({function.__name__})."
+        )
 
-    return halving
+    return shrinking

@@ -20,17 +20,25 @@ Result = TypeVar("Result")
 
 
 class BatchSizeFinding(Saving):
-    """Halves the batch of a device, and takes as many more micro-batches into a step, until the training fits.
+    """Makes the batch of a device smaller until the training fits.
+
+    As in the reference the next batch has nine tenths of the samples, rounded down (64, 57, 51, ...), so that a step
+    takes fewer samples, and there are more steps. The arguments stay as they are. With `keep_effective_batch_size` the
+    next batch has half of the samples, and a step takes twice as many batches.
 
     A training starts again where it began, or where it was resumed, and ends with the weights of a run that had the
-    smaller batch from the start. For that a copy of the trainable weights, of all buffers and of the optimizer's state
-    is kept in main memory while such a training runs. What datasets and callbacks keep to themselves is not set back,
-    but for callbacks that are an `ExportableState`; checkpoints that are there already stay, until a new one of the
-    same step takes their place.
+    smaller batch from the start; in the reference it goes on with the weights of the failed attempt. For that a copy
+    of the trainable weights, of all buffers and of the optimizer's state is kept in main memory while such a training
+    runs. What datasets and callbacks keep to themselves is not set back, but for callbacks that are an
+    `ExportableState`; checkpoints that are there already stay, until a new one of the same step takes their place.
 
     The size that was found is in `state.train_batch_size`, also of checkpoints, and the next `train` begins with it.
-    While a training runs with it, `self.args` is a copy of the arguments with the numbers that are in use.
+    With `keep_effective_batch_size`, while a training runs, `self.args` is a copy of the arguments with the numbers
+    that are in use.
     """
+
+    keep_effective_batch_size: bool = False
+    """Whether `auto_find_batch_size` keeps the samples of a step, and with them the steps and their learning rates."""
 
     def _until_it_fits(self, attempt: Callable[[], Result], checkpoint: str | None) -> Result:
         """Train, with batches that fit if the arguments ask for that.
@@ -46,7 +54,7 @@ class BatchSizeFinding(Saving):
         if not self.args.auto_find_batch_size:
             return attempt()
         self._require_whole_models()
-        self._train_batch_size = self._size_to_begin_with(checkpoint)
+        self._take_found_size(checkpoint)
         given, start = self.args, _Beginning(self)
         try:
             while True:
@@ -56,12 +64,12 @@ class BatchSizeFinding(Saving):
                 except Exception as error:
                     if not self._may_try_again(error, start):
                         raise
-                    if self._train_batch_size == 1:
+                    if self._smaller_size() < 1:
                         raise _nothing_fits(given) from error
                     reason = str(error).partition("\n")[0]
                 # Only here, where the error is forgotten, are the tensors in its frames free.
                 start.restore(self)
-                self._halve(given, reason, checkpoint)
+                self._take_smaller_size(given, reason, checkpoint)
         finally:
             self.args = given
             self.accelerator.gradient_accumulation_steps = given.gradient_accumulation_steps
@@ -80,12 +88,21 @@ class BatchSizeFinding(Saving):
                 "gradient_accumulation_steps by hand."
             )
 
-    def _size_to_begin_with(self, checkpoint: str | None) -> int:
-        """That of the checkpoint, which was found already, unless the arguments ask for less."""
+    def _take_found_size(self, checkpoint: str | None) -> None:
+        """Begin with that of the checkpoint, which was found already, unless the arguments ask for less."""
         stored = None if checkpoint is None else self._state_of(checkpoint).train_batch_size
-        return min(self._train_batch_size, stored or self._train_batch_size)
+        self._train_batch_size = min(self._train_batch_size, stored or self._train_batch_size)
+
+    def _smaller_size(self) -> int:
+        """What is tried next; 0 after the smallest. One that is split among processes stays a multiple of them."""
+        size = self._train_batch_size
+        unit = size // self._share_of(size)
+        smaller = size // 2 if self.keep_effective_batch_size else int(size * 0.9)
+        return smaller - smaller % unit
 
     def _take_up_size(self, given: Any) -> None:
+        if not self.keep_effective_batch_size:
+            return
         self.args = fitted(given, self._train_batch_size)
         self.accelerator.gradient_accumulation_steps = self.args.gradient_accumulation_steps
 
@@ -110,29 +127,39 @@ class BatchSizeFinding(Saving):
             return False
         return True
 
-    def _halve(self, given: Any, reason: str, checkpoint: str | None) -> None:
-        before, self._train_batch_size = self.args, self._train_batch_size // 2
-        after, wanted = fitted(given, self._train_batch_size), effective_batch(given)
-        kept = effective_batch(after)
-        if not self.args.should_log:
+    def _take_smaller_size(self, given: Any, reason: str, checkpoint: str | None) -> None:
+        before, args = self._train_batch_size, self.args
+        self._train_batch_size = self._smaller_size()
+        if not args.should_log:
             return
-        logger.warning(
-            "Out of memory (%s). Training starts again from %s with per_device_train_batch_size %s -> %s and "
-            "gradient_accumulation_steps %s -> %s; the effective batch %s.",
-            reason,
-            "its beginning" if checkpoint is None else checkpoint,
-            before.per_device_train_batch_size,
-            after.per_device_train_batch_size,
-            before.gradient_accumulation_steps,
-            after.gradient_accumulation_steps,
-            f"stays {kept}" if kept == wanted else f"becomes {kept} instead of {wanted}, which cannot be split evenly",
-        )
+        start = "its beginning" if checkpoint is None else checkpoint
+        said = f"Out of memory ({reason}). Training starts again from {start} with "
+        if self.keep_effective_batch_size:
+            said += _change_of_both(args, fitted(given, self._train_batch_size), effective_batch(given))
+        else:
+            said += (
+                f"a batch size of {self._train_batch_size} instead of {before}, and as many fewer samples in a step "
+                "(`Trainer.keep_effective_batch_size` keeps them)."
+            )
+        logger.warning("%s", said)
+
+
+def _change_of_both(before: Any, after: Any, wanted: int) -> str:
+    """Say how batch and accumulation change, and what becomes of their product."""
+    kept = effective_batch(after)
+    return (
+        f"per_device_train_batch_size {before.per_device_train_batch_size} -> {after.per_device_train_batch_size} and "
+        f"gradient_accumulation_steps {before.gradient_accumulation_steps} -> {after.gradient_accumulation_steps}; the "
+        "effective batch "
+        + (f"stays {kept}." if kept == wanted else f"becomes {kept} instead of {wanted}, which cannot be split evenly.")
+    )
 
 
 def _nothing_fits(given: Any) -> torch.OutOfMemoryError:
     return torch.OutOfMemoryError(
-        f"auto_find_batch_size went down from per_device_train_batch_size={given.per_device_train_batch_size} to 1, "
-        "and not even one sample at a time fits into memory. Try shorter inputs, gradient_checkpointing=True, "
+        "No executable batch size found, reached zero: auto_find_batch_size went down from per_device_train_batch_size="
+        f"{given.per_device_train_batch_size}, and not even one sample at a time fits into memory. Try shorter inputs, "
+        "gradient_checkpointing=True, "
         "bf16=True, an optimizer that keeps less, or a smaller model."
     )
 

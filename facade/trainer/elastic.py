@@ -73,7 +73,7 @@ class Elastic(Saving):
             "layout": self._layout(),
             "copies": copies_of_batches(self.args),
             "asked": self._asked or _asked(self.args),
-            "group": self._length_group,
+            "group": self._length_group or self.args.train_batch_size * self.args.gradient_accumulation_steps,
         }
 
     @contextlib.contextmanager

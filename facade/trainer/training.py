@@ -89,6 +89,8 @@ class Training(
             self._trial = trial
             if checkpoint is not None:
                 self._load_from_checkpoint(checkpoint)
+            if self.args.auto_find_batch_size and not self.keep_effective_batch_size:
+                self._take_found_size(checkpoint)
             with self._same_global_batch(checkpoint):
                 return self._until_it_fits(
                     lambda: self._inner_training_loop(
@@ -331,7 +333,7 @@ class Training(
         rows = {
             "Num examples": length.num_examples,
             "Num epochs": length.num_train_epochs,
-            "Batch size per device": self.args.per_device_train_batch_size,
+            "Batch size per device": self._share_of(self._train_batch_size),
             "Total batch size (processes and accumulation)": length.total_train_batch_size,
             "Gradient accumulation steps": self.args.gradient_accumulation_steps,
             "Optimizer steps": length.max_steps,

@@ -147,6 +147,8 @@ def guarded(folder: Path) -> dict[str, Any]:
 def faults(folder: Path) -> dict[str, Any]:
     """Rank 1 alone cannot take more than two samples from some step on, or meets a NaN."""
     half = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    smaller = trained(folder / "smaller", {"memory": "forward", "limit": 2}, auto_find_batch_size=True)
+    Trainer.keep_effective_batch_size = True
     found = {
         place: trained(folder / place, {"memory": place, "limit": 2}, auto_find_batch_size=True)
         for place in ("forward", "backward")
@@ -155,6 +157,8 @@ def faults(folder: Path) -> dict[str, Any]:
         "given": trained(folder / "given", {}, **half),
         **found,
         "large": trained(folder / "large", {}),
+        "smaller": smaller,
+        "small": trained(folder / "small", {}, per_device_train_batch_size=2),
         "guarded": guarded(folder),
     }
 

@@ -47,7 +47,7 @@ def faults(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
     code, said = launch("faults", folder)
     assert code == 0, said[-5000:]
-    assert said.count("Training starts again") == 2  # once for each training, by the first process
+    assert said.count("Training starts again") == 2 + 2  # by the first process: 4 -> 2 twice, and 4 -> 3 -> 2
     return seen("faults", folder)
 
 
@@ -60,6 +60,15 @@ def test_both_start_again_when_one_runs_out_of_memory(faults, place):
         assert found["weights"] == given["weights"]
         assert found["history"] == given["history"]
         assert found["passes"] == given["passes"] + 3
+
+
+def test_both_take_the_same_smaller_batch_by_default(faults):
+    """Nine tenths as often as it takes, and no more accumulation."""
+    for rank in faults:
+        found, given = rank["smaller"], rank["small"]
+        assert found["batch"] == given["batch"] == 2
+        assert found["weights"] == given["weights"]
+        assert found["history"] == given["history"]
 
 
 def test_a_training_with_the_large_batch_ends_elsewhere(faults):

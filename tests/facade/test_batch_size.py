@@ -3,6 +3,7 @@
 import copy
 import logging
 import random
+import re
 
 import numpy as np
 import pytest
@@ -10,9 +11,17 @@ import torch
 from tiny import At, Tiny, arguments, points, same, tiny, told, trainer, weights
 from torch import nn
 
-from lightrainer import EarlyStoppingCallback, ExportableState, TrainerCallback, TrainerState
+from lightrainer import EarlyStoppingCallback, ExportableState, Trainer, TrainerCallback, TrainerState
 
 pytestmark = pytest.mark.usefixtures("little_to_collect")  # a failed attempt is collected
+
+
+@pytest.fixture
+def keeping(monkeypatch):
+    """Half the batch and twice the accumulation; `tests/parity/test_batch_size.py` has what happens without."""
+    monkeypatch.setattr(Trainer, "keep_effective_batch_size", True)
+
+
 CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
@@ -76,6 +85,7 @@ def train(folder, model, **changes):
 
 
 @pytest.mark.parametrize("first", [1, 4, 9], ids=lambda first: f"from pass {first} on")
+@pytest.mark.usefixtures("keeping")
 def test_it_ends_as_a_run_with_half_the_batch_and_twice_the_accumulation(tmp_path, first):
     """Bit for bit, whenever the memory runs out: weights, optimizer, logs, generators, buffers that nobody saves."""
     found = train(
@@ -109,6 +119,7 @@ def test_negative_control_a_run_with_the_large_batch_ends_elsewhere(tmp_path):
     assert not same(weights(large.model), weights(small.model))
 
 
+@pytest.mark.usefixtures("keeping")
 def test_it_halves_as_often_as_it_takes(tmp_path):
     found = train(tmp_path / "found", limited(2), per_device_train_batch_size=16, auto_find_batch_size=True)
     given = train(tmp_path / "given", limited(8), per_device_train_batch_size=2, gradient_accumulation_steps=8)
@@ -121,6 +132,7 @@ def test_enough_memory_changes_nothing(tmp_path):
     assert_same_end(end_of(without), end_of(with_option))
 
 
+@pytest.mark.usefixtures("keeping")
 def test_the_change_is_logged(tmp_path, caplog):
     caplog.set_level(logging.WARNING, logger="lightrainer")
     train(tmp_path, limited(4), per_device_train_batch_size=8, gradient_accumulation_steps=3, auto_find_batch_size=True)
@@ -131,6 +143,7 @@ def test_the_change_is_logged(tmp_path, caplog):
     assert said.endswith("the effective batch stays 24.")
 
 
+@pytest.mark.usefixtures("keeping")
 def test_a_batch_that_cannot_be_split_evenly_is_told(tmp_path, caplog):
     caplog.set_level(logging.WARNING, logger="lightrainer")
     made = train(tmp_path, limited(4), per_device_train_batch_size=7, auto_find_batch_size=True)
@@ -138,6 +151,7 @@ def test_a_batch_that_cannot_be_split_evenly_is_told(tmp_path, caplog):
     assert made.state.train_batch_size == 3
 
 
+@pytest.mark.usefixtures("keeping")
 def test_the_arguments_stay_as_they_were_given(tmp_path):
     """While it trains, code that reads `trainer.args` and callbacks see the numbers in use."""
     seen = set()
@@ -155,6 +169,7 @@ def test_the_arguments_stay_as_they_were_given(tmp_path):
     assert made.accelerator.gradient_accumulation_steps == 1
 
 
+@pytest.mark.usefixtures("keeping")
 def test_the_next_training_begins_with_what_was_found(tmp_path):
     """As in the reference, until the arguments are changed."""
     model = limited(4)
@@ -170,7 +185,7 @@ def test_the_next_training_begins_with_what_was_found(tmp_path):
 
 def test_not_even_one_sample(tmp_path):
     made = trainer(tmp_path, model=limited(0), auto_find_batch_size=True)
-    with pytest.raises(torch.OutOfMemoryError, match=r"^auto_find_batch_size .*=4 to 1") as error:
+    with pytest.raises(torch.OutOfMemoryError, match=r"^No executable batch size found.*=4, and not even one") as error:
         made.train()
     assert CUDA in str(error.value.__cause__)
     assert made.args.per_device_train_batch_size == 4
@@ -300,6 +315,7 @@ class Counting(TrainerCallback, ExportableState):
         return {"args": {"start": self.start}, "attributes": {"count": self.count}}
 
 
+@pytest.mark.usefixtures("keeping")
 def test_callbacks_with_a_state_are_set_back(tmp_path):
     """And the control, and patience that ran out in the failed attempt."""
     counting, stopping = Counting(), EarlyStoppingCallback(3)
@@ -328,6 +344,7 @@ def test_an_error_in_a_callback_counts_too(tmp_path):
     assert made.state.train_batch_size == 2
 
 
+@pytest.mark.usefixtures("keeping")
 def test_an_optimizer_that_was_passed_in_is_set_back(tmp_path):
     """With its state, the one that it brought along included."""
 
@@ -348,6 +365,7 @@ def test_an_optimizer_that_was_passed_in_is_set_back(tmp_path):
     assert_same_end(*reversed(ends))
 
 
+@pytest.mark.usefixtures("keeping")
 def test_a_model_init_is_called_once(tmp_path):
     calls = []
 
@@ -385,6 +403,7 @@ def test_frozen_weights_are_not_copied(tmp_path, touched):
         assert made.state.train_batch_size == 4
 
 
+@pytest.mark.usefixtures("keeping")
 def test_a_resumed_training_takes_the_size_of_the_checkpoint(tmp_path):
     """And ends with the bits of the uninterrupted one; a smaller batch in the arguments goes first."""
     options = {"auto_find_batch_size": True, "save_strategy": "steps", "save_steps": 2}
@@ -403,6 +422,7 @@ def test_a_resumed_training_takes_the_size_of_the_checkpoint(tmp_path):
     assert smaller._train_batch_size == 2
 
 
+@pytest.mark.usefixtures("keeping")
 def test_a_resumed_training_that_runs_out_of_memory_begins_again_where_it_was_resumed(tmp_path):
     options = {"save_strategy": "steps", "save_steps": 2, "train_dataset": points(44)}
     train(tmp_path, limited(8), per_device_train_batch_size=8, **options)
@@ -422,21 +442,33 @@ def test_a_resumed_training_that_runs_out_of_memory_begins_again_where_it_was_re
     assert found.state.train_batch_size == 4
 
 
-def test_the_effective_batch_is_what_the_reference_does_not_keep(tmp_path, monkeypatch):
-    """There nine tenths of the batch are tried next; where both try half, ours has as many steps and samples each."""
-    transformers = pytest.importorskip("transformers")
-    made = {}
-    for name, api in (("theirs", transformers), ("ours", None)):
-        cls = trainer if api is None else None
-        options = {"per_device_train_batch_size": 8, "auto_find_batch_size": True}
-        if cls is not None:
-            made[name] = train(tmp_path / name, limited(4), **options)
-        else:
-            args = api.TrainingArguments(
-                str(tmp_path / name), num_train_epochs=2, report_to="none", use_cpu=True, disable_tqdm=True, **options
-            )
-            made[name] = api.Trainer(limited(4), args, train_dataset=points(44))
-            made[name].train()
-    assert made["ours"].state.max_steps == 2 * 6
-    assert made["theirs"]._train_batch_size == 4
-    assert made["theirs"].state.max_steps == 2 * 11
+@pytest.mark.parametrize("first", [1, 4, 9], ids=lambda first: f"from pass {first} on")
+def test_it_ends_as_a_run_with_the_batch_that_fits(tmp_path, first):
+    """By default, as by choice, bit for bit: also where the memory runs out in the middle, unlike in the reference."""
+    found = train(tmp_path / "found", limited(5, first), per_device_train_batch_size=8, auto_find_batch_size=True)
+    given = train(tmp_path / "given", limited(8), per_device_train_batch_size=5)
+    assert_same_end(end_of(given), end_of(found))
+    assert found.state.train_batch_size == 5
+
+
+def test_each_smaller_batch_is_logged(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, logger="lightrainer")
+    train(tmp_path, limited(6), per_device_train_batch_size=8, auto_find_batch_size=True)
+    said = [record.getMessage() for record in caplog.records if "Training starts again" in record.getMessage()]
+    assert [re.search(r"batch size of (\d) instead of (\d)", line).groups() for line in said] == [
+        ("7", "8"),
+        ("6", "7"),
+    ]
+    assert all(CUDA in line and "keep_effective_batch_size" in line for line in said)
+
+
+def test_lengths_are_grouped_the_same_way_after_a_resumption(tmp_path):
+    """By the batch that was asked for, as in the reference, whatever was found."""
+    data = [{**point, "length": index * 7 % 11} for index, point in enumerate(points(44))]
+    options = {"auto_find_batch_size": True, "save_strategy": "steps", "save_steps": 3, "train_dataset": data}
+    options |= {"train_sampling_strategy": "group_by_length", "per_device_train_batch_size": 8}
+    whole = train(tmp_path, limited(5), **options)
+    resumed = trainer(tmp_path, model=limited(5), num_train_epochs=2, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
+    assert same(weights(whole.model), weights(resumed.model))
+    assert resumed.model.passes == 18 - 12, "none that failed"

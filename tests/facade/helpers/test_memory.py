@@ -7,7 +7,21 @@ from lightrainer.facade.helpers import memory
 
 
 def test_a_batch_size_that_fits():
-    """Halved until it does; errors of other kinds pass through."""
+    """The sizes of the reference; errors of other kinds pass through."""
+    tried = []
+
+    def limited(batch_size):
+        tried.append(batch_size)
+        if batch_size > 3:
+            raise RuntimeError("CUDA out of memory. Tried to allocate")
+
+    for start in (7, 64, 1000):
+        theirs = tried = []
+        trainer_utils.find_executable_batch_size(limited, start, True)()
+        ours = tried = []
+        memory.find_executable_batch_size(limited, start, True)()
+        assert ours == theirs
+    assert ours[:3] == [1000, 900, 810]
     tried = []
 
     @memory.find_executable_batch_size(starting_batch_size=12, auto_find_batch_size=True)
@@ -17,8 +31,8 @@ def test_a_batch_size_that_fits():
             raise RuntimeError("CUDA out of memory. Tried to allocate")
         return batch_size
 
-    assert train("x") == 3
-    assert tried == [(12, "x"), (6, "x"), (3, "x")]
+    assert train("x") == 4
+    assert tried == [(size, "x") for size in (12, 10, 9, 8, 7, 6, 5, 4)]
     assert memory.find_executable_batch_size(lambda batch_size: batch_size, 7)() == 7
 
     @memory.find_executable_batch_size(starting_batch_size=2, auto_find_batch_size=True)
