@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,6 +72,27 @@ def text_of(value: Any, most: int = 200) -> str:
 def is_training_log(logs: Any) -> bool:
     """Whether these are the logs of training steps, not those of an evaluation, of the end, or of a script."""
     return bool(logs) and "loss" in logs
+
+
+def split_history(log_history: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Split the logs of a training from those of evaluations after its end, which measure whatever model is there then.
+
+    Args:
+        log_history: of a `TrainerState`. A training ends with the entry that has `train_runtime`; steps that are logged
+            after it are those of one that went on. What is no mapping is left out.
+
+    Returns:
+        The entries of the training, and those after it.
+    """
+    training: list[dict[str, Any]] = []
+    after: list[dict[str, Any]] = []
+    ended = False
+    for entry in log_history or ():
+        if not isinstance(entry, Mapping):
+            continue
+        ended = (ended or "train_runtime" in entry) and "loss" not in entry
+        (after if ended and "train_runtime" not in entry else training).append(entry)
+    return training, after
 
 
 def add_to_logs(logs: dict[str, Any], state: TrainerState, values: dict[str, float]) -> None:

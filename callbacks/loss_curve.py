@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._files import write_whole
-from ._log_values import going_on, numbers_in
+from ._log_values import going_on, numbers_in, split_history
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
@@ -105,7 +105,7 @@ def draw_loss_curve(log_history: list[dict[str, Any]]) -> bytes | None:
 def _curves(log_history: list[dict[str, Any]]) -> dict[str, Curve]:
     """Return the numbers in the logs as curves; `loss`, `learning_rate` and each loss of an evaluation."""
     curves: dict[str, dict[float, float]] = {}
-    for step, values in numbers_in(log_history):
+    for step, values in numbers_in(split_history(log_history)[0]):
         for name, value in values.items():
             if name in ("loss", "learning_rate") or (name.startswith("eval_") and name.endswith("loss")):
                 curves.setdefault(name, {})[step] = value if abs(value) <= _LARGEST else math.nan

@@ -43,12 +43,14 @@ class NotebookProgressCallback(ProgressCallback):
         super().__init__(max_str_len)
         self.table = _Table(max_str_len)
         self._view: _View | None = None
+        self._has_ended = False
 
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
         """Show a bar and, once there is something to put into it, a table."""
         self._view = None
+        self._has_ended = False
         self.table = _Table(self.max_str_len)
         return super().on_train_begin(args, state, control, **kwargs)
 
@@ -79,7 +81,10 @@ class NotebookProgressCallback(ProgressCallback):
             with going_on(self, "Showing the evaluation"):
                 by_epoch = getattr(args, "eval_strategy", "no") == "epoch"
                 place = {"Epoch": f"{state.epoch or 0:.4g}"} if by_epoch else {"Step": state.global_step}
-                self.table.add({**place, **_losses(state), **_titles(metrics or {})})
+                if self._has_ended:  # it may be another model by now: the best one, or one that somebody loaded
+                    self.table.add_apart({next(iter(place)): "after training", **_titles(metrics or {})})
+                else:
+                    self.table.add({**place, **_losses(state), **_titles(metrics or {})})
                 self._shown().draw()
 
     def on_train_end(
@@ -90,6 +95,7 @@ class NotebookProgressCallback(ProgressCallback):
             self.training_bar.draw(now=True)
         super().on_train_end(args, state, control, **kwargs)
         self._view = None
+        self._has_ended = True
 
     def _is_shown(self, args: Any, state: TrainerState) -> bool:
         return state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
@@ -202,6 +208,14 @@ class _Table:
             self.rows[-1].update(row)
         else:
             self.rows.append(row)
+
+    def add_apart(self, row: dict[str, Any]) -> None:
+        """Add a row; joined with the last only where that has the same place and none of the values."""
+        place = next(iter(row))
+        if self.rows and set(row) & set(self.rows[-1]) != {place}:
+            self.rows.append(row)
+        else:
+            self.add(row)
 
     def html(self) -> str:
         """The last rows as a table, and how many there are before them."""

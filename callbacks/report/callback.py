@@ -60,12 +60,14 @@ class RunReportCallback(TrainerCallback):
         self.picture = drawable if picture is None else picture
         self._speed = ThroughputCallback(flops=None)
         self._not_before: dict[str, float] = {}
+        self._status = "running"
 
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
         """Begin to measure the speed."""
         self._not_before = {}
+        self._status = "running"
         self._speed.on_train_begin(args, state, control, **kwargs)
 
     def on_log(
@@ -81,8 +83,10 @@ class RunReportCallback(TrainerCallback):
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """Write what there is so far, unless the last time was too short a time ago."""
-        self._write(args, state, "running")
+        """Write what there is so far, unless the last time was too short a time ago; after the training always."""
+        if self._status != "running":
+            self._not_before = {}
+        self._write(args, state)
         self._speed.on_evaluate(args, state, control, **kwargs)
 
     def on_predict(
@@ -93,7 +97,7 @@ class RunReportCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
         """Write what there is so far, unless the last time was too short a time ago."""
-        self._write(args, state, "running")
+        self._write(args, state)
         self._speed.on_save(args, state, control, **kwargs)
 
     def on_train_end(
@@ -102,13 +106,14 @@ class RunReportCallback(TrainerCallback):
         """Write the report on the whole run."""
         self._speed.on_train_end(args, state, control, **kwargs)
         self._not_before = {}
-        self._write(args, state, "finished" if state.global_step >= state.max_steps else "stopped")
+        self._status = "finished" if state.global_step >= state.max_steps else "stopped"
+        self._write(args, state)
 
-    def _write(self, args: Any, state: TrainerState, status: str) -> None:
+    def _write(self, args: Any, state: TrainerState) -> None:
         if not state.is_world_process_zero:
             return
         folder = self._folder(args, state)
-        self._draw(folder / "report.html", lambda: _page(args, state, status))
+        self._draw(folder / "report.html", lambda: _page(args, state, self._status))
         if self.picture:
             self._draw(folder / "report.png", lambda: _picture(args, state))
 

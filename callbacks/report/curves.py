@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .._log_values import numbers_in
+from .._log_values import numbers_in, split_history
 
 Points = list[tuple[float, float]]
 """Steps and values, by ascending step."""
@@ -120,7 +120,7 @@ def smoothed(points: Points, *, is_logarithmic: bool = False) -> Points:
 def _curves(log_history: Iterable[dict[str, Any]]) -> dict[str, Points]:
     """Every number in the logs by its name; what was logged last for a step counts."""
     found: dict[str, dict[float, float]] = {}
-    for step, values in numbers_in(log_history):
+    for step, values in numbers_in(split_history(log_history)[0]):
         if "train_runtime" in values:  # the end of a training sums it up
             continue
         for name, value in values.items():

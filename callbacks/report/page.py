@@ -9,7 +9,7 @@ from html import escape
 from statistics import median
 from typing import Any
 
-from .._log_values import number_of, numbers_in, text_of
+from .._log_values import number_of, numbers_in, split_history, text_of
 from .._work import clock
 from ..state import TrainerState
 from .chart import chart
@@ -154,6 +154,10 @@ def _values(history: list[dict[str, Any]]) -> str:
     if not history:
         return ""
     shown = [entry for entry in history[-_MOST_ROWS:] if isinstance(entry, Mapping)]
+    later = {id(entry) for entry in split_history(history)[1]}
+    shown = [
+        {**entry, "step": f"{entry.get('step')}, after training"} if id(entry) in later else entry for entry in shown
+    ]
     names = ["step", *dict.fromkeys(name for entry in shown for name in entry if name != "step")]
     head = "".join(f"<th>{escape(text_of(name))}</th>" for name in names)
     rows = "".join(

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from .data_sources import DataSource
 from .facts import CardFacts
 from .log_history import Evaluation, number, pretty
+from .repository import is_repository_name
 
 PICTURE_NAME = "loss_curve.png"
 
@@ -90,7 +91,8 @@ def _result(facts: CardFacts, result: Evaluation | None) -> Iterator[str]:
         return
     yield "## Results\n"
     on = _listed([_linked(source) for source in _different(facts.sources)]) or "the evaluation set"
-    yield f"On {on}, after step {result.step:,}:\n"
+    when = f"after the training of {facts.steps:,} steps" if result.after_training else f"after step {result.step:,}"
+    yield f"On {on}, {when}:\n"
     yield table(("Metric", "Value"), ((pretty(name), number(value)) for name, value in result.metrics.items()))
 
 
@@ -112,8 +114,8 @@ def _history(evaluations: list[Evaluation], chosen_step: int | None) -> Iterator
         ("Step", "Epoch", "Training loss", *("Evaluation loss" if name == "loss" else pretty(name) for name in names)),
         (
             (
-                f"**{each.step}**" if each.step == chosen_step else str(each.step),
-                _value(each.epoch),
+                _step(each, chosen_step),
+                "" if each.after_training else _value(each.epoch),
                 _value(each.training_loss),
                 *(_value(each.metrics.get(name)) for name in names),
             )
@@ -124,8 +126,14 @@ def _history(evaluations: list[Evaluation], chosen_step: int | None) -> Iterator
         yield f"This is the model of step {chosen_step:,}, the best one.\n"
 
 
+def _step(evaluation: Evaluation, chosen_step: int | None) -> str:
+    if evaluation.after_training:
+        return "after training"
+    return f"**{evaluation.step}**" if evaluation.step == chosen_step else str(evaluation.step)
+
+
 def _different(sources: Iterable[DataSource]) -> list[DataSource]:
-    return list({source.tag: source for source in sources}.values())
+    return list({source.tag or source.name: source for source in sources}.values())
 
 
 def _names(sources: Iterable[DataSource]) -> str:
@@ -134,8 +142,9 @@ def _names(sources: Iterable[DataSource]) -> str:
 
 
 def _linked(source: DataSource) -> str:
-    """A link where the tag can be a name on the Hub."""
-    return f"[{source.name}]({_HUB}/datasets/{source.tag})" if " " not in source.tag else source.name
+    """A link where there is a tag that can be a name on the Hub."""
+    is_name = source.tag is not None and is_repository_name(source.tag)
+    return f"[{source.name}]({_HUB}/datasets/{source.tag})" if is_name else source.name
 
 
 def _listed(items: list[str]) -> str:

@@ -23,8 +23,8 @@ class DataSource:
 
     name: str
     """For people."""
-    tag: str
-    """The identifier on the Hub."""
+    tag: str | None
+    """The identifier on the Hub; None for a dataset that has a name only, which is then no link and no metadata."""
     config: str | None = None
     split: str | None = None
     args: Any = None
@@ -43,10 +43,13 @@ def sources_of(dataset: Any) -> tuple[DataSource, ...]:
 
 
 def named_sources(names: list[str], tags: list[str], args: list[Any]) -> tuple[DataSource, ...]:
-    """Sources as somebody names them, in parallel lists of which some may be shorter, or empty."""
+    """Sources as somebody names them, in parallel lists of which some may be shorter, or empty.
+
+    As in the reference tags alone are identifiers on the Hub, and names of those that have none other.
+    """
     longest = max(len(names), len(tags))
-    padded = zip_longest(names or tags, tags or names, args[:longest])
-    return tuple(DataSource(name=name or tag, tag=tag or name, args=more) for name, tag, more in padded)
+    padded = zip_longest(names or tags, tags, args[:longest])
+    return tuple(DataSource(name=name or tag, tag=tag, args=more) for name, tag, more in padded)
 
 
 def source_of(dataset: Any) -> DataSource | None:

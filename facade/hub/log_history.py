@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...callbacks._log_values import number_of
+from ...callbacks._log_values import number_of, split_history
 
 _PREFIX = "eval_"
 _ABOUT_SPEED = ("runtime", "samples_per_second", "steps_per_second", "jit_compilation_time", "preparation_time")
@@ -22,6 +22,8 @@ class Evaluation:
     """The last one that was logged before."""
     metrics: dict[str, float] = field(default_factory=dict)
     """By their names without `eval_`; nothing about speed or memory."""
+    after_training: bool = False
+    """Of the model that was there after the end, which may be the best one, or somebody's own."""
 
 
 def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
@@ -31,12 +33,14 @@ def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
         log_history: of a `TrainerState`.
 
     Returns:
-        one entry for each step at which something was evaluated, in their order; of two values the later one.
+        one entry for each step at which something was evaluated, in their order; of two values the later one. Those
+        after the end of the training follow, apart: one entry for each time that something was evaluated.
     """
+    training, after = split_history(log_history)
     found: dict[int, Evaluation] = {}
     loss = None
-    for entry in log_history:
-        if not isinstance(entry, dict) or number_of(entry.get("step", 0)) is None:
+    for entry in training:
+        if number_of(entry.get("step", 0)) is None:
             continue
         loss = entry.get("loss", loss)
         metrics = _metrics(entry)
@@ -44,7 +48,19 @@ def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
             step = entry.get("step", 0)
             row = found.setdefault(step, Evaluation(step, entry.get("epoch"), loss))
             row.metrics.update(metrics)
-    return list(found.values())
+    return [*found.values(), *_later(after)]
+
+
+def _later(entries: list[dict[str, Any]]) -> list[Evaluation]:
+    """Evaluations after the training; several sets, one after the other, are one."""
+    rows: list[Evaluation] = []
+    for entry in entries:
+        metrics = _metrics(entry)
+        if metrics and (not rows or rows[-1].metrics.keys() & metrics.keys()):
+            rows.append(Evaluation(entry.get("step", 0), entry.get("epoch"), None, after_training=True))
+        if metrics:
+            rows[-1].metrics.update(metrics)
+    return rows
 
 
 def pretty(name: str) -> str:

@@ -79,7 +79,8 @@ class ModelCard:
         facts, results = self.facts, list(self._eval_results())
         known = sorted({result.metric_type for result in results} | self._metric_types())
         pages = [task for task in facts.tasks if task in TASK_NAMES and task != _SHOWN_ELSEWHERE]
-        tags = list(dict.fromkeys(source.tag for source in (*facts.training_sources, *facts.sources)))
+        named = (source.tag for source in (*facts.training_sources, *facts.sources))
+        tags = list(dict.fromkeys(tag for tag in named if tag is not None))
         return ModelCardData(
             library_name=facts.library,
             language=list(facts.language) or None,
@@ -95,9 +96,15 @@ class ModelCard:
 
     @property
     def result(self) -> Evaluation | None:
-        """The evaluation of the model that this is the card of: the last one, or that of the best model."""
-        at_step = [each for each in self.evaluations if each.step == self.facts.chosen_step]
-        found = at_step or self.evaluations
+        """The evaluation of the model that this is the card of: that of the training at its last step, or best one.
+
+        Where the training has none of that step, an evaluation after the training; else the last one there is.
+        """
+        facts, trained = self.facts, [each for each in self.evaluations if not each.after_training]
+        step = facts.steps if facts.chosen_step is None else facts.chosen_step
+        at_step = [each for each in trained if each.step == step]
+        later = [each for each in self.evaluations if each.after_training]
+        found = at_step or later or trained
         return found[-1] if found else None
 
     def _metric_types(self) -> set[str]:
@@ -111,7 +118,7 @@ class ModelCard:
         for task in self.facts.tasks:
             for source in self.facts.sources:
                 for name, value in measured.items():
-                    if not name.startswith(source.prefix) or not math.isfinite(value):
+                    if source.tag is None or not name.startswith(source.prefix) or not math.isfinite(value):
                         continue
                     own = name.removeprefix(source.prefix)
                     yield EvalResult(

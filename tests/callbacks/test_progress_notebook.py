@@ -90,6 +90,19 @@ def test_an_evaluation_alone_has_its_own_output(tmp_path, notebook):
     assert '<progress value="2" max="2"' in notebook.sent[-1][2]
 
 
+def test_an_evaluation_after_the_training_has_a_row_of_its_own(tmp_path, notebook):
+    options = {"disable_tqdm": False, "eval_strategy": "steps", "eval_steps": 8}
+    made = trained(tmp_path, [NotebookProgressCallback()], **options)
+    before = rows(notebook.sent[-1][2])
+    made.evaluate()
+    made.evaluate()
+    after = rows(notebook.sent[-1][2])
+    assert after[: len(before)] == before
+    assert [row[0] for row in after[len(before) :]] == ["after training"] * 2
+    made.train()
+    assert "after training" not in str(rows(notebook.sent[-1][2]))
+
+
 def test_several_sets_are_in_one_row(notebook):
     args = SimpleNamespace(eval_strategy="steps", disable_tqdm=False)
     callback, state = NotebookProgressCallback(), TrainerState(max_steps=4, global_step=2)

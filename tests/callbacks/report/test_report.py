@@ -8,12 +8,14 @@ import sys
 from io import BytesIO
 
 import pytest
+import torch
 from made_up_runs import NAME, arguments, history, state
 from small_training import trained
 
 from lightrainer.callbacks import MemoryCallback, RunReportCallback, ThroughputCallback, TrainerControl
 from lightrainer.callbacks.report import callback as report_callback
 from lightrainer.callbacks.report import render_page
+from lightrainer.callbacks.report.curves import panels
 
 CONTROL = TrainerControl()
 
@@ -111,6 +113,23 @@ def test_the_report_is_that_of_a_real_training(tmp_path):
     assert (tmp_path / "report.png").exists()
     first = trainer.state.log_history[0]
     assert {"samples_per_second", "tokens_per_second", "host_memory_gib"} <= first.keys()
+
+
+def test_an_evaluation_after_the_training_is_no_part_of_it(tmp_path):
+    """The badge stays, and so do the curves; the row of the evaluation says what it is."""
+    trainer = trained(tmp_path, [RunReportCallback(picture=False)], eval_strategy="steps", eval_steps=4)
+    page = tmp_path / "report.html"
+    charts = panels(trainer.state.log_history)
+    torch.nn.init.zeros_(next(trainer.model.parameters()))
+    trainer.evaluate()
+    text = page.read_text(encoding="utf-8")
+    assert 'class="pill finished"' in text
+    assert 'class="pill running"' not in text
+    assert panels(trainer.state.log_history) == charts
+    assert "after training" in text
+    trainer.train()
+    trainer.evaluate()
+    assert 'class="pill finished"' in page.read_text(encoding="utf-8")
 
 
 def test_the_measurements_of_others_stay(tmp_path):

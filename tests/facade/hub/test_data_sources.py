@@ -51,7 +51,7 @@ def test_several_sets_have_prefixes():
 def test_what_somebody_says():
     found = named_sources(["IMDB", "Squad"], ["imdb", "squad"], ["plain"])
     assert [(each.name, each.tag, each.args) for each in found] == [("IMDB", "imdb", "plain"), ("Squad", "squad", None)]
-    assert [(each.name, each.tag) for each in named_sources(["imdb"], [], [])] == [("imdb", "imdb")]
+    assert [(each.name, each.tag) for each in named_sources(["imdb"], [], [])] == [("imdb", None)]
     assert [(each.name, each.tag) for each in named_sources([], ["imdb"], [])] == [("imdb", "imdb")]
     assert named_sources([], [], ["plain"]) == ()
 

@@ -62,3 +62,17 @@ def test_presentation():
     assert [pretty(name) for name in ("loss", "f1_macro", "rougeL")] == ["Loss", "F1 macro", "RougeL"]
     values = (0.5, 1.0, 1.23456, 1e-7, 123456.7, 12, float("nan"), 0.0)
     assert [number(value) for value in values] == ["0.5", "1", "1.2346", "1e-07", "1.235e+05", "12", "nan", "0"]
+
+
+def test_what_comes_after_the_training_is_apart():
+    """Several sets, one after the other, are one evaluation; the same values once more are another."""
+    later = [{"eval_a_loss": 1.0, "step": 2}, {"eval_b_loss": 2.0, "step": 2}, {"eval_a_loss": 3.0, "step": 2}]
+    found = evaluations([*HISTORY, *later])
+    assert found[:2] == evaluations(HISTORY)
+    assert [each.metrics for each in found[2:]] == [{"a_loss": 1.0, "b_loss": 2.0}, {"a_loss": 3.0}]
+    assert all(each.after_training for each in found[2:])
+
+
+def test_a_training_that_goes_on_is_a_training_again():
+    more = [{"loss": 0.5, "step": 3}, {"eval_loss": 1.0, "step": 3}]
+    assert not any(each.after_training for each in evaluations([*HISTORY, *more]))

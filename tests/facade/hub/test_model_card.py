@@ -4,6 +4,7 @@ import importlib.util
 import logging
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pytest
@@ -12,8 +13,9 @@ from card_rules import problems_of_card
 from huggingface_hub import ModelCard, constants, metadata_eval_result
 from huggingface_hub.repocard import metadata_load
 from huggingface_hub.utils import get_session
-from tiny import arguments, tiny, told, trainer
+from tiny import arguments, points, tiny, told, trainer
 from transformers import GPT2Config, GPT2ForSequenceClassification
+from transformers.modelcard import TrainingSummary
 
 from lightrainer import Trainer
 from lightrainer.facade.hub import model_card
@@ -206,17 +208,81 @@ def test_what_is_given_goes_before_what_is_found(tmp_path, quick_picture):
     assert problems_of_card(card(tmp_path)) == []
 
 
-def test_a_name_of_the_data_is_enough_for_results(tmp_path, quick_picture):
+@pytest.mark.parametrize("name", ["synthetic", "Points in a plane"])
+def test_a_name_of_the_data_is_no_identifier_on_the_hub(tmp_path, quick_picture, name):
+    """As in the reference: a name is text; tags are metadata and links, as soon as there are some."""
     made = trainer(tmp_path, compute_metrics=accuracy, **EVALUATED)
     made.train()
-    made.create_model_card(tasks="tabular-classification", dataset="Points in a plane")
+    made.create_model_card(tasks="tabular-classification", dataset=name)
+    stored = metadata_load(tmp_path / "README.md")
+    theirs = TrainingSummary.from_trainer(reference_like(made), tasks="tabular-classification", dataset=name)
+    assert stored is not None
+    assert "datasets" not in stored
+    assert "datasets:" not in theirs.to_model_card().partition("# ")[0]
+    assert "model-index" not in stored
+    assert f"On {name}, after step 4:" in card(tmp_path)
+    assert "huggingface.co/datasets" not in card(tmp_path)
+    made.create_model_card(tasks="tabular-classification", dataset=name, dataset_tags="me/points")
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None
-    assert stored["model-index"][0]["results"][0]["dataset"] == {
-        "name": "Points in a plane",
-        "type": "Points in a plane",
-    }
+    assert stored["datasets"] == ["me/points"]
+    assert stored["model-index"][0]["results"][0]["dataset"] == {"name": name, "type": "me/points"}
+    assert f"[{name}](https://huggingface.co/datasets/me/points)" in card(tmp_path)
     assert problems_of_card(card(tmp_path)) == []
+
+
+def reference_like(made):
+    """What the reference's summary asks a Trainer for."""
+    return SimpleNamespace(
+        train_dataset=made.train_dataset,
+        eval_dataset=made.eval_dataset,
+        model=SimpleNamespace(config=SimpleNamespace(_name_or_path="")),
+        args=made.args,
+        state=made.state,
+    )
+
+
+def rows_of(text):
+    """The cells of the table of evaluations."""
+    table = text.partition("### Evaluations")[2].partition("### ")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+@pytest.mark.parametrize("best", [True, False])
+def test_an_evaluation_after_the_training_does_not_change_what_is_published(tmp_path, quick_picture, best):
+    """Not that of the best model, nor one on other data, nor with another prefix; each is a row of its own."""
+    values = iter([0.9, 0.1, 0.9, 0.3, 0.4])
+    loading = {"metric_for_best_model": "good", "save_strategy": "steps", "save_steps": 2}
+    options = {"load_best_model_at_end": True, **loading} if best else {}
+    made = trainer(tmp_path, compute_metrics=lambda prediction: {"good": next(values)}, **options, **EVALUATED)
+    made.train()
+    published = {"tasks": "tabular-classification", "dataset_tags": "me/points"}
+    made.create_model_card(**published)
+    before, index = rows_of(card(tmp_path)), metadata_load(tmp_path / "README.md")["model-index"]
+    made.evaluate()
+    made.evaluate(points(5, seed=9))
+    made.evaluate(points(5, seed=9), metric_key_prefix="test")
+    made.create_model_card(**published)
+    after, stored = rows_of(card(tmp_path)), metadata_load(tmp_path / "README.md")
+    assert after[:-2] == before
+    assert [row[0] for row in after[-2:]] == ["after training"] * 2
+    assert [row[-1] for row in after] == ["0.9", "0.1", "0.9", "0.3"]
+    assert stored["model-index"] == index
+    good = next(one for one in index[0]["results"][0]["metrics"] if one["type"] == "good")
+    assert good["value"] == (0.9 if best else 0.1), "that of the model that is published"
+    assert f"after step {2 if best else 4}:" in card(tmp_path)
+
+
+def test_where_the_training_evaluates_nothing_the_evaluation_after_it_counts(tmp_path, quick_picture):
+    made = trainer(tmp_path)
+    made.train()
+    value = made.evaluate()["eval_loss"]
+    made.create_model_card(tasks="tabular-classification", dataset_tags="me/points")
+    text = card(tmp_path)
+    assert "On [me/points](https://huggingface.co/datasets/me/points), after the training of 4 steps:" in text
+    stored = metadata_load(tmp_path / "README.md")
+    assert stored["model-index"][0]["results"][0]["metrics"][0]["value"] == value
 
 
 def test_without_data_of_the_hub_there_is_no_index(tmp_path, quick_picture):
@@ -245,7 +311,7 @@ def test_numbers_that_are_none_are_not_in_the_index(tmp_path, quick_picture):
     values = {"good": 0.5, "bad": math.nan, "worse": math.inf}
     made = trainer(tmp_path, compute_metrics=lambda prediction: values, **EVALUATED)
     made.train()
-    made.create_model_card(tasks="text-classification", dataset="mine")
+    made.create_model_card(tasks="text-classification", dataset="mine", dataset_tags="me/mine")
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None
     assert [each["type"] for each in stored["model-index"][0]["results"][0]["metrics"]] == ["loss", "good"]
