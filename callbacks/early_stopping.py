@@ -64,7 +64,8 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
                 "EarlyStoppingCallback watches the evaluations during training, but eval_strategy='no' asks for "
                 "none: set it to 'steps' or 'epoch'."
             )
-        if not args.load_best_model_at_end:
+        loads_models = getattr(args, "loads_models", True)  # not under a plain Lightning Trainer
+        if loads_models and not args.load_best_model_at_end and state.is_world_process_zero:
             logger.warning(
                 "EarlyStoppingCallback is used without load_best_model_at_end=True: when it stops, the model keeps "
                 "the last weights, not the best ones."

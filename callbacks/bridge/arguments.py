@@ -124,6 +124,9 @@ class BridgeArguments:
         TypeError: a setting is the Lightning Trainer's, or there is none of that name.
     """
 
+    loads_models = False
+    """A Lightning Trainer loads no best model at the end, so nobody is to be told how."""
+
     def __init__(self, **given: Any) -> None:
         for name in given:
             if name not in SETTINGS:

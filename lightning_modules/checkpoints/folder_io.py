@@ -60,7 +60,7 @@ class FolderCheckpointIO(CheckpointIO):
         self._cleaned: set[Path] = set()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write a folder at `path`, whatever its name, in the place of an older one.
+        """Write a folder at `path`, in the place of an older one; or Lightning's own file where it ends in `.ckpt`.
 
         Raises:
             TypeError: there are `storage_options`.
@@ -69,6 +69,9 @@ class FolderCheckpointIO(CheckpointIO):
         if storage_options is not None:
             raise TypeError(f"storage_options={storage_options!r}: a folder on the disk has none; leave them out")
         final = _local(path)
+        if final.suffix == ".ckpt" and not final.is_dir():
+            TorchCheckpointIO().save_checkpoint(checkpoint, path)
+            return
         self._clean(final.parent)
         model, prefix = self._model()
         own, others = split_weights(checkpoint["state_dict"], prefix)

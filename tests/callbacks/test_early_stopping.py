@@ -6,7 +6,13 @@ from types import SimpleNamespace
 import pytest
 from transformers import trainer_callback as reference
 
-from lightrainer.callbacks import EarlyStoppingCallback, EarlyStoppingError, TrainerControl, TrainerState
+from lightrainer.callbacks import (
+    EarlyStoppingCallback,
+    EarlyStoppingError,
+    LightningBridge,
+    TrainerControl,
+    TrainerState,
+)
 
 
 def arguments(**changed):
@@ -65,3 +71,14 @@ def test_its_state_is_that_of_the_reference_and_survives():
         states.append(callback.state())
     assert states[0] == states[1]
     assert EarlyStoppingCallback.from_state(states[1]).state() == states[0]
+
+
+def test_the_advice_is_given_once_and_only_where_it_can_be_followed(caplog):
+    """By the first process, and not in a plain Lightning Trainer, which loads no best model."""
+    told = arguments(load_best_model_at_end=False)
+    EarlyStoppingCallback().on_train_begin(told, TrainerState(is_world_process_zero=False), TrainerControl())
+    bridge = LightningBridge(metric_for_best_model="loss", eval_strategy="epoch")
+    EarlyStoppingCallback().on_train_begin(bridge.args, TrainerState(), TrainerControl())
+    assert "load_best_model_at_end" not in caplog.text
+    EarlyStoppingCallback().on_train_begin(told, TrainerState(), TrainerControl())
+    assert caplog.text.count("load_best_model_at_end") == 1

@@ -377,3 +377,17 @@ def test_advice_of_a_data_module_names_its_own_arguments():
         trainer.fit(LossModule(Bare()), DataModule(samples, batch_size=4))
     with pytest.raises(ValueError, match=r"grouped by length.*\(`length_column`\)"):
         DataModule(TensorDataset(ROWS, CLASSES), group_by_length=True).train_dataloader()
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"class_path": "torch.optim.lr_scheduler.ReduceLROnPlateau", "monitor": "val_acc"},
+        {"class_path": "torch.optim.lr_scheduler.ReduceLROnPlateau", "init_args": {"monitor": "val_acc"}},
+        {"name": "reduce_lr_on_plateau", "monitor": "val_acc"},
+    ],
+    ids=["beside", "among the arguments", "of a config"],
+)
+def test_what_a_plateau_schedule_watches_is_said_to_the_module(schedule):
+    with pytest.raises(ValueError, match=r"an argument of the module: schedule=\{\.\.\.\}, monitor='val_acc'"):
+        LossModule(network(), schedule=schedule)

@@ -151,3 +151,17 @@ def test_it_is_a_model_checkpoint_so_lightning_adds_no_other(tmp_path):
     assert issubclass(FolderCheckpoint, ModelCheckpoint)
     fit(FolderCheckpoint(tmp_path))
     assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_a_name_with_the_suffix_of_lightning_is_a_file_of_lightning(tmp_path):
+    """`trainer.save_checkpoint("x.ckpt")`; other names are folders. Both resume to the same bits."""
+    module = fit(FolderCheckpoint(tmp_path / "out"), epochs=1)
+    module.trainer.save_checkpoint(tmp_path / "x.ckpt")
+    module.trainer.save_checkpoint(tmp_path / "x")
+    assert (tmp_path / "x.ckpt").is_file()
+    assert (tmp_path / "x" / "model.safetensors").is_file()
+    again = LossModule.load_from_checkpoint(tmp_path / "x.ckpt", model=Net(), weights_only=True)
+    assert same(again, module)
+    whole = fit(FolderCheckpoint(tmp_path / "whole"))
+    for name in ("x.ckpt", "x"):
+        assert same(fit(FolderCheckpoint(tmp_path / "out"), resume=str(tmp_path / name)), whole), name
