@@ -55,8 +55,8 @@ def as_schedule_setting(given: Any) -> Any:
     if isinstance(given, Mapping) and "monitor" in {*given, *(given.get("init_args") or {})}:
         monitor = given.get("monitor") or given["init_args"]["monitor"]
         raise ValueError(
-            f"`schedule` has 'monitor' ({monitor!r}), but what a plateau schedule watches is an argument of the module: "
-            f"schedule={{...}}, monitor={monitor!r}."
+            f"`schedule` has 'monitor' ({monitor!r}), but what a plateau schedule watches is "
+            f"an argument of the module: schedule={{...}}, monitor={monitor!r}."
         )
     return None if given is None else _as_setting(given, ScheduleConfig, "schedule")
 
