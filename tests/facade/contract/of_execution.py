@@ -204,7 +204,7 @@ ENTRIES: dict[str, Effect | Refusal] = {
     ),
     "neftune_noise_alpha": Effect(5.0, trained(logged("loss"), model=Words), differ),
     "torch_empty_cache_steps": Effect(2, _emptied, becomes([], [2, 4])),
-    "auto_find_batch_size": Effect(True, _survives, becomes("OutOfMemoryError", 4)),
+    "auto_find_batch_size": Effect(True, _survives, becomes("OutOfMemoryError", 8)),
     "debug": Effect("underflow_overflow", _found, becomes("nothing said", "inf/nan")),
     "skip_memory_metrics": Effect(False, metrics_of_training("train_mem_cpu_alloc_delta"), becomes(False, True)),
 }
