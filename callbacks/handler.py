@@ -6,6 +6,7 @@ import functools
 import logging
 import sys
 from collections.abc import Iterable
+from difflib import get_close_matches
 from itertools import islice
 from types import FunctionType
 from typing import Any
