@@ -131,7 +131,6 @@ def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: Moment, te
             trainer._run.evaluate(evaluation)
         return
     if empty:
-        trainer.model.eval()
         return
     module = _module(trainer, EvaluationDriver(evaluation))
     with engine.quiet(_is_quiet()):
@@ -146,7 +145,6 @@ def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: Moment, te
             loop(module, engine.combined(evaluation.feed, training=False), verbose=False)
     finally:
         engine.release(lightning_trainer)
-    trainer.model.eval()  # as the reference leaves it
 
 
 def _module(trainer: Host, driver: Any) -> DrivenModule:

@@ -78,7 +78,6 @@ class TrainingRun:
         self.stepped = False
         self.records_graph = bool(trainer.args.ddp_static_graph)  # DDP does that in the first pass, as it exchanges
         self.evaluation: Evaluation | None = None
-        self.evaluated_last = False
         self.redoing = EvaluationRedoing(self)
         self.schedule = ReplacedSchedule()
         self._stopped_before_step = False
@@ -201,7 +200,6 @@ class TrainingRun:
     def step(self, window: Window) -> torch.Tensor | None:
         """See `Driver.step`."""
         trainer, last = self.trainer, len(window) - 1
-        self.evaluated_last = False
         trainer.current_gradient_accumulation_steps = len(window)
         self.stepped = False
         loss = None
@@ -278,7 +276,6 @@ class TrainingRun:
             engine.evaluate_inside_fit(self.lightning_trainer, evaluation.feed)
         finally:
             self.evaluation = outer
-        self.evaluated_last = True
 
     def stop_before_step(self) -> None:
         """End the epoch here, although a window may have been read that nobody has seen yet."""

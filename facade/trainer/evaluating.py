@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -62,18 +60,16 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
         self._memory_tracker.start("eval")
         dataloader = self.get_eval_dataloader(eval_dataset)
         start_time = Moment()
-        with self._mode_kept():
-            output = self.evaluation_loop(
-                dataloader,
-                description="Evaluation",
-                prediction_loss_only=True if self.compute_metrics is None else None,
-                ignore_keys=ignore_keys,
-                metric_key_prefix=metric_key_prefix,
-            )
-            found = self._with_speed(output, metric_key_prefix, start_time)
-            self.model.eval()
-            self._log(found)
-            self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        output = self.evaluation_loop(
+            dataloader,
+            description="Evaluation",
+            prediction_loss_only=True if self.compute_metrics is None else None,
+            ignore_keys=ignore_keys,
+            metric_key_prefix=metric_key_prefix,
+        )
+        found = self._with_speed(output, metric_key_prefix, start_time)
+        self._log(found)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         if DebugOption.TPU_METRICS_DEBUG in self.args.debug:
             print_metrics()
         self._memory_tracker.stop("eval", found)
@@ -97,13 +93,11 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
         self._memory_tracker.start("test")
         dataloader = self.get_test_dataloader(test_dataset)
         start_time = Moment()
-        with self._mode_kept():
-            output = self.evaluation_loop(
-                dataloader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
-            )
-            metrics = self._with_speed(output, metric_key_prefix, start_time)
-            self.model.eval()
-            self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
+        output = self.evaluation_loop(
+            dataloader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
+        )
+        metrics = self._with_speed(output, metric_key_prefix, start_time)
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
         self._memory_tracker.stop("test", metrics)
         return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=metrics)
 
@@ -143,6 +137,7 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
         self._reduce_precision()
         if callable(getattr(self.optimizer, "eval", None)):
             self.optimizer.eval()
+        self.model.eval()  # and so it stays until the next training step, also where the evaluation fails
         evaluation = Evaluation(
             self,
             EvaluationFeed(dataloader),
@@ -156,7 +151,6 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
             run_evaluation(self, evaluation, started=started, test=description == "Prediction")
             self.gather_function = self.accelerator.gather_for_metrics
             output = evaluation.result()
-        self.model.eval()
         self._evaluated_columns = evaluation.columns
         if description == "Evaluation" and self.compute_metrics is not None:
             self._warn_of_missing_labels(evaluation, only_loss)
@@ -178,19 +172,6 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
             self.model.to(dtype=torch.float16, device=self.args.device)
         elif self.args.bf16_full_eval:
             self.model.to(dtype=torch.bfloat16, device=self.args.device)
-
-    @contextlib.contextmanager
-    def _mode_kept(self) -> Iterator[None]:
-        """Find the model as it was, in the middle of a training.
-
-        Within it the model is in evaluation mode once the loop was run, as in the reference: for callbacks, and for
-        what an override of `evaluation_loop` does after it.
-        """
-        modes = [(module, module.training) for module in self.model.modules()]
-        yield
-        if self._run is not None:
-            for module, training in modes:
-                module.training = training
 
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False

@@ -198,8 +198,6 @@ class Training(
             self._end_writing()
             if getattr(self.get_train_dataloader, "__func__", None) is Training.get_train_dataloader:
                 dataloader.end_workers()
-        if run.evaluated_last:  # no step put it back in training mode, and scripts go on to use it
-            self.model.eval()
         return self._output
 
     def _finalize_training(self, run: TrainingRun) -> None:

@@ -123,23 +123,24 @@ def test_early_stopping_that_finds_no_metric(tmp_path):
 @pytest.mark.parametrize("event", ["on_substep_end", "on_pre_optimizer_step"])
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
 def test_between_two_micro_batches(tmp_path, event, method):
-    """Gradients that are still added up, modes, progress and generators are as they were."""
+    """Gradients that are still added up and progress are as they were; the mode is that of an evaluation until a step."""
     seen = []
 
     def act(of, state, control):
         run = of._run.lightning_trainer
         before = snapshot(of, run)
+        assert of.model.dropout.training
         getattr(of, method)(points(6, seed=2))
+        assert not of.model.dropout.training
         assert all(same(left, right) for left, right in zip(before, snapshot(of, run), strict=True))
         assert any(gradient is not None and gradient.abs().sum() > 0 for gradient in before[0])
         seen.append(state.global_step)
 
     def snapshot(of, run):
         gradients = [None if p.grad is None else p.grad.clone() for p in of.model.parameters()]
-        modes = [module.training for module in of.model.modules()]
         progress = run.fit_loop.epoch_loop.batch_progress.state_dict()
         limits = (run.limit_val_batches, run.training, run.validating, run.state.fn, run.state.stage)
-        return gradients, modes, [progress, limits, run.fit_loop.epoch_loop.val_loop]
+        return gradients, [progress, limits, run.fit_loop.epoch_loop.val_loop]
 
     def same(left, right):
         return all(

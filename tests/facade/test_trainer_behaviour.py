@@ -103,8 +103,7 @@ def modes(api, cls, folder, eval_steps):
         def look(self, args, state, control, model=None, **kwargs):
             seen.append((state.global_step, model.training, model.dropout.training))
 
-        # Between an evaluation in the middle of a training and the next step ours is as it was before the evaluation;
-        # the reference leaves it in evaluation mode until then.
+        # All other events: tests/parity/test_event_sequences.py.
         on_train_begin = on_evaluate = on_prediction_step = on_predict = on_pre_optimizer_step = look
 
     saving = {

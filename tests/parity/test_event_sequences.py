@@ -1,4 +1,4 @@
-"""The frozen parity test of events: names, steps, epochs, control flags before and after, what each event is given.
+"""The frozen parity test of events: steps, epochs, the model's mode, control flags, and what each event is given.
 
 `event_sequences.txt` holds what transformers 5.3.0 does in every situation below. Reference and lightrainer are both
 held against it, so that neither a change here nor another version there goes unnoticed. Where the reference is repaired
@@ -38,11 +38,21 @@ def flags(control) -> str:
     return "".join(letter if getattr(control, name) else "-" for name, letter in FLAGS.items())
 
 
+def mode(model) -> str:
+    """`t` if all parts of the model are in training mode, `e` if none is, `m` if they differ."""
+    parts = {part.training for part in model.modules()}
+    return "m" if len(parts) > 1 else "t" if parts == {True} else "e"
+
+
 class Listening:
-    """Notes every event that passes through the handlers of a library, of all its trainers, while it is entered."""
+    """Notes every event that passes through the handlers of a library, of all its trainers, while it is entered.
+
+    And every call of `log`, which overrides tell training from evaluation in by the mode of the model.
+    """
 
     def __init__(self, api):
         self.handler = api.trainer_callback.CallbackHandler if api.__name__ == "transformers" else api.CallbackHandler
+        self.trainer = api.Trainer
         self.lines: list[str] = []
 
     @contextlib.contextmanager
@@ -50,12 +60,20 @@ class Listening:
         with pytest.MonkeyPatch.context() as patch:
             for event in EVENTS:
                 patch.setattr(self.handler, event, self.noting(event, getattr(self.handler, event)))
+            patch.setattr(self.trainer, "log", self.noting_logs(self.trainer.log))
             yield self.lines
+
+    def noting_logs(self, original):
+        def log(trainer, logs, *rest, **keywords):
+            self.lines.append(f"{'log':22} {trainer.state.global_step:2} {mode(trainer.model)}")
+            original(trainer, logs, *rest, **keywords)
+
+        return log
 
     def noting(self, event, original):
         def method(handler, args, state, control, *rest, **keywords):
             before = flags(control)
-            place = f"{event:22} {state.global_step:2} {state.epoch or 0:.4f}"
+            place = f"{event:22} {state.global_step:2} {state.epoch or 0:.4f} {mode(handler.model)}"
             names = ("model", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
             given = "".join(name[0] for name in names if getattr(handler, name) is not None)
             keys = ",".join(sorted(key for value in rest for key in value if isinstance(value, dict)))
@@ -102,6 +120,23 @@ def evaluating_in_events(api):
             self.trainer.predict(points(5, seed=4))
 
     return [Asking()]
+
+
+def evaluating_in(*events):
+    """Makes a callback that asks its trainer for an evaluation in each of these events, in all other ones it looks on."""
+
+    def callbacks(api):
+        def hook(self, args, state, control, **kwargs):
+            self.trainer.evaluate()
+
+        return [type("Asking", (api.TrainerCallback,), {"trainer": None, **dict.fromkeys(events, hook)})()]
+
+    return callbacks
+
+
+def half_in_eval_mode(trainer):
+    """As models come that somebody evaluated, or froze a part of."""
+    trainer.model.dropout.eval()
 
 
 def introduce(trainer):
@@ -153,6 +188,19 @@ SITUATIONS = {
     "evaluate and predict by a callback": Situation(
         {"num_train_epochs": 1, "eval_strategy": "steps", "eval_steps": 3}, evaluating_in_events, before=introduce
     ),
+    "evaluated in the midst of steps": Situation(
+        {"num_train_epochs": 1, "gradient_accumulation_steps": 2},
+        evaluating_in("on_train_begin", "on_epoch_begin", "on_step_begin", "on_substep_end", "on_optimizer_step"),
+        before=introduce,
+    ),
+    "evaluated at the end": Situation(
+        {"num_train_epochs": 1}, evaluating_in("on_epoch_end", "on_train_end"), before=introduce, then=lambda t: t.train()
+    ),
+    "evaluated in between, by epoch": Situation(
+        {**BY_EPOCH, "load_best_model_at_end": True, "metric_for_best_model": "loss", "eval_on_start": True}, resume=6
+    ),
+    "half in evaluation mode": Situation({"eval_strategy": "epoch", "eval_on_start": True}, before=half_in_eval_mode),
+    "a model in evaluation mode": Situation({"num_train_epochs": 1}, before=lambda trainer: trainer.model.eval()),
     "trained twice": Situation({"num_train_epochs": 1, "logging_steps": 4}, then=lambda trainer: trainer.train()),
 }
 
@@ -198,7 +246,7 @@ def test_the_sequence_is_the_frozen_one(reference, ours, tmp_path, name):
 def test_every_situation_and_every_event_is_frozen():
     assert list(frozen()) == list(SITUATIONS)
     seen = {line.split()[0] for lines in frozen().values() for line in lines}
-    assert seen - {"from"} == set(EVENTS)
+    assert seen - {"from", "log"} == set(EVENTS)
     assert len({tuple(lines) for lines in frozen().values()}) == len(SITUATIONS)
 
 
@@ -249,9 +297,10 @@ def write() -> None:
 
     import transformers
 
-    text = ["# event, step, epoch, flags before and after (T stop, E epoch stop, S save, V evaluate, L log), which of"]
-    text += [
-        "# model, optimizer, lr_scheduler, train and eval dataloader are given, entries of the history, logs or metrics"
+    text = [
+        "# event, step, epoch, the model's mode (t train, e eval, m mixed), flags before and after (T stop, E epoch stop,",
+        "# S save, V evaluate, L log), which of model, optimizer, lr_scheduler, train and eval dataloader are given,",
+        "# entries of the history, logs or metrics; for calls of `log` only step and mode",
     ]
     for name, situation in SITUATIONS.items():
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
