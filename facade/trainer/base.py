@@ -97,7 +97,7 @@ class TrainerBase(TrainerParameters, SignalChoice):
     ) -> None:
         self.args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
         check_overrides(type(self))
-        check_construction(self.args, locals())
+        check_construction(self.args, locals(), calls_loss_func=self._calls_loss_func())
         set_verbosity(self.args)
         self._seed()
         self._memory_tracker = MemoryTracker(self.args.skip_memory_metrics)
@@ -251,6 +251,10 @@ class TrainerBase(TrainerParameters, SignalChoice):
             is_world_process_zero=self.is_world_process_zero(),
             stateful_callbacks=collect_states(self._stateful_callbacks()),
         )
+
+    def _calls_loss_func(self) -> bool:
+        """Whether `compute_loss_func` is called, and not only a sign of how an override scales its loss."""
+        return True
 
     def _validate_args(self) -> None:
         """What can be checked once model and data are there; an override point of some libraries."""

@@ -78,12 +78,13 @@ class TrainerParameters(NamesItsArguments):
         return super()._advice(name, known)
 
 
-def check_construction(args: Any, given: Mapping[str, Any]) -> None:
+def check_construction(args: Any, given: Mapping[str, Any], *, calls_loss_func: bool = True) -> None:
     """Check the parameters of `Trainer.__init__` before anything is made of them.
 
     Args:
         args: the training arguments.
         given: the parameters by name.
+        calls_loss_func: whether the `compute_loss` that calls `compute_loss_func` is in use.
 
     Raises:
         MissingModelError: neither `model` nor `model_init`.
@@ -98,7 +99,8 @@ def check_construction(args: Any, given: Mapping[str, Any]) -> None:
             "args, data_collator, train_dataset, eval_dataset, ...)."
         )
     _check_model(given["model"], given["model_init"])
-    wrong_types = [problem for problem in _type_problems(given) if problem]
+    callables = ("model_init", "preprocess_logits_for_metrics", *(("compute_loss_func",) if calls_loss_func else ()))
+    wrong_types = [problem for problem in _type_problems(given, callables) if problem]
     if wrong_types:
         raise TypeError("\n".join(wrong_types))
     problems = [problem for problem in _value_problems(args, given) if problem]
@@ -121,6 +123,20 @@ def check_overrides(kind: type) -> None:
         raise NotImplementedError(
             f"{kind.__name__} overrides private steps of the loop of transformers. The loops here are Lightning's and "
             f"do not call them:\n{listed}"
+        )
+
+
+def check_loss_func(function: Any) -> None:
+    """Check a `compute_loss_func` that is about to be called.
+
+    Raises:
+        TypeError: it is not callable.
+    """
+    if not callable(function):
+        raise TypeError(
+            f"compute_loss_func must be callable, but is {_shown(function)}. Anything else says only that an override "
+            "of compute_loss divides the loss by the items of all micro-batches itself; such an override must not "
+            "call super().compute_loss(...)."
         )
 
 
@@ -148,12 +164,7 @@ def _check_model(model: Any, model_init: Any) -> None:
         raise TypeError(f"model must be a torch.nn.Module, but is {_shown(model)}.")
 
 
-def _type_problems(given: Mapping[str, Any]) -> list[str | None]:
-    callables = (
-        "model_init",
-        "compute_loss_func",
-        "preprocess_logits_for_metrics",
-    )
+def _type_problems(given: Mapping[str, Any], callables: Collection[str]) -> list[str | None]:
     problems = [
         f"{name} must be callable, but is {_shown(given[name])}."
         for name in callables

@@ -38,7 +38,7 @@ class SequenceSplitting(OptimizationSteps):
         link = self.accelerator._link if size > 1 else None
         if link is None or not link.splits_sequences:
             return contextlib.nullcontext, inputs
-        if self.compute_loss_func is not None:
+        if callable(self.compute_loss_func):
             raise ValueError(
                 f"parallelism_config: cp_size={size} does not go with compute_loss_func, which gets labels that are "
                 "not shifted, and the next tokens are in other processes. Override compute_loss: its inputs have "

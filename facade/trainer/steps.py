@@ -15,6 +15,7 @@ from ...lightning_modules.collect import map_nested, nested_detach
 from ...lightning_modules.outputs import read_loss, require_trainable, split_outputs
 from ..data_ranks import copies_of_batches, data_ranks
 from ..liger import can_skip_logits
+from .checks import check_loss_func
 from .sequences import SequenceSplitting, predicts_next_token
 
 logger = logging.getLogger(__name__)
@@ -193,6 +194,10 @@ class BatchSteps(SequenceSplitting):
         go_on: bool = self.args.accelerator_config.non_blocking  # made in __post_init__
         return map_nested(lambda leaf: _to_device(leaf, device, go_on), data)
 
+    def _calls_loss_func(self) -> bool:
+        steps = ("compute_loss", "training_step")
+        return all(getattr(getattr(self, name), "__func__", None) is getattr(BatchSteps, name) for name in steps)
+
     def _loss_is_scaled(self, num_items_in_batch: Any) -> bool:
         """Whether the loss was divided by the items of the whole window already, where it was computed."""
         if self.loss_is_scaled_for_ga is not None:
@@ -203,6 +208,7 @@ class BatchSteps(SequenceSplitting):
 
     def _loss_of(self, model: Any, inputs: Any, outputs: Any, labels: Any, num_items: Any) -> torch.Tensor:
         if self.compute_loss_func is not None:
+            check_loss_func(self.compute_loss_func)
             return self.compute_loss_func(outputs, labels, num_items_in_batch=num_items)
         if labels is not None and self.label_smoother is not None:
             shift = predicts_next_token(models.unwrap_model(model)) and not self._is_split

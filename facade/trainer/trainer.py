@@ -22,7 +22,8 @@ class Trainer(Searching):
         eval_dataset: the same, or a dict of datasets, each evaluated under its name.
         processing_class: tokenizer or the like, saved beside the model.
         model_init: makes the model, anew for each `train`; may take a trial.
-        compute_loss_func: `(outputs, labels, num_items_in_batch)` -> loss.
+        compute_loss_func: `(outputs, labels, num_items_in_batch)` -> loss. Where `compute_loss` is overridden it may be
+            any value, which says that the override divides its loss by the items of all micro-batches of a step.
         compute_metrics: `EvalPrediction` -> metrics by name.
         callbacks: TrainerCallbacks, their classes, and callbacks of Lightning.
         optimizers: optimizer and learning rate scheduler, instead of those that the arguments describe.

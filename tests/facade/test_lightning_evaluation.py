@@ -123,7 +123,7 @@ def test_early_stopping_that_finds_no_metric(tmp_path):
 @pytest.mark.parametrize("event", ["on_substep_end", "on_pre_optimizer_step"])
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
 def test_between_two_micro_batches(tmp_path, event, method):
-    """Gradients that are still added up and progress are as they were; the mode is that of an evaluation until a step."""
+    """Gradients that are still added up and progress are as they were; the mode is that of an evaluation."""
     seen = []
 
     def act(of, state, control):

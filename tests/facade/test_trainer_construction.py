@@ -108,6 +108,24 @@ def test_the_wrong_type(nothing_is_written, name, value):
     assert any(type(part).__name__ in message or repr(part)[:20] in message for part in parts), message
 
 
+class OwnLoss(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+class OwnStep(Trainer):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        return super().training_step(model, inputs, num_items_in_batch)
+
+
+@pytest.mark.parametrize("cls", [OwnLoss, OwnStep])
+def test_a_loss_function_is_refused_where_it_would_be_called(tmp_path, cls):
+    """Not where somebody else may see to the loss: there any value that is not None says how it is scaled."""
+    made = trainer(tmp_path, cls, compute_loss_func="not None")
+    with pytest.raises(TypeError, match=r"compute_loss_func.*'not None'.*super\(\).compute_loss"):
+        made.train()
+
+
 def test_every_parameter_is_tried_with_the_wrong_type():
     """`processing_class` may be anything: whoever has a use for it looks at its methods."""
     documented = set(inspect.signature(Trainer).parameters)

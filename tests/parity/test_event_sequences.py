@@ -123,7 +123,7 @@ def evaluating_in_events(api):
 
 
 def evaluating_in(*events):
-    """Makes a callback that asks its trainer for an evaluation in each of these events, in all other ones it looks on."""
+    """Makes a callback that asks its trainer for an evaluation in each of these events."""
 
     def callbacks(api):
         def hook(self, args, state, control, **kwargs):
@@ -194,7 +194,10 @@ SITUATIONS = {
         before=introduce,
     ),
     "evaluated at the end": Situation(
-        {"num_train_epochs": 1}, evaluating_in("on_epoch_end", "on_train_end"), before=introduce, then=lambda t: t.train()
+        {"num_train_epochs": 1},
+        evaluating_in("on_epoch_end", "on_train_end"),
+        before=introduce,
+        then=lambda trainer: trainer.train(),
     ),
     "evaluated in between, by epoch": Situation(
         {**BY_EPOCH, "load_best_model_at_end": True, "metric_for_best_model": "loss", "eval_on_start": True}, resume=6
@@ -298,9 +301,9 @@ def write() -> None:
     import transformers
 
     text = [
-        "# event, step, epoch, the model's mode (t train, e eval, m mixed), flags before and after (T stop, E epoch stop,",
-        "# S save, V evaluate, L log), which of model, optimizer, lr_scheduler, train and eval dataloader are given,",
-        "# entries of the history, logs or metrics; for calls of `log` only step and mode",
+        "# event, step, epoch, the model's mode (t train, e eval, m mixed), flags before and after (T stop,",
+        "# E epoch stop, S save, V evaluate, L log), which of model, optimizer, lr_scheduler, train and eval",
+        "# dataloader are given, entries of the history, logs or metrics; for calls of `log` only step and mode",
     ]
     for name, situation in SITUATIONS.items():
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):

@@ -30,6 +30,36 @@ def test_compute_loss_func(reference, ours, tmp_path, model):
     assert_parity(reference, ours, case, tmp_path)
 
 
+def scaled_by_itself(passed):
+    """As trainers of generated answers do it: any value switches off the division by the micro-batches of a step."""
+
+    def subclass(base):
+        class ScaledByItself(base):
+            def __init__(self, *positional, **keywords):
+                super().__init__(*positional, compute_loss_func=passed, **keywords)
+                self.model_accepts_loss_kwargs = False
+
+            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+                outputs = model(**inputs)
+                loss = outputs["loss"]
+                loss = loss / self.current_gradient_accumulation_steps if model.training else loss
+                return (loss, outputs) if return_outputs else loss
+
+        return ScaledByItself
+
+    return subclass
+
+
+@pytest.mark.parametrize("model", [TokenModel, gpt2], ids=["plain module", "gpt2"])
+def test_a_value_that_is_no_function_switches_the_division_off(reference, ours, tmp_path, model):
+    """It is never called. The control: without it the loss is divided twice."""
+    case = Case(model, sentence_data, EVALUATED, subclass=scaled_by_itself("any value that is not None"))
+    assert_parity(reference, ours, case, tmp_path)
+    divided = run(ours, case.but(subclass=scaled_by_itself(None)), tmp_path / "control")
+    scaled = run(ours, case, tmp_path / "once")
+    assert scaled.history[0]["loss"] == pytest.approx(2 * divided.history[0]["loss"])
+
+
 def weighted_loss(model, inputs):
     labels = inputs["labels"]
     outputs = model(x=inputs["x"])
