@@ -11,7 +11,13 @@ import torch
 _ADVICE = "Otherwise override `compute_loss`, or pass `compute_loss_func`."
 
 
-def read_loss(outputs: Any, inputs: Mapping[str, Any] | str | None = None, advice: str = _ADVICE) -> torch.Tensor:
+def read_loss(
+    outputs: Any,
+    inputs: Mapping[str, Any] | str | None = None,
+    advice: str = _ADVICE,
+    *,
+    first_of_vector: bool = False,
+) -> torch.Tensor:
     """As the reference reads a loss, but objects with an attribute `loss` are fine too.
 
     Args:
@@ -19,6 +25,7 @@ def read_loss(outputs: Any, inputs: Mapping[str, Any] | str | None = None, advic
             with an attribute `loss`, or the loss itself.
         inputs: what the model was given, or a description of it, for the error message.
         advice: what to do where the model is to return no loss, for the same.
+        first_of_vector: take a tensor with one dimension as the reference does, for a list that starts with the loss.
 
     Returns:
         The loss, as the model made it.
@@ -27,7 +34,8 @@ def read_loss(outputs: Any, inputs: Mapping[str, Any] | str | None = None, advic
         ValueError: there is no loss in the outputs.
         TypeError: what stands in the place of the loss is not a tensor.
     """
-    loss = find_loss(outputs)
+    in_vector = first_of_vector and isinstance(outputs, torch.Tensor) and outputs.dim() == 1 and len(outputs) > 0
+    loss = outputs[0] if in_vector else find_loss(outputs)
     if loss is None:
         raise ValueError(_no_loss_message(outputs, inputs, advice))
     if not isinstance(loss, torch.Tensor):
@@ -69,7 +77,7 @@ def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -
         dropped = {*ignore_keys, "loss"} if has_loss else set(ignore_keys)
         return tuple(value for name, value in named.items() if name not in dropped)
     if isinstance(outputs, torch.Tensor):
-        return () if has_loss else outputs
+        return outputs if not has_loss else outputs[1:] if outputs.dim() else ()
     return outputs[1:] if has_loss else outputs
 
 

@@ -198,7 +198,7 @@ class Seq2SeqTrainer(Trainer):
         outputs = self._outputs(model, inputs)
         if self.label_smoother is not None:
             return self.label_smoother(outputs, inputs["labels"]).mean()
-        return read_loss(outputs, inputs).mean()
+        return read_loss(outputs, inputs, first_of_vector=True).mean()
 
     def _padded(self, tokens: torch.Tensor) -> torch.Tensor:
         length = common_length(getattr(self.model, "generation_config", None), tokens.shape[-1])

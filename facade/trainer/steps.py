@@ -214,7 +214,7 @@ class BatchSteps(SequenceSplitting):
             shift = predicts_next_token(models.unwrap_model(model)) and not self._is_split
             items = num_items if self._spans_several_batches(model) else None
             return self.label_smoother(outputs, labels, shift_labels=shift, num_items_in_batch=items)
-        return read_loss(outputs, inputs)
+        return read_loss(outputs, inputs, first_of_vector=True)
 
     def _spans_several_batches(self, model: nn.Module) -> bool:
         """Whether a mean over this batch alone would be wrong: 5.3.0 takes it all the same, later versions do not."""

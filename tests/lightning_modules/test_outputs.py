@@ -69,6 +69,16 @@ def test_a_bare_loss_is_read():
     assert read_loss(loss) is loss
 
 
+def test_a_vector_starts_with_the_loss_where_that_is_asked_for():
+    """A module of Lightning's may return the logits of one class so; a matrix is never a loss."""
+    vector = torch.tensor([2.0, 3.0, 4.0])
+    assert read_loss(vector, first_of_vector=True) == 2.0
+    assert split_outputs(vector, [], has_loss=True).tolist() == [3.0, 4.0]
+    for outputs, first in ((vector, False), (vector[:0], True), (vector[:, None], True)):
+        with pytest.raises(ValueError, match="did not return a loss"):
+            read_loss(outputs, first_of_vector=first)
+
+
 def test_property_is_read():
     class Lazy:
         @property

@@ -37,6 +37,14 @@ class TupleClassifier(Classifier):
         return tuple(super().forward(x, labels).values())
 
 
+class VectorClassifier(Classifier):
+    """Returns a bare tensor that starts with the loss."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
+        outputs = super().forward(x, labels)
+        return torch.stack([outputs["loss"], outputs["logits"].sum(), outputs["logits"].mean()])
+
+
 class ObjectClassifier(Classifier):
     """Returns an object with `.loss` and `.logits`."""
 

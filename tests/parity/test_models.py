@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from datasets_for_parity import class_data, labelled_sentences, pad, point_data, points, sentence_data, sentences
 from harness import Case, assert_parity, assert_same, run
-from models import Classifier, ObjectClassifier, TokenModel, TupleClassifier, bert, gpt2, t5
+from models import Classifier, ObjectClassifier, TokenModel, TupleClassifier, VectorClassifier, bert, gpt2, t5
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 4}
 
@@ -16,6 +16,7 @@ def accuracy(prediction) -> dict[str, float]:
 CASES = {
     "plain module, dict": Case(Classifier, point_data, EVALUATED, test=lambda: points(7, seed=21)),
     "plain module, tuple": Case(TupleClassifier, point_data, EVALUATED, test=lambda: points(7, seed=21)),
+    "plain module, bare tensor": Case(VectorClassifier, point_data, EVALUATED, test=lambda: points(7, seed=21)),
     "plain module, labels hidden in predict": Case(
         Classifier, point_data, test=lambda: [{"x": item["x"]} for item in points(7, seed=21)]
     ),
