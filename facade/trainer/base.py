@@ -6,8 +6,10 @@ import copy
 import logging
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -79,6 +81,32 @@ class TrainerBase(TrainerParameters, SignalChoice):
     model_preparation_time: float
     """Seconds that the first evaluation, or a training before it, took to set up; not there before."""
 
+    # Beginnings of what a training, or a method, changes. Trainers with loops of their own call methods such as `log`
+    # and `_save_checkpoint` without ever calling `__init__`: what those need is here, or made when it is first needed.
+    is_in_train = False
+    hub_model_id: str | None = None
+    push_in_progress: PushInProgress | None = None
+    optimizer_cls_and_kwargs: Any = None
+    hp_name: Callable[[Any], str] | None = None
+    hp_search_backend: Any = None
+    current_flos: float = 0.0
+    _trial: Any = None
+    _created_lr_scheduler = False
+    _prepared = False
+    _setup_seconds = 0.0
+    _compiled: nn.Module | None = None
+    _with_liger: nn.Module | None = None
+    _checkpoint_to_push: str | None = None
+    _skipped_checkpoint: str | None = None
+    _gather_losses: Callable[..., Any] | None = None  # for losses alone, in place of `gather_function`
+    _writer: WriteNow | WriteLater = WriteNow()
+    _pending_tokens: Any = 0
+    _length_group: int | None = None
+    _asked: dict[str, int] | None = None
+    _whole_dataset: tuple[Any, Any] | None = None
+    _run: TrainingRun | None = None
+    _derived_from: Mapping[str, Any] = MappingProxyType({})
+
     def __init__(
         self,
         model: nn.Module | None = None,
@@ -133,7 +161,7 @@ class TrainerBase(TrainerParameters, SignalChoice):
         """
         self.accelerator = Accelerator(self.args)
         self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
-        self._gather_losses: Callable[..., Any] | None = None  # for losses alone, in place of `gather_function`
+        self._gather_losses = None
         self.is_deepspeed_enabled = bool(self.args.deepspeed)
         self.is_fsdp_xla_enabled = bool(self.args.fsdp and (self.args.fsdp_config or {}).get("xla"))
         self.is_fsdp_enabled = bool(self.args.fsdp) and not self.is_fsdp_xla_enabled
@@ -160,6 +188,35 @@ class TrainerBase(TrainerParameters, SignalChoice):
         if config is not None:
             config.use_cache = self.args.use_cache
 
+    @cached_property
+    def current_gradient_accumulation_steps(self) -> int:
+        """Micro-batches of the step that is being taken."""
+        return self.args.gradient_accumulation_steps
+
+    @cached_property
+    def _background(self) -> BackgroundWriter:
+        return BackgroundWriter()
+
+    @cached_property
+    def _pusher(self) -> Pusher:
+        return Pusher()
+
+    @cached_property
+    def _lengths(self) -> LengthCache:
+        return LengthCache()
+
+    @cached_property
+    def _eval_dataloaders(self) -> dict[str, Any]:
+        return {}
+
+    @cached_property
+    def _evaluated_before(self) -> dict[str, Any]:
+        return {}
+
+    @cached_property
+    def _lightning_callbacks(self) -> list[Any]:
+        return []
+
     def _make_label_smoother(self) -> LabelSmoother | None:
         if self.args.label_smoothing_factor == 0:
             return None
@@ -172,33 +229,14 @@ class TrainerBase(TrainerParameters, SignalChoice):
     def _set_up_state(self) -> None:
         self.control = TrainerControl()
         self.is_in_train = False
-        self.hub_model_id: str | None = None
-        self.push_in_progress: PushInProgress | None = None
-        self._pusher = Pusher()
-        self._checkpoint_to_push: str | None = None
-        self._skipped_checkpoint: str | None = None
-        self.hp_name: Callable[[Any], str] | None = None
-        self.hp_search_backend: Any = None
+        self.hub_model_id = None
+        self.hp_name = None
+        self.hp_search_backend = None
         self.current_flos = 0.0
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
-        self._trial: Any = None
         self._signature_columns: list[str] | None = None
         self._train_batch_size = self.args.train_batch_size
         self._created_lr_scheduler = False
-        self._prepared = False
-        self._setup_seconds = 0.0
-        self._compiled: nn.Module | None = None
-        self._with_liger: nn.Module | None = None
-        self._background = BackgroundWriter()
-        self._writer: WriteNow | WriteLater = WriteNow()
-        self._pending_tokens = 0
-        self._eval_dataloaders: dict[str, Any] = {}
-        self._evaluated_before: dict[str, Any] = {}
-        self._lengths = LengthCache()
-        self._length_group: int | None = None
-        self._asked: dict[str, int] | None = None
-        self._whole_dataset: tuple[Any, Any] | None = None
-        self._run: TrainingRun | None = None
         self._remember_arguments()
 
     def _take_up_arguments(self) -> None:
@@ -231,7 +269,6 @@ class TrainerBase(TrainerParameters, SignalChoice):
         self._derived_from = {name: copy.copy(getattr(self.args, name)) for name in names}
 
     def _set_up_callbacks(self, callbacks: list[Any]) -> None:
-        self._lightning_callbacks: list[Any] = []
         for callback in callbacks:
             if is_lightning_callback(callback):
                 self.add_callback(callback)
@@ -278,8 +315,7 @@ class TrainerBase(TrainerParameters, SignalChoice):
         wanted, _ = checkpointing(self.args)
         name = next((name for name in _CHECKPOINTING if hasattr(self.model, name)), "")
         unused = not (models.is_pretrained(self.model) and (wanted or getattr(self.model, name, False)))
-        run = getattr(self, "_run", None)  # a plan can be looked at while the Trainer is constructed
-        steps = None if run is None else run.length.max_steps
+        steps = None if self._run is None else self._run.length.max_steps
         return translate(self.args, find_unused_parameters=unused, model=self.model, steps=steps)
 
     def _share_of(self, batch_size: int) -> int:

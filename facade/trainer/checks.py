@@ -41,6 +41,7 @@ class CheckpointNotFoundError(FileNotFoundError, ValueError):
 class TrainerParameters(NamesItsArguments):
     """Answers keywords that the Trainer does not take: those of older versions, and those of the training arguments."""
 
+    model: Any
     processing_class: Any
 
     @classmethod
@@ -55,6 +56,8 @@ class TrainerParameters(NamesItsArguments):
         return given if tokenizer is None else {**given, "processing_class": tokenizer}
 
     def __getattr__(self, name: str) -> Any:
+        if name == "model_wrapped" and "model" in vars(self):
+            return self.model  # nothing has wrapped it yet
         if name in _NUMBERS_OF_THE_REFERENCE:
             raise AttributeError(
                 f"{type(self).__name__}.{name} belongs to the loop of transformers, and the loops here are "

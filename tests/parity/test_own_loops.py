@@ -1,0 +1,176 @@
+"""Trainers that never call `Trainer.__init__`, but their own loops call its methods: logs, checkpoints, optimizers."""
+
+import json
+
+import pytest
+import torch
+from accelerate import Accelerator
+from comparison import differences, without_clock
+from datasets_for_parity import points
+from harness import DEFAULTS
+from models import Classifier
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lightrainer.lightning_modules.checkpoints import load_torch
+
+
+class PolicyAndValue(nn.Module):
+    """What is optimized; of it only the policy is saved."""
+
+    def __init__(self, policy, value):
+        super().__init__()
+        self.policy, self.value = policy, value
+
+    def forward(self, x):
+        return self.policy(x)["logits"], self.value(x)
+
+
+def names_of(api):
+    """Where a library has the names of callbacks."""
+    return api.trainer_callback if api.__name__ == "transformers" else api
+
+
+def own_loop(api):
+    """As those of reinforcement learning: everything that a Trainer has is set by hand, and so is every step taken."""
+
+    class OwnLoop(api.Trainer):
+        def __init__(self, args, policy, value, train_dataset, callbacks=None, optimizers=(None, None)):
+            self.args = args
+            self.processing_class = None
+            self.train_dataset, self.eval_dataset, self.data_collator = train_dataset, None, None
+            self.optimizer, self.lr_scheduler = optimizers
+            self.optimizer_cls_and_kwargs = None
+            self.accelerator = Accelerator(cpu=True)
+            self.model = PolicyAndValue(policy, value)
+            self.create_optimizer_and_scheduler(num_training_steps=4)
+            self.callback_handler = names_of(api).CallbackHandler(
+                [names_of(api).DefaultFlowCallback, *(callbacks or [])],
+                self.model,
+                None,
+                self.optimizer,
+                self.lr_scheduler,
+            )
+            self.add_callback(api.PrinterCallback)
+            self.control = api.TrainerControl()
+            exported = [
+                one for one in (*self.callback_handler.callbacks, self.control) if isinstance(one, self.exportable)
+            ]
+            self.state = api.TrainerState(
+                is_local_process_zero=self.is_local_process_zero(),
+                is_world_process_zero=self.is_world_process_zero(),
+                stateful_callbacks=exported,
+            )
+            self.current_flos = 0
+            self.hp_search_backend = None
+            self.is_deepspeed_enabled = self.is_fsdp_enabled = False
+            self.hub_model_id = None
+            self.dataloader = DataLoader(train_dataset, batch_size=4, drop_last=True)
+            self.model, self.optimizer, self.dataloader = self.accelerator.prepare(
+                self.model, self.optimizer, self.dataloader
+            )
+
+        exportable = names_of(api).ExportableState
+
+        def get_train_dataloader(self):
+            return self.dataloader
+
+        def save_model(self, output_dir=None, _internal_call=False):
+            whole, self.model = self.model, self.model.policy
+            super().save_model(output_dir, _internal_call)
+            self.model = whole
+
+        def train(self):
+            handler, args = self.callback_handler, self.args
+            self.state.max_steps, self.state.num_train_epochs = 4, 1
+            self.state.compute_steps(args, 4)
+            self.control = handler.on_train_begin(args, self.state, self.control)
+            for batch in self.get_train_dataloader():
+                logits, value = self.model(batch["x"])
+                loss = nn.functional.cross_entropy(logits, batch["labels"]) + value.square().mean()
+                self.accelerator.backward(loss)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                self.state.global_step += 1
+                self.state.epoch = self.state.global_step / 4
+                self.log({"objective": loss.item()})
+                self.lr_scheduler.step()
+                self.control = handler.on_step_end(args, self.state, self.control)
+                if self.control.should_save:
+                    self._save_checkpoint(self.model, trial=None)
+                    self.control = handler.on_save(args, self.state, self.control)
+            self.control = handler.on_train_end(args, self.state, self.control)
+
+    return OwnLoop
+
+
+def trained(api, folder, **arguments):
+    class Counting(api.TrainerCallback, names_of(api).ExportableState):
+        """Its state is part of checkpoints."""
+
+        saved = 0
+
+        def on_save(self, *_, **__):
+            self.saved += 1
+
+        def state(self):
+            return {"args": {}, "attributes": {"saved": self.saved}}
+
+    torch.manual_seed(3)
+    args = api.TrainingArguments(
+        str(folder), **{**DEFAULTS, "save_strategy": "steps", "save_steps": 2, "disable_tqdm": True, **arguments}
+    )
+    trainer = own_loop(api)(args, Classifier(), nn.Linear(8, 1), points(16), callbacks=[Counting()])
+    trainer.train()
+    trainer.save_model()
+    return trainer
+
+
+def left_in(folder):
+    """What a checkpoint holds that resumptions need."""
+    state = json.loads((folder / "trainer_state.json").read_text())
+    state["log_history"] = [without_clock(entry) for entry in state["log_history"]]
+    state["total_flos"] = float(state["total_flos"])
+    states = {path.name: load_torch(str(path)) for path in (folder / "optimizer.pt", folder / "scheduler.pt")}
+    return {"state": state, "weights": load_file(folder / "model.safetensors"), **states}
+
+
+def test_an_own_loop_logs_saves_and_makes_its_optimizer(reference, ours, tmp_path):
+    expected, actual = trained(reference, tmp_path / "reference"), trained(ours, tmp_path / "ours")
+    assert actual.state.log_history == expected.state.log_history
+    assert [len(entry) for entry in expected.state.log_history] == [3] * 4
+    folders = [tmp_path / "reference", tmp_path / "ours"]
+    names, found = ({path.name for path in folder.iterdir()} for folder in folders)
+    assert found == names
+    assert {"checkpoint-2", "checkpoint-4", "model.safetensors"} < names
+    wanted, got = (left_in(folder / "checkpoint-4") for folder in folders)
+    assert differences(wanted, got) == []
+    assert "policy.first.weight" not in wanted["weights"]
+    assert "first.weight" in wanted["weights"]
+    assert wanted["state"]["stateful_callbacks"]["Counting"]["attributes"] == {"saved": 1}
+
+
+@pytest.mark.parametrize("arguments", [{"save_total_limit": 1}, {"save_only_model": True}], ids=str)
+def test_its_arguments_are_heeded(reference, ours, tmp_path, arguments):
+    for name, api in (("reference", reference), ("ours", ours)):
+        trained(api, tmp_path / name, **arguments)
+    checkpoints, found = (
+        {path.parent.name for path in (tmp_path / name).glob("checkpoint-*/model.safetensors")}
+        for name in ("reference", "ours")
+    )
+    assert found == checkpoints
+    optimizers, found = (len(list((tmp_path / name).rglob("optimizer.pt"))) for name in ("reference", "ours"))
+    assert found == optimizers == (0 if "save_only_model" in arguments else 1)
+
+
+def test_nothing_of_a_trainer_is_made_by_its_constructor_alone(ours, tmp_path):
+    """But for what the reference's constructor makes too, and who writes an own one copies that."""
+    given = {**DEFAULTS, "output_dir": str(tmp_path)}
+    made = ours.Trainer(Classifier(), ours.TrainingArguments(**given), train_dataset=points(4))
+    own = {name for name in vars(made) if name.startswith("_")} - CONSTRUCTED_BY_BOTH
+    assert [name for name in own if not hasattr(type(made), name)] == []
+    assert own
+
+
+CONSTRUCTED_BY_BOTH = {"_memory_tracker", "_signature_columns", "_train_batch_size"}
