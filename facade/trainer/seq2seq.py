@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ...lightning_modules.collect import find_batch_size
 from ...lightning_modules.generation import (
     common_length,
     generate,
@@ -49,6 +50,8 @@ class Seq2SeqTrainer(Trainer):
     args: Seq2SeqTrainingArguments
     _gen_kwargs: dict[str, Any]
     """Keyword arguments of `generate` in the running evaluation; subclasses with an `evaluate` of their own set it."""
+    _generated = (0, 1)
+    """Rows of the last batch that was generated in this process, and how many of them each sample has."""
 
     def __init__(
         self,
@@ -125,7 +128,7 @@ class Seq2SeqTrainer(Trainer):
                 metrics.update(self.evaluate(one, ignore_keys, f"{metric_key_prefix}_{name}", **gen_kwargs))
             return metrics
         self._gen_kwargs = self._with_arguments(gen_kwargs)
-        with self._mean_over_batches():
+        with self._gathering_sequences():
             return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
 
     def predict(
@@ -144,12 +147,13 @@ class Seq2SeqTrainer(Trainer):
             gen_kwargs: see `evaluate`.
 
         Returns:
-            Token ids and labels as int64 arrays of shape (samples, length), and the metrics. Both are padded to the
+            Token ids and labels as int64 arrays of shape (samples, length), and the metrics; with
+            `num_return_sequences` all token ids of a sample stand one after the other. Both are padded to the
             `max_length` of the model's generation config with the padding token; where a batch is longer than that,
             rows of the others are filled up with -100.
         """
         self._gen_kwargs = self._with_arguments(gen_kwargs)
-        with self._mean_over_batches():
+        with self._gathering_sequences():
             return super().predict(test_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
 
     def prediction_step(
@@ -188,6 +192,7 @@ class Seq2SeqTrainer(Trainer):
         synced = self.plan.strategy.shards_weights
         tokens = generate(self.model, without_answers(inputs), options, synced_gpus=synced)
         settle_defaults(getattr(self.model, "generation_config", None))
+        self._generated = len(tokens), len(tokens) // (find_batch_size(inputs) or len(tokens))
         return tokens
 
     def _loss_beside_generation(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
@@ -212,16 +217,32 @@ class Seq2SeqTrainer(Trainer):
         return padded
 
     @contextlib.contextmanager
-    def _mean_over_batches(self) -> Iterator[None]:
-        """Let each batch count alike in the loss, also a shorter last one: so it is in the reference, here alone.
+    def _gathering_sequences(self) -> Iterator[None]:
+        """Keep all sequences of a sample, and let each batch count alike in the loss, also a shorter last one.
 
-        The reference also leaves in the predictions what fills up the last batches of several processes; not so here.
+        So it is in the reference, here alone. That also leaves in the predictions what fills up the last batches of
+        several processes; not so here.
         """
         self._gather_losses = self.accelerator.gather
+        if self.gather_function == self.accelerator.gather_for_metrics:
+            self.gather_function = self._gather_sequences
         try:
             yield
         finally:
             self._gather_losses = None
+
+    def _gather_sequences(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        """As `accelerator.gather_for_metrics`, which counts samples, of what may have several rows for each."""
+        accelerator = self.accelerator
+        if accelerator.num_processes == 1:
+            return input_data
+        left, (rows, each) = accelerator.remainder, self._generated
+        several = isinstance(input_data, torch.Tensor) and len(input_data) == rows and left > 0
+        accelerator.remainder = left * each if several else left
+        try:
+            return accelerator.gather_for_metrics(input_data, use_gather_object=use_gather_object)
+        finally:
+            accelerator.remainder = left
 
     def _with_arguments(self, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
         """What the training arguments say, where a call says nothing else."""

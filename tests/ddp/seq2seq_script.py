@@ -77,11 +77,14 @@ def main(library: str, scenario: str, folder: Path) -> None:
     # Longer than the 20 tokens that batches are padded to: each rank stops where its own sequences end.
     metrics = trainer.evaluate(max_new_tokens=26)
     prediction = trainer.predict(trainer.eval_dataset, max_new_tokens=26)
+    several = trainer.predict(trainer.eval_dataset, max_new_tokens=4, num_beams=2, num_return_sequences=2)
     rank = int(os.environ["RANK"])
     seen = {
         "metrics": {name: metrics[name] for name in ("eval_loss", "eval_samples")},
         "predictions": prediction.predictions.tolist(),
         "labels": prediction.label_ids.tolist(),
+        "several": several.predictions.tolist(),
+        "several_labels": several.label_ids.tolist(),
         "alone": alone(trainer.model),
     }
     (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(seen))

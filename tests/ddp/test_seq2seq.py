@@ -28,6 +28,15 @@ def test_every_sample_is_generated_for_once_and_in_order(two_ranks):
         assert len({tuple(row) for row in alone}) > 3
 
 
+def test_all_sequences_of_a_sample_are_kept(two_ranks):
+    """And of the samples that only fill up the last round none; 5.3.0 has the same in front."""
+    expected, actual = two_ranks(REFERENCE, "seq2seq").ranks[0], two_ranks(OURS, "seq2seq").ranks[0]
+    assert len(actual["several"]) == 2 * len(actual["several_labels"]) == 2 * SAMPLES
+    assert actual["several_labels"] == actual["labels"]
+    wanted = [without_padding(row) for row in expected["several"]]
+    assert [without_padding(row) for row in actual["several"]] == wanted[: 2 * SAMPLES]
+
+
 def test_the_ranks_end_their_sequences_at_different_lengths(two_ranks):
     """Or the test above would not show that they are filled up."""
     predictions = two_ranks(OURS, "seq2seq").ranks[0]["predictions"]

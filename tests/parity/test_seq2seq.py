@@ -140,6 +140,14 @@ def test_generated_predictions(reference, ours, tmp_path, model, arguments, gen_
     assert "eval_tokens" in actual["metrics"]
 
 
+def test_several_sequences_for_each_sample(reference, ours, tmp_path):
+    """All of them, also for the last batch, which is shorter than the others."""
+    several = {"num_beams": 3, "num_return_sequences": 3}
+    actual = assert_same(reference, ours, t5, tmp_path, gen_kwargs=several, train=False, generation_max_length=8)
+    assert len(actual["predictions"]) == 3 * len(actual["label_ids"])
+    assert len(actual["label_ids"]) % DEFAULTS["per_device_eval_batch_size"]
+
+
 def special(model):
     return {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0 if model is t5 else 2}
 
