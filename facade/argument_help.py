@@ -6,11 +6,14 @@ import copy
 import sys
 from argparse import SUPPRESS, Action, ArgumentDefaultsHelpFormatter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from .arguments.fields import ArgumentFields
 from .arguments.generation import GenerationArguments
 
 _MANY = 20
+SHOWN: WeakKeyDictionary[Action, dict[str, Any]] = WeakKeyDictionary()
+"""What the help shows of an option in the place of its own `metavar` or `help`, which are those of the reference."""
 
 
 def concern(kind: type, name: str) -> tuple[str, str] | None:
@@ -52,6 +55,12 @@ class ArgumentHelpFormatter(ArgumentDefaultsHelpFormatter):
         needed = [action for action in actions if action.required or not action.option_strings]
         return super()._format_usage(None, needed, [], prefix).rstrip("\n") + " [options]\n\n"
 
+    def _format_action(self, action: Action) -> str:
+        return super()._format_action(_shown(action))
+
+    def _format_args(self, action: Action, default_metavar: str) -> str:
+        return super()._format_args(_shown(action), default_metavar)
+
     def _format_action_invocation(self, action: Action) -> str:
         shown = copy.copy(action)
         names = action.option_strings
@@ -69,3 +78,12 @@ class ArgumentHelpFormatter(ArgumentDefaultsHelpFormatter):
             return text
         value = str(getattr(action.default, "value", action.default)).replace("%", "%%")
         return f"{text} (default: {value or repr(value)})".lstrip()
+
+
+def _shown(action: Action) -> Action:
+    """The option with what the help shows in the place of what it says itself."""
+    if action not in SHOWN:
+        return action
+    shown = copy.copy(action)
+    vars(shown).update(SHOWN[action])
+    return shown

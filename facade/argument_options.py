@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import types
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, Field
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
 from ..lightning_modules.names import did_you_mean
+from .argument_help import SHOWN
 
 WORDS = {
     **dict.fromkeys(("yes", "true", "t", "y", "1"), True),
@@ -38,12 +39,15 @@ def add_field(container: Any, item: Field[Any], declared: Any) -> None:
     aliases = item.metadata.get("aliases", [])
     aliases = [aliases] if isinstance(aliases, str) else aliases
     settings = settings_of(item, declared)
-    container.add_argument(*_flags("", item.name), *aliases, **settings)
+    action = container.add_argument(*_flags("", item.name), *aliases, **settings)
+    name = item.metadata.get("value_name", value_name(settings, declared))
+    if name is not None and action.metavar is None:
+        SHOWN[action] = {"metavar": name}
     if item.default is True and settings.get("const") is True:
-        opposite = f"Turns --{item.name} off."
-        container.add_argument(
-            *_flags("no_", item.name), action="store_false", default=False, dest=item.name, help=opposite
+        opposite = container.add_argument(
+            *_flags("no_", item.name), action="store_false", default=False, dest=item.name, help=settings.get("help")
         )
+        SHOWN[opposite] = {"help": f"Turns --{item.name} off."}
 
 
 def _flags(prefix: str, name: str) -> list[str]:
@@ -66,7 +70,7 @@ def settings_of(item: Field[Any], declared: Any) -> dict[str, Any]:
         found = _several(item, kind)
     else:
         found = {"type": converter(item.name, kind, keep_text), **_default(item)}
-    return {**_metavar({**given, **found}, kind), **given, **found}
+    return {**given, **found}
 
 
 def chosen_type(name: str, declared: Any) -> tuple[Any, bool]:
@@ -98,10 +102,10 @@ def chosen_type(name: str, declared: Any) -> tuple[Any, bool]:
     return chosen, chosen is not str
 
 
-def choices_of(kind: Any) -> list[Any]:
+def choices_of(kind: Any) -> Sequence[Any]:
     """The values of a Literal, or those of an enumeration's members; empty for other types."""
     if get_origin(kind) is Literal:
-        return list(get_args(kind))
+        return get_args(kind)
     return [member.value for member in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
 
 
@@ -213,12 +217,18 @@ def keeps_default(item: Field[Any], kind: Any) -> bool:
 _METAVARS = {"int": "INT", "float": "FLOAT", "bool": "BOOL", "dict": "JSON"}
 
 
-def _metavar(settings: dict[str, Any], kind: Any) -> dict[str, Any]:
-    """A short name for the value, in the help; a few choices speak for themselves."""
+def value_name(settings: dict[str, Any], declared: Any) -> str | None:
+    """A short name for the value, in the help; a few choices speak for themselves.
+
+    Args:
+        settings: The keyword arguments of `add_argument`.
+        declared: The field's type.
+    """
     choices = settings.get("choices")
     if "action" in settings or (choices and len(", ".join(map(str, choices))) <= _LONGEST_CHOICES):
-        return {}
+        return None
+    kind, _ = chosen_type("", declared)
     if kind is list or get_origin(kind) is list:
         kind = (get_args(kind) or (str,))[0]
     origin = get_origin(kind) or kind
-    return {"metavar": "NAME" if choices else _METAVARS.get(getattr(origin, "__name__", ""), "TEXT")}
+    return "NAME" if choices else _METAVARS.get(getattr(origin, "__name__", ""), "TEXT")

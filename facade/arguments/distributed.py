@@ -60,7 +60,7 @@ class DistributedArguments:
         default=None,
         metadata={
             "help": "Settings of FSDP: a dict, or the path of a JSON file.",
-            "metavar": "JSON|FILE",
+            "value_name": "JSON|FILE",
             "becomes": "options of that strategy",
         },
     )
@@ -68,7 +68,7 @@ class DistributedArguments:
         default=None,
         metadata={
             "help": "Settings of DeepSpeed: a dict, or the path of a JSON file.",
-            "metavar": "JSON|FILE",
+            "value_name": "JSON|FILE",
             "becomes": "`Trainer(strategy=)`: `DeepSpeedStrategy`",
         },
     )

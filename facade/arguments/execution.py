@@ -19,7 +19,7 @@ class ExecutionArguments:
         default=None,
         metadata={
             "help": "Settings of torch.utils.checkpoint, handed to the model's gradient_checkpointing_enable() if any.",
-            "metavar": "JSON",
+            "value_name": "JSON",
             "becomes": "`enable_activation_checkpointing(model, ...)`",
         },
     )
@@ -105,7 +105,7 @@ class LaterExecutionArguments:
                 "Settings of torch.utils.checkpoint, and two more: 'every_n_layers' takes only every n-th layer, "
                 "'offload' keeps in main memory what the others still have to keep."
             ),
-            "metavar": "JSON",
+            "value_name": "JSON",
             "becomes": "`enable_activation_checkpointing(model, every_n_layers=, offload=, ...)`",
         },
     )

@@ -27,7 +27,7 @@ class OptimizationArguments:
         default=None,
         metadata={
             "help": "Further settings of the schedule, such as {'num_cycles': 2}; as a dict or as JSON.",
-            "metavar": "JSON",
+            "value_name": "JSON",
             "becomes": "`get_scheduler(scheduler_specific_kwargs=)`",
         },
     )

@@ -46,7 +46,7 @@ class PlatformArguments:
         default=None,
         metadata={
             "help": "How batches are dealt out to processes: a dict, or the path of a JSON file.",
-            "metavar": "JSON|FILE",
+            "value_name": "JSON|FILE",
             "becomes": "how samplers and loaders deal out batches",
         },
     )

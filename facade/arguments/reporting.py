@@ -52,7 +52,7 @@ class ReportingArguments:
         default="no",
         metadata={
             "help": "Count input tokens: 'all', 'non_padding' (by attention mask) or 'no'; True means 'all'.",
-            "metavar": "WHICH",
+            "value_name": "WHICH",
             "becomes": "`state.num_input_tokens_seen`",
         },
     )
