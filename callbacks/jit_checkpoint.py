@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from ._others import Others, processes
@@ -18,6 +19,40 @@ from .state import TrainerControl, TrainerState
 logger = logging.getLogger(__name__)
 
 _DEFAULT: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}
+
+
+class CheckpointManager:
+    """As `transformers.trainer_jit_checkpoint.CheckpointManager`: what a callback and its subclasses ask and tell.
+
+    Args:
+        callback: what listens.
+        trainer: the Trainer, for which it listens.
+    """
+
+    kill_wait = 0
+    """Seconds between a signal and the request: none are waited for."""
+
+    def __init__(self, callback: JITCheckpointCallback, trainer: Any) -> None:
+        self.callback = callback
+        self.trainer = trainer
+
+    @property
+    def is_checkpoint_requested(self) -> bool:
+        """Whether there was a signal; set to True it asks for the same, and `train` returns: nothing is passed on."""
+        return self.callback.received is not None
+
+    @is_checkpoint_requested.setter
+    def is_checkpoint_requested(self, requested: bool) -> None:
+        self.callback.request(requested)
+
+    def setup_signal_handler(self) -> None:
+        """Listen from now on, and not from `on_train_begin` on."""
+        if not self.callback.is_listening:
+            self.callback.start_listening()
+
+    def execute_jit_checkpoint(self) -> None:
+        """Write a checkpoint of the present state."""
+        self.callback.save_now(self.trainer.state)
 
 
 class JITCheckpointCallback(TrainerCallback):
@@ -71,6 +106,31 @@ class JITCheckpointCallback(TrainerCallback):
         self._others: Others | None = None
         self._saved: tuple[int, bool] | None = None
         self._at_epoch_end = False
+        self._by_signal = True
+        self.trainer: Any = None
+        """The Trainer, once `set_trainer` was called."""
+        self.jit_manager: CheckpointManager | None = None
+        """As in the reference, made by `set_trainer` where `enable_jit_checkpoint` is set."""
+
+    def set_trainer(self, trainer: Any) -> None:
+        """As in the reference: called by the Trainer that listens with this callback, before a training."""
+        self.trainer = trainer
+        if not trainer.args.enable_jit_checkpoint:
+            return
+        self.jit_manager = CheckpointManager(self, trainer)
+        if self.save is None:
+            self.save = getattr(trainer, "_save_at_once", partial(trainer._save_checkpoint, trainer.model, None))
+
+    def request(self, requested: bool = True) -> None:
+        """Ask for a checkpoint and the end of the training as a signal does, but without one to be passed on.
+
+        Args:
+            requested: False takes it back, also where it was a signal that asked.
+        """
+        if not requested:
+            self.received, self._by_signal = None, True
+        elif self.received is None:
+            self.received, self._by_signal = next(iter(self.signals), signal.SIGTERM), False
 
     @property
     def is_listening(self) -> bool:
@@ -123,7 +183,7 @@ class JITCheckpointCallback(TrainerCallback):
         if not self._asked():
             return
         if self._saved is None or self._saved[0] != state.global_step:
-            self._save_now(state)
+            self.save_now(state)
         if self.received == signal.SIGINT and self.save is not None:
             handler = self._previous.get(signal.SIGINT, signal.default_int_handler)
             if handler is signal.default_int_handler:
@@ -157,7 +217,7 @@ class JITCheckpointCallback(TrainerCallback):
             self.leaving = True
             if self._saved != (state.global_step, True):
                 self._say(state)
-                self._save_now(state)
+                self.save_now(state)
         self.stop_listening()
 
     def start_listening(self) -> None:
@@ -198,7 +258,8 @@ class JITCheckpointCallback(TrainerCallback):
         """
         number, self.received = self.received, None
         leaving, self.leaving = self.leaving, False
-        if number is None or not leaving:
+        by_signal, self._by_signal = self._by_signal, True
+        if number is None or not leaving or not by_signal:
             return
         if signal.getsignal(number) == signal.SIG_DFL:
             sys.exit(128 + number)
@@ -258,7 +319,8 @@ class JITCheckpointCallback(TrainerCallback):
             self._say(state)
         self.leaving = control.should_save = control.should_training_stop = True
 
-    def _save_now(self, state: TrainerState) -> None:
+    def save_now(self, state: TrainerState) -> None:
+        """Write a checkpoint in the middle of something else, with `save`."""
         self._saved = (state.global_step, False)
         leaving, self.leaving = self.leaving, True
         if self.save is not None:

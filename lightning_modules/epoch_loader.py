@@ -71,6 +71,16 @@ class EpochLoader(DataLoader):
         return self.dataset.dataset if isinstance(self.dataset, IterableShard) else self.dataset
 
     @property
+    def total_batch_size(self) -> int:
+        """As of a loader that `accelerate` prepared: samples that all processes take together in a step."""
+        return self.samples_per_round
+
+    @property
+    def total_dataset_length(self) -> int:
+        """As of a loader that `accelerate` prepared: samples over all processes; a TypeError for a stream."""
+        return len(self.whole_dataset)
+
+    @property
     def remainder(self) -> int:
         """Samples in the last, shorter round over all processes; 0 if it is a full one, -1 if unknown.
 

@@ -63,6 +63,7 @@ def coerce(args: ArgumentFields, dict_fields: list[str]) -> None:
         FileNotFoundError: A configuration file does not exist.
     """
     _output_dir(args)
+    _paths(args)
     _tokens(args)
     _json_text(args, dict_fields)
     _deprecated(args)
@@ -114,6 +115,14 @@ def _output_dir(args: ArgumentFields) -> None:
         logger.info("output_dir is not set: results go to the folder 'trainer_output'.")
     if isinstance(args.output_dir, (str, os.PathLike)):
         args.output_dir = os.path.expanduser(args.output_dir)
+
+
+def _paths(args: ArgumentFields) -> None:
+    """A path is as good as its text, wherever a folder or a file is named; `generation_config` takes either itself."""
+    for item in fields(args):
+        value = getattr(args, item.name)
+        if isinstance(value, os.PathLike) and item.name != "generation_config":
+            setattr(args, item.name, os.fspath(value))
 
 
 def _tokens(args: ArgumentFields) -> None:

@@ -1,6 +1,7 @@
 """The optimizer, its learning rate, and how gradients are made ready for it."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ..enums import OptimizerNames, SchedulerType
 
@@ -38,8 +39,9 @@ class OptimizationArguments:
             "becomes": "`get_scheduler(num_warmup_steps=)`",
         },
     )
+    default_optim: ClassVar[str] = "adamw_torch_fused"
     optim: OptimizerNames | str = field(
-        default="adamw_torch_fused",
+        default=default_optim,
         metadata={
             "help": "The optimizer, a value of OptimizerNames.",
             "becomes": "`configure_optimizers()`: the optimizer",

@@ -49,13 +49,16 @@ def _plain(value: Any) -> Any:
     """Plain values of the same meaning, as far as there are any."""
     if isinstance(value, Enum):
         return value.value
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.dtype):
+        return _dtype_name(value)
     if isinstance(value, dict):
         return {key: _dtype_name(item) if key == "dtype" else _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
     for method in ("to_dict", "to_json"):
         if hasattr(value, method) and not isinstance(value, type):
-            return getattr(value, method)()
+            return _plain(getattr(value, method)())
     return value
 
 

@@ -163,7 +163,10 @@ class TrainerBase(TrainerParameters, SignalChoice):
         self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
         self._gather_losses = None
         self.is_deepspeed_enabled = bool(self.args.deepspeed)
-        self.is_fsdp_xla_enabled = bool(self.args.fsdp and (self.args.fsdp_config or {}).get("xla"))
+        sharding = self.args.fsdp_config or {}
+        self.is_fsdp_xla_enabled = bool(self.args.fsdp and sharding.get("xla"))
+        self.is_fsdp_xla_v2_enabled = self.is_fsdp_xla_enabled and bool(sharding.get("xla_fsdp_v2"))
+        self.is_fsdp_xla_v1_enabled = self.is_fsdp_xla_enabled and not self.is_fsdp_xla_v2_enabled
         self.is_fsdp_enabled = bool(self.args.fsdp) and not self.is_fsdp_xla_enabled
 
     def _set_up_model(self, model: nn.Module) -> None:

@@ -57,8 +57,7 @@ class Reporting(TrainerBase):
         for name, value in sorted(table.items()):
             print(f"  {name:<{names}} = {value:>{values}}")
 
-    @staticmethod
-    def metrics_format(metrics: dict[str, float]) -> dict[str, Any]:
+    def metrics_format(self, metrics: dict[str, float]) -> dict[str, Any]:
         """As `transformers.Trainer.metrics_format`: readable units."""
         return formats.metrics_format(metrics)
 

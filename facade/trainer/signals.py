@@ -49,7 +49,9 @@ class Interruption(TokenCounting, Saving):
         elif own:
             own[0].signals = tuple(signals)
         else:
-            self.add_callback(self._make_listener(signals, insisted_on=(signal.SIGTERM,)))
+            listener = self._make_listener(signals, insisted_on=(signal.SIGTERM,))
+            listener.set_trainer(self)
+            self.add_callback(listener)
 
     def _make_listener(self, signals: Iterable[int], insisted_on: Iterable[int] = ()) -> JITCheckpointCallback:
         return JITCheckpointCallback(

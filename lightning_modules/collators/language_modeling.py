@@ -109,22 +109,22 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         assert self.seed is not None
         self.generator = self.get_generator(self.seed if worker is None else self.seed + worker.id)
 
-    def torch_call(self, features: list[Any]) -> Any:
+    def torch_call(self, examples: list[Any]) -> Any:
         """The batch as tensors, with "labels": -100 where there is nothing to learn.
 
         Args:
-            features: mappings that the tokenizer can pad, or plain sequences of token ids.
+            examples: mappings that the tokenizer can pad, or plain sequences of token ids.
         """
-        batch, special, spans = self._batch(features, "pt")
+        batch, special, spans = self._batch(examples, "pt")
         if self.mlm:
             batch["input_ids"], batch["labels"] = self.torch_mask_tokens(batch["input_ids"], special, spans)
         else:
             batch["labels"] = self._without_padding(batch["input_ids"].clone())
         return batch
 
-    def numpy_call(self, features: list[Any]) -> Any:
+    def numpy_call(self, examples: list[Any]) -> Any:
         """As `torch_call`, but arrays, and draws from numpy's generators."""
-        batch, special, spans = self._batch(features, "np")
+        batch, special, spans = self._batch(examples, "np")
         if self.mlm:
             batch["input_ids"], batch["labels"] = self.numpy_mask_tokens(batch["input_ids"], special, spans)
         else:

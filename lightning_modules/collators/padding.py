@@ -152,7 +152,7 @@ class DataCollatorForMultipleChoice(DataCollatorMixin):
     def __post_init__(self) -> None:
         require_pad(self.tokenizer)
 
-    def torch_call(self, features: list[Any]) -> Batch:
+    def torch_call(self, examples: list[Any]) -> Batch:
         """The batch as tensors of shape (samples, choices, tokens), and "labels", int64 of shape (samples,).
 
         Raises:
@@ -160,7 +160,7 @@ class DataCollatorForMultipleChoice(DataCollatorMixin):
         """
         import torch
 
-        batch, labels = self._padded(features, "pt")
+        batch, labels = self._padded(examples, "pt")
         if labels is not None:
             batch["labels"] = torch.tensor(labels, dtype=torch.int64)
         return batch

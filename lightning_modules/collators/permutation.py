@@ -35,11 +35,11 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         if not 0 < self.plm_probability <= 1:
             raise ValueError(f"`plm_probability` is {self.plm_probability}, but a share lies between 0 and 1.")
 
-    def torch_call(self, features: list[Any]) -> Batch:
+    def torch_call(self, examples: list[Any]) -> Batch:
         """The batch as tensors.
 
         Args:
-            features: mappings with "input_ids", or plain sequences of token ids.
+            examples: mappings with "input_ids", or plain sequences of token ids.
 
         Returns:
             "input_ids"; "perm_mask", float32 of shape (samples, tokens, tokens), 1 where the first may not attend to
@@ -48,11 +48,11 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         Raises:
             ValueError: the number of tokens is odd, or there is no mask token.
         """
-        return _named(self.torch_mask_tokens(torch_collate_batch(_ids(features), self.tokenizer)))
+        return _named(self.torch_mask_tokens(torch_collate_batch(_ids(examples), self.tokenizer)))
 
-    def numpy_call(self, features: list[Any]) -> Batch:
+    def numpy_call(self, examples: list[Any]) -> Batch:
         """As `torch_call`, but arrays; draws from Python's and numpy's global generators."""
-        return _named(self.numpy_mask_tokens(numpy_collate_batch(_ids(features), self.tokenizer)))
+        return _named(self.numpy_mask_tokens(numpy_collate_batch(_ids(examples), self.tokenizer)))
 
     def torch_mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any, Any]:
         """Hide spans of token ids, shape (samples, tokens), which are changed; the parts of `torch_call`'s result."""

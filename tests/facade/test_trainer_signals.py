@@ -379,3 +379,41 @@ def test_the_last_checkpoint_is_not_taken_for_a_superfluous_one(tmp_path):
     assert made.state.best_global_step == 1
     assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-1", "checkpoint-3"}
     assert not torch.equal(last["first.weight"], made.model.state_dict()["first.weight"])
+
+
+# --- what subclasses of the reference's callback ask and tell
+
+
+class Noticing(JITCheckpointCallback):
+    """Asks for a checkpoint when something else than a signal says so."""
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 1 and self.jit_manager:
+            self.jit_manager.is_checkpoint_requested = True
+
+
+def test_a_checkpoint_may_be_requested_without_a_signal(tmp_path):
+    """As in the reference `train` returns then, with a checkpoint of everything."""
+    notice = Noticing()
+    made = trainer(tmp_path, callbacks=[notice], enable_jit_checkpoint=True, save_strategy="no")
+    notice.set_trainer(made)
+    assert notice.trainer is made
+    assert not notice.jit_manager.is_checkpoint_requested
+    made.train()
+    assert made.state.global_step == 2
+    assert (tmp_path / "checkpoint-2" / "optimizer.pt").exists()
+    assert not notice.jit_manager.is_checkpoint_requested
+
+
+def test_the_trainer_introduces_itself_to_its_own(tmp_path):
+    made = trainer(tmp_path, enable_jit_checkpoint=True, save_strategy="no")
+    made.train()
+    (found,) = [one for one in made.callback_handler.callbacks if isinstance(one, JITCheckpointCallback)]
+    assert found.trainer is made
+    assert found.jit_manager.trainer is made
+
+
+def test_without_the_argument_there_is_no_manager(tmp_path):
+    callback = JITCheckpointCallback()
+    callback.set_trainer(trainer(tmp_path))
+    assert callback.jit_manager is None
