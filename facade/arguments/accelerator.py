@@ -62,3 +62,7 @@ class AcceleratorConfig:
     def to_dict(self) -> dict[str, Any]:
         """All fields as a new dict."""
         return asdict(self)
+
+    def pop(self, key: str, default: Any = None) -> Any:
+        """As the method of that name in the reference: take a setting out, so that its default holds again."""
+        return vars(self).pop(key, default)

@@ -1,0 +1,108 @@
+"""What is served has the parameters, members and values of what it takes the place of."""
+
+import dataclasses
+import enum
+import importlib
+import inspect
+
+import pytest
+
+from lightrainer.serving.names import SERVED
+from lightrainer.serving.stand_in.names import STAND_IN
+from lightrainer.serving.targets import resolve
+
+COLLATORS = "data.data_collator"
+MODULES = [
+    *("trainer", "trainer_seq2seq", "trainer_utils", "trainer_pt_utils", "trainer_callback", "training_args"),
+    *("training_args_seq2seq", "optimization", "hf_argparser", COLLATORS),
+]
+OTHERWISE = {
+    # The trackers' place of a parameter is nobody's business: events are called by keywords.
+    "trainer.CallbackHandler.on_evaluate(metrics)",
+    "trainer.CallbackHandler.on_log(logs)",
+    "trainer_callback.EarlyStoppingCallback.on_evaluate(metrics)",
+    # A function without self in 5.3.0, so that trainer.metrics_format(metrics) fails there.
+    "trainer.Trainer.metrics_format(self)",
+    "trainer_seq2seq.Seq2SeqTrainer.metrics_format(self)",
+    # What a loop over the body of the class leaves behind there.
+    "trainer.TrainingArguments.is_torch_greater_or_equal_than_2_8",
+    "training_args_seq2seq.Seq2SeqTrainingArguments.is_torch_greater_or_equal_than_2_8",
+    # accelerate's own class; of the tracker of memory what only it calls itself.
+    "training_args.ParallelismConfig",
+    "trainer_utils.TrainerMemoryTracker.cpu_mem_used",
+    "trainer_utils.TrainerMemoryTracker.derive_stage",
+    "trainer_utils.TrainerMemoryTracker.peak_monitor_func",
+    "trainer_utils.TrainerMemoryTracker.stop",
+    "trainer_utils.TrainerMemoryTracker.update_metrics",
+    "hf_argparser.string_to_bool",
+}
+"""Where ours is something else, and why that is well."""
+
+
+def pairs():
+    """Theirs and ours by name, each object once."""
+    seen = set()
+    for module in MODULES:
+        theirs = importlib.import_module(f"transformers.{module}")
+        for name, target in {**STAND_IN.get(module, {}), **SERVED.get(module, {})}.items():
+            other = getattr(theirs, name, None)
+            if callable(other) and id(other) not in seen:
+                seen.add(id(other))
+                yield f"{module}.{name}", other, resolve(target)
+
+
+def signature(value):
+    try:
+        return inspect.signature(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def differing_parameters(path, theirs, ours):
+    """Those that cannot be passed as to theirs, or that are something else when left out."""
+    wanted, found = signature(theirs), signature(ours)
+    if wanted is None or found is None:
+        return
+    names = [(parameter.name, parameter.kind) for parameter in wanted.parameters.values()]
+    if [one for one in ((p.name, p.kind) for p in found.parameters.values()) if one in names] != names:
+        yield path
+        return
+    for name, parameter in wanted.parameters.items():
+        if repr(parameter.default) != repr(found.parameters[name].default):
+            yield f"{path}({name})"
+    for name, parameter in found.parameters.items():
+        packed = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if name not in wanted.parameters and parameter.default is parameter.empty and not packed:
+            yield f"{path}({name})"
+
+
+def differing_members(path, theirs, ours):
+    for name in (name for name in dir(theirs) if not name.startswith("_")):
+        wanted, found = getattr(theirs, name), getattr(ours, name, NOTHING)
+        if found is NOTHING or callable(wanted) != callable(found):
+            yield f"{path}.{name}"
+        elif callable(wanted) and not inspect.isclass(wanted):
+            yield from differing_parameters(f"{path}.{name}", wanted, found)
+    if issubclass(theirs, enum.Enum) and {m.name: m.value for m in theirs} != {m.name: m.value for m in ours}:
+        yield path
+    if dataclasses.is_dataclass(theirs):
+        names = [field.name for field in dataclasses.fields(theirs)]
+        if [field.name for field in dataclasses.fields(ours) if field.name in names] != names:
+            yield path
+
+
+NOTHING = object()
+
+
+def test_parameters_and_members_are_those_of_the_reference():
+    pytest.importorskip("transformers")
+    found, compared = set(), 0
+    for path, theirs, ours in pairs():
+        compared += 1
+        found.update(differing_parameters(path, theirs, ours))
+        if inspect.isclass(theirs) and inspect.isclass(ours):
+            found.update(differing_members(path, theirs, ours))
+    assert compared > 100
+    found = {name for name in found if not name.startswith("training_args.ParallelismConfig.")}
+    assert sorted(found - OTHERWISE) == []
+    assert sorted(OTHERWISE - found) == []
