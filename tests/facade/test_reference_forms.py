@@ -1,0 +1,51 @@
+"""Forms in which scripts of the reference pass things, and what they read."""
+
+import json
+
+import pytest
+import torch
+from tiny import points, trainer
+
+from lightrainer import DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, TrainingArguments
+
+
+@pytest.mark.parametrize("name", ["accelerator_config", "fsdp_config", "resume_from_checkpoint", "logging_dir"])
+def test_a_path_is_as_good_as_its_text(tmp_path, name):
+    path = tmp_path / "settings.json"
+    path.write_text("{}")
+    given = [TrainingArguments(tmp_path, **{name: form}) for form in (path, str(path))]
+    assert getattr(given[0], name) == getattr(given[1], name)
+    json.loads(given[0].to_json_string())
+
+
+@pytest.mark.parametrize("settings", [{"dtype": torch.float32}, {"a": [{"b": torch.float32}]}], ids=str)
+def test_a_dtype_anywhere_is_its_name(tmp_path, settings):
+    args = TrainingArguments(str(tmp_path), lr_scheduler_kwargs=settings)
+    assert '"float32"' in args.to_json_string()
+    assert torch.float32 in (settings.get("dtype"), settings.get("a", [{"b": None}])[0]["b"])
+
+
+def test_attributes_that_scripts_read(tmp_path):
+    made = trainer(tmp_path, per_device_train_batch_size=4)
+    assert TrainingArguments.default_optim == made.args.optim == "adamw_torch_fused"
+    assert (made.is_fsdp_xla_v1_enabled, made.is_fsdp_xla_v2_enabled) == (False, False)
+    loader = made.get_train_dataloader()
+    assert (loader.total_batch_size, loader.total_dataset_length) == (4, len(points()))
+    assert made.args.accelerator_config.pop("split_batches", None) is False
+    assert made.args.accelerator_config.pop("no such key", 5) == 5
+
+
+def test_collators_take_their_samples_by_keyword():
+    class Pads:
+        mask_token = pad_token = "x"
+        pad_token_id = 0
+
+        def pad(self, rows, **_):
+            return {"input_ids": torch.tensor([row["input_ids"] for row in rows])}
+
+    samples = [{"input_ids": [1, 2]}, {"input_ids": [3, 4]}]
+    batch = DataCollatorForLanguageModeling(Pads(), mlm=False).torch_call(examples=samples)
+    assert batch["labels"].tolist() == [[1, 2], [3, 4]]
+    choices = [{"input_ids": [[1, 2], [3, 4]], "label": 1}]
+    batch = DataCollatorForMultipleChoice(Pads()).torch_call(examples=choices)
+    assert batch["labels"].tolist() == [1]
