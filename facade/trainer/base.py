@@ -192,11 +192,6 @@ class TrainerBase(TrainerParameters, SignalChoice):
             config.use_cache = self.args.use_cache
 
     @cached_property
-    def current_gradient_accumulation_steps(self) -> int:
-        """Micro-batches of the step that is being taken."""
-        return self.args.gradient_accumulation_steps
-
-    @cached_property
     def _background(self) -> BackgroundWriter:
         return BackgroundWriter()
 
@@ -216,9 +211,19 @@ class TrainerBase(TrainerParameters, SignalChoice):
     def _evaluated_before(self) -> dict[str, Any]:
         return {}
 
-    @cached_property
-    def _lightning_callbacks(self) -> list[Any]:
-        return []
+    if TYPE_CHECKING:  # as protocols know them
+        current_gradient_accumulation_steps: int
+        _lightning_callbacks: list[Any]
+    else:
+
+        @cached_property
+        def current_gradient_accumulation_steps(self) -> int:
+            """Micro-batches of the step that is being taken."""
+            return self.args.gradient_accumulation_steps
+
+        @cached_property
+        def _lightning_callbacks(self) -> list[Any]:
+            return []
 
     def _make_label_smoother(self) -> LabelSmoother | None:
         if self.args.label_smoothing_factor == 0:
