@@ -18,7 +18,7 @@ from ..hub import ModelCard, PushInProgress, Repository
 from ..hub.card_text import MARKER
 from ..hub.facts import as_list, facts_of, size_of
 from ..hub.pushing import CheckpointPush, draft_is_wanted
-from ..hub.repository import quiet, require_online
+from ..hub.repository import quiet, replaced, require_online
 from ..hub.staging import LAST_CHECKPOINT, NOT_UPLOADED, Stage
 from .downloading import Downloading
 
@@ -45,7 +45,8 @@ class HubSide(Downloading):
         token = secret(token)
         named = self.args.hub_model_id
         name = named or self._output_name
-        require_online(f"create the repository {name!r} of push_to_hub")
+        if replaced("create_repo") is None:
+            require_online(f"create the repository {name!r} of push_to_hub")
         if not self.is_world_process_zero():
             return
         logger.info("Uploads go to %r, named by %s", name, "hub_model_id" if named else "the folder output_dir")
@@ -136,7 +137,8 @@ class HubSide(Downloading):
             return None
         self.create_model_card(**self._card_arguments(kwargs))
         repository = self._repository(token=token, revision=revision)
-        repository.require_branch()
+        if replaced("upload_folder") is None:
+            repository.require_branch()
         folder = Path(str(self.args.output_dir))
         message = commit_message or "Upload of a model"
         upload = partial(repository.upload, folder, message, ignore=NOT_UPLOADED)

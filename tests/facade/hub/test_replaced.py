@@ -1,0 +1,43 @@
+"""The functions of the Hub's client that tests and subclasses replace where the Trainer is defined."""
+
+from types import SimpleNamespace
+
+import pytest
+from huggingface_hub import constants
+from tiny import trainer
+
+import lightrainer.facade.trainer as home
+
+
+@pytest.fixture
+def _offline(monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.mark.usefixtures("_offline")
+def test_what_was_replaced_is_called_and_nothing_else(tmp_path, monkeypatch):
+    """Offline mode refuses nothing that is not going to ask the Hub."""
+    made, uploads = [], []
+    monkeypatch.setattr(home, "create_repo", lambda name, **how: made.append(name) or SimpleNamespace(repo_id="me/m"))
+    monkeypatch.setattr(home, "upload_folder", lambda **what: uploads.append(what))
+    pushing = trainer(tmp_path / "out", push_to_hub=True, hub_model_id="m", hub_revision="b")
+    pushing.push_to_hub()
+    assert (made, pushing.hub_model_id) == (["m"], "me/m")
+    assert [(one["repo_id"], one["folder_path"], one["revision"]) for one in uploads] == [
+        ("me/m", tmp_path / "out", "b")
+    ]
+
+
+@pytest.mark.usefixtures("_offline")
+def test_an_init_hf_repo_of_a_subclass_is_asked_first(tmp_path):
+    class Own(home.Trainer):
+        def init_hf_repo(self, token=None):
+            self.hub_model_id = "me/own"
+
+    assert trainer(tmp_path, Own, push_to_hub=True).hub_model_id == "me/own"
+
+
+@pytest.mark.usefixtures("_offline")
+def test_where_nothing_is_replaced_offline_mode_refuses(tmp_path):
+    with pytest.raises(ConnectionError, match="HF_HUB_OFFLINE"):
+        trainer(tmp_path, push_to_hub=True)
