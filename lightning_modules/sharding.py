@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from torch import nn
 from . import deepspeed_engine
 from .checkpoints.optimizer_fit import require_fitting_optimizer_state
 from .collect import map_nested
-from .gradient_norms import clip_gradients
+from .gradient_norms import total_norm
 from .parts import is_part as _is_part
 from .parts import own_part as own_part
 from .parts import part_like, whole
@@ -139,12 +140,12 @@ def unsynchronised(model: nn.Module) -> Iterator[None]:
         sharded.set_requires_gradient_sync(True)
 
 
-def clip_grad_norm(model: nn.Module, max_norm: float) -> torch.Tensor:
-    """Scale the gradients of a sharded model down to a norm, that of all processes; returns the norm that they had."""
+def norm_of_gradients(model: nn.Module) -> torch.Tensor:
+    """The norm of the gradients of a model, sharded or not: that of all processes, all of which have to call it."""
     if _is_wrapper(model):
-        sharded: Any = model
-        return sharded.clip_grad_norm_(max_norm)
-    return clip_gradients(model.parameters(), max_norm)
+        sharded: Any = model  # only the wrapper knows who has which part
+        return sharded.clip_grad_norm_(math.inf)
+    return total_norm(p.grad for p in model.parameters() if p.grad is not None)
 
 
 def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:

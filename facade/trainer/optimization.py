@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -10,8 +9,6 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from ...lightning_modules import models
-from ...lightning_modules.gradient_norms import total_norm
 from ...lightning_modules.names import OptimizerNames
 from ...lightning_modules.optimizers import (
     build_optimizer,
@@ -22,7 +19,7 @@ from ...lightning_modules.optimizers import (
     steps_in_backward,
 )
 from ...lightning_modules.schedules import get_scheduler
-from ...lightning_modules.sharding import clip_grad_norm, is_sharded
+from ...lightning_modules.sharding import norm_of_gradients
 from .. import optimizer_limits
 from ..plan import optimizer_config
 from .base import TrainerBase
@@ -140,16 +137,12 @@ class OptimizationSteps(TrainerBase):
         return rate.item() if isinstance(rate, torch.Tensor) else rate
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
-        if models.unwrap_model(model) is not model:  # only the wrapper knows the norm of all parts
-            if is_sharded(model):
-                self.accelerator.unscale_gradients()
-            return clip_grad_norm(model, self.args.max_grad_norm)
+        """Clip the gradients of a model, in whatever wrappers it is, without the loss scale; returns their norm."""
         return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> torch.Tensor:
+        """The norm that was found already, or that of the gradients as they are, without the loss scale."""
         if grad_norm is not None:
             return grad_norm
         self.accelerator.unscale_gradients()
-        if models.unwrap_model(model) is not model:
-            return clip_grad_norm(model, math.inf)
-        return total_norm(p.grad for p in model.parameters() if p.grad is not None)
+        return norm_of_gradients(model)

@@ -53,6 +53,15 @@ def test_two_ranks_leave_out_the_same_steps(two_ranks):
     assert two_ranks(OURS, "half").ranks[0]["scaler"]["scale"] == 2.0 ** (20 - finite.count(False))
 
 
+def test_two_ranks_of_a_compiled_model_train_in_float16_as_those_of_the_model_do(two_ranks):
+    """The norms of the gradients, which are clipped, are without the loss scale, and the same steps are left out."""
+    plain, compiled = (two_ranks(OURS, scenario).ranks for scenario in ("half", "half_compiled"))
+    for one, other in zip(plain, compiled, strict=True):
+        assert_close(numbers(one["history"]), numbers(other["history"]))
+        assert other["scaler"] == one["scaler"]
+        assert list(other["sums"].values()) == pytest.approx(list(one["sums"].values()), rel=0, abs=1e-6)
+
+
 @pytest.mark.parametrize("scenario", [*SCENARIOS, "half"])
 def test_both_ranks_end_with_the_same_weights(two_ranks, scenario):
     """Bit for bit; and they log the same numbers."""

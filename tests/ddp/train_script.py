@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn import functional
 
 VOCABULARY = 23
+HALF = ("half", "half_compiled")  # in float16; the model is a compiled one, or is not
 STOP_AT = 3  # of 6 steps, in the middle of the second epoch
 
 
@@ -148,12 +149,13 @@ def trainer_of(api: Any, scenario: str, folder: Path) -> Any:
         use_cpu=True,
         dataloader_pin_memory=False,
         ddp_timeout=60,
-        fp16=scenario == "half",
-        optim="adamw_torch" if scenario == "half" else "adamw_torch_fused",
+        fp16=scenario in HALF,
+        optim="adamw_torch" if scenario in HALF else "adamw_torch_fused",
     )
     torch.manual_seed(99 if scenario == "resumed" else 7)
+    model: Any = {"tokens": Tokens, "points": Points}[kind]()
     trainer = api.Trainer(
-        model={"tokens": Tokens, "points": Points}[kind](),
+        model=torch.compile(model, backend="eager") if scenario == "half_compiled" else model,
         args=arguments,
         train_dataset=make(22, 1),
         eval_dataset=make(13, 11),
@@ -163,9 +165,9 @@ def trainer_of(api: Any, scenario: str, folder: Path) -> Any:
     if api.__name__ == "transformers":
         # 5.3.0 divides by the number of micro-batches twice; later versions do not.
         trainer.accelerator.gradient_accumulation_steps = 1
-        if scenario == "half":  # on a CPU it would train in float32
+        if scenario in HALF:  # on a CPU it would train in float32
             trainer.accelerator.native_amp, trainer.accelerator.scaler = True, torch.amp.GradScaler("cpu")
-    if scenario == "half":  # so large that the first steps are left out
+    if scenario in HALF:  # so large that the first steps are left out
         trainer.accelerator.scaler.load_state_dict({**trainer.accelerator.scaler.state_dict(), "scale": 2.0**20})
     return trainer
 

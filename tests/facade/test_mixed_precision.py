@@ -109,6 +109,32 @@ def test_gradients_are_unscaled_where_callbacks_and_overrides_see_them(tmp_path)
     assert found["plain"] != found["float32"]
 
 
+def wrapped(how):
+    model = tiny()
+    if how == "a compiled part":
+        model.first = torch.compile(model.first, backend="eager")
+    if "whole" in how:
+        model = torch.compile(model, backend="eager")
+    return torch.nn.DataParallel(model) if "parallel" in how else model
+
+
+@pytest.mark.parametrize("clip", [0.5, 0.0])
+@pytest.mark.parametrize("how", ["whole", "whole in parallel", "in parallel", "a compiled part", "torch_compile"])
+def test_gradients_of_a_wrapped_model_are_clipped_and_logged_without_the_scale(tmp_path, how, clip):
+    """As those of the model itself: the same losses, norms and weights."""
+    asked = {"fp16": True, "max_grad_norm": clip, "optim": "sgd", "learning_rate": 0.1}
+    compiling = {"torch_compile": True, "torch_compile_backend": "eager"} if how == "torch_compile" else {}
+    plain, other = trainer(tmp_path, **asked), trainer(tmp_path, model=wrapped(how), **asked, **compiling)
+    for made in (plain, other):
+        trained(made)
+    assert losses(other) == losses(plain)
+    assert [e["grad_norm"] for e in other.state.log_history[:-1]] == [
+        e["grad_norm"] for e in plain.state.log_history[:-1]
+    ]
+    assert all(map(torch.equal, other.model.state_dict().values(), plain.model.state_dict().values()))
+    assert not torch.equal(plain.model.first.weight, tiny().first.weight)
+
+
 def first_gradient(made):
     return next(made.model.parameters()).grad.norm().item()
 
