@@ -16,7 +16,7 @@ from ..lightning_modules.models import accepted_arguments, to_call
 from ..lightning_modules.out_of_memory import MemoryPact, explained
 from ..lightning_modules.sharding import is_sharded, unsynchronised
 from ..lightning_modules.split_layers import stepping
-from . import deepspeed_runs
+from . import deepspeed_runs, optimizer_limits
 from .enums import DebugOption
 from .memory_advice import advice_for_training
 from .metrics import Moment
@@ -145,9 +145,15 @@ class TrainingRun:
         trainer = self.trainer
         if trainer._created_lr_scheduler:
             trainer.lr_scheduler, trainer._created_lr_scheduler = None, False
-        if deepspeed_runs.asked_for(trainer) and hasattr(self, "lightning_trainer"):
+        takes_steps = hasattr(self, "lightning_trainer")
+        if deepspeed_runs.asked_for(trainer) and takes_steps:
             return deepspeed_runs.optimizers(self)
         trainer.create_optimizer_and_scheduler(num_training_steps=self.length.max_steps)
+        if takes_steps:
+            called = to_call(trainer.model, trainer.model_wrapped)
+            left_out = optimizer_limits.check_trains(trainer.optimizer, trainer.model, called)
+            if (scaler := trainer.accelerator.scaler) is not None:
+                scaler.others = left_out
         return trainer.optimizer, trainer.lr_scheduler
 
     def train_begin(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import MethodType
 from typing import Any
 
@@ -26,9 +26,12 @@ class LossScaler(torch.amp.GradScaler):
 
     Attributes:
         together: processes have parts of the gradients, so that what one of them finds counts for all.
+        others: parameters that no optimizer has, whose gradients are unscaled with those of the first one: they count
+            in the norm of the model.
     """
 
     together = False
+    others: Sequence[torch.Tensor] = ()
 
     def __init__(self, device: str, **options: Any) -> None:
         super().__init__(device, **options)
@@ -43,6 +46,10 @@ class LossScaler(torch.amp.GradScaler):
         """Divide the gradients by the scale, if that has not been done since the last step."""
         if id(optimizer) not in self._unscaled:
             super().unscale_(optimizer)
+            if not self._unscaled:
+                scale: Any = self._scale
+                for gradient in (other.grad for other in self.others if other.grad is not None):
+                    gradient.div_(scale.to(gradient.device))
             self._unscaled.add(id(optimizer))
 
     def _unscale_grads_(

@@ -1,11 +1,12 @@
 """The Trainer's side of the optimizers: what it makes of the arguments, and when it speaks to them."""
 
+import logging
 import sys
 import types
 
 import pytest
 import torch
-from tiny import Tiny, arguments, tiny, trainer
+from tiny import Tiny, arguments, losses, tiny, trainer
 from torch import nn
 
 from lightrainer import Trainer, TrainerCallback
@@ -274,3 +275,107 @@ def test_a_factory_of_the_user_gets_the_model(tmp_path):
     made = trained(tmp_path, optimizer_cls_and_kwargs=(Half, {"lr": 0.1}))
     assert torch.equal(made.model.first.weight, tiny().first.weight)
     assert not torch.equal(made.model.second.weight, tiny().second.weight)
+
+
+def swapped(made):
+    made.train()
+    made.model = tiny(5)
+
+
+def made_too_early(made):
+    made.create_optimizer()
+    made.model = made.model_wrapped = tiny(5)
+
+
+def of_another_model(made):
+    made.optimizer = torch.optim.SGD(tiny(4).parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("mistake", [swapped, made_too_early, of_another_model])
+def test_an_optimizer_of_another_model_is_refused(tmp_path, mistake):
+    """No weight would move. Nothing is changed, and with a new optimizer the training goes."""
+    made = trainer(tmp_path)
+    mistake(made)
+    before = weights(made)
+    with pytest.raises(ValueError, match=r"none of the 6 trainable parameters.*first\.weight.*trainer\.optimizer ="):
+        made.train()
+    assert all(map(torch.equal, before, weights(made)))
+    made.optimizer = made.lr_scheduler = None
+    made.train()
+    assert not any(map(torch.equal, before, weights(made)))
+
+
+def new_layer(made):
+    made.create_optimizer()
+    made.model.second = nn.Linear(6, 3)
+
+
+def only_a_part(made):
+    layers = made.model.first, made.model.norm
+    made.optimizer = torch.optim.SGD([one for layer in layers for one in layer.parameters()], lr=0.1)
+
+
+@pytest.mark.parametrize("mistake", [new_layer, only_a_part])
+def test_parameters_that_no_group_has_are_named(tmp_path, caplog, mistake):
+    """Once in a training; frozen ones are none."""
+    made = trainer(tmp_path)
+    mistake(made)
+    with caplog.at_level(logging.WARNING, "lightrainer"):
+        made.train()
+    said = [record.getMessage() for record in caplog.records if "in no group" in record.getMessage()]
+    assert len(said) == 1
+    assert "2 of 6 trainable parameters" in said[0]
+    assert "second.weight, second.bias" in said[0]
+    caplog.clear()
+    made.model.second.requires_grad_(False)
+    with caplog.at_level(logging.WARNING, "lightrainer"):
+        made.train()
+    assert "in no group" not in caplog.text
+
+
+def tied():
+    model = tiny()
+    model.third = model.second
+    return model
+
+
+def given_back(model):
+    """An optimizer that torch.compile's wrapper was asked for the parameters of."""
+    compiled = torch.compile(model, backend="eager")
+    return compiled, torch.optim.SGD(compiled.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (tied(), None),
+        lambda: given_back(tiny()),
+        lambda: (torch.compile(model := tiny(), backend="eager"), torch.optim.SGD(model.parameters(), lr=0.1)),
+        lambda: (model := tiny(), torch.optim.SGD([*model.parameters(), nn.Parameter(torch.ones(2))], lr=0.1)),
+    ],
+    ids=["tied", "of the compiled", "of the model in it", "with others"],
+)
+def test_an_optimizer_of_the_model_is_no_mistake(tmp_path, caplog, make):
+    model, optimizer = make()
+    made = trainer(tmp_path, model=model, optimizers=(optimizer, None))
+    with caplog.at_level(logging.WARNING, "lightrainer"):
+        made.train()
+        made.train()
+    assert "group" not in caplog.text
+
+
+def test_the_norm_counts_what_no_group_has_without_the_loss_scale(tmp_path):
+    """Under fp16 the scale is taken out of all gradients: the norm, and what clipping leaves, are nearly float32's."""
+
+    def run(**changes):
+        model = tiny()
+        made = trainer(tmp_path, model=model, max_grad_norm=0.5, **changes)
+        made.optimizer = torch.optim.SGD(model.second.parameters(), lr=0.1)
+        torch.manual_seed(5)
+        made.train()
+        return losses(made), [entry["grad_norm"] for entry in made.state.log_history[:-1]]
+
+    plain, half = run(), run(fp16=True)
+    assert half[1] == pytest.approx(plain[1], rel=0.05)
+    assert half[0] == pytest.approx(plain[0], rel=0.01)
+    assert half[0] != plain[0]
