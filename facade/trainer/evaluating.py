@@ -33,6 +33,7 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
     _evaluated_columns: list[str] | None = None
     """What a batch of the last evaluation held."""
     _labels_are_known_to_miss = False
+    _nan_was_told = False
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
@@ -152,17 +153,19 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
             self.gather_function = self.accelerator.gather_for_metrics
             output = evaluation.result()
         self._evaluated_columns = evaluation.columns
-        if description == "Evaluation" and self.compute_metrics is not None:
+        if description == "Evaluation":
             self._warn_of_missing_labels(evaluation, only_loss)
         return output
 
     def _warn_of_missing_labels(self, evaluation: Evaluation, only_loss: bool) -> None:
-        """Say once that there is a `compute_metrics` that was not called."""
-        called = evaluation.found_labels or evaluation.metrics or only_loss or not evaluation.steps
-        if called or self._labels_are_known_to_miss:
+        """Say once that an evaluation found neither a loss nor anything for `compute_metrics`."""
+        found = evaluation.found_labels or evaluation.metrics or not evaluation.steps
+        if found or self._labels_are_known_to_miss:
             return
         self._labels_are_known_to_miss = True
-        logger.warning("compute_metrics was not called. %s", why_no_labels(self, look=False))
+        wanted = self.compute_metrics is not None and not only_loss
+        lost = "compute_metrics was not called." if wanted else "The evaluation found nothing."
+        logger.warning("%s %s", lost, why_no_labels(self, look=False))
 
     def _reduce_precision(self) -> None:
         """Cast the whole model, outside of a training, as `bf16_full_eval` and `fp16_full_eval` ask for."""
@@ -194,11 +197,24 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
         if self.state.best_metric is None:
             self.state.best_metric = float("-inf") if self.args.greater_is_better else float("inf")
         if not better(value, self.state.best_metric):
+            self._warn_of_nan(value)
             return False
         self.state.best_metric = value
         if self.args.save_strategy != "no":
             self.state.best_global_step = self.state.global_step
         return True
+
+    def _warn_of_nan(self, value: Any) -> None:
+        """Say once that an evaluation cannot be the best one."""
+        if self._nan_was_told or not np.isnan(value):
+            return
+        self._nan_was_told = True
+        logger.warning(
+            "metric_for_best_model=%r is nan at step %s: such an evaluation is never the best one, and no checkpoint "
+            "is kept for it.",
+            self.args.metric_for_best_model,
+            self.state.global_step,
+        )
 
     def _best_metric_of(self, metrics: dict[str, float]) -> float:
         name = str(self.args.metric_for_best_model)

@@ -125,7 +125,12 @@ class Restoring(TrainingState):
     def _best_was_saved(self) -> bool:
         """Whether there is a best checkpoint; it is said if it is not that of the best evaluation."""
         best, step = self.state.best_model_checkpoint, self.state.best_global_step
-        if step and Path(best or "").name != f"{PREFIX_CHECKPOINT_DIR}-{step}":
+        if best is None and not step:
+            why = f"{self.args.metric_for_best_model} was nan, or infinitely bad, in every evaluation"
+            if self.state.best_metric is None:
+                why = f"there was no evaluation in {self.state.global_step} steps"
+            logger.warning("load_best_model_at_end=True, but %s: the last model is kept.", why)
+        elif step and Path(best or "").name != f"{PREFIX_CHECKPOINT_DIR}-{step}":
             logger.warning(
                 "The best evaluation was at step %s, of which there is no checkpoint: %s. To have the best one, "
                 "evaluate and save at the same steps, or set save_strategy='best'.",

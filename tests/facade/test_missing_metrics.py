@@ -165,3 +165,56 @@ def test_nothing_is_said_where_nothing_is_wrong(tmp_path, caplog, quiet):
         else:
             made.evaluate()
     assert "compute_metrics was not called" not in caplog.text
+
+
+@pytest.mark.parametrize("only_loss", [False, True])
+def test_an_evaluation_that_finds_nothing_says_so_once(tmp_path, caplog, only_loss):
+    """Without compute_metrics too: what label_names is, what a batch has, and what to set."""
+    made = trainer(tmp_path, label_names=["lables"], prediction_loss_only=only_loss, eval_strategy="epoch")
+    with caplog.at_level(logging.WARNING, logger="lightrainer"):
+        made.train()
+        metrics = made.evaluate()
+        made.predict(points(4))
+    assert "eval_loss" not in metrics
+    (text,) = [record.getMessage() for record in caplog.records]
+    assert_says(
+        text,
+        "There is no loss",
+        "label_names is ['lables'], as the argument says",
+        "A batch has: x, labels",
+        "TrainingArguments(label_names=[...])",
+    )
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="lightrainer"):
+        assert trainer(tmp_path).evaluate()["eval_loss"] > 0
+        trainer(tmp_path, label_names=["lables"]).predict(points(4))  # predictions are made without labels
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("bad_at", [(1, 2), (1,), ()], ids=["always nan", "once nan", "never nan"])
+def test_a_metric_that_is_nan_is_never_the_best(tmp_path, caplog, bad_at):
+    """It is told when the first one comes, and at the end if no best model can be loaded."""
+    evaluations = []
+
+    def compute(prediction):
+        evaluations.append(len(evaluations) + 1)
+        return {"quality": float("nan") if evaluations[-1] in bad_at else 0.5}
+
+    given = {**BEST, "metric_for_best_model": "quality", "num_train_epochs": 2, "compute_metrics": compute}
+    made = trainer(tmp_path, **given)
+    with caplog.at_level(logging.WARNING, logger="lightrainer"):
+        made.train()
+    said = [record.getMessage() for record in caplog.records]
+    first = [text for text in said if "metric_for_best_model='quality' is nan at step 4" in text]
+    last = [text for text in said if "load_best_model_at_end=True, but" in text]
+    assert len(first) == bool(bad_at)
+    assert len(last) == (len(bad_at) == 2)
+    assert (made.state.best_model_checkpoint is None) == (len(bad_at) == 2)
+    assert all("quality was nan" in text for text in last)
+
+
+def test_a_training_that_ends_before_its_first_evaluation_has_no_best_model(tmp_path, caplog):
+    steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 50, "save_steps": 50}
+    with caplog.at_level(logging.WARNING, logger="lightrainer"):
+        trainer(tmp_path, load_best_model_at_end=True, **steps).train()
+    assert "load_best_model_at_end=True, but there was no evaluation in 4 steps: the last model is kept." in caplog.text
