@@ -147,6 +147,31 @@ def is_mapping(sample: Any) -> bool:
     return isinstance(sample, Mapping)
 
 
+def has_fraction(numbers: np.ndarray) -> bool:
+    """Whether one of the numbers would be another one as an integer."""
+    return numbers.dtype.kind == "f" and not bool((numbers == np.trunc(numbers)).all())
+
+
+def whole_numbers(values: Any, name: str, index: int) -> np.ndarray:
+    """Labels that are indices of classes or tokens, int64.
+
+    Args:
+        values: those of one sample.
+        name: their column.
+        index: which sample of the batch it is.
+
+    Raises:
+        ValueError: one of them has a fraction, which would be cut off.
+    """
+    given = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    if has_fraction(given):
+        raise ValueError(
+            f"Sample {index} of the batch has {name}={values!r:.80}, but these are indices of classes or tokens: whole "
+            "numbers. For numbers that are to be predicted take `default_data_collator` or `DataCollatorWithPadding`."
+        )
+    return given.astype(np.int64)
+
+
 def to_numpy(values: Any) -> np.ndarray:
     """As `transformers.data.data_collator.to_numpy`: an array of a tensor on any device, an array, or nested lists."""
     if isinstance(values, np.ndarray):

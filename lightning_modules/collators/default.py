@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import LABELS, Batch, DataCollatorMixin, check_kind, require_samples
+from .base import LABELS, Batch, DataCollatorMixin, check_kind, has_fraction, require_samples
 
 __all__ = [
     "DefaultDataCollator",
@@ -20,9 +20,10 @@ __all__ = [
 
 
 def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -> Batch:
-    """As `transformers.default_data_collator`, but an error names the column; numpy integers are labels of type long.
+    """As `transformers.default_data_collator`, but an error names the column; numpy integers are labels of type long,
+    and labels of which the first is an integer and another one is not (1, then 1.7) are floats.
 
-    5.3.0 makes floats of numpy integer labels, later versions (5.23) do not.
+    5.3.0 cuts 1.7 down to 1 then; and it makes floats of numpy integer labels, later versions (5.23) do not.
 
     Args:
         features: samples with the same columns: mappings, or objects whose attributes are the columns. The first one
@@ -154,27 +155,41 @@ def _stack_torch(values: list[Any], name: str) -> Any:
     first = values[0]
     if name == "label":
         number = first.item() if isinstance(first, torch.Tensor) else first
-        return torch.tensor(values, dtype=torch.long if _is_integer(number) else torch.float)
+        return _labels_torch(values, torch.tensor) if _is_integer(number) else torch.tensor(values, dtype=torch.float)
     if isinstance(first, torch.Tensor):
         return torch.stack(values)
-    dtype = None
-    if name == "label_ids":
-        dtype = torch.long if _is_integer(first[0]) else torch.float
-    if isinstance(first, np.ndarray):
-        return torch.from_numpy(np.stack(values)).to(dtype=dtype)
-    return torch.tensor(values, dtype=dtype)
+    make = (lambda rows: torch.from_numpy(np.stack(rows))) if isinstance(first, np.ndarray) else torch.tensor
+    if name != "label_ids":
+        return make(values)
+    return _labels_torch(values, make) if _is_integer(first[0]) else make(values).to(torch.float)
+
+
+def _labels_torch(values: list[Any], make: Callable[[list[Any]], Any]) -> Any:
+    """Labels of which the first one is an integer: integers, but floats where another one has a fraction."""
+    import torch
+
+    labels = make(values)
+    if labels.is_floating_point() and has_fraction(labels.numpy()):
+        return labels.to(torch.float)
+    return labels.to(torch.long)
 
 
 def _stack_numpy(values: list[Any], name: str) -> Any:
     first = values[0]
     if name == "label":
         number = first.item() if isinstance(first, np.ndarray) else first
-        return np.array(values, dtype=np.int64 if _is_integer(number) else np.float32)
+        return _labels_numpy(values) if _is_integer(number) else np.array(values, dtype=np.float32)
     if isinstance(first, np.ndarray):
         return np.stack(values)
     if name == "label_ids":
-        return np.array(values, dtype=np.int64 if _is_integer(first[0]) else np.float32)
+        return _labels_numpy(values) if _is_integer(first[0]) else np.array(values, dtype=np.float32)
     return np.array(values)
+
+
+def _labels_numpy(values: list[Any]) -> np.ndarray:
+    """As `_labels_torch`."""
+    labels = np.array(values)
+    return labels.astype(np.float32 if has_fraction(labels) else np.int64)
 
 
 def _is_integer(value: Any) -> bool:

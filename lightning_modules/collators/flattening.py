@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import Batch, check_kind, require_samples
+from .base import Batch, check_kind, has_fraction, require_samples
 from .default import DefaultDataCollator
 
 __all__ = ["DataCollatorWithFlattening"]
@@ -101,9 +101,12 @@ def _joined(rows: Any) -> list[int]:
 def _as_kind(kind: str, name: str, values: Any) -> Any:
     if name in _NUMBERS:
         return values
-    rows = [values] if name in _ROWS else values
+    given = np.asarray([values] if name in _ROWS else values)
+    if has_fraction(given):
+        raise ValueError(f"{name} of the batch are indices of tokens, whole numbers, but one has a fraction.")
+    numbers = given.astype(np.int64 if name in _LONG else np.int32)
     if kind == "np":
-        return np.array(rows, dtype=np.int64 if name in _LONG else np.int32)
+        return numbers
     import torch
 
-    return torch.tensor(rows, dtype=torch.int64 if name in _LONG else torch.int32)
+    return torch.from_numpy(numbers)

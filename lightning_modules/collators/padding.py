@@ -15,6 +15,7 @@ from .base import (
     pad_without_fast_tokenizer_warning,
     require_pad,
     require_samples,
+    whole_numbers,
     without,
 )
 
@@ -87,7 +88,7 @@ class DataCollatorForTokenClassification(DataCollatorMixin):
         """The padded batch as tensors; "label" or "labels", as the samples call it, int64 of shape (samples, tokens).
 
         Raises:
-            ValueError: a sample has more labels than the padded batch has tokens.
+            ValueError: a sample has more labels than the padded batch has tokens, or some that are no whole numbers.
         """
         import torch
 
@@ -116,9 +117,10 @@ class DataCollatorForTokenClassification(DataCollatorMixin):
         )
         if name not in features[0]:
             return name, batch, None
-        return name, batch, self._labels([feature[name] for feature in features], batch["input_ids"].shape[1])
+        rows = [whole_numbers(feature[name], name, index) for index, feature in enumerate(features)]
+        return name, batch, self._labels(rows, batch["input_ids"].shape[1])
 
-    def _labels(self, rows: list[Any], length: int) -> np.ndarray:
+    def _labels(self, rows: list[np.ndarray], length: int) -> np.ndarray:
         joined = np.full((len(rows), length), self.label_pad_token_id, dtype=np.int64)
         right = getattr(self.tokenizer, "padding_side", "right") == "right"
         for index, row in enumerate(rows):
@@ -127,7 +129,7 @@ class DataCollatorForTokenClassification(DataCollatorMixin):
                     f"Sample {index} of the batch has {len(row)} labels, but the padded batch has {length} tokens. "
                     "Truncate labels along with the tokens, or give special tokens the label -100."
                 )
-            joined[index, slice(0, len(row)) if right else slice(length - len(row), length)] = np.asarray(row)
+            joined[index, slice(0, len(row)) if right else slice(length - len(row), length)] = row
         return joined
 
 
@@ -156,23 +158,23 @@ class DataCollatorForMultipleChoice(DataCollatorMixin):
         """The batch as tensors of shape (samples, choices, tokens), and "labels", int64 of shape (samples,).
 
         Raises:
-            ValueError: the samples have different numbers of choices.
+            ValueError: the samples have different numbers of choices, or labels that are no whole numbers.
         """
         import torch
 
         batch, labels = self._padded(examples, "pt")
         if labels is not None:
-            batch["labels"] = torch.tensor(labels, dtype=torch.int64)
+            batch["labels"] = torch.from_numpy(labels)
         return batch
 
     def numpy_call(self, features: list[Any]) -> Batch:
         """As `torch_call`, but arrays."""
         batch, labels = self._padded(features, "np")
         if labels is not None:
-            batch["labels"] = np.array(labels, dtype=np.int64)
+            batch["labels"] = labels
         return batch
 
-    def _padded(self, features: list[Any], kind: str) -> tuple[Batch, list[Any] | None]:
+    def _padded(self, features: list[Any], kind: str) -> tuple[Batch, np.ndarray | None]:
         require_samples(features)
         name = label_name(features)
         choices = self._choices(features)
@@ -190,7 +192,9 @@ class DataCollatorForMultipleChoice(DataCollatorMixin):
             return_tensors=kind,
         )
         batch = {key: value.reshape(len(features), choices, -1) for key, value in padded.items()}
-        return batch, [feature[name] for feature in features] if name in features[0] else None
+        if name not in features[0]:
+            return batch, None
+        return batch, np.array([whole_numbers(feature[name], name, index) for index, feature in enumerate(features)])
 
     def _choices(self, features: list[Any]) -> int:
         counts = [len(feature["input_ids"]) for feature in features]

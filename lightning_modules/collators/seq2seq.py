@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from .base import check_kind, pad_without_fast_tokenizer_warning, require_pad, require_samples, without
+from .base import (
+    check_kind,
+    pad_without_fast_tokenizer_warning,
+    require_pad,
+    require_samples,
+    whole_numbers,
+    without,
+)
 
 __all__ = ["DataCollatorForSeq2Seq"]
 
@@ -50,7 +57,7 @@ class DataCollatorForSeq2Seq:
             samples have none.
 
         Raises:
-            ValueError: labels do not fit into one tensor.
+            ValueError: labels do not fit into one tensor, or are no whole numbers.
         """
         kind = self.return_tensors if return_tensors is None else return_tensors
         check_kind(kind)
@@ -78,7 +85,7 @@ class DataCollatorForSeq2Seq:
         missing = next((index for index, row in enumerate(rows) if row is None), None)
         if missing is not None:
             raise ValueError(f"Sample {missing} of the batch has no {name!r}, but others have. Give all samples some.")
-        arrays = [np.asarray(row, dtype=np.int64) for row in rows]
+        arrays = [whole_numbers(row, name, index) for index, row in enumerate(rows)]
         length = self._label_length(arrays, name)
         joined = np.full((len(arrays), length), self.label_pad_token_id, dtype=np.int64)
         left = getattr(self.tokenizer, "padding_side", "right") == "left"

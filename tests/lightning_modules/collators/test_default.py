@@ -303,3 +303,42 @@ def test_arrays_need_no_torch():
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 1.7],
+        [np.int64(1), np.float64(1.7)],
+        [torch.tensor(1), torch.tensor(1.7)],
+        [True, 1.7],
+        [1, 2, 1.7, 3],
+    ],
+    ids=str,
+)
+def test_a_label_with_a_fraction_is_not_cut_off(values):
+    """The first one decides what they are, but for that: the reference makes 1 of 1.7."""
+    features = [{"label": value} for value in values]
+    batch = ours.default_data_collator(features)["labels"]
+    assert batch.dtype == torch.float32
+    assert batch.tolist() == torch.tensor([float(value) for value in values]).tolist()
+    if not isinstance(values[0], torch.Tensor):  # of which the reference and numpy make nothing at all
+        arrays = ours.default_data_collator(features, "np")["labels"]
+        assert arrays.dtype == np.float32
+        assert arrays.tolist() == batch.tolist()
+
+
+@pytest.mark.parametrize("make", [list, np.array])
+@pytest.mark.parametrize("rows", [([1, 2], [3, 4.5]), ([1, 2.5], [3, 4])])
+def test_nor_is_one_among_several(rows, make):
+    features = [{"label_ids": make(row)} for row in rows]
+    for kind in ("pt", "np"):
+        assert ours.default_data_collator(features, kind)["labels"].tolist() == [list(row) for row in rows]
+
+
+@pytest.mark.parametrize("kind", ["pt", "np"])
+def test_whole_numbers_stay_integers_as_in_the_reference(kind):
+    for features in ([{"label": 1}, {"label": 2.0}], [{"label_ids": [1, 2.0]}, {"label_ids": [3.0, 4]}]):
+        batch = ours.default_data_collator(features, kind)
+        assert_same(batch, reference_collator(features, kind))
+        assert "int64" in str(batch["labels"].dtype)

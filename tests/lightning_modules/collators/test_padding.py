@@ -149,3 +149,24 @@ def test_our_tokenizer_pads_as_that_of_the_reference(name):
         kind = draw.choice(["pt", "np"])
         mine = getattr(ours, name)(twin(words), return_tensors=kind, **options)(copy.deepcopy(features))
         assert_same(dict(mine), dict(getattr(reference, name)(words, return_tensors=kind, **options)(features)))
+
+
+FRACTIONS = {
+    "tokens": (ours.DataCollatorForTokenClassification, {"input_ids": [1, 2], "labels": [1, 1.7]}),
+    "choices": (ours.DataCollatorForMultipleChoice, {"input_ids": [[1, 2], [3]], "label": 1.7}),
+    "sequences": (ours.DataCollatorForSeq2Seq, {"input_ids": [1, 2], "labels": torch.tensor([1.0, 1.7])}),
+    "flattened": (lambda _, **kind: ours.DataCollatorWithFlattening(**kind), {"input_ids": [1], "labels": [1, 1.7]}),
+}
+
+
+@pytest.mark.parametrize("kind", ["pt", "np"])
+@pytest.mark.parametrize("name", FRACTIONS)
+def test_an_index_with_a_fraction_is_refused(name, kind):
+    """Labels of tokens, choices and sequences are indices: 1.7 would become 1."""
+    collator, sample = FRACTIONS[name]
+    collate = collator(tokenizer(), return_tensors=kind)
+    label = "label" if "label" in sample else "labels"
+    whole = [[1, 2], [[1, 2], [3]]][name == "choices"]
+    collate([{**sample, "input_ids": whole, label: 1 if name == "choices" else [1, 2.0]}])
+    with pytest.raises(ValueError, match=r"whole numbers"):
+        collate([{**sample, "input_ids": whole, label: 1 if name == "choices" else [1, 2]}, sample])
