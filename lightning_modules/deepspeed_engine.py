@@ -21,6 +21,7 @@ from torch import nn
 
 from .checkpoints.optimizer_fit import require_fitting_present_state
 from .checkpoints.tensors import require_known_objects
+from .parts import without_values
 
 StrPath = str | os.PathLike[str]
 
@@ -99,10 +100,9 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
     return state if keep else {}
 
 
-def shapes(model: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Shape and format of each whole tensor, by its name in the model."""
-    own = _own(model).state_dict(keep_vars=True)
-    return {name: (getattr(tensor, "ds_shape", tensor.shape), tensor.dtype) for name, tensor in own.items()}
+def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Each whole tensor, by its name in the model, without values."""
+    return without_values(_own(model).state_dict(keep_vars=True).items())
 
 
 def load_whole(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None:

@@ -24,6 +24,7 @@ from torch.distributed.fsdp import (
 
 from ._lightning import FSDPPrecision, FSDPStrategy
 from .checkpoints.optimizer_fit import ParameterShape, require_fitting_optimizer_state
+from .parts import without_values
 from .precision import HALF
 from .shard_layers import broadcast_weights, checkpoint_layers
 
@@ -131,11 +132,11 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, Any]:
     return {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in state.items() if keep}
 
 
-def shapes(model: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Shape and format of each whole parameter and buffer, by its name in the model."""
+def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Each whole parameter and buffer, by its name in the model, without values."""
     with FullyShardedDataParallel.summon_full_params(model, writeback=False):
         named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-        return {_clean(name): (tensor.shape, tensor.dtype) for name, tensor in named}
+        return without_values((_clean(name), tensor) for name, tensor in named)
 
 
 def load_whole(model: nn.Module, state_dict: Mapping[str, Any]) -> None:

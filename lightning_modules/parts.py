@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -43,3 +44,15 @@ def part_like(value: Any, like: Any) -> Any:
             local = chunks[mine] if mine < len(chunks) else local.narrow(placed.dim, 0, 0)
     local = local.to(like.device).contiguous()
     return DTensor.from_local(local, mesh, placements, run_check=False, shape=value.shape, stride=value.stride())
+
+
+def without_values(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Tensors of the same whole shapes and formats, but without memory; those that are one tensor stay one."""
+    made: dict[int, torch.Tensor] = {}
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in named:
+        shape = getattr(tensor, "ds_shape", tensor.shape)  # DeepSpeed leaves none of it in a parameter
+        if id(tensor) not in made:
+            made[id(tensor)] = torch.empty(shape, dtype=tensor.dtype, device="meta")
+        found[name] = made[id(tensor)]
+    return found

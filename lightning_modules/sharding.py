@@ -19,9 +19,10 @@ from . import deepspeed_engine
 from .checkpoints.optimizer_fit import require_fitting_optimizer_state
 from .collect import map_nested
 from .gradient_norms import total_norm
+from .models import unwrap_model
 from .parts import is_part as _is_part
 from .parts import own_part as own_part
-from .parts import part_like, whole
+from .parts import part_like, whole, without_values
 from .shard_layers import checkpoint_layers
 
 if TYPE_CHECKING:
@@ -178,14 +179,17 @@ class WholeModel:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        own = unwrap_model(model)
+        self._keys_to_ignore_on_save = getattr(own, "_keys_to_ignore_on_save", None)
+        self._keys_to_ignore_on_load_missing = getattr(own, "_keys_to_ignore_on_load_missing", None)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Names, shapes and formats of the whole tensors; without values."""
-        if _is_wrapper(self._model) or deepspeed_engine.shards_weights(self._model):
-            found = (fsdp_wrapping() if _is_wrapper(self._model) else deepspeed_engine).shapes(self._model)
-            return {name: torch.empty(shape, dtype=dtype, device="meta") for name, (shape, dtype) in found.items()}
-        own = self._model.state_dict(keep_vars=True)
-        return {name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for name, tensor in own.items()}
+        """Names, shapes and formats of the whole tensors, without values; tied ones are one."""
+        if _is_wrapper(self._model):
+            return fsdp_wrapping().whole_shapes(self._model)
+        if deepspeed_engine.shards_weights(self._model):
+            return deepspeed_engine.whole_shapes(self._model)
+        return without_values(self._model.state_dict(keep_vars=True).items())
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
         """As that of a module, from whole tensors.

@@ -89,14 +89,15 @@ class FolderCheckpointIO(CheckpointIO):
 
         Raises:
             FileNotFoundError: there is nothing of that name.
-            ValueError: it is damaged, or holds other things than tensors and plain values.
+            ValueError: it is damaged, holds other things than tensors and plain values, or lacks weights of the model,
+                whose module's `strict_loading` is not False.
         """
         folder = _local(path)
         if folder.is_file():
             return _with_care(load_torch(folder), folder, self.module.trainer)
         require_intact(folder)
         model, _ = self._model()
-        load_weights(model, folder)
+        load_weights(model, folder, strict=self.module.strict_loading)
         trainer = self.module.trainer
         checkpoint = read_states(folder, accumulation=trainer.accumulate_grad_batches)
         whole = {**checkpoint, "state_dict": {**self.module.state_dict(), **checkpoint["state_dict"]}}

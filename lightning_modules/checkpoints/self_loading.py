@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,15 @@ def may_rename(model: Any) -> bool:
     return any(base.__name__ == "PreTrainedModel" for base in type(model).__mro__)
 
 
-def load_through_class(model: Any, folder: Path) -> LoadReport:
+def load_through_class(model: Any, folder: Path, require: Callable[[LoadReport], None]) -> LoadReport:
     """Let the model's class read its files into a twin, and copy from that one.
 
     `from_pretrained` knows the names in the files, but can only make new models.
+
+    Args:
+        model: the model.
+        folder: the checkpoint.
+        require: raises where it is not content with a report; called before anything is copied.
     """
     import torch
 
@@ -58,8 +64,10 @@ def load_through_class(model: Any, folder: Path) -> LoadReport:
         )
     # What the files lack was drawn at random in the twin, and must not replace the model's own values.
     absent = set(found["missing_keys"])
+    missing = really_missing(model, [name for name in model.state_dict() if name in absent])
+    report = LoadReport(missing, tuple(sorted(found["unexpected_keys"])))
+    require(report)
     model.load_state_dict(
         {name: value for name, value in twin.state_dict().items() if name not in absent}, strict=False
     )
-    missing = [name for name in model.state_dict() if name in absent]
-    return LoadReport(really_missing(model, missing), tuple(sorted(found["unexpected_keys"])))
+    return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -45,10 +46,13 @@ def really_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
     missing = dict.fromkeys(missing)
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     filled = {_identity(tensor) for name, tensor in tensors.items() if name not in missing} - {None}
-    # Models of `transformers` name what they leave out of their files on purpose.
+    # Models of `transformers` name what they leave out of their files on purpose, and what files may lack.
     left_out: set[str] = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     left_out.update(name for name, tensor in tensors.items() if _identity(tensor) in filled)
-    return tuple(name for name in missing if name not in left_out)
+    optional = [re.compile(pattern) for pattern in getattr(model, "_keys_to_ignore_on_load_missing", None) or ()]
+    return tuple(
+        name for name in missing if name not in left_out and not any(pattern.search(name) for pattern in optional)
+    )
 
 
 def _require_tensor(name: str, value: Any) -> Tensor:
@@ -68,6 +72,8 @@ def _identity(tensor: Tensor) -> Any:
         pointer = tensor.data_ptr()
     except RuntimeError:  # a tensor subclass without memory of its own
         return None
+    if tensor.is_meta:  # only the object tells, where state dicts are made so that it does
+        return id(tensor)
     if pointer == 0 or tensor.numel() == 0:
         return None
     return tensor.device, pointer, tensor.dtype, tensor.shape, tensor.stride()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _log = logging.getLogger(__name__)
+
+_SHOWN = 6  # names in an error
 
 _EXPECTED = ", ".join(WEIGHT_FILES + INDEX_FILES)
 
@@ -81,34 +84,108 @@ def _save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None, 
         _save_state_dict(model.state_dict() if state_dict is None else state_dict, folder, max_shard_size)
 
 
-def load_weights(model: nn.Module, folder: StrPath) -> LoadReport:
-    """As `Trainer._load_from_checkpoint`: fill the model with the weights in a folder, whatever form they have.
+def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> LoadReport:
+    """As `Trainer._load_from_checkpoint`, but weights that the folder lacks are an error: they would stay as they are.
 
     Looked for, in this order: `model.safetensors`, `pytorch_model.bin`, adapters, parts of processes, shards of either
-    kind. Names that do not match are reported and logged, not refused. Unlike in the reference, a model of a class with
-    `from_pretrained` whose file uses other names than the module (mixture-of-experts models of `transformers` 5) is
-    loaded through it.
+    kind. Unlike in the reference, a model of a class with `from_pretrained` whose file uses other names than the module
+    (mixture-of-experts models of `transformers` 5) is loaded through it.
+
+    Args:
+        model: the module. What a file may lack it says itself: a weight under another name of which it was loaded (a
+            tied one), `_keys_to_ignore_on_save`, and `_keys_to_ignore_on_load_missing`, regular expressions.
+        folder: the checkpoint.
+        strict: with False what the folder lacks is reported and logged too, as what the model has no place for.
 
     Raises:
-        ValueError: a tensor has another shape than the model's, a file is damaged, there are no weights, or only those
-            of an adapter and the model cannot load them.
+        ValueError: the folder lacks weights of the model; a tensor has another shape than the model's; a file is
+            damaged, there are no weights, or only those of an adapter and the model cannot load them.
     """
     folder = Path(folder)
+
+    def require(report: LoadReport) -> None:
+        if strict and report.missing:
+            raise ValueError(_lacking(model, report, folder))
+
     if file := first_present(folder, WEIGHT_FILES):
-        report = _load_parts(model, folder, [file], _file_aliases(file))
+        report = _load_files(model, folder, [file], _file_aliases(file), require)
     elif adapters := adapter_folders(folder):
         report = load_adapters(model, folder, adapters)
     elif has_model_parts(folder) and not has_whole_weights(folder):
         report = _load_parts_of_processes(model, folder)
     elif index := first_present(folder, INDEX_FILES):
         content = read_index(index)
-        report = _load_parts(model, folder, [folder / name for name in content.shards], content.aliases)
+        report = _load_files(model, folder, [folder / name for name in content.shards], content.aliases, require)
     else:
         raise ValueError(f"no weights in {folder}: expected one of {_EXPECTED}, or adapters")
-    if report.missing and report.unexpected and may_rename(model):
-        report = load_through_class(model, folder)
+    require(report)
     _warn(report, folder)
     return report
+
+
+def _load_files(
+    model: nn.Module,
+    folder: Path,
+    parts: list[Path],
+    aliases: dict[str, str],
+    require: Callable[[LoadReport], None],
+) -> LoadReport:
+    """Ask whether all is there before anything is loaded, where the names alone tell."""
+    foreseen = _foreseen(model, parts, aliases)
+    if foreseen is not None and not (foreseen.unexpected and may_rename(model)):
+        require(foreseen)
+    report = _load_parts(model, folder, parts, aliases)
+    if report.missing and report.unexpected and may_rename(model):
+        return load_through_class(model, folder, require)
+    return report
+
+
+def _foreseen(model: nn.Module, parts: list[Path], aliases: dict[str, str]) -> LoadReport | None:
+    """What loading would report; None where a module renames what it loads, or a file cannot be asked for names."""
+    if any(part.suffix != ".safetensors" for part in parts) or _renames_what_it_loads(model):
+        return None
+    there = {name for part in parts for name in _names(part)}
+    there.update(alias for alias, saved in aliases.items() if saved in there)
+    own = model.state_dict()
+    missing = really_missing(model, (name for name in own if name not in there))
+    return LoadReport(missing, tuple(name for name in there if name not in own and name not in aliases))
+
+
+def _names(file: Path) -> list[str]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as opened:
+            return list(opened.keys())
+    except (SafetensorError, FileNotFoundError) as error:
+        raise ValueError(f"the weights file {file} is damaged or missing: {error}") from error
+
+
+def _renames_what_it_loads(model: nn.Module) -> bool:
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        return False
+    plain, whole = nn.Module._load_from_state_dict, nn.Module.load_state_dict
+    return type(model).load_state_dict is not whole or any(
+        type(module)._load_from_state_dict is not plain or module._load_state_dict_pre_hooks
+        for module in model.modules()
+    )
+
+
+def _lacking(model: Any, report: LoadReport, folder: Path) -> str:
+    total = len(model.state_dict())
+    extra = f" It has {_some(report.unexpected)} instead." if report.unexpected else ""
+    return (
+        f"{folder} has no values for {len(report.missing)} of {total} weights of the model: {_some(report.missing)}."
+        f"{extra} They would stay as they are, and not those of the checkpoint. Build the model as in the run that "
+        "wrote it. If these weights are to begin anew, say so in the model: "
+        f"model._keys_to_ignore_on_load_missing = [{re.escape(report.missing[0])!r}, ...] (regular expressions)."
+    )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else "")
 
 
 def read_weights(folder: StrPath) -> dict[str, Tensor]:

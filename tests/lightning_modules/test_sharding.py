@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from lightrainer.lightning_modules import sharding
+from lightrainer.lightning_modules.checkpoints import load_weights
 from lightrainer.lightning_modules.shard_layers import checkpoint_layers
 
 
@@ -96,3 +98,18 @@ def test_what_does_not_fit_is_refused():
         ["blocks.0.inner.bias"],
         ["more"],
     )
+
+
+def test_a_tied_weight_that_no_file_names_is_not_missing(tmp_path):
+    """Models of the reference save it once, under one name, and say nothing of the other."""
+    saved, fresh = Tied(), Tied()
+    tied = [name for name, one in saved.named_parameters(remove_duplicate=False) if one is saved.head.weight]
+    kept = {name: tensor for name, tensor in saved.state_dict().items() if name not in tied[1:]}
+    save_file({name: tensor.clone() for name, tensor in kept.items()}, tmp_path / "model.safetensors")
+    report = load_weights(sharding.WholeModel(fresh), tmp_path)
+    assert len(tied) == 2
+    assert report.missing == ()
+    assert torch.equal(fresh.head.weight, saved.head.weight)
+    fresh.head.weight = torch.nn.Parameter(torch.zeros_like(saved.head.weight))
+    with pytest.raises(ValueError, match=r"no values for 1 of .*weight"):
+        load_weights(sharding.WholeModel(fresh), tmp_path)

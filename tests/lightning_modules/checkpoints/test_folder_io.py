@@ -290,3 +290,20 @@ def test_a_module_of_the_users_own(tmp_path):
         fresh, resume=tmp_path / "checkpoint-2", folder_io=FolderCheckpointIO(fresh, attribute="net"), epochs=2
     )
     assert trainer.global_step == 4
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_folder_that_lacks_weights_is_refused_unless_the_module_is_lenient(tmp_path, strict):
+    """By `strict_loading`, as Lightning has it."""
+    saved = fit(LossModule(Net()))
+    saved.save_checkpoint(tmp_path / "checkpoint-2")
+    module = LossModule(Net())
+    module.model.extra = nn.Linear(2, 2)
+    module.strict_loading = strict
+    if strict:
+        with pytest.raises(ValueError, match=r"checkpoint-2 has no values for 2 of .*extra\.weight"):
+            FolderCheckpointIO(module).load_checkpoint(tmp_path / "checkpoint-2")
+        return
+    module.trainer = saved
+    FolderCheckpointIO(module).load_checkpoint(tmp_path / "checkpoint-2")
+    assert torch.equal(next(module.model.parameters()), next(saved.lightning_module.model.parameters()))

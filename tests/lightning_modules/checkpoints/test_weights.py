@@ -214,13 +214,63 @@ def test_pickled_weights_are_loaded_but_nothing_else_is_unpickled(tmp_path: Path
     assert not (tmp_path / "evil").exists()
 
 
-def test_names_that_do_not_match_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    save_weights(nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)}), tmp_path)
+def _two(*names: str, kind: type[nn.Module] = nn.ModuleDict) -> nn.Module:
+    return kind({name: nn.Linear(2, 2) for name in names})
+
+
+class Renaming(nn.ModuleDict):
+    """Its files may call `b` by an older name."""
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        for name in [name for name in state_dict if name.startswith(f"{prefix}old.")]:
+            state_dict[name.replace("old.", "b.")] = state_dict.pop(name)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+@pytest.mark.parametrize("size", ["50GB", 20])
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_weights_that_a_folder_lacks_are_an_error_that_names_them(tmp_path: Path, size: int | str, kind: str):
+    """Half loaded, a training would go on with fresh weights. Of a safetensors file nothing is loaded at all."""
+    saved = _two("a", "b")
+    if kind == "bin":
+        torch.save(saved.state_dict(), tmp_path / "pytorch_model.bin")
+    else:
+        save_weights(saved, tmp_path, max_shard_size=size)
+    model = _two("a", "c")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=r"no values for 2 of 4 weights.*: c\.weight, c\.bias.*b\.") as caught:
+        load_weights(model, tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    if kind == "safetensors":
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_weights_that_may_be_lacking(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Those that the model names, as models of the reference do; or all of them, when asked for so."""
+    saved = _two("a", "b")
+    save_weights(saved, tmp_path)
     with caplog.at_level(logging.WARNING):
-        report = load_weights(nn.ModuleDict({"a": nn.Linear(2, 2), "c": nn.Linear(2, 2)}), tmp_path)
+        report = load_weights(_two("a", "c"), tmp_path, strict=False)
     assert sorted(report.missing) == ["c.bias", "c.weight"]
     assert sorted(report.unexpected) == ["b.bias", "b.weight"]
     assert "has no values for c.weight" in caplog.text
+    model = _two("a", "c")
+    model._keys_to_ignore_on_load_missing = [r"^c\."]
+    assert load_weights(model, tmp_path).missing == ()
+    assert torch.equal(model["a"].weight, saved["a"].weight)
+    model._keys_to_ignore_on_load_missing = [r"^c\.weight"]
+    with pytest.raises(ValueError, match=r"1 of 4 weights of the model: c\.bias"):
+        load_weights(model, tmp_path)
+
+
+def test_a_module_that_renames_what_it_loads_lacks_nothing(tmp_path: Path):
+    saved = _two("a", "old")
+    save_weights(saved, tmp_path)
+    model = _two("a", "b", kind=Renaming)
+    load_weights(model, tmp_path)
+    assert torch.equal(model["b"].weight, saved["old"].weight)
+    with pytest.raises(ValueError, match=r"no values for 2 of 6 weights of the model: c"):
+        load_weights(_two("a", "b", "c", kind=Renaming), tmp_path)
 
 
 @pytest.mark.parametrize("size", ["50GB", 40])
@@ -259,15 +309,22 @@ def test_mixture_of_experts_comes_back_though_its_file_has_other_names(tmp_path:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_wrong_pretrained_model_keeps_its_own_values_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+@pytest.mark.parametrize("strict", [True, False])
+def test_wrong_pretrained_model_keeps_its_own_values_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, strict: bool
+):
     """Reading through the class must not put random values in the place of the model's own."""
     save_weights(_tiny("bert"), tmp_path)
     model = _tiny("gpt2")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    report = load_weights(model, tmp_path)
-    assert set(report.missing) == set(before) - {"lm_head.weight"} or set(report.missing) == set(before)
+    if strict:
+        with pytest.raises(ValueError, match=r"has no values for \d+ of \d+ weights of the model: transformer\."):
+            load_weights(model, tmp_path)
+    else:
+        report = load_weights(model, tmp_path, strict=False)
+        assert set(report.missing) == set(before) - {"lm_head.weight"} or set(report.missing) == set(before)
+        assert "has no values for" in caplog.text
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert "has no values for" in caplog.text
 
 
 class Peft(nn.Module):
