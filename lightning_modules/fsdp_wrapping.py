@@ -177,8 +177,11 @@ def load_whole_optimizer_state(
         with _whole_states(model, everywhere=True):
             found = FullyShardedDataParallel.optim_state_dict(model, optimizer)
         names, sizes = _names_in(found), [len(group["params"]) for group in found["param_groups"]]
-    whole, in_order = shapes(model), iter(names)
-    groups = [[ParameterShape(name, *whole[name]) for name in itertools.islice(in_order, size)] for size in sizes]
+    whole, in_order = whole_shapes(model), iter(names)
+    groups = [
+        [ParameterShape(name, whole[name].shape, whole[name].dtype) for name in itertools.islice(in_order, size)]
+        for size in sizes
+    ]
     require_fitting_optimizer_state(optimizer, state, file, groups=groups)
     indices = [index for group in state["param_groups"] for index in group["params"]]
     name_of = dict(zip(indices, names, strict=True))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...lightning_modules import checkpoints
+from ...lightning_modules.checkpoints.fitting import require_position
 from ...lightning_modules.losses import LossMeter
 from ...lightning_modules.plain import from_plain
 from ...lightning_modules.seeding import load_rng_file, restore_rng_state
@@ -20,7 +21,16 @@ from .saving import Saving
 
 logger = logging.getLogger(__name__)
 
-_UNTOLD = {"evaluated": (), "ended": True, "progress": None, "in_evaluation": None, "copies": 1, "ahead": 0}
+_UNTOLD: dict[str, Any] = {
+    "evaluated": (),
+    "ended": True,
+    "progress": None,
+    "in_evaluation": None,
+    "copies": 1,
+    "ahead": 0,
+    "asked": None,
+    "group": None,
+}
 """What Lightning does not say of itself, see `lightning_modules.resumable`."""
 
 
@@ -49,7 +59,14 @@ class Elastic(Saving):
         return None
 
     def _read_data_state(self, path: str) -> dict[str, Any]:
-        return {**_UNTOLD, **from_plain(checkpoints.load_torch(path))}
+        written = checkpoints.load_torch(path)
+        try:
+            state = from_plain(written)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ValueError(
+                f"{path} does not hold a position in the data ({error!r}): take another checkpoint."
+            ) from error
+        return require_position({**_UNTOLD, **state} if isinstance(state, dict) else state, path)
 
     def _copies_before(self, checkpoint: str) -> int:
         """How many processes got the same batches when a checkpoint was made, see `copies_of_batches`."""

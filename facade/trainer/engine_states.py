@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ...lightning_modules import checkpoints, deepspeed_engine, models
 from ...lightning_modules.checkpoints import SCHEDULER_NAME
+from ...lightning_modules.checkpoints.fitting import loading_schedule
 from ...lightning_modules.checkpoints.forms import has_weights
 from ..strategies.deepspeed import DeepSpeedPlan
 from .reporting import Reporting
@@ -53,7 +54,9 @@ class EngineStates(Reporting):
         deepspeed_engine.load_states(self._engine, checkpoint, strict=not self._has_adapter)
         path = os.path.join(checkpoint, SCHEDULER_NAME)
         if os.path.isfile(path):
-            self.lr_scheduler.load_state_dict(checkpoints.load_torch(path))
+            state = checkpoints.load_torch(path)
+            with loading_schedule(self.lr_scheduler, state, path):
+                self.lr_scheduler.load_state_dict(state)
             if not isinstance(self.lr_scheduler, LRScheduler):  # DeepSpeed's forget the rate that they have set
                 self.lr_scheduler._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from ...lightning_modules import checkpoints, models, sharding
 from ...lightning_modules.checkpoints import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME
+from ...lightning_modules.checkpoints.fitting import loading_optimizer, loading_schedule
 from ...lightning_modules.checkpoints.optimizer_fit import require_fitting_optimizer_state
 from ...lightning_modules.seeding import load_rng_file, restore_rng_state, save_rng_file
 from .callback_states import CallbackStates
@@ -87,18 +88,24 @@ class TrainingState(CallbackStates, LightningSide, EngineStates):
         if not (parts or os.path.isfile(optimizer)) or not os.path.isfile(scheduler):
             logger.warning("%s has no optimizer or schedule: training goes on with new ones.", checkpoint)
             return
-        if parts:
-            model, together = (self.model, False) if sharded is None else (sharded, True)
-            checkpoints.load_optimizer_parts(model, self.optimizer, checkpoint, together=together)
-        elif sharded is not None:
-            sharding.load_whole_optimizer_state(
-                sharded, self.optimizer, checkpoints.load_torch(optimizer), file=optimizer
-            )
-        else:
-            state = checkpoints.load_torch(optimizer)
-            require_fitting_optimizer_state(self.optimizer, state, optimizer, model=self.model)
-            self.optimizer.load_state_dict(state)
-        self.lr_scheduler.load_state_dict(checkpoints.load_torch(scheduler))
+        with loading_optimizer(self.optimizer, optimizer):
+            if parts:
+                model, together = (self.model, False) if sharded is None else (sharded, True)
+                checkpoints.load_optimizer_parts(model, self.optimizer, checkpoint, together=together)
+            elif sharded is not None:
+                sharding.load_whole_optimizer_state(
+                    sharded, self.optimizer, checkpoints.load_torch(optimizer), file=optimizer
+                )
+            else:
+                state = checkpoints.load_torch(optimizer)
+                require_fitting_optimizer_state(self.optimizer, state, optimizer, model=self.model)
+                self.optimizer.load_state_dict(state)
+        self._load_schedule(scheduler)
+
+    def _load_schedule(self, path: str) -> None:
+        state = checkpoints.load_torch(path)
+        with loading_schedule(self.lr_scheduler, state, path):
+            self.lr_scheduler.load_state_dict(state)
 
     def _save_scaler(self, output_dir: str) -> None:
         scaler = self.accelerator.scaler
