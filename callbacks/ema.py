@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from .base import TrainerCallback
+from .base import TrainerCallback, require_number
 from .state import TrainerControl, TrainerState
 from .tensor_states import CALLBACK_STATES_NAME
 
@@ -49,6 +49,8 @@ class EMACallback(TrainerCallback):
         evaluate: bool = True,
         at_end: bool = True,
     ) -> None:
+        require_number("decay", decay)
+        require_number("update_every", update_every, whole=True)
         if not 0 <= decay < 1:
             raise ValueError(f"decay is {decay!r}: it is the share of the average that stays, from 0 to below 1.")
         if update_every < 1:

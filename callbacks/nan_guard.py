@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ._others import processes
-from .base import TrainerCallback
+from .base import TrainerCallback, require_number
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class NaNGuardCallback(TrainerCallback):
     def __init__(self, action: Action = "stop", patience: int | None = 10) -> None:
         if action not in get_args(Action):
             raise ValueError(f"action is {action!r}. It has to be one of {', '.join(map(repr, get_args(Action)))}.")
+        if patience is not None:
+            require_number("patience", patience, whole=True)
         if patience is not None and patience < 1:
             raise ValueError(f"patience is {patience}, but counts steps: give 1 or more, or None for no limit.")
         self.action = action

@@ -6,7 +6,7 @@ from typing import Any
 
 from ._log_values import going_on, number_of, text_of
 from ._work import Stretch, length
-from .base import TrainerCallback
+from .base import TrainerCallback, require_number
 from .state import TrainerControl, TrainerState
 
 _LONGEST_NUMBER = 10**300
@@ -26,6 +26,7 @@ class ProgressCallback(TrainerCallback):
     reads_checkpoints = False
 
     def __init__(self, max_str_len: int = 100) -> None:
+        require_number("max_str_len", max_str_len, whole=True)
         self.max_str_len = max_str_len
         self.training_bar: Any = None
         self.prediction_bar: Any = None

@@ -37,6 +37,11 @@ def metrics_type_problem(compute_metrics: Any) -> str | None:
     """What is wrong with the type of `compute_metrics`."""
     if consists_of_metrics(compute_metrics):
         return _problem(compute_metrics, TypeError)
+    if isinstance(compute_metrics, type) and not issubclass(compute_metrics, dict):
+        return (
+            f"compute_metrics must be a function, or an object that can be called, but is the class "
+            f"{compute_metrics.__name__}. Pass {compute_metrics.__name__}(...), an instance of it."
+        )
     if compute_metrics is None or callable(compute_metrics):
         return None
     return (

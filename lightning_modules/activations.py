@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from .names import did_you_mean
+
 __all__ = ["checkpoint_activations", "enable_activation_checkpointing", "find_layers"]
 
 logger = logging.getLogger(__name__)
@@ -74,6 +76,14 @@ def checkpoint_activations(
     Returns:
         What makes the model as it was.
     """
+    parameters = inspect.signature(checkpoint).parameters
+    known = ["preserve_rng_state", *(name for name in parameters if name not in ("function", "args", "kwargs"))]
+    for name in options:
+        if name not in known:
+            raise ValueError(
+                f"gradient_checkpointing_kwargs has {name!r}, which torch.utils.checkpoint.checkpoint does not take."
+                f"{did_you_mean(name, known)} It takes: {', '.join(known)}."
+            )
     layers = find_layers(model)[::every_n_layers]
     shown = ", ".join(name or type(model).__name__ for name, _ in layers)
     logger.info("Activations are computed again in the backward pass, for: %s", shown)

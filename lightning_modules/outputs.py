@@ -50,8 +50,14 @@ def require_trainable(loss: torch.Tensor) -> None:
     """Say what is wrong with a loss that backward() would refuse.
 
     Raises:
+        TypeError: it is no tensor.
         ValueError: it is no single number, or nothing that is trained led to it.
     """
+    if not isinstance(loss, torch.Tensor):
+        raise TypeError(
+            f"The loss is a {type(loss).__name__} ({loss!r:.60}), but backward() needs a torch.Tensor: let "
+            "compute_loss return one, and nothing beside it unless return_outputs=True."
+        )
     if loss.numel() != 1:
         raise ValueError(
             f"The loss has shape {tuple(loss.shape)}, but it has to be a single number: take its mean. If the model "

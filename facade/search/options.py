@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -80,6 +80,7 @@ def read_options(n_trials: Any, direction: Any, given: dict[str, Any], metrics: 
         said.append(
             f"compute_objective names {len(metrics)} metrics, and direction has {len(directions)}: pass as many."
         )
+    said += _type_problems(rest)
     if said:
         raise ValueError("\n".join(said))
     return SearchOptions(
@@ -105,6 +106,35 @@ def _direction_problems(directions: list[Any], rest: dict[str, Any]) -> list[str
         for word in directions
         if word not in _DIRECTIONS
     ]
+
+
+def _type_problems(rest: dict[str, Any]) -> list[str]:
+    timeout, storage = rest.get("timeout"), rest.get("storage")
+    said = []
+    number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if timeout is not None and not (number and timeout >= 0):
+        said.append(f"timeout={timeout!r} must be a number of seconds, or None.")
+    if isinstance(storage, (int, float, bytes, Collection)) and not isinstance(storage, str):
+        said.append(
+            f"storage={storage!r:.60} must be a URL such as 'sqlite:///study.db', a storage of optuna, or None."
+        )
+    return said
+
+
+def check_functions(hp_space: Any, hp_name: Any) -> None:
+    """Look at the functions of a trial before one is begun.
+
+    Raises:
+        TypeError: something else stands in their place.
+    """
+    example = "{'learning_rate': trial.suggest_float('learning_rate', 1e-6, 1e-3)}"
+    if hp_space is not None and not callable(hp_space):
+        raise TypeError(
+            f"hp_space={hp_space!r:.60} must be a function that takes a trial and returns a dict of values, such as "
+            f"lambda trial: {example}."
+        )
+    if hp_name is not None and not callable(hp_name):
+        raise TypeError(f"hp_name={hp_name!r:.60} must be a function that takes a trial and returns its name.")
 
 
 def _own_problems(own: dict[str, Any]) -> list[str]:

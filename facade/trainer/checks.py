@@ -213,14 +213,50 @@ def _container_problems(given: Mapping[str, Any]) -> list[str | None]:
     for name in ("train_dataset", "eval_dataset"):
         for key, dataset in _datasets(given[name]).items():
             # A name in the place of the evaluation data is how some libraries say that they evaluate otherwise.
-            named = isinstance(dataset, str) and name == "train_dataset"
-            unusable = not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
-            if dataset is not None and (unusable or named):
-                problems.append(
-                    f"{name}{key} must be a dataset (with __getitem__ and __len__, or __iter__), but is "
-                    f"{_shown(dataset)}."
-                )
+            allowed = not key and (dataset is None or (isinstance(dataset, str) and name == "eval_dataset"))
+            problems.append(None if allowed else dataset_problem(dataset, f"{name}{key}", inner=bool(key)))
+    if isinstance(given["eval_dataset"], dict):
+        problems += [
+            f"eval_dataset has the key {key!r}, a {type(key).__name__}, but keys are the names of its datasets: their "
+            f"metrics are called eval_<name>_loss. Write {str(key)!r}."
+            for key in given["eval_dataset"]
+            if not isinstance(key, str)
+        ]
     return problems
+
+
+def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | None:
+    """What is wrong with a dataset, or None.
+
+    Args:
+        dataset: what was given as one.
+        name: what it was given as, for the message.
+        inner: it is in a dict of datasets already.
+    """
+    kind = "a dataset (with __getitem__ and __len__, or __iter__)"
+    if hasattr(dataset, "__next__") and not hasattr(dataset, "__getitem__"):
+        return (
+            f"{name} must be {kind}, but is {_shown(dataset)}, which can be read only once. Make a list of it, or a "
+            "torch.utils.data.IterableDataset that begins anew each time."
+        )
+    unusable = not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
+    if dataset is None or isinstance(dataset, str) or unusable:
+        return f"{name} must be {kind}, but is {_shown(dataset)}."
+    if inner and isinstance(dataset, dict):
+        listed = ", ".join(map(str, dataset))
+        return f"{name} must be {kind}, but is a dict ({listed}): datasets with names go into eval_dataset."
+    return None
+
+
+def require_dataset(dataset: Any, name: str) -> None:
+    """Say what is wrong with a dataset that is about to be read.
+
+    Raises:
+        TypeError: it is none.
+    """
+    problem = dataset_problem(dataset, name, inner=True)
+    if problem is not None:
+        raise TypeError(problem)
 
 
 def _datasets(dataset: Any) -> dict[str, Any]:

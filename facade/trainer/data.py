@@ -20,6 +20,7 @@ from ..columns import is_hub_dataset, remove_unused
 from ..data_ranks import copies_of_batches, data_rank
 from ..sizes import has_length
 from .base import TrainerBase
+from .checks import require_dataset
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class DataSteps(TrainerBase):
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """As `transformers.Trainer.get_test_dataloader`."""
+        require_dataset(test_dataset, "test_dataset")
         return self._get_dataloader(
             dataset=test_dataset,
             description="test",
@@ -84,12 +86,14 @@ class DataSteps(TrainerBase):
             if not isinstance(self.eval_dataset, dict) or eval_dataset not in self.eval_dataset:
                 names = ", ".join(self.eval_dataset) if isinstance(self.eval_dataset, dict) else "no names"
                 raise ValueError(f"There is no eval_dataset called {eval_dataset!r}; the Trainer has {names}.")
+            require_dataset(self.eval_dataset[eval_dataset], f"eval_dataset[{eval_dataset!r}]")
             return self.eval_dataset[eval_dataset]
         found = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(found, str):
             raise TypeError(f"eval_dataset is {found!r}, a name. Pass the dataset itself, or a dict of datasets.")
         if found is None:
             raise ValueError("Evaluation needs data: pass eval_dataset=... to the Trainer, or to evaluate().")
+        require_dataset(found, "eval_dataset")
         return found
 
     def _get_dataloader(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -220,7 +221,14 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
         name = str(self.args.metric_for_best_model)
         name = name if name.startswith("eval_") else f"eval_{name}"
         if name in metrics:
-            return metrics[name]
+            value = metrics[name]
+            if isinstance(value, (str, Mapping)) or value is None or np.ndim(value) > 0:
+                raise TypeError(
+                    f"metric_for_best_model={self.args.metric_for_best_model!r} is {value!r:.60}, a "
+                    f"{type(value).__name__}, but which one is better can only be said of a number. Let "
+                    f"compute_metrics give one under {name.removeprefix('eval_')!r}, or choose another metric."
+                )
+            return value
         raise missing_metric(self, name, metrics)
 
     def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: Moment) -> dict[str, float]:

@@ -79,13 +79,14 @@ class Searching(Training):
         from ..search.backends import choose_backend
         from ..search.final import settle_model
         from ..search.objective import metric_names, objective_from
-        from ..search.options import read_options
+        from ..search.options import check_functions, read_options
         from ..search.search import Search
 
         chosen = choose_backend(backend)
         self._require_model_init()
         objective = objective_from(compute_objective)
         options = read_options(n_trials, direction, kwargs, metric_names(compute_objective))
+        check_functions(hp_space, hp_name)
         chosen.check(self, options)
         self._require_evaluation()
         self.hp_space = chosen.default_hp_space if hp_space is None else hp_space

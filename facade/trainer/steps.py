@@ -13,6 +13,7 @@ from torch import nn
 from ...lightning_modules import deepspeed_engine, models
 from ...lightning_modules.collect import map_nested, nested_detach
 from ...lightning_modules.outputs import read_loss, require_trainable, split_outputs
+from ..bad_batches import explaining_inputs, require_inputs
 from ..data_ranks import copies_of_batches, data_ranks
 from ..liger import can_skip_logits
 from .checks import check_loss_func
@@ -82,12 +83,14 @@ class BatchSteps(SequenceSplitting):
         Returns:
             The loss, or the loss and the model's outputs.
         """
+        if not isinstance(inputs, dict):
+            require_inputs(inputs, self.data_collator, "compute_loss")
         labels = None
         if "labels" in inputs and (self.label_smoother is not None or self.compute_loss_func is not None):
             labels = self._labels_of_part(model, inputs) if self._is_split else inputs.pop("labels")
         if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
             inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
-        outputs = model(**inputs)
+        outputs = self._call(model, inputs)
         loss = self._loss_of(model, inputs, outputs, labels, num_items_in_batch)
         shared = self.args.average_tokens_across_devices and num_items_in_batch is not None
         if shared and (self.model_accepts_loss_kwargs or self.compute_loss_func is not None):
@@ -126,6 +129,8 @@ class BatchSteps(SequenceSplitting):
             prediction_loss_only: return nothing but the loss.
             ignore_keys: outputs of the model that are no predictions.
         """
+        if not isinstance(inputs, dict):
+            require_inputs(inputs, self.data_collator, "prediction_step")
         with_loss = self._has_loss(inputs)
         inputs = self._prepare_inputs(inputs)
         labels = nested_detach(tuple(inputs.get(name) for name in self.label_names)) if with_loss else None
@@ -176,7 +181,9 @@ class BatchSteps(SequenceSplitting):
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         inputs = self._prepare_input(inputs)
-        if len(inputs) == 0:
+        if inputs is None:
+            require_inputs(inputs, self.data_collator, "compute_loss")
+        if hasattr(inputs, "__len__") and len(inputs) == 0:
             columns = ", ".join(self._signature_columns or []) or "unknown"
             raise ValueError(
                 "The batch is empty: after the data_collator nothing is left that the model takes. It takes: "
@@ -209,7 +216,13 @@ class BatchSteps(SequenceSplitting):
     def _loss_of(self, model: Any, inputs: Any, outputs: Any, labels: Any, num_items: Any) -> torch.Tensor:
         if self.compute_loss_func is not None:
             check_loss_func(self.compute_loss_func)
-            return self.compute_loss_func(outputs, labels, num_items_in_batch=num_items)
+            loss = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items)
+            if not isinstance(loss, torch.Tensor):
+                raise TypeError(
+                    f"compute_loss_func returned a {type(loss).__name__} ({loss!r:.60}), but the loss has to be a "
+                    "torch.Tensor that the outputs led to."
+                )
+            return loss
         if labels is not None and self.label_smoother is not None:
             shift = predicts_next_token(models.unwrap_model(model)) and not self._is_split
             items = num_items if self._spans_several_batches(model) else None
@@ -242,7 +255,15 @@ class BatchSteps(SequenceSplitting):
 
     def _outputs(self, model: nn.Module, inputs: dict[str, Any]) -> Any:
         with self.compute_loss_context_manager():
+            return self._call(model, inputs)
+
+    def _call(self, model: nn.Module, inputs: Any) -> Any:
+        try:
             return model(**inputs)
+        except TypeError:
+            with explaining_inputs(model, inputs, self.train_dataset if model.training else self.eval_dataset):
+                require_inputs(inputs, self.data_collator, "compute_loss")
+                raise
 
     def _keys_to_ignore(self) -> list[str]:
         config = getattr(self.model, "config", None)

@@ -78,6 +78,7 @@ class Training(
         self._take_up_hub()
         checkpoint = self._where_to_begin(resume_from_checkpoint, trial)
         self._require_data()
+        self._require_evaluation_data()
         self._require_place()
         self._memory_tracker.start("train")
         self.is_in_train = True
@@ -268,6 +269,24 @@ class Training(
             )
         if has_length(self.train_dataset) and len(self.train_dataset) == 0:
             raise ValueError("train_dataset is empty: it has length 0, so there is nothing to train on.")
+
+    def _require_evaluation_data(self) -> None:
+        """Say at once that no evaluation can find a best model, for there is nothing to evaluate on."""
+        package = __name__.rpartition(".")[0]
+        own = all(
+            getattr(step, "__module__", "").startswith(package) for step in (self.evaluate, self.get_eval_dataloader)
+        )
+        judged = self.args.load_best_model_at_end or self.args.save_strategy == "best"
+        if not own or not judged or self.args.eval_strategy == "no":
+            return
+        given = self.eval_dataset
+        found = list(given.values()) if isinstance(given, dict) else [given]
+        if given is not None and all(has_length(one) and len(one) == 0 for one in found):
+            raise ValueError(
+                f"eval_dataset is empty ({given!r:.40}), so that no evaluation has "
+                f"metric_for_best_model={self.args.metric_for_best_model!r}. Pass data to evaluate on, or set "
+                "load_best_model_at_end=False and another save_strategy than 'best'."
+            )
 
     def _renew_model(self, trial: Any) -> None:
         if self.model_init is None:

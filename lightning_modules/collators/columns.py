@@ -78,7 +78,7 @@ def ignored_columns_message(ignored: Iterable[str], model_name: str, description
     """
     return (
         f"Dropped from the {description + ' ' if description else ''}data, because `{model_name}.forward` has no such "
-        f"parameter: {', '.join(ignored)}. Set `remove_unused_columns=False` to keep them."
+        f"parameter: {', '.join(map(str, ignored))}. Set `remove_unused_columns=False` to keep them."
     )
 
 
@@ -101,6 +101,6 @@ def no_columns_left_error(
     forward = f"`{model_name}.forward`" if model_name else "The model's forward"
     return ValueError(
         f"No column of the {description + ' ' if description else ''}data is one that the model takes. The data has: "
-        f"{', '.join(columns)}. {forward} takes: {', '.join(signature_columns)}. Rename the columns, or "
+        f"{', '.join(map(str, columns))}. {forward} takes: {', '.join(signature_columns)}. Rename the columns, or "
         f"{advice}."
     )

@@ -1,0 +1,231 @@
+"""Wrong kinds of data, batches, functions and settings are named before the first step; what is only unusual works."""
+
+from collections import UserDict
+
+import numpy as np
+import pytest
+import torch
+from tiny import At, points, tiny, trainer, weights
+
+from lightrainer import EarlyStoppingCallback, EMACallback, NaNGuardCallback, ProgressCallback
+
+EPOCH = {"eval_strategy": "epoch"}
+BEST = {**EPOCH, "save_strategy": "epoch", "load_best_model_at_end": True}
+
+
+def refused(folder, action, match, **changes):
+    """A TypeError or ValueError, and no step was taken."""
+    steps = []
+    with pytest.raises((TypeError, ValueError), match=match):
+        action(trainer(folder, callbacks=[At("on_step_end", lambda *_: steps.append(1))], **changes))
+    assert not steps
+
+
+def train(made):
+    made.train()
+
+
+def evaluate(made):
+    made.evaluate()
+
+
+@pytest.mark.parametrize("empty", [[], {}, {"a": [], "b": []}], ids=str)
+def test_nothing_to_find_the_best_model_on(tmp_path, empty):
+    """Without a best model to find it may be empty, as in the reference."""
+    refused(tmp_path, train, r"eval_dataset is empty.*metric_for_best_model='loss'", eval_dataset=empty, **BEST)
+    trainer(tmp_path, eval_dataset=empty, **EPOCH).train()
+    assert trainer(tmp_path, eval_dataset={"a": points(4), "b": []}, **EPOCH).train().global_step == 4
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        ({None: points(4)}, r"eval_dataset has the key None.*'None'"),
+        ({1: points(4)}, r"eval_dataset has the key 1.*'1'"),
+        ((one for one in points(4)), r"eval_dataset .*generator.*only once.*list"),
+        ({"a": iter(points(4))}, r"eval_dataset\['a'\] .*only once"),
+        ({"a": None}, r"eval_dataset\['a'\] .*NoneType"),
+        ({"a": "train"}, r"eval_dataset\['a'\] .*str"),
+        ({"a": {"b": points(4)}}, r"eval_dataset\['a'\] .*dict \(b\)"),
+    ],
+    ids=str,
+)
+def test_evaluation_data_of_wrong_kinds(tmp_path, data, match):
+    refused(tmp_path, train, match, eval_dataset=data, **EPOCH)
+
+
+@pytest.mark.parametrize("data", [None, 5, "test", {"a": points(2)}], ids=lambda data: type(data).__name__)
+def test_data_of_wrong_kinds_to_predict(tmp_path, data):
+    refused(tmp_path, lambda made: made.predict(data), r"test_dataset must be a dataset .*is (a )?(None|int|str|dict)")
+    if data is not None and not isinstance(data, (str, dict)):
+        refused(tmp_path, lambda made: made.evaluate(data), r"eval_dataset must be a dataset .*is int")
+
+
+def data_with(**column):
+    return [{**point, **column} for point in points()]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (data_with(x="abc"), r"The column 'x' is text \('abc'\).*tokenizer"),
+        (data_with(x=None), "The column 'x' is None in the first sample"),
+        ([{"labels": point["labels"]} for point in points()], "The data has: labels"),
+    ],
+    ids=["text", "None", "missing"],
+)
+def test_a_column_that_the_model_lacks(tmp_path, data, why, keep):
+    """Which one, what the batch has, and what became of it."""
+    match = rf"Tiny\.forward\(\) needs x, but the batch has: labels\. {why}"
+    refused(tmp_path, train, match, train_dataset=data, remove_unused_columns=keep)
+    refused(tmp_path, evaluate, match, eval_dataset=data, remove_unused_columns=keep)
+
+
+def test_a_type_error_of_the_model_itself_stays(tmp_path):
+    made = trainer(tmp_path)
+    made.model.logits = lambda x, more: None
+    with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'more'"):
+        made.train()
+
+
+@pytest.mark.parametrize("name", [1, None])
+def test_names_of_columns_that_are_no_text(tmp_path, name):
+    data = [{**point, name: 2} for point in points()]
+    assert trainer(tmp_path, train_dataset=data).train().global_step == 4  # left out like others
+    refused(
+        tmp_path, train, rf"the column {name}.*remove_unused_columns", train_dataset=data, remove_unused_columns=False
+    )
+
+
+def stacked(samples):
+    return {name: torch.stack([sample[name] for sample in samples]) for name in ("x", "labels")}
+
+
+COLLATORS = {
+    "list": lambda samples: list(stacked(samples).values()),
+    "NoneType": lambda samples: None,
+    "Tensor": lambda samples: stacked(samples)["x"],
+    "tuple": lambda samples: tuple(stacked(samples).values()),
+}
+
+
+@pytest.mark.parametrize("kind", COLLATORS)
+def test_batches_of_wrong_kinds(tmp_path, kind):
+    collator = COLLATORS[kind]
+    refused(tmp_path, train, rf"A batch is a {kind}.*has to be a dict.*compute_loss", data_collator=collator)
+    refused(tmp_path, evaluate, rf"A batch is a {kind}.*has to be a dict.*prediction_step", data_collator=collator)
+
+
+def test_batches_of_unusual_kinds(tmp_path):
+    """Mappings that are no dicts, and tuples where the step that reads them is overridden, give the same weights."""
+
+    class Tuples(type(trainer(tmp_path))):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            return model(*inputs)["loss"]
+
+    found = []
+    for cls, collator in (
+        (type(trainer(tmp_path)), stacked),
+        (type(trainer(tmp_path)), lambda samples: UserDict(stacked(samples))),
+        (Tuples, COLLATORS["tuple"]),
+    ):
+        made = trainer(tmp_path, cls, data_collator=collator, model=tiny())
+        torch.manual_seed(5)
+        made.train()
+        found.append(weights(made.model))
+    assert all(torch.equal(found[0][name], other[name]) for other in found[1:] for name in found[0])
+
+
+@pytest.mark.parametrize(
+    ("result", "match"),
+    [
+        (0.5, r"compute_metrics returned a float \(0.5\)"),
+        ([1], r"compute_metrics returned a list"),
+        ((1, 2), r"compute_metrics returned a tuple"),
+        ({1: 2.0}, r"compute_metrics returned a dict with the key 1.*'1'"),
+    ],
+    ids=str,
+)
+def test_metrics_of_wrong_kinds(tmp_path, result, match):
+    with pytest.raises(TypeError, match=match):
+        trainer(tmp_path, compute_metrics=lambda _: result).evaluate()
+
+
+def test_unusual_metrics(tmp_path):
+    for result in (None, {}, {"a": np.float32(1)}, {"a": np.ones(2)}, UserDict(a=1.0)):
+        assert trainer(tmp_path, compute_metrics=lambda _, result=result: result).evaluate()["eval_loss"] > 0
+
+
+@pytest.mark.parametrize("value", [np.ones(3), "x", {"b": 1.0}, None], ids=str)
+def test_a_best_metric_that_is_no_number(tmp_path, value):
+    made = trainer(tmp_path, compute_metrics=lambda _: {"a": value}, metric_for_best_model="a", **BEST)
+    with pytest.raises(TypeError, match=r"metric_for_best_model='a' is .*number"):
+        made.train()
+
+
+def test_a_class_in_the_place_of_a_function(tmp_path):
+    class Accuracy:
+        def __call__(self, prediction):
+            return {"accuracy": 1.0}
+
+    refused(tmp_path, evaluate, r"compute_metrics .*is the class Accuracy\. Pass Accuracy\(", compute_metrics=Accuracy)
+    assert trainer(tmp_path, compute_metrics=Accuracy()).evaluate()["eval_accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("loss", [None, 0.5, (torch.ones(()), 1)], ids=str)
+def test_losses_of_wrong_kinds(tmp_path, loss):
+    def compute(outputs, labels, num_items_in_batch=None):
+        return loss
+
+    for action in (train, evaluate):
+        refused(tmp_path, action, r"compute_loss_func returned a (NoneType|float|tuple)", compute_loss_func=compute)
+
+    class Own(type(trainer(tmp_path))):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            return loss
+
+    with pytest.raises(TypeError, match=r"The loss is a (NoneType|float|tuple).*compute_loss"):
+        trainer(tmp_path, Own).train()
+
+
+def test_settings_of_checkpointing_that_torch_does_not_know(tmp_path):
+    def wrong(name):
+        return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {name: True}}
+
+    refused(tmp_path, train, r"gradient_checkpointing_kwargs has 'foo'.*use_reentrant", **wrong("foo"))
+    trainer(tmp_path, **wrong("preserve_rng_state")).train()
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: EMACallback("0.9"), "decay is '0.9', a str"),
+        (lambda: EMACallback(update_every="2"), "update_every is '2'"),
+        (lambda: EMACallback(update_every=1.5), "update_every is 1.5.*whole"),
+        (lambda: NaNGuardCallback(patience="3"), "patience is '3', a str"),
+        (lambda: EarlyStoppingCallback("3"), "early_stopping_patience is '3'"),
+        (lambda: EarlyStoppingCallback(3, "0.1"), "early_stopping_threshold is '0.1'"),
+        (lambda: ProgressCallback(max_str_len="9"), "max_str_len is '9'"),
+    ],
+)
+def test_callbacks_made_with_text_for_numbers(make, match):
+    with pytest.raises(TypeError, match=match):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("asked", "match"),
+    [
+        ({"storage": 5}, "storage=5 must be a URL"),
+        ({"timeout": "5"}, "timeout='5' must be a number of seconds"),
+        ({"hp_space": {}}, r"hp_space=\{\} must be a function"),
+        ({"hp_name": "a"}, r"hp_name='a' must be a function"),
+    ],
+    ids=str,
+)
+def test_arguments_of_a_search(tmp_path, asked, match):
+    pytest.importorskip("optuna")
+    made = trainer(tmp_path, model_init=lambda: tiny())
+    with pytest.raises((TypeError, ValueError), match=match):
+        made.hyperparameter_search(n_trials=1, backend="optuna", **asked)
