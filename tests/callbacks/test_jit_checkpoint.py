@@ -2,11 +2,10 @@
 
 import os
 import signal
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
+from starting import finished_ranks
 
 from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, TrainerState
 
@@ -226,38 +225,37 @@ def test_who_wants_to_know_hears_when_it_listens():
     assert changes == [True, False]
 
 
-@pytest.mark.parametrize("milliseconds", [30, 1])
-def test_several_processes_stop_at_the_same_step(tmp_path, milliseconds):
-    """The others hear of the signal at the next step; where steps are short, some steps later."""
-    script = """
+TOGETHER = """
 import os, signal, sys, time
-from types import SimpleNamespace
+from pathlib import Path
 import torch.distributed as dist
 from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, TrainerState
-rank = int(sys.argv[1])
-dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+folder, milliseconds = Path(sys.argv[1]), float(sys.argv[2])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
 callback, control = JITCheckpointCallback(), TrainerControl()
 state = TrainerState(max_steps=100, is_world_process_zero=rank == 0)
 callback.on_train_begin(None, state, control)
 while not control.should_training_stop and state.global_step < 300:
-    time.sleep(float(sys.argv[4]) / 1000)
+    time.sleep(milliseconds / 1000)
     state.global_step += 1
     state.epoch = state.global_step / 1000
-    if state.global_step == 5 and rank == int(sys.argv[3]):
+    if state.global_step == 5 and rank == 0:
         os.kill(os.getpid(), signal.SIGTERM)
     callback.on_step_end(None, state, control)
 callback.on_train_end(None, state, control)
-print(state.global_step, control.should_save, callback.received, flush=True)
+(folder / f"{rank}.txt").write_text(f"{state.global_step} {control.should_save} {callback.received}")
 dist.destroy_process_group()
 """
-    command = [sys.executable, "-W", "ignore", "-c", script]
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "store"), "0", str(milliseconds)], stdout=subprocess.PIPE, text=True
-        )
-        for rank in (0, 1)
-    ]
-    said = [process.communicate(timeout=60)[0].split() for process in processes]
+
+
+@pytest.mark.parametrize("milliseconds", [30, 1])
+def test_several_processes_stop_at_the_same_step(tmp_path, milliseconds):
+    """The others hear of the signal at the next step; where steps are short, some steps later."""
+    script = tmp_path / "script.py"
+    script.write_text(TOGETHER)
+    finished_ranks(script, str(tmp_path), str(milliseconds), log=tmp_path / "log", seconds=60)
+    said = [(tmp_path / f"{rank}.txt").read_text().split() for rank in (0, 1)]
     assert said[0] == said[1]
     assert said[0][1:] == ["True", str(int(signal.SIGTERM))]
     assert said[0][0] == "6" or (milliseconds == 1 and 6 < int(said[0][0]) < 60)

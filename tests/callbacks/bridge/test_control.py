@@ -1,5 +1,6 @@
 """What TrainerCallbacks ask for in their control is done by Lightning, and goes on after a resumption."""
 
+import json
 import logging
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from plain import Automatic, Network, Recorder, TwoOptimizers, facade, fit, loader, make_trainer, points, raising
+from starting import finished_ranks
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightrainer import (
@@ -328,14 +330,8 @@ def test_arguments_are_read_under_documented_names():
 @pytest.mark.filterwarnings("ignore:.*exists and is not empty")
 def test_two_processes(tmp_path):
     """Under DDP all processes hear the same events, the loss is the mean of all, and the first one alone shows."""
-    import json
-    import subprocess
-    import sys
-
     script = Path(__file__).with_name("two_processes.py")
-    command = [sys.executable, str(script), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=_environment())
-    assert done.returncode == 0, done.stderr[-3000:]
+    said = finished_ranks(script, str(tmp_path), log=tmp_path / "log", seconds=120, CUDA_VISIBLE_DEVICES="")
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
     assert first["lines"] == second["lines"]
     assert first["losses"] == second["losses"]
@@ -344,10 +340,4 @@ def test_two_processes(tmp_path):
     assert first["losses"] == pytest.approx(means, rel=1e-5)
     assert (first["zero"], second["zero"]) == (True, False)
     assert first["steps"] == second["steps"] == 4, "the second process alone wanted to stop, after an evaluation"
-    assert done.stdout.count("'eval_loss'") == first["evaluations"]
-
-
-def _environment():
-    import os
-
-    return {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    assert said.count("'eval_loss'") == first["evaluations"]
