@@ -283,8 +283,9 @@ def test_models_of_transformers_know_the_newer_settings_too(settings):
     enable_activation_checkpointing(all_of_them)
     enable_activation_checkpointing(model, **settings)
     (loss, gradient, most), (_, _, least), (other, same, kept) = map(gpt2_step, (plain, all_of_them, model))
-    assert other == loss
-    assert torch.equal(same, gradient)
+    # Gradients that meet are added in another order where a part is computed again.
+    assert other == pytest.approx(loss)
+    torch.testing.assert_close(same, gradient)
     if settings.get("every_n_layers"):
         assert [layer.gradient_checkpointing for layer in model.transformer.h] == [True, False, True, False]
         assert least < kept < most

@@ -226,7 +226,8 @@ def test_validation_during_the_training():
     module, trainer = make_module(), make_trainer(max_epochs=1)
     trainer.fit(module, loader(), loader(7))
     fitted = float(trainer.callback_metrics["val_loss"])
-    assert make_trainer().validate(module, loader(7), verbose=False)[0]["val_loss"] == fitted
+    (alone,) = make_trainer().validate(module, loader(7), verbose=False)
+    assert alone["val_loss"] == pytest.approx(fitted, rel=1e-6)
 
 
 def test_predictions_are_what_the_model_returns():
@@ -238,8 +239,9 @@ def test_predictions_are_what_the_model_returns():
     module.eval()
     for output, batch in zip(outputs, data, strict=True):
         assert output["loss"] is None
-        assert torch.equal(output["logits"], module(**batch)["logits"])
-        assert torch.equal(output["logits"], module(batch["x"])["logits"])
+        # Without gradients torch may choose other kernels.
+        torch.testing.assert_close(output["logits"], module(**batch)["logits"])
+        torch.testing.assert_close(output["logits"], module(batch["x"])["logits"])
 
 
 def test_state_dict_round_trip(tmp_path):

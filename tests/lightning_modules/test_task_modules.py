@@ -118,7 +118,8 @@ class TestSequences:
         found = validated(module, items)
         with torch.no_grad():
             error = [float(module.model(item["x"])[0] - item["labels"]) ** 2 for item in items]
-        assert found["val_mse"] == found["val_loss"] == pytest.approx(sum(error) / 10, rel=1e-5)
+        expected = pytest.approx(sum(error) / 10, rel=1e-5)
+        assert (found["val_mse"], found["val_loss"]) == (expected, expected)
 
     def test_several_labels(self):
         class Config:
