@@ -1,6 +1,7 @@
 """Who may import whom, read from the source of every module, also from imports inside functions and for types only."""
 
 import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -17,7 +18,6 @@ FOLDERS = ["package", "facade", "lightning_modules", "callbacks"]
 MODULES = sorted(
     path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py*") if path.suffix in (".py", ".pyi")
 )
-IDS = [str(path.relative_to(ROOT)) for path in MODULES]
 
 MAY_IMPORT = {
     "package": {"package", "facade", "lightning_modules", "callbacks"},
@@ -53,8 +53,21 @@ PRIVATE = set(
 )
 
 
+@functools.cache
 def tree(path):
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trees_are_forgotten():
+    """They are a million objects."""
+    yield
+    tree.cache_clear()
+
+
+def where(wrong):
+    """The modules for which something is wrong, and what, by name."""
+    return {str(path.relative_to(ROOT)): found for path in MODULES if (found := wrong(path))}
 
 
 def location(path):
@@ -81,6 +94,7 @@ def resolved(path, node):
     return [(*base, *module, alias.name) for alias in node.names]
 
 
+@functools.cache
 def imports(path):
     """Everything that a module imports, also by `import_module` and `__import__` with a text."""
     found = []
@@ -106,11 +120,13 @@ def test_modules_are_found():
     assert {path.relative_to(ROOT).parts[0] for path in MODULES} == set(FOLDERS)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=IDS)
-def test_imports_go_down_only(path):
-    folder = path.relative_to(ROOT).parts[0]
-    reached = {part_of(name) for name in imports(path) if name != SPELLING} - {None}
-    assert reached <= MAY_IMPORT[folder]
+def test_imports_go_down_only():
+    def upwards(path):
+        folder = path.relative_to(ROOT).parts[0]
+        reached = {part_of(name) for name in imports(path) if name != SPELLING}
+        return reached - {None} - MAY_IMPORT[folder]
+
+    assert where(upwards) == {}
 
 
 def test_what_both_lower_folders_need_imports_nothing_else():
@@ -137,41 +153,42 @@ def test_the_resolution_of_relative_imports():
     assert reaches("callbacks/base.py", "import torch, os.path") == [None, None]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=IDS)
-def test_nobody_imports_the_library_whose_api_this_is(path):
+def test_nobody_imports_the_library_whose_api_this_is():
     """Neither it nor its helper; they are looked for in `sys.modules` where somebody else has loaded them."""
-    assert {name[0] for name in imports(path)}.isdisjoint({"transformers", "accelerate"})
+    assert where(lambda path: {name[0] for name in imports(path)} & {"transformers", "accelerate"}) == {}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=IDS)
-def test_private_names_of_lightning_are_used_in_one_place(path):
+def test_private_names_of_lightning_are_used_in_one_place():
     """So that a new version of Lightning can be checked by reading one file."""
-    name = str(path.relative_to(ROOT))
     libraries = ("lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities")
-    imported = [".".join(one) for one in imports(path) if one[0] in libraries and any(part[0] == "_" for part in one)]
-    assert not imported or name in ENGINE | DOOR, imported
-    if name in ENGINE:
-        return
-    accessed = [f"{node.attr}, line {node.lineno}" for node in ast.walk(tree(path)) if is_private_access(node)]
-    assert accessed == []
+
+    def private(path):
+        return [".".join(one) for one in imports(path) if one[0] in libraries and any(part[0] == "_" for part in one)]
+
+    def accessed(path):
+        return [f"{node.attr}, line {node.lineno}" for node in ast.walk(tree(path)) if is_private_access(node)]
+
+    assert where(private).keys() <= ENGINE | DOOR
+    assert {name: found for name, found in where(accessed).items() if name not in ENGINE} == {}
+    assert where(accessed), "negative control: the engine would be found"
 
 
 def is_private_access(node):
     return isinstance(node, ast.Attribute) and node.attr in PRIVATE
 
 
-@pytest.mark.parametrize("path", MODULES, ids=IDS)
-def test_private_names_of_lightning_are_written_in_one_place_also_as_text_and_as_methods(path):
+def test_private_names_of_lightning_are_written_in_one_place_also_as_text_and_as_methods():
     """`getattr(trainer, "_results")`, `name == "_current_fx_name"`, or a method that overrides a private one."""
-    if str(path.relative_to(ROOT)) in ENGINE:
-        return
-    written = [
-        f"{node.value if isinstance(node, ast.Constant) else node.name}, line {node.lineno}"
-        for node in ast.walk(tree(path))
-        if (isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in PRIVATE)
-        or (isinstance(node, ast.FunctionDef) and node.name in PRIVATE)
-    ]
-    assert written == []
+
+    def written(path):
+        return [
+            f"{node.value if isinstance(node, ast.Constant) else node.name}, line {node.lineno}"
+            for node in ast.walk(tree(path))
+            if (isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in PRIVATE)
+            or (isinstance(node, ast.FunctionDef) and node.name in PRIVATE)
+        ]
+
+    assert {name: found for name, found in where(written).items() if name not in ENGINE} == {}
 
 
 def test_the_list_of_private_names_is_complete():
@@ -182,15 +199,13 @@ def test_the_list_of_private_names_is_complete():
     assert used - PRIVATE == set()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=IDS)
-def test_no_file_is_long(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
+def test_no_file_is_long():
+    lines = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {name: count for name, count in lines.items() if count > 500} == {}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=IDS)
-def test_every_module_says_what_it_is_for(path):
-    if path.suffix == ".py":
-        assert ast.get_docstring(tree(path))
+def test_every_module_says_what_it_is_for():
+    assert where(lambda path: path.suffix == ".py" and not ast.get_docstring(tree(path))) == {}
 
 
 def test_no_tests_or_code_at_the_top_make_a_package():

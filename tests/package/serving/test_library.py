@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from processes import run, said
+from processes import forked, said
 
 from lightrainer.serving.names import SERVED, TOP_LEVEL
 
@@ -24,14 +24,14 @@ print(json.dumps(names))
 
 @pytest.fixture(scope="module")
 def theirs(with_either, tmp_path_factory):
-    return said(run(with_either, "-c", LOOK, json.dumps([*SERVED]), cwd=tmp_path_factory.mktemp("look")))
+    return said(forked(with_either, "-c", LOOK, json.dumps([*SERVED]), cwd=tmp_path_factory.mktemp("look")))
 
 
 def test_every_name_of_every_served_module_is_there_once(theirs, with_either, tmp_path):
     """Public or not, defined there or imported; those of the table are ours, and each class is one object."""
     assert sum(map(len, theirs.values())) > 500
     assert "PreTrainedModel" in theirs["trainer"]
-    audit = said(run(with_either, "-m", "lightrainer", AUDIT, cwd=tmp_path, input=json.dumps(theirs)))
+    audit = said(forked(with_either, AUDIT, served=True, cwd=tmp_path, input=json.dumps(theirs)))
     assert audit["missing"] == []
     assert audit["wrong"] == []
     assert audit["several"] == []
@@ -119,7 +119,7 @@ print(json.dumps([before, config, IntervalStrategy.__module__]))
 
 
 def test_nothing_is_loaded_before_it_is_asked_for(with_either, tmp_path):
-    before, config, home = said(run(with_either, "-m", "lightrainer", "-c", LIGHT, cwd=tmp_path))
+    before, config, home = said(forked(with_either, "-c", LIGHT, served=True, cwd=tmp_path))
     assert before == config == []
     assert home.startswith("lightrainer.")
 
@@ -151,8 +151,8 @@ print(json.dumps([type(trainer).__module__.partition(".")[0], loss, names, level
 
 
 def test_a_model_of_the_library_trains_to_the_same_loss_and_its_messages_have_the_known_names(with_either, tmp_path):
-    ours = run(with_either, "-m", "lightrainer", "-c", TRAINING, cwd=tmp_path)
-    plain = run(with_either, "-c", TRAINING, cwd=tmp_path)
+    ours = forked(with_either, "-c", TRAINING, served=True, cwd=tmp_path)
+    plain = forked(with_either, "-c", TRAINING, cwd=tmp_path)
     (kind, loss, names, levels, after), theirs = said(ours), said(plain)
     assert (kind, theirs[0]) == ("lightrainer", "transformers")
     assert loss == theirs[1]

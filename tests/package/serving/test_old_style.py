@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from processes import run, said
+from processes import forked, said
 
 from lightrainer.facade.arguments.old_names import OLD_NAMES
 from lightrainer.facade.arguments.unknown import REPLACED
@@ -75,7 +75,7 @@ REFUSED = [
 @pytest.fixture(scope="module")
 def found(without_library, tmp_path_factory):
     cases = json.dumps([*HONOURED, *REFUSED_CASES])
-    return said(run(without_library, "-m", "lightrainer", SCRIPT, cwd=tmp_path_factory.mktemp("old"), input=cases))
+    return said(forked(without_library, SCRIPT, served=True, cwd=tmp_path_factory.mktemp("old"), input=cases))
 
 
 REFUSED_CASES = [(given, {}) for given, _ in REFUSED]
@@ -146,7 +146,7 @@ def test_elsewhere_they_are_errors_as_in_the_reference(without_library, tmp_path
         "args = lightrainer.TrainingArguments('o', report_to='none')\n"
         "print(hasattr(args, 'no_cuda'))"
     )
-    done = run(without_library, "-c", code, cwd=tmp_path)
+    done = forked(without_library, "-c", code, cwd=tmp_path)
     assert done.stdout.splitlines() == [
         "no_cuda=True: TrainingArguments has no such argument. It is called use_cpu now.",
         "False",

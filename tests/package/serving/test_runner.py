@@ -162,17 +162,17 @@ def test_called_from_within_another_program_there_are_none():
     assert python_options(["script.py"]) == []
 
 
-def test_verbose_says_at_the_end_what_was_served(tmp_path):
+def test_verbose_says_at_the_end_what_was_served(without_library, tmp_path):
     code = "from transformers import TrainerCallback; from transformers.trainer_utils import has_length as b"
-    done = run(sys.executable, "-m", "lightrainer", "--verbose", "-c", code, cwd=tmp_path)
+    done = run(without_library, "-m", "lightrainer", "--verbose", "-c", code, cwd=tmp_path)
     assert done.stdout == ""
     assert re.search(
         r"transformers\.trainer_callback\.TrainerCallback +lightrainer\.callbacks\.TrainerCallback", done.stderr
     )
     assert re.search(r"transformers\.trainer_utils\.has_length +lightrainer\.facade\.sizes\.has_length", done.stderr)
-    quiet = run(sys.executable, "-m", "lightrainer", "-c", code, cwd=tmp_path)
+    quiet = run(without_library, "-m", "lightrainer", "-c", code, cwd=tmp_path)
     assert quiet.stderr == ""
-    nothing = run(sys.executable, "-m", "lightrainer", "--verbose", "-c", "pass", cwd=tmp_path)
+    nothing = run(without_library, "-m", "lightrainer", "--verbose", "-c", "pass", cwd=tmp_path)
     assert "no name" in nothing.stderr
 
 
@@ -192,9 +192,13 @@ class Model(torch.nn.Module):
 data = [{"x": torch.ones(2), "labels": torch.ones(1)}] * 4
 args = TrainingArguments("out", use_cpu=True, max_steps=2, learning_rate=0.125, report_to="none", disable_tqdm=True)
 trainer = Trainer(Model(), args, train_dataset=data, eval_dataset=data)
-import sys
-getattr(trainer, sys.argv[1])(*([data] if sys.argv[1] == "predict" else []))
+import os, sys
+getattr(trainer, sys.argv[1])()
 print("THE END")
+if len(sys.argv) > 2:
+    os.environ["LIGHTRAINER_DRY_RUN"] = "1"
+    trainer.train()
+    print("NOT REACHED")
 """
 
 
@@ -211,13 +215,12 @@ def test_torchrun(without_library, tmp_path):
     """Each worker is served, and each is what torchrun started: ranks, one exit code, a plan from one of them."""
     (tmp_path / "script.py").write_text(DRY)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "lightrainer"]
-    done = run(without_library, *launch, "script.py", "train", cwd=tmp_path)
+    done = run(without_library, *launch, "script.py", "train", "then as in a dry run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("THE END") == 2
-    dry = run(without_library, *launch, "--dry-run", "script.py", "train", cwd=tmp_path)
-    assert dry.returncode == 0, dry.stderr
-    assert dry.stdout.count("learning_rate=0.125") == 1
-    assert "A STEP" not in dry.stdout
+    assert done.stdout.count("A STEP") == 4
+    assert done.stdout.count("learning_rate=0.125") == 1
+    assert "NOT REACHED" not in done.stdout
 
 
 def test_the_environment_is_only_added_to(tmp_path):

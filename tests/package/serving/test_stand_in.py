@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from processes import run, said
+from processes import forked, said
 
 from lightrainer.serving.names import VERSION
 from lightrainer.serving.stand_in.names import STAND_IN
@@ -33,7 +33,7 @@ print(json.dumps([broken, undocumented, own]))
 def test_every_name_of_the_table_is_there_and_one_object(without_library, tmp_path):
     table = {inside: [*names] for inside, names in STAND_IN.items()}
     assert sum(map(len, table.values())) > 400
-    done = run(without_library, "-m", "lightrainer", "-c", EVERYTHING, cwd=tmp_path, input=json.dumps(table))
+    done = forked(without_library, "-c", EVERYTHING, served=True, cwd=tmp_path, input=json.dumps(table))
     broken, undocumented, own = said(done)
     assert broken == []
     assert undocumented == []
@@ -80,7 +80,7 @@ print(json.dumps([said, probes]))
 
 
 def test_other_names_are_refused_with_what_to_do(without_library, tmp_path):
-    refused, probes = said(run(without_library, "-m", "lightrainer", "-c", REFUSALS, cwd=tmp_path))
+    refused, probes = said(forked(without_library, "-c", REFUSALS, served=True, cwd=tmp_path))
     assert len(refused) == 6
     for statement, (kind, text, name) in refused.items():
         assert kind == ("AttributeError" if ";" in statement else "ModuleNotFoundError")
@@ -108,7 +108,7 @@ print(json.dumps([data["b"][:], bool(accelerate.utils.is_transformers_available(
 
 def test_libraries_that_look_for_it_go_on_as_without_it(without_library, tmp_path):
     """They ask whether it is installed, or find it in `sys.modules`; none may break on the stand-in."""
-    assert said(run(without_library, "-m", "lightrainer", "-c", LIBRARIES, cwd=tmp_path)) == [[2, 3, 4], False, [1, 2]]
+    assert said(forked(without_library, "-c", LIBRARIES, served=True, cwd=tmp_path)) == [[2, 3, 4], False, [1, 2]]
 
 
 FIRST = """
@@ -120,7 +120,7 @@ print(json.dumps([asked, importlib.util.find_spec("transformers") is None, trans
 
 
 def test_a_question_before_the_first_import_is_answered_alike(without_library, tmp_path):
-    assert said(run(without_library, "-m", "lightrainer", "-c", FIRST, cwd=tmp_path)) == [True, True, "transformers"]
+    assert said(forked(without_library, "-c", FIRST, served=True, cwd=tmp_path)) == [True, True, "transformers"]
 
 
 SCRIPT = """
@@ -193,7 +193,7 @@ def test_a_whole_script_with_a_model_of_its_own(without_library, tmp_path):
     words = (
         "--output_dir out --use_cpu --max_steps 2 --save_steps 1 --report_to none --disable_tqdm True --log_level info"
     )
-    done = run(without_library, "-m", "lightrainer", "script.py", *words.split(), cwd=tmp_path)
+    done = forked(without_library, "script.py", *words.split(), served=True, cwd=tmp_path)
     last, metrics, step, there = said(done)
     assert last is None
     assert "eval_right" in metrics
@@ -201,7 +201,7 @@ def test_a_whole_script_with_a_model_of_its_own(without_library, tmp_path):
     assert "[INFO|" in done.stderr
     assert "Running training" in done.stderr
     assert json.loads((tmp_path / "out" / "all_results.json").read_text())["eval_right"] >= 0
-    again = said(run(without_library, "-m", "lightrainer", "script.py", *words.split(), cwd=tmp_path))
+    again = said(forked(without_library, "script.py", *words.split(), served=True, cwd=tmp_path))
     assert again[0].endswith("checkpoint-2")
 
 
@@ -238,15 +238,8 @@ print(json.dumps([results, seen, ours.getEffectiveLevel()]))
 
 def test_messages_go_through_the_loggers_that_scripts_know(without_library, tmp_path):
     """Levels, handlers and filters of `transformers.trainer` decide; each message appears once."""
-    done = run(
-        without_library,
-        "-m",
-        "lightrainer",
-        "-c",
-        LOGGING,
-        cwd=tmp_path,
-        environment={"TRANSFORMERS_VERBOSITY": "warning"},
-    )
+    level = {"TRANSFORMERS_VERBOSITY": "warning"}
+    done = forked(without_library, "-c", LOGGING, served=True, cwd=tmp_path, environment=level)
     results, seen, level = said(done)
     assert results == [True, 30, False, [1, 2]]
     assert seen == [
@@ -263,6 +256,6 @@ def test_messages_go_through_the_loggers_that_scripts_know(without_library, tmp_
 @pytest.mark.parametrize("name", ["send_example_telemetry", "is_torch_tpu_available"])
 def test_names_of_transformers_4_at_their_old_place(without_library, tmp_path, name):
     code = f"from transformers.utils import {name}; print({name}({'' if 'tpu' in name else repr('a')}))"
-    done = run(without_library, "-m", "lightrainer", "-c", code, cwd=tmp_path)
+    done = forked(without_library, "-c", code, served=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() in ("None", "False")

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from processes import run, said
+from processes import forked, run, said
 
 ON_AND_OFF = """
 import importlib, importlib.util, json, logging, os, sys
@@ -39,13 +39,13 @@ BOTH = [False, True, 1, True, "1", True, False, True, True, True, True]
 
 
 def test_it_leaves_nothing_behind(with_library, tmp_path):
-    facts = said(run(with_library, "-c", ON_AND_OFF, cwd=tmp_path))
+    facts = said(forked(with_library, "-c", ON_AND_OFF, cwd=tmp_path))
     library = ["transformers.trainer", True, "_LazyModule", "transformers.trainer_utils"]
     assert facts == [*BOTH, *library, True, False]
 
 
 def test_it_leaves_nothing_behind_of_the_stand_in(without_library, tmp_path):
-    facts = said(run(without_library, "-c", ON_AND_OFF, cwd=tmp_path))
+    facts = said(forked(without_library, "-c", ON_AND_OFF, cwd=tmp_path))
     assert facts == [*BOTH, "transformers", "No module named 'transformers'", True, False]
 
 
@@ -93,7 +93,7 @@ print(json.dumps([text, ours, back]))
 
 
 def test_modules_that_are_loaded_already_are_replaced_and_what_others_hold_is_named(with_library, tmp_path):
-    text, ours, back = said(run(with_library, "-c", LATE, cwd=tmp_path))
+    text, ours, back = said(forked(with_library, "-c", LATE, cwd=tmp_path))
     assert all(ours), ours
     assert all(back), back
     (warning,) = text
@@ -117,7 +117,7 @@ print(json.dumps([Trainer is lightrainer.Trainer, [name for name in sys.modules 
 
 
 def test_a_library_of_which_nothing_was_taken_yet_is_no_reason_to_warn(with_library, tmp_path):
-    assert said(run(with_library, "-c", EARLY, cwd=tmp_path)) == [True, ["transformers.trainer"]]
+    assert said(forked(with_library, "-c", EARLY, cwd=tmp_path)) == [True, ["transformers.trainer"]]
 
 
 NOTEBOOK = """
@@ -145,7 +145,9 @@ print(json.dumps([kind, after, again]))
 @pytest.mark.parametrize("python", ["with_library", "without_library"])
 def test_a_notebook(python, request, tmp_path):
     pytest.importorskip("IPython")
-    done = run(request.getfixturevalue(python), "-c", NOTEBOOK, cwd=tmp_path, environment={"IPYTHONDIR": str(tmp_path)})
+    done = forked(
+        request.getfixturevalue(python), "-c", NOTEBOOK, cwd=tmp_path, environment={"IPYTHONDIR": str(tmp_path)}
+    )
     kind, after, again = said(done)
     assert kind.startswith("lightrainer.")
     assert after == ("transformers.trainer" if python == "with_library" else "transformers")
