@@ -1,12 +1,10 @@
 """`accelerator_config` in all forms that it may be written in, and what is wrong with it."""
 
 import json
-import subprocess
-import sys
-import textwrap
 from dataclasses import replace
 
 import pytest
+from starting import finished_code
 from transformers import TrainingArguments as Reference
 from transformers.trainer_pt_utils import AcceleratorConfig as ReferenceAcceleratorConfig
 
@@ -115,7 +113,7 @@ def test_the_length_of_a_window_is_given_once():
     assert len(problems(args)) == 1
 
 
-def test_a_state_that_is_to_be_there_and_is_not():
+def test_a_state_that_is_to_be_there_and_is_not(tmp_path):
     code = """
         from lightrainer import TrainingArguments
         try:
@@ -134,8 +132,7 @@ def test_a_state_that_is_to_be_there_and_is_not():
         args = TrainingArguments(accelerator_config={"use_configured_state": True})
         assert (args.device.type, args.world_size, args.process_index, args.should_save) == ("cpu", 1, 0, True)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    finished_code(code, tmp_path)
 
 
 def test_a_process_group_is_a_state_too(tmp_path):
@@ -147,8 +144,7 @@ def test_a_process_group_is_a_state_too(tmp_path):
         assert (args.world_size, args.distributed_state.backend) == (1, "gloo")
         dist.destroy_process_group()
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    finished_code(code, tmp_path)
 
 
 def test_copies_to_the_device_do_not_wait_where_that_is_asked_for():

@@ -2,14 +2,10 @@
 
 import json
 import logging
-import os
-import subprocess
-import sys
-import textwrap
 
 import pytest
 import torch
-from starting import finished, torchrun
+from starting import finished_code, finished_ranks
 
 from lightrainer import TrainingArguments
 from lightrainer.facade import process
@@ -33,13 +29,6 @@ def no_launcher(monkeypatch):
 def pretend_gpus(monkeypatch, count):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-
-
-def run_python(code, *launcher, **variables):
-    environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER}
-    environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
-    command = [sys.executable, *launcher, "-c", textwrap.dedent(code)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
 
 
 def test_without_a_launcher_there_is_one_process():
@@ -169,11 +158,10 @@ def test_a_group_that_is_there_is_taken_as_it_is(tmp_path):
         dist.destroy_process_group()
         print(current_process(use_cpu=True).backend)
     """
-    done = run_python(code)
-    assert done.returncode == 0, done.stderr
-    assert "world_size=1" in done.stdout
-    assert "backend='gloo'" in done.stdout
-    assert done.stdout.endswith("None\n")
+    said = finished_code(code, tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert "world_size=1" in said
+    assert "backend='gloo'" in said
+    assert said.endswith("None\n")
 
 
 SCRIPT = """
@@ -210,7 +198,8 @@ def test_two_processes_join_one_group_and_see_what_the_reference_sees(tmp_path):
     """Under torchrun the constructor joins the group, and what is known of it outlives the group."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    finished(torchrun(script, str(tmp_path)), tmp_path / "log.txt", 300)
+    log = tmp_path / "log.txt"
+    finished_ranks(script, str(tmp_path), log=log, seconds=300, library="lightrainer and models")
     for rank in range(2):
         facts = json.loads((tmp_path / f"{rank}.json").read_text())
         assert not facts["before"]
@@ -222,36 +211,10 @@ def test_two_processes_join_one_group_and_see_what_the_reference_sees(tmp_path):
         assert facts["after"] == facts["ours"]
 
 
-def test_the_group_is_left_when_the_program_ends():
+def test_the_group_is_left_when_the_program_ends(tmp_path):
     """A program that never destroys its group ends without the complaint of gloo."""
     code = """
         from lightrainer.facade.process import current_process
         print(current_process(use_cpu=True).backend)
     """
-    with open(os.devnull) as nothing:
-        environment = {k: v for k, v in os.environ.items() if k not in LAUNCHER}
-        environment |= {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0", "WORLD_SIZE": "2"}
-        port = free_port()
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", textwrap.dedent(code)],
-                env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": str(port)},
-                stdin=nothing,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        results = [p.communicate(timeout=180) for p in processes]
-    assert [p.returncode for p in processes] == [0, 0], results
-    assert [out for out, _ in results] == ["gloo\n", "gloo\n"]
-    assert not any("terminate" in err for _, err in results)
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        return listener.getsockname()[1]
+    assert finished_code(code, tmp_path, processes=2) == "gloo\ngloo\n"

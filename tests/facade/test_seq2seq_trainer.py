@@ -1,7 +1,5 @@
 """Seq2SeqTrainer with a model that has nothing of transformers, and what is said when something does not fit."""
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from plain_seq2seq import END, PAD, START, Plain, pad, pairs, plain, seq2seq_trainer
+from starting import finished_code
 from torch.utils.data import RandomSampler, SequentialSampler
 
 from lightrainer import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainingArguments
@@ -393,8 +392,7 @@ def test_nothing_of_transformers_is_imported(tmp_path):
         "trainer.train(); assert trainer.predict(pairs(3, labelled=False)).predictions.shape == (3, 4)\n"
         "assert not {'transformers', 'accelerate'} & set(sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    finished_code(code, tmp_path)
 
 
 def test_training_arguments_in_the_place_of_parameters_are_named(tmp_path):

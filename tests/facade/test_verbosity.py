@@ -1,9 +1,7 @@
 """`log_level` is heard, and `passive` is silent about it."""
 
-import subprocess
-import sys
-
 import pytest
+from starting import finished_code
 
 PROGRAM = """
 import logging, torch
@@ -19,10 +17,7 @@ print("level", logging.getLogger("lightrainer").level)
 
 
 def run(folder, level, setup=""):
-    program = PROGRAM.format(folder=str(folder), level=level, setup=setup)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done
+    return finished_code(PROGRAM.format(folder=str(folder), level=level, setup=setup), folder)
 
 
 LEVELS = [("info", 20, True), ("error", 40, False), ("passive", 0, False)]
@@ -30,11 +25,11 @@ LEVELS = [("info", 20, True), ("error", 40, False), ("passive", 0, False)]
 
 @pytest.mark.parametrize(("level", "number", "heard"), LEVELS)
 def test_the_level_is_that_of_the_arguments(tmp_path, level, number, heard):
-    done = run(tmp_path, level)
-    assert f"level {number}" in done.stdout
-    assert ("Running training" in done.stderr) is heard
+    said = run(tmp_path, level)
+    assert f"level {number}" in said
+    assert ("Running training" in said) is heard
 
 
 def test_a_script_that_logs_itself_hears_it_once(tmp_path):
-    done = run(tmp_path, "info", setup="logging.basicConfig()")
-    assert done.stderr.count("Running training") == 1
+    said = run(tmp_path, "info", setup="logging.basicConfig()")
+    assert said.count("Running training") == 1

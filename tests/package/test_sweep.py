@@ -38,6 +38,13 @@ def begun(folder, *words):
     return start(command(folder, *words), folder / "log.txt", PYTHONWARNINGS="ignore")
 
 
+def here(folder, monkeypatch, *words):
+    """The exit code of a sweep in this process, where it is about the trials, which are processes as ever."""
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return main(command(folder, *words)[3:])
+
+
 def ended(process, folder):
     log = folder / "log.txt"
     return code_of(process, log, SECONDS), said_in(log)
@@ -76,15 +83,17 @@ def test_the_script_runs_with_the_values_of_each_trial(done):
             assert not (folder / "out" / f"run-{trial.number}").exists()
 
 
-def test_a_script_in_two_processes(tmp_path):
-    """Both stop at the step at which the trial is pruned, and the trial has one value."""
+def test_a_script_in_two_processes(tmp_path, monkeypatch):
+    """Both stop at the step at which the trial is pruned: the one before, which is made up, was better."""
+    (tmp_path / "sweep").mkdir()
+    study = optuna.create_study(study_name="sweep_script", storage=f"sqlite:///{tmp_path / 'sweep' / 'study.db'}")
+    study.add_trial(optuna.trial.create_trial(value=0.1, intermediate_values={1: 0.1, 2: 0.1}))
     launcher = f"{sys.executable} -m torch.distributed.run --nproc_per_node=2 --rdzv-backend=c10d "
     words = ["--launcher", launcher + "--rdzv-endpoint=localhost:0", "--pruner", "median:n_startup_trials=1"]
-    code, said = ended(begun(tmp_path, "--n-trials", "2", *words), tmp_path)
-    assert code == 0, said
-    first, second = study_of(tmp_path).trials
-    assert (first.state.name, second.state.name) == ("COMPLETE", "PRUNED")
-    assert list(first.intermediate_values) == [1, 2]  # half as many steps as in one process
+    assert here(tmp_path, monkeypatch, "--n-trials", "2", *words) == 0
+    _, pruned = study_of(tmp_path).trials
+    assert pruned.state.name == "PRUNED"
+    assert list(pruned.intermediate_values) == [1]
     log = (tmp_path / "sweep" / "run-1.log").read_text()
     assert log.count("This trial is pruned at step 1") == 2
     assert log.count("step 1\n") == 2
@@ -112,18 +121,16 @@ def test_the_best_is_said_and_a_report_is_there(done):
     assert len((folder / "sweep" / "trials.csv").read_text().splitlines()) == 4
 
 
-def test_a_sweep_that_has_enough_trials_begins_none(done):
+def test_a_sweep_that_has_enough_trials_begins_none(done, monkeypatch):
     folder, _ = done
     before = (folder / "sweep" / "run-0.log").read_text()
-    code, _ = ended(begun(folder, "--n-trials", "3"), folder)
-    assert code == 0
+    assert here(folder, monkeypatch, "--n-trials", "3") == 0
     assert len(study_of(folder).trials) == 3
     assert (folder / "sweep" / "run-0.log").read_text() == before
 
 
-def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp_path):
-    code, said = ended(begun(tmp_path, "--n-trials", "1", "--kill", str(tmp_path / "killed")), tmp_path)
-    assert code == 0, said
+def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+    assert here(tmp_path, monkeypatch, "--n-trials", "1", "--kill", str(tmp_path / "killed")) == 0
     first, second = study_of(tmp_path).trials
     assert (first.state.name, second.state.name) == ("FAIL", "COMPLETE")
     assert first.params == second.params

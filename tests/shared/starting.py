@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,11 +18,12 @@ HERE = Path(__file__).parent
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE)}
 OURS = ("lightrainer.facade.trainer", "lightrainer.facade.run", "lightrainer.facade.lightning_runs", "torch._dynamo")
 IMPORTED = {
+    "torch": ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "pandas", "matplotlib.pyplot"),
     "lightrainer": OURS,
     "lightrainer and models": (*OURS, "transformers.models.llama.modeling_llama"),
     "transformers": ("transformers.trainer", "transformers.trainer_seq2seq", "accelerate"),
 }
-"""What a library imports when it trains."""
+"""What a library imports when it trains; with `torch` alone ours is imported anew, and finds its environment."""
 
 
 def torchrun(script: str | Path, *words: str, processes: int = 2, options: tuple[str, ...] = ()) -> list[str]:
@@ -68,7 +71,23 @@ def finished_ranks(
     library: str = "lightrainer",
     **environment: str,
 ) -> str:
-    """What was said by a script that ends well in so many processes.
+    """What was said by a script that ends well in so many processes, see `forked_ranks`."""
+    options = {"log": log, "seconds": seconds, "processes": processes, "library": library}
+    codes, said = forked_ranks(script, *words, **options, **environment)
+    assert codes == [0] * max(processes, 1), f"{script} {' '.join(words)}\nended with {codes}\n{said[-8000:]}"
+    return said
+
+
+def forked_ranks(
+    script: str | Path,
+    *words: str,
+    log: Path,
+    seconds: float,
+    processes: int = 2,
+    library: str = "lightrainer",
+    **environment: str,
+) -> tuple[list[int] | str, str]:
+    """The exit codes of a script in so many processes, or why there are none, and what was said.
 
     They are started as torchrun does it, but at once, from a process that has imported the library: tests that are not
     about the start itself take a fraction of the time. No processes are one that is started without torchrun.
@@ -81,9 +100,14 @@ def finished_ranks(
     server.stdin.write(json.dumps({**asked, "log": str(log)}) + "\n")
     server.stdin.flush()
     told = json.loads(server.stdout.readline() or '"its server has ended"')
-    said = said_in(log)
-    assert told == [0] * max(processes, 1), f"{script} {' '.join(words)}\nended with {told}\n{said[-8000:]}"
-    return said
+    return told, said_in(log)
+
+
+def finished_code(code: str, folder: Path, seconds: float = 180, **options: Any) -> str:
+    """What was said by code that ends well in a process of its own, forked as by `forked_ranks`."""
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(code))
+    return finished_ranks(script, log=folder / "log.txt", seconds=seconds, **{"processes": 0, **options})
 
 
 @functools.cache

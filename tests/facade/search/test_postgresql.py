@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from small_searches import random_sampler, searcher, space
+from starting import forked_ranks
 
 from lightrainer.facade.search.storages import StorageError, disconnect
 
@@ -86,8 +87,9 @@ def test_two_workers_and_going_on(server, tmp_path):
 
 
 def test_the_trial_of_a_killed_process_is_begun_again(server, tmp_path):
-    code = subprocess.run([sys.executable, "-W", "ignore", "-c", KILLED, server], env=os.environ).returncode
-    assert code == 9
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    assert forked_ranks(script, server, log=tmp_path / "log.txt", seconds=120, processes=0)[0] == [9]
     made = searcher(tmp_path)
     made.hyperparameter_search(space, n_trials=2, study_name="killed", storage=server, load_if_exists=True)
     trials = made.study.trials

@@ -1,12 +1,9 @@
 """Searches that were stopped, and trials whose process was killed: nothing is lost, nothing is done twice."""
 
-import os
-import subprocess
-import sys
-
 import optuna
 import pytest
 from small_searches import random_sampler, searcher, space
+from starting import forked_ranks
 from tiny import At, told
 
 from lightrainer.facade.search import retries
@@ -99,8 +96,9 @@ import os; os._exit(9)
 @pytest.mark.parametrize("name", ["s.db", "s.log"])
 def test_the_trial_of_a_process_that_is_gone_is_begun_again(tmp_path, name):
     address = f"sqlite:///{tmp_path / name}" if name == "s.db" else str(tmp_path / name)
-    code = subprocess.run([sys.executable, "-W", "ignore", "-c", KILLED, address], env=os.environ).returncode
-    assert code == 9
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    assert forked_ranks(script, address, log=tmp_path / "log.txt", seconds=120, processes=0)[0] == [9]
     made = searcher(tmp_path / "out")
     made.hyperparameter_search(space, n_trials=2, study_name="s", storage=address, load_if_exists=True)
     trials = made.study.trials
