@@ -35,7 +35,7 @@ demo: $(VENV)/.demo  ## train a small GPT on Python's own sources, stop half-way
 
 # One thread per process: sums come out the same on every run, and the workers do not fight for the cores.
 test: $(VENV)/.test $(VENV)/.newest $(VENV)/.comet $(VENV)/.deepspeed  ## run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist loadfile $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # In an environment of its own, as these libraries bring many packages, and choose versions of some that we use.
 test-libraries:  ## train with TRL, sentence-transformers, PEFT and SetFit, on the reference and on ours (10 minutes)

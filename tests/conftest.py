@@ -39,6 +39,28 @@ def _seeds_of_lightning():
         os.environ.pop(name, None)
 
 
+LONGEST = (
+    "package/test_sweep.py",
+    "ddp",
+    "deepspeed_runs",
+    "faults",
+    "package/serving",
+    "examples",
+    "callbacks/loggers",
+)
+"""Files whose tests wait for programs and processes."""
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first: at the end, where the workers have to come out even, small ones are left to deal out."""
+    places = [Path(__file__).parent / name for name in LONGEST]
+
+    def rank(item):
+        return next((n for n, place in enumerate(places) if place in (item.path, *item.path.parents)), len(places))
+
+    items.sort(key=rank)
+
+
 def pytest_collection_finish(session):
     """Thirteen thousand tests are a million objects, which every `gc.collect()` of theirs would look at again."""
     _leave_out_of_collections()

@@ -2,16 +2,16 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from launched_script import ALONE, CASES, REFERENCE
+from starting import finished_ranks
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
 
+SECONDS = 240
 TOGETHER = [name for name in CASES if name not in ALONE]
 APART = ("srun on two nodes", "Kubeflow", "no local rank, two machines")  # one process on each machine
 LAUNCHERS = {
@@ -29,13 +29,13 @@ LAUNCHERS = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("launched")
-    script, shared = Path(__file__).with_name("launched_script.py"), Path(__file__).parents[1] / "shared"
+    script = Path(__file__).with_name("launched_script.py")
     ours = ("SLURM", "OMPI", "PMI", "MV2", "LSB", "JSM", "KUBERNETES", "MASTER", "RANK", "WORLD", "LOCAL_")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(shared)}
-    command = [sys.executable, str(script), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-6000:]
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(ours)]:
+            patch.delenv(name)
+        options = {"processes": 0, "library": "lightrainer and models"}
+        finished_ranks(script, str(folder), log=folder / "script.txt", seconds=SECONDS, **options)
     return folder
 
 

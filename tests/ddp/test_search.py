@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from starting import finished_ranks, torchrun
-from starting import run as run_to_end
+from starting import finished_ranks, forked_ranks
 
 SCRIPT = Path(__file__).with_name("search_script.py")
 SECONDS = 180  # a run takes about twenty
@@ -70,7 +69,9 @@ def test_the_function_by_itself_shares_a_study(run):
 
 def test_one_that_fails_while_the_other_waits_for_it_ends_both(tmp_path):
     """There is no going on, as the other cannot be called back from its exchange of gradients."""
-    code, said = run_to_end(torchrun(SCRIPT.with_name("search_alone_script.py")), tmp_path / "log.txt", SECONDS)
-    assert code != 0
+    script = SCRIPT.with_name("search_alone_script.py")
+    codes, said = forked_ranks(script, log=tmp_path / "log.txt", seconds=SECONDS)
+    assert len(codes) == 2
+    assert 0 not in codes
     assert "The trial failed in process 1 and not in the others" in said
     assert "ArithmeticError: in the middle of a step" in said

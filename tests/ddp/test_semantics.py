@@ -3,12 +3,11 @@
 import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from starting import finished_ranks
 
 pytest.importorskip("transformers")
 pytest.importorskip("datasets")
@@ -20,11 +19,9 @@ OF_PLACE = [("of_place", 2), ("of_place", 1)]  # on one machine, and on two with
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("semantics")
-    script, shared = Path(__file__).with_name("semantics_script.py"), Path(__file__).parents[1] / "shared"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(shared)}
-    command = [sys.executable, str(script), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-6000:]
+    script = Path(__file__).with_name("semantics_script.py")
+    options = {"processes": 0, "library": "lightrainer and models"}
+    finished_ranks(script, str(folder), log=folder / "script.txt", seconds=240, **options)
     return folder
 
 

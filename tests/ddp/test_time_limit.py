@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from starting import finished, torchrun
+from starting import finished_ranks
 
 SCRIPT = Path(__file__).with_name("time_limit_script.py")
 SECONDS = 120  # a run takes about ten
@@ -14,7 +14,7 @@ SECONDS = 120  # a run takes about ten
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("time_limit")
-    said = finished(torchrun(SCRIPT, str(folder)), folder / "log.txt", SECONDS)
+    said = finished_ranks(SCRIPT, str(folder), log=folder / "log.txt", seconds=SECONDS)
     return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)], said
 
 

@@ -1,6 +1,7 @@
 """What an evaluation collects is what the reference joins, but each value is copied once."""
 
 from collections import OrderedDict, UserDict, namedtuple
+from itertools import product
 
 import numpy as np
 import pytest
@@ -63,10 +64,9 @@ def collected(batches, to_host_after=(), concatenate=True):
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-@pytest.mark.parametrize("to_host_after", [(), (0,), (1, 2), (0, 1, 2, 3, 4)])
-@pytest.mark.parametrize("concatenate", [True, False])
-def test_collector_equals_reference(name, to_host_after, concatenate):
-    assert same(*collected(batches_of(name), to_host_after, concatenate))
+def test_collector_equals_reference(name):
+    ways = product([(), (0,), (1, 2), (0, 1, 2, 3, 4)], [True, False])
+    assert [way for way in ways if not same(*collected(batches_of(name), *way))] == []
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -192,13 +192,15 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("concatenate", [True, False])
-@pytest.mark.parametrize("last", [None, 2, 4])
-@pytest.mark.parametrize("to_host_after", [(), (0, 3), range(6)])
 @pytest.mark.parametrize("on_host", [True, False], ids=["", "as on a device"])
-def test_losses_equal_reference(monkeypatch, name, concatenate, last, to_host_after, on_host):
+def test_losses_equal_reference(monkeypatch, name, on_host):
     """Repeated for the samples of a batch, of which the last one has fewer."""
     monkeypatch.setattr(collect, "_is_on_host", lambda loss: on_host)
+    ways = product([True, False], [None, 2, 4], [(), (0, 3), range(6)])
+    assert [way for way in ways if not same(*collected_losses(name, *way))] == []
+
+
+def collected_losses(name, concatenate, last, to_host_after):
     ours, theirs = LossCollector(concatenate), reference.EvalLoopContainer(concatenate, padding_index=-100)
     for index in range(6):
         loss = LOSSES[name](index)
@@ -208,8 +210,9 @@ def test_losses_equal_reference(monkeypatch, name, concatenate, last, to_host_af
         if index in to_host_after:
             ours.to_host()
             theirs.to_cpu_and_numpy()
-    assert same(ours.result(), theirs.get_arrays())
+    result = ours.result()
     assert ours.result() is None, "it can be used again"
+    return result, theirs.get_arrays()
 
 
 def test_many_losses_take_the_room_of_numbers():

@@ -58,12 +58,14 @@ def batches_of(name, count=None):
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-@pytest.mark.parametrize("count", [2, 3, 5, 7])
-@pytest.mark.parametrize("rows", [None, 1, 16, 40], ids=lambda rows: f"{rows} expected")
-def test_equals_the_reference(chunk, name, count, rows):
+def test_equals_the_reference(chunk, name):
     """However many rows were expected: the seven batches have 16."""
-    arrays = batches_of(name, count)
-    assert same(joined(arrays, rows=rows), functools.reduce(reference.nested_concat, arrays))
+    different = []
+    for count in (2, 3, 5, 7):
+        arrays = batches_of(name, count)
+        expected = functools.reduce(reference.nested_concat, arrays)
+        different += [(count, rows) for rows in (None, 1, 16, 40) if not same(joined(arrays, rows=rows), expected)]
+    assert different == []
 
 
 def test_the_comparison_can_fail():
@@ -226,12 +228,15 @@ def test_more_than_there_is_memory_for_may_be_expected(monkeypatch):
     assert joined([np.ones((2, 3))] * 5, rows=10**9).shape == (10, 3)
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_any_shapes(chunk, seed):
+def test_any_shapes(chunk):
     """Of rows, lengths and what follows, among them nothing at all."""
-    generator = np.random.default_rng(seed)
-    rest = [(), (3,), (2, 2), (0,)][seed % 4]
-    sizes = generator.integers([0, 0], [5, 12], size=(9, 2))
-    arrays = [generator.random((*size, *rest)).astype(np.float32) for size in sizes]
-    expected = functools.reduce(reference.nested_concat, arrays)
-    assert same(joined(arrays, rows=[None, 3, 50][seed % 3]), expected)
+    different = []
+    for seed in range(30):
+        generator = np.random.default_rng(seed)
+        rest = [(), (3,), (2, 2), (0,)][seed % 4]
+        sizes = generator.integers([0, 0], [5, 12], size=(9, 2))
+        arrays = [generator.random((*size, *rest)).astype(np.float32) for size in sizes]
+        expected = functools.reduce(reference.nested_concat, arrays)
+        if not same(joined(arrays, rows=[None, 3, 50][seed % 3]), expected):
+            different.append(seed)
+    assert different == []

@@ -18,7 +18,7 @@ from lightrainer.facade.search.storages import open_storage
 
 SCRIPT = Path(__file__).with_name("sweep_script.py")
 SPACE = "learning_rate: {low: 1e-3, high: 1e-1, log: true}\nwidth: [4, 8]\n"
-SECONDS = 150  # a trial takes about five, most of them imports
+SECONDS = 600  # after which it hangs: a trial takes about five, most of them imports, on a machine that is not busy
 
 
 @pytest.fixture(autouse=True)
