@@ -39,7 +39,7 @@ def test_the_average_is_that_of_the_formula(tmp_path, options):
     trainer = trained(tmp_path, [ema, follows])
     assert ema.updates == follows.updates == 16 // options.get("update_every", 1)
     for name, weight in trainer.model.named_parameters():
-        torch.testing.assert_close(ema.averages[name].double(), follows.average[name], rtol=0, atol=1e-6)
+        torch.testing.assert_close(ema.averages[name].double(), follows.average[name], rtol=1e-5, atol=1e-6)
         assert torch.equal(weight, ema.averages[name])  # the model has it at the end
 
 

@@ -39,8 +39,8 @@ def test_each_rank_sees_what_it_sees_in_the_reference(both, name):
         for one, other in zip(
             numbers(expected["history"], *skipped), numbers(actual["history"], *skipped), strict=True
         ):
-            assert other == pytest.approx(one, rel=0, abs=1e-6)
-        assert actual["sums"] == pytest.approx(expected["sums"], rel=0, abs=1e-6)
+            assert other == pytest.approx(one, rel=1e-5, abs=1e-6)
+        assert actual["sums"] == pytest.approx(expected["sums"], rel=1e-5, abs=1e-6)
         assert actual["predicted"] == expected["predicted"] or name in EACH_READS
 
 

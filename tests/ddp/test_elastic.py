@@ -26,7 +26,7 @@ def close(left, right):
     """The same but for the order in which numbers are added up."""
     assert left.keys() == right.keys()
     for name, values in left.items():
-        torch.testing.assert_close(torch.tensor(values), torch.tensor(right[name]), rtol=0, atol=1e-6)
+        torch.testing.assert_close(torch.tensor(values), torch.tensor(right[name]), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_each_step_takes_the_samples_it_would_have_taken(report, name, number):
     assert resumed["steps"] == {key: value for key, value in whole["steps"].items() if int(key) > step}
     assert resumed["global_step"] == whole["global_step"]
     close(resumed["weights"], whole["weights"])
-    torch.testing.assert_close(torch.tensor(resumed["losses"]), torch.tensor(whole["losses"]), rtol=0, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(resumed["losses"]), torch.tensor(whole["losses"]), rtol=1e-5, atol=1e-6)
     assert "a step still takes 8 samples, in the same order" in resumed["warned"][-1]
 
 

@@ -24,7 +24,7 @@ def numbers(history: list[dict]) -> list[dict]:
 def assert_close(expected: list[dict], actual: list[dict]) -> None:
     assert [list(entry) for entry in expected] == [list(entry) for entry in actual]
     for one, other in zip(expected, actual, strict=True):
-        assert other == pytest.approx(one, rel=0, abs=1e-6, nan_ok=True)
+        assert other == pytest.approx(one, rel=1e-5, abs=1e-6, nan_ok=True)
 
 
 @pytest.mark.parametrize("scenario", [*SCENARIOS, "half"])
@@ -35,7 +35,7 @@ def test_two_ranks_train_as_two_ranks_of_the_reference(two_ranks, scenario):
         assert one["world"] == other["world"] == 2
         assert one["global_step"] == other["global_step"] > 0
         assert_close(numbers(one["history"]), numbers(other["history"]))
-        assert other["sums"] == pytest.approx(one["sums"], rel=0, abs=1e-6)
+        assert other["sums"] == pytest.approx(one["sums"], rel=1e-5, abs=1e-6)
         assert other["scaler"] == one["scaler"]
     losses = [entry["loss"] for entry in actual.ranks[0]["history"] if "loss" in entry]
     assert len(set(losses)) == len(losses)
@@ -82,7 +82,7 @@ def test_every_sample_is_evaluated_once_and_in_order(two_ranks, scenario):
     expected, actual = two_ranks(REFERENCE, scenario).ranks[0], two_ranks(OURS, scenario).ranks[0]
     assert actual["predicted"] == expected["predicted"]
     assert actual["labels"] == expected["labels"]
-    assert actual["metrics"]["eval_loss"] == pytest.approx(expected["metrics"]["eval_loss"], abs=1e-6)
+    assert actual["metrics"]["eval_loss"] == pytest.approx(expected["metrics"]["eval_loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

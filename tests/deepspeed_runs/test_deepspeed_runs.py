@@ -83,7 +83,7 @@ def test_norms_are_those_before_clipping_also_where_nothing_is_clipped(results):
 def test_dropout_draws_the_same_numbers(results):
     """And parameters that are not trained stay as they are."""
     plain, other = results("dropout-plain", 1), results("dropout-stage2", 1)
-    assert other["loss"] == pytest.approx(plain["loss"], rel=1e-6)
+    assert other["loss"] == pytest.approx(plain["loss"], rel=1e-5)
     assert len(plain["loss"]) == 6
 
 

@@ -82,7 +82,7 @@ class TestAccumulation:
         whole.backward()
         for before, after in zip(untouched.parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(after, before - before.grad, rtol=1e-5, atol=1e-6)
-        assert seen.logged[-1] == pytest.approx(whole.item(), rel=1e-6), "the loss of the step is logged"
+        assert seen.logged[-1] == pytest.approx(whole.item(), rel=1e-5), "the loss of the step is logged"
         assert sum(seen.losses) / 3 != pytest.approx(whole.item(), rel=1e-3), "a mean of means is another number"
 
     def test_a_batch_without_labels_that_count(self):

@@ -217,7 +217,7 @@ def test_each_sample_counts_the_same(verb):
     with torch.no_grad():
         expected = float(module.model(**whole)["loss"])
     name = {"validate": "val_loss", "test": "test_loss"}[verb]
-    assert results == [{name: pytest.approx(expected, rel=1e-6)}]
+    assert results == [{name: pytest.approx(expected, rel=1e-5)}]
     by_batch = [float(module.model(**batch)["loss"].detach()) for batch in loader(7)]
     assert sum(by_batch) / 3 != pytest.approx(expected, rel=1e-3), "a mean over batches would be another number"
 
@@ -227,7 +227,7 @@ def test_validation_during_the_training():
     trainer.fit(module, loader(), loader(7))
     fitted = float(trainer.callback_metrics["val_loss"])
     (alone,) = make_trainer().validate(module, loader(7), verbose=False)
-    assert alone["val_loss"] == pytest.approx(fitted, rel=1e-6)
+    assert alone["val_loss"] == pytest.approx(fitted, rel=1e-5)
 
 
 def test_predictions_are_what_the_model_returns():

@@ -65,7 +65,7 @@ def test_bit_for_bit(ours, tmp_path, name):
     assert logged(facade, "learning_rate") == plain.rates
     assert not differences(facade.weights, plain.weights, "weights")
     assert torch.equal(facade.random_state["torch"], plain.random)
-    assert logged(facade, "eval_loss") == pytest.approx(plain.evaluations, rel=1e-6)
+    assert logged(facade, "eval_loss") == pytest.approx(plain.evaluations, rel=1e-5)
 
 
 @pytest.mark.parametrize("accumulation", [2, 4])
@@ -76,9 +76,9 @@ def test_with_accumulation(ours, tmp_path, name, accumulation):
     case = case.but(arguments={"gradient_accumulation_steps": accumulation, "learning_rate": 1e-3})
     facade = run(ours, case, tmp_path / "facade")
     plain = plain_run(case, tmp_path / "plain", kind)
-    assert logged(facade, "loss") == pytest.approx(plain.losses, rel=1e-6, abs=1e-6)
+    assert logged(facade, "loss") == pytest.approx(plain.losses, rel=1e-5, abs=1e-6)
     assert plain.trainer.global_step == facade.state["global_step"]
-    assert logged(facade, "eval_loss") == pytest.approx(plain.evaluations, rel=1e-6)
+    assert logged(facade, "eval_loss") == pytest.approx(plain.evaluations, rel=1e-5)
     torch.testing.assert_close(plain.weights, facade.weights, rtol=1e-5, atol=1e-5)
 
 
