@@ -106,10 +106,11 @@ def test_lomo_steps_in_each_backward_pass_at_the_rate_of_the_schedule(tmp_path, 
 
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
 def test_lomo_gives_the_weights_of_sgd(tmp_path, stand_ins, max_grad_norm):
-    """Clipping comes too late for it, as in the reference."""
+    """Clipping comes too late for it, as in the reference. Its steps may round otherwise."""
     fused = trained(tmp_path, optim="lomo", max_grad_norm=max_grad_norm)
     usual = trained(tmp_path, optim="sgd", max_grad_norm=0.0)
-    assert torch.equal(weights(fused), weights(usual))
+    torch.testing.assert_close(weights(fused), weights(usual))
+    assert not torch.equal(weights(fused), weights(trainer(tmp_path))), "negative control: it was trained"
     assert all(entry["grad_norm"] == 0 for entry in fused.state.log_history if "grad_norm" in entry)
 
 
@@ -129,8 +130,8 @@ def test_lomo_of_the_user_steps_too(tmp_path):
         optimizer = InBackward(model, lr=0.01)
         made.append(trained(tmp_path, model=model, optimizers=(optimizer, None), **changes))
     usual = trained(tmp_path, optim="sgd", max_grad_norm=0.0)
-    assert torch.equal(weights(made[0]), weights(usual))
-    assert torch.equal(weights(made[1]), weights(usual))
+    torch.testing.assert_close(weights(made[0]), weights(usual))
+    assert torch.equal(weights(made[1]), weights(made[0]))
     assert len(seen) == 4
 
 
@@ -157,7 +158,7 @@ def test_layerwise_gives_the_weights_of_its_plain_kin(tmp_path, stand_ins):
     layerwise = trained(tmp_path, optim="galore_adamw_layerwise", model=models[0], **changes)
     usual = trained(tmp_path, optim="galore_adamw", model=models[1], **changes)
     assert isinstance(layerwise.optimizer, LayerwiseOptimizer)
-    assert torch.equal(weights(layerwise), weights(usual))
+    torch.testing.assert_close(weights(layerwise), weights(usual))
     rates = [
         [entry["learning_rate"] for entry in made.state.log_history if "loss" in entry] for made in (layerwise, usual)
     ]
