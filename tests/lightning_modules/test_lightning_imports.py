@@ -1,7 +1,8 @@
 """Lightning is imported without `transformers`, and what needs it finds it all the same."""
 
-import subprocess
-import sys
+from pathlib import Path
+
+from starting import finished_code
 
 TRAIN = """
 import sys, tempfile, torch
@@ -22,36 +23,36 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
-def run(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def last_line(program: str, folder: Path) -> str:
+    """Of what a process says that has imported torch, and neither of the libraries."""
+    return finished_code(program, folder, library="torch").splitlines()[-1]
 
 
-def test_a_training_does_not_load_transformers():
-    loaded = run(TRAIN + "print(sorted(name for name in sys.modules if name.split('.')[0] == 'transformers'))")
-    assert loaded.splitlines()[-1] == "[]"
+def test_a_training_does_not_load_transformers(tmp_path):
+    program = TRAIN + "print(sorted(name for name in sys.modules if name.split('.')[0] == 'transformers'))"
+    assert last_line(program, tmp_path) == "[]"
 
 
-def test_the_same_training_under_lightning_alone_does():
+def test_the_same_training_under_lightning_alone_does(tmp_path):
     """Negative control: without lightrainer's import, torchmetrics loads it."""
-    assert run("import sys, lightning.pytorch; print('transformers' in sys.modules)").strip() == "True"
+    program = "import sys, lightning.pytorch; print('transformers' in sys.modules)"
+    assert last_line(program, tmp_path) == "True"
 
 
-def test_what_was_deferred_is_the_real_thing_when_it_is_used():
+def test_what_was_deferred_is_the_real_thing_when_it_is_used(tmp_path):
     program = """
 import lightrainer.lightning_modules.engine
 from torchmetrics.functional.text import bert
 import transformers
 print(bert.AutoTokenizer.from_pretrained.__func__ is transformers.AutoTokenizer.from_pretrained.__func__)
 """
-    assert run(program).strip() == "True"
+    assert last_line(program, tmp_path) == "True"
 
 
-def test_transformers_that_is_loaded_already_stays():
+def test_transformers_that_is_loaded_already_stays(tmp_path):
     program = """
 import transformers
 import lightrainer.lightning_modules.engine, sys
 print(sys.modules["transformers"] is transformers, hasattr(transformers, "__version__"))
 """
-    assert run(program).strip() == "True True"
+    assert last_line(program, tmp_path) == "True True"

@@ -15,6 +15,7 @@ from test_checkpoints import interrupted
 from test_lightning_folders import CASE, EVERY_STEP
 from torch.utils.data import DataLoader
 
+from lightrainer.__main__ import main
 from lightrainer.lightning_modules import LossModule
 from lightrainer.lightning_modules.checkpoints import problems
 from lightrainer.lightning_modules.checkpoints.conversion import convert
@@ -115,19 +116,21 @@ def test_a_file_of_a_callback_of_the_facade(ours, reference, tmp_path, accumulat
         assert not differences(noted.weights, Plain(tmp_path / "plain", seed=99).run(folder).weights)
 
 
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, monkeypatch, capsys):
+    """As a program once, and in this process."""
     in_files(tmp_path / "files")
-
-    def command(*words):
-        words = [sys.executable, "-m", "lightrainer", "convert", *map(str, words)]
-        return subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-
-    done = command("files/checkpoint-3.ckpt", "out")
+    monkeypatch.chdir(tmp_path)
+    words = [sys.executable, "-m", "lightrainer", "convert", "files/checkpoint-3.ckpt", "out"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "out/checkpoint-3\n", "")
-    again = command("files/checkpoint-3.ckpt", "out")
-    assert again.returncode == 2
-    assert "out/checkpoint-3 is there already; pass --force" in again.stderr
-    assert "Traceback" not in again.stderr
-    assert command("files/checkpoint-3.ckpt", "out", "--force").returncode == 0
-    back = command("out/checkpoint-3", "back.ckpt")
-    assert (back.returncode, back.stdout) == (0, "back.ckpt\n")
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as raised:
+        main(["convert", "files/checkpoint-3.ckpt", "out"])
+    assert raised.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "out/checkpoint-3 is there already; pass --force" in said.err
+    assert main(["convert", "files/checkpoint-3.ckpt", "out", "--force"]) == 0
+    capsys.readouterr()
+    assert main(["convert", "out/checkpoint-3", "back.ckpt"]) == 0
+    assert capsys.readouterr().out == "back.ckpt\n"

@@ -1,4 +1,4 @@
-"""A training that is reported to Comet: `python comet_script.py transformers|lightrainer FOLDER`."""
+"""Trainings that are reported to Comet, one with each library, forked from here: `python comet_script.py FOLDER`."""
 
 import os
 import sys
@@ -8,10 +8,25 @@ from pathlib import Path
 sys.path.append(os.environ["BESIDE"])  # last, so that only what is missing is taken from there
 
 import comet_ml  # noqa: F401 - wants to be the first
+import transformers.trainer  # noqa: F401
+from forking import forked
 from small_run import points, trainer
 
-api = import_module(sys.argv[1])
-made = trainer(api, Path(sys.argv[2]), report_to="comet_ml", run_name="named")
-made.train()
-made.evaluate()
-made.predict(points(4))
+import lightrainer.facade.lightning_runs
+import lightrainer.facade.run  # noqa: F401 - not in each process anew
+
+
+def train(name: str, folder: Path) -> None:
+    os.environ["COMET_OFFLINE_DIRECTORY"] = str(folder / name)
+    made = trainer(import_module(name), folder / "out", report_to="comet_ml", run_name="named")
+    made.train()
+    made.evaluate()
+    made.predict(points(4))
+
+
+if __name__ == "__main__":
+    below = Path(sys.argv[1])
+    for library in ("transformers", "lightrainer"):
+        done = forked(lambda: train(library, below), log=below / "log.txt", seconds=120, as_a_script=True)  # noqa: B023
+        if done.codes != [0]:
+            sys.exit(done.said)

@@ -5,7 +5,6 @@ wandb and mlflow have a file of their own.
 
 import csv
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import read_back
 import transformers
 from offline import both, files_with_the_secret, needs
 from small_run import callback_of, points, trainer, without_times
+from starting import finished
 
 import lightrainer
 
@@ -162,15 +162,13 @@ BESIDE = Path(sys.prefix) / "comet"
 
 @pytest.mark.skipif(not BESIDE.is_dir(), reason="comet_ml is not there: `make test` puts it into .venv/comet")
 def test_comet_has_the_metrics_and_parameters_of_the_reference(tmp_path, monkeypatch):
-    """In a process of its own, as comet_ml patches other libraries when it is imported."""
-    monkeypatch.setenv("BESIDE", str(BESIDE))
+    """In processes of their own, as comet_ml patches other libraries when it is imported."""
     monkeypatch.setenv("COMET_START_ONLINE", "0")
     monkeypatch.setenv("COMET_DISABLE_AUTO_LOGGING", "1")
+    command = [sys.executable, str(Path(__file__).with_name("comet_script.py")), str(tmp_path)]
+    finished(command, tmp_path / "script.txt", 240, BESIDE=str(BESIDE))
     found = []
     for api in ("transformers", "lightrainer"):
-        monkeypatch.setenv("COMET_OFFLINE_DIRECTORY", str(tmp_path / api))
-        script = [sys.executable, str(Path(__file__).with_name("comet_script.py")), api, str(tmp_path / "out")]
-        subprocess.run(script, check=True, capture_output=True, timeout=120)
         (archive,) = (tmp_path / api).glob("*.zip")
         found.append(read_back.comet_experiment(archive))
     theirs, ours = found

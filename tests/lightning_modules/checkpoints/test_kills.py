@@ -2,26 +2,20 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from starting import finished_ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the writers are forked")
 
 
 def _run(tmp_path: Path, mode: str, swap: str) -> dict:
     script = Path(__file__).with_name("kill_writer.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), mode, swap],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    said = finished_ranks(script, str(folder), mode, swap, log=tmp_path / "log.txt", seconds=240, processes=0)
+    return json.loads(said.splitlines()[-1])
 
 
 @pytest.fixture(params=["exchange", "renames"])

@@ -1,5 +1,6 @@
 """Folders appear whole under their names, are replaced whole, and leftovers of dead processes go away."""
 
+import functools
 import logging
 import os
 import subprocess
@@ -44,6 +45,7 @@ def _hidden(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
+@functools.cache
 def _dead_owner() -> str:
     """The token of a process that existed and is gone."""
     code = "from lightrainer.lightning_modules.checkpoints.owners import owner_token; print(owner_token())"
