@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from starting import code_of, start, torchrun
+from starting import code_of, finished_ranks, start, torchrun
 
 from lightrainer.lightning_modules.checkpoints import problems
 
 SCRIPT = Path(__file__).with_name("interrupted_script.py")
-SECONDS = 120  # a run takes about ten
+SECONDS = 240  # a run takes about ten
 
 
 INTERRUPTED = {-signal.SIGINT, 1}
@@ -45,8 +45,7 @@ def seen(scenario, folder):
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
-    code, said = launch("faults", folder)
-    assert code == 0, said[-5000:]
+    said = finished_ranks(SCRIPT, "faults", str(folder), log=folder / "faults.log", seconds=SECONDS)
     assert said.count("Training starts again") == 2 + 2  # by the first process: 4 -> 2 twice, and 4 -> 3 -> 2
     return seen("faults", folder)
 
@@ -99,8 +98,7 @@ def stopped(tmp_path_factory):
         code, said = launch(scenario, folder)
         left = sorted(path.name for path in (folder / scenario).iterdir())
         ends[scenario] = (code, codes_of(said), left, said, sorted(folder.glob(f"{scenario}-rank*.json")))
-    code, said = launch("resumed", folder)
-    assert code == 0, said[-5000:]
+    finished_ranks(SCRIPT, "resumed", str(folder), log=folder / "resumed.log", seconds=SECONDS)
     return ends, seen("resumed", folder)
 
 
