@@ -1,7 +1,6 @@
 """Speed, and the share of the device in use."""
 
 import logging
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -19,17 +18,18 @@ from lightrainer.callbacks._peaks import peak_flops
 CONTROL = TrainerControl()
 
 
-class Sleeps(TrainerCallback):
-    """Takes time in steps and, much more, in evaluations."""
+class Clock(TrainerCallback):
+    """Its time goes on in steps and, much more, in evaluations."""
 
-    def __init__(self, step=0.0, evaluation=0.0):
-        self.step, self.evaluation = step, evaluation
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr("lightrainer.callbacks._work.time.perf_counter", lambda: self.now)
 
     def on_step_end(self, args, state, control, **kwargs):
-        time.sleep(self.step)
+        self.now += 0.02
 
     def on_prediction_step(self, args, state, control, **kwargs):
-        time.sleep(self.evaluation)
+        self.now += 0.2
 
 
 class Hears(TrainerCallback):
@@ -58,12 +58,13 @@ def test_speeds_are_in_the_history_and_in_the_logs_of_callbacks_that_were_there_
     assert not names & trainer.state.log_history[-1].keys()  # the summary of the run
 
 
-def test_the_speeds_fit_each_other_and_the_clock(tmp_path):
+def test_the_speeds_fit_each_other_and_the_clock(tmp_path, monkeypatch):
     """20 ms a step; evaluations take far longer, and do not count."""
-    pauses = Sleeps(step=0.02, evaluation=0.2)
-    trainer = trained(tmp_path, [ThroughputCallback(), pauses], eval_strategy="steps", eval_steps=4)
-    for entry in training_logs(trainer):
-        assert 8 < entry["steps_per_second"] < 50
+    callbacks = [Clock(monkeypatch), ThroughputCallback()]
+    logs = training_logs(trained(tmp_path, callbacks, eval_strategy="steps", eval_steps=4))
+    assert logs
+    for entry in logs:
+        assert entry["steps_per_second"] == pytest.approx(50, rel=1e-3)
         assert entry["samples_per_second"] == pytest.approx(8 * entry["steps_per_second"], rel=1e-3)
         assert entry["tokens_per_second"] == pytest.approx(LENGTH * entry["samples_per_second"], rel=1e-3)
 

@@ -145,7 +145,5 @@ def test_a_real_clock_stops_too(tmp_path):
         def on_step_end(self, args, state, control, **kwargs):
             time.sleep(0.02)
 
-    started = time.monotonic()
     trainer = trained(tmp_path, [Slow(), TimeLimitCallback(0.2)], num_train_epochs=1000)
     assert trainer.state.global_step < 20
-    assert time.monotonic() - started < 10
