@@ -208,7 +208,8 @@ def test_only_the_best_are_kept_and_found_again(tmp_path):
     data = build_loader(points(10, seed=11), batch_size=4)
     result = made.trainer(module).validate(module, data, ckpt_path=saving.best_model_path, verbose=False)
     again = made.lightning.validate(dataloaders=data, ckpt_path="best", verbose=False)
-    assert result[0]["val_loss"] == float(saving.best_model_score)
+    # In the training it was computed where gradients are known of, for which torch may choose other kernels.
+    assert result[0]["val_loss"] == pytest.approx(float(saving.best_model_score), rel=1e-6)
     assert result[0]["val_loss"] == again[0]["val_loss"]
     best = int(Path(saving.best_model_path).name.removeprefix("checkpoint-"))
     resumed = Plain(tmp_path / "out", validate=True, epochs=3, save=save, seed=99).run(tmp_path / "out" / "last")
