@@ -43,11 +43,11 @@ class DataCollatorMixin:
         check_kind(kind)
         return self.torch_call(features) if kind == "pt" else self.numpy_call(features)
 
-    def torch_call(self, features: list[Any]) -> Any:
+    def torch_call(self, features: list[Any], /) -> Any:
         """The batch as torch tensors; to be overridden."""
         raise NotImplementedError(f"{type(self).__name__} has no `torch_call`, so it cannot return tensors ('pt').")
 
-    def numpy_call(self, features: list[Any]) -> Any:
+    def numpy_call(self, features: list[Any], /) -> Any:
         """The batch as numpy arrays; to be overridden."""
         raise NotImplementedError(f"{type(self).__name__} has no `numpy_call`, so it cannot return arrays ('np').")
 

@@ -129,8 +129,9 @@ def test_a_sweep_that_has_enough_trials_begins_none(done, monkeypatch):
     assert (folder / "sweep" / "run-0.log").read_text() == before
 
 
-def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp_path, monkeypatch, capsys):
     assert here(tmp_path, monkeypatch, "--n-trials", "1", "--kill", str(tmp_path / "killed")) == 0
+    said = "".join(capsys.readouterr())
     first, second = study_of(tmp_path).trials
     assert (first.state.name, second.state.name) == ("FAIL", "COMPLETE")
     assert first.params == second.params
