@@ -11,7 +11,7 @@ from itertools import islice
 from types import FunctionType
 from typing import Any
 
-from ..lightning_modules.names import did_you_mean
+from ..lightning_modules.common.suggestions import did_you_mean
 from ._idle import is_empty
 from .base import EVENTS, TrainerCallback
 from .flow import DefaultFlowCallback

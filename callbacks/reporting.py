@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from ..lightning_modules.names import did_you_mean
+from ..lightning_modules.common.suggestions import did_you_mean
 from . import loggers
 from .base import TrainerCallback
 from .loggers import availability

@@ -41,13 +41,12 @@ from .facade import TrainingArguments as TrainingArguments
 from .facade import TrainOutput as TrainOutput
 from .facade import TrialShortNamer as TrialShortNamer
 from .facade import notebook_launcher as notebook_launcher
-from .facade.enums import DebugOption as DebugOption
-from .facade.enums import FSDPOption as FSDPOption
-from .facade.helpers.hyperparameters import default_compute_objective as default_compute_objective
-from .facade.helpers.processes import torch_distributed_zero_first as torch_distributed_zero_first
-from .facade.metrics import denumpify_detensorize as denumpify_detensorize
-from .facade.metrics import speed_metrics as speed_metrics
-from .facade.sizes import has_length as has_length
+from .facade.arguments.enums import DebugOption as DebugOption
+from .facade.arguments.enums import FSDPOption as FSDPOption
+from .facade.compat.hyperparameters import default_compute_objective as default_compute_objective
+from .facade.compat.processes import torch_distributed_zero_first as torch_distributed_zero_first
+from .facade.evaluation.speed import denumpify_detensorize as denumpify_detensorize
+from .facade.evaluation.speed import speed_metrics as speed_metrics
 from .lightning_modules import Adafactor as Adafactor
 from .lightning_modules import AutoTokenizer as AutoTokenizer
 from .lightning_modules import BatchEncoding as BatchEncoding
@@ -94,15 +93,16 @@ from .lightning_modules import get_polynomial_decay_schedule_with_warmup as get_
 from .lightning_modules import get_scheduler as get_scheduler
 from .lightning_modules import get_wsd_schedule as get_wsd_schedule
 from .lightning_modules import set_seed as set_seed
-from .lightning_modules.collators import DataCollator as DataCollator
-from .lightning_modules.collators import torch_default_data_collator as torch_default_data_collator
-from .lightning_modules.schedules import (
+from .lightning_modules.data.collators import DataCollator as DataCollator
+from .lightning_modules.data.collators import torch_default_data_collator as torch_default_data_collator
+from .lightning_modules.data.sizes import has_length as has_length
+from .lightning_modules.optim.schedules import (
     get_cosine_with_min_lr_schedule_with_warmup as get_cosine_with_min_lr_schedule_with_warmup,
 )
-from .lightning_modules.schedules import (
+from .lightning_modules.optim.schedules import (
     get_cosine_with_min_lr_schedule_with_warmup_lr_rate as get_cosine_with_min_lr_schedule_with_warmup_lr_rate,
 )
-from .lightning_modules.schedules import get_reduce_on_plateau_schedule as get_reduce_on_plateau_schedule
+from .lightning_modules.optim.schedules import get_reduce_on_plateau_schedule as get_reduce_on_plateau_schedule
 from .serving import install as install
 from .serving import load_ipython_extension as load_ipython_extension
 from .serving import uninstall as uninstall

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: With status 2 and the reason on stderr where something cannot be; with 0 after `--help`.
     """
-    from .lightning_modules.redaction import secret_words
+    from .lightning_modules.common.redaction import secret_words
 
     words = argv = secret_words(sys.argv[1:] if argv is None else argv)
     if words and _names_a_script(words[0]):
@@ -58,7 +58,7 @@ def _names_a_script(word: str) -> bool:
         return word in ("-", "--verbose", "--dry-run") or word[:2] in ("-m", "-c")
     if word in _COMMANDS:
         return False
-    from .lightning_modules.names import nearest
+    from .lightning_modules.common.suggestions import nearest
 
     return "." in word or nearest(word, _COMMANDS) is None or os.path.exists(word)
 
@@ -101,7 +101,7 @@ def plan(flags: Sequence[str]) -> int:
         0, the exit status; what cannot be ends the program with 2.
     """
     from .facade import HfArgumentParser, TrainingArguments
-    from .facade.plan import translate
+    from .facade.strategies.plan import translate
 
     parser = HfArgumentParser(
         TrainingArguments,

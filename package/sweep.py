@@ -41,7 +41,7 @@ def sweep(flags: Sequence[str]) -> int:
     Raises:
         SystemExit: With status 2 and the reason on stderr where something cannot be; nothing is begun then.
     """
-    from .lightning_modules.redaction import secret_words
+    from .lightning_modules.common.redaction import secret_words
 
     parser = _parser()
     flags = secret_words(flags)
@@ -115,7 +115,7 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     from .facade.search.objective import directions_of
     from .facade.search.options import read_options
     from .facade.search.space import check_values, read_space
-    from .lightning_modules.local_paths import require_local
+    from .lightning_modules.common.local_paths import require_local
     from .sweep_plan import SweepPlan
 
     _require_usable(options)
@@ -206,7 +206,7 @@ def _say_what_is_an_option(names: list[str]) -> None:
     from dataclasses import fields
 
     from .facade import Seq2SeqTrainingArguments
-    from .lightning_modules.names import did_you_mean
+    from .lightning_modules.common.suggestions import did_you_mean
 
     known = [item.name for item in fields(Seq2SeqTrainingArguments)]
     for name in names:

@@ -175,7 +175,7 @@ class ScriptRun:
                 self.trial.report(value[0], step)
 
     def _why_no_value(self, seen: list[str]) -> str:
-        from .lightning_modules.names import did_you_mean
+        from .lightning_modules.common.suggestions import did_you_mean
 
         if not seen:
             return "it ended without an evaluation: set eval_strategy, or call trainer.evaluate()"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lightrainer import Seq2SeqTrainingArguments
-from lightrainer.facade.argument_help import concern
 from lightrainer.facade.arguments.support import NOT_YET, PARTLY
+from lightrainer.facade.parser.help_formatter import concern
 
 PAGE = Path(__file__).resolve().parents[1] / "reference" / "arguments.md"
 INTRODUCTION = """\

@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from ...lightning_modules.json_files import read_object
-from ...lightning_modules.names import did_you_mean
+from ...lightning_modules.common.json_files import read_object
+from ...lightning_modules.common.suggestions import did_you_mean
 
 
 @dataclass

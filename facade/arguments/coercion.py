@@ -13,8 +13,10 @@ from enum import Enum
 from numbers import Real
 from typing import Any
 
-from ...lightning_modules.json_files import read_object
-from ..enums import (
+from ...lightning_modules.common.json_files import read_object
+from .accelerator import AcceleratorConfig
+from .checkpointing import agree
+from .enums import (
     DebugOption,
     FSDPOption,
     HubStrategy,
@@ -23,8 +25,6 @@ from ..enums import (
     SaveStrategy,
     SchedulerType,
 )
-from .accelerator import AcceleratorConfig
-from .checkpointing import agree
 from .fields import ArgumentFields
 from .fsdp_config import OLD_NAMES
 from .hardware import has_mps

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from ...lightning_modules.names import did_you_mean
-from ..process import state_is_configured
+from ...lightning_modules.common.suggestions import did_you_mean
+from ..distributed.process import state_is_configured
 from .accelerator import AcceleratorConfig
 from .data import START_METHODS
 from .rules import OneOf, RuleBook

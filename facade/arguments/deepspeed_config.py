@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ...lightning_modules.json_files import read_object
+from ...lightning_modules.common.json_files import read_object
 
 HIDDEN_SIZE_KEYS: dict[str, float] = {
     "zero_optimization.reduce_bucket_size": 1.0,
@@ -107,7 +107,7 @@ def tell_models(args: Any) -> None:
         if loaded is not None:
             loaded.forget_arguments()
         return
-    from ..helpers.zero import HfTrainerDeepSpeedConfig
+    from ..compat.zero import HfTrainerDeepSpeedConfig
 
     args.hf_deepspeed_config = HfTrainerDeepSpeedConfig(args.deepspeed)
     args.hf_deepspeed_config.trainer_config_process(args)

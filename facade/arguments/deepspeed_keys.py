@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...lightning_modules.names import did_you_mean
+from ...lightning_modules.common.suggestions import did_you_mean
 
 PASSED_ON = frozenset(
     [

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..enums import FSDPOption
+from .enums import FSDPOption
 
 DDP_BACKENDS = ["nccl", "gloo", "mpi", "xccl", "hccl", "cncl", "mccl"]
 """Backends of torch.distributed that can be asked for."""

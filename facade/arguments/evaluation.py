@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..enums import IntervalStrategy
+from .enums import IntervalStrategy
 
 
 @dataclass(init=False, repr=False, eq=False)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...lightning_modules.names import did_you_mean
-from ..enums import FSDPOption
+from ...lightning_modules.common.suggestions import did_you_mean
+from .enums import FSDPOption
 
 SHARDING = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 """Words of `fsdp` that say what is sharded; torch numbers them from 1 in this order."""

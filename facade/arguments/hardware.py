@@ -2,7 +2,7 @@
 
 import sys
 
-from ..xla_device import xla_is_chosen
+from ..distributed.xla_device import xla_is_chosen
 
 
 def supports_bf16() -> bool:

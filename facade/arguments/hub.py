@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..enums import HubStrategy
+from .enums import HubStrategy
 
 
 @dataclass(init=False, repr=False, eq=False)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
-from .. import old_style
+from . import old_style
 from .unknown import NamesItsArguments, shown
 
 Given = Mapping[str, Any]

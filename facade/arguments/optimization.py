@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..enums import OptimizerNames, SchedulerType
+from .enums import OptimizerNames, SchedulerType
 
 
 @dataclass(init=False, repr=False, eq=False)

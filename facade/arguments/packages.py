@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from ..enums import OptimizerNames
+from .enums import OptimizerNames
 
 # The first of these that a name holds says which library the optimizer is of.
 _OPTIMIZERS = {
@@ -43,11 +43,11 @@ def require_packages(args: Any) -> None:
 
         require_deepspeed()
     if args.fsdp and isinstance(args.fsdp_config, dict) and args.fsdp_config.get("xla"):
-        from ..xla_device import require_xla
+        from ..distributed.xla_device import require_xla
 
         require_xla("fsdp_config={'xla': True}")
     if args.use_liger_kernel and not _is_there("liger_kernel"):
-        from ..liger import liger_patch
+        from ...lightning_modules.models.liger import liger_patch
 
         liger_patch()
     module, pip = _library_of(OptimizerNames(args.optim).value)

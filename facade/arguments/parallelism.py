@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ...lightning_modules.names import did_you_mean
+from ...lightning_modules.common.suggestions import did_you_mean
 
 BACKENDS = {"cp_backend": ("torch",), "sp_backend": ("deepspeed",)}
 """What is known to split a sequence."""

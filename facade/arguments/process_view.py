@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ..enums import ParallelMode
-from ..process import ProcessEnvironment, current_process
+from ..distributed.process import ProcessEnvironment, current_process
+from .enums import ParallelMode
 from .fields import ArgumentFields
 from .reporting import LOG_LEVELS
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..enums import IntervalStrategy
+from .enums import IntervalStrategy
 
 LOG_LEVELS = {"detail": 10, "debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50, "passive": -1}
 """Log levels by name, as numbers of the standard library; "passive" leaves the level as the program has it."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ...lightning_modules.names import did_you_mean
+from ...lightning_modules.common.suggestions import did_you_mean
 
 Rule = Callable[[Any], "str | list[str] | None"]
 """Takes the arguments and says what is wrong: one sentence, several, or nothing."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..enums import SaveStrategy
+from .enums import SaveStrategy
 
 
 @dataclass(init=False, repr=False, eq=False)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..enums import DebugOption
+from .enums import DebugOption
 
 
 @dataclass(init=False, repr=False, eq=False)

@@ -3,9 +3,9 @@
 import copy
 from typing import Any, TypeVar
 
-from ...lightning_modules.redaction import secret
-from ..enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
+from ...lightning_modules.common.redaction import secret
 from .coercion import report_to_list
+from .enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 from .fields import ArgumentFields
 from .support import raise_for_unsupported
 from .validation import raise_for_problems

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ..enums import FSDPOption
-from ..process import launched_world_size
+from ..distributed.process import launched_world_size
 from .deepspeed_config import fill_from_arguments, load_deepspeed, value_at
 from .deepspeed_keys import key_faults
+from .enums import FSDPOption
 from .fsdp_config import fsdp_words, read_fsdp, without_effect
 from .parallelism import ParallelismConfig, parallelism_faults, read_parallelism
 from .rules import RuleBook, not_a_member

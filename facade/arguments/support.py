@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection
 from dataclasses import MISSING, fields
 from typing import Any
 
-from ..enums import DebugOption
-from ..xla_device import xla_is_chosen
+from ..distributed.xla_device import xla_is_chosen
 from .coercion import report_to_list
+from .enums import DebugOption
 from .fields import ArgumentFields
 from .loading_variables import is_ours
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, fields
 from typing import Any, get_args
 
-from ...lightning_modules.redaction import SecretThing, is_secret_name, secret
+from ...lightning_modules.common.redaction import SecretThing, is_secret_name, secret
 from .accelerator import AcceleratorConfig
 from .coercion import ENUM_FIELDS, is_number
 from .fields import ArgumentFields

@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Collection, Iterable, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...lightning_modules.names import did_you_mean
-from ...lightning_modules.redaction import hidden_values, is_secret_name, redacted, secret_values
-from .. import old_style
+from ...lightning_modules.common.redaction import hidden_values, is_secret_name, redacted, secret_values
+from ...lightning_modules.common.suggestions import did_you_mean
+from . import old_style
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -8,13 +8,13 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-from ...lightning_modules.local_paths import remote_fault
-from ...lightning_modules.schedule_curves import number_faults
-from ..enums import DebugOption, IntervalStrategy, SaveStrategy, SchedulerType
+from ...lightning_modules.common.local_paths import remote_fault
+from ...lightning_modules.optim.schedule_curves import number_faults
 from .coercion import ENUM_FIELDS
 from .data import SAMPLING_STRATEGIES
 from .data_rules import add_data_rules
 from .distributed import DDP_BACKENDS
+from .enums import DebugOption, IntervalStrategy, SaveStrategy, SchedulerType
 from .fields import ArgumentFields
 from .hardware import supports_bf16, supports_tf32
 from .reporting import LOG_LEVELS

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ...lightning_modules.names import OptimizerNames, did_you_mean
+from ...lightning_modules.common.suggestions import OptimizerNames, did_you_mean
 from .shapes import ModelShape
 
 GIB = 2**30

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...lightning_modules.names import OptimizerNames
+from ...lightning_modules.common.suggestions import OptimizerNames
 from .shapes import EMBEDDING, MATRIX, ModelShape, TensorShape
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...lightning_modules.json_files import read_object
+from ...lightning_modules.common.json_files import read_object
 from .shapes import EMBEDDING, MATRIX, OTHER, ModelShape, TensorShape
 
 _NAMES = {

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ...lightning_modules.redaction import chain
+from ...lightning_modules.common.redaction import chain
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from ...lightning_modules import models
+from ...lightning_modules.models import inspection as models
 from .data_sources import DataSource, named_sources, samples_in, sources_of
 from .repository import is_repository_name
 from .settings import settings_of

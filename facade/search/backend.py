@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from ..enums import HPSearchBackend
-from ..helpers.hyperparameters import BestRun
+from ..arguments.enums import HPSearchBackend
+from ..compat.hyperparameters import BestRun
 from .options import SearchOptions
 from .search import Search
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...lightning_modules.names import did_you_mean
+from ...lightning_modules.common.suggestions import did_you_mean
 from .backend import Backend
 from .optuna_backend import OptunaBackend
 from .ray_tune import RayBackend

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ...lightning_modules.names import did_you_mean
+from ...lightning_modules.common.suggestions import did_you_mean
 from .cma_es import careful_sampler
 from .storages import without_experimental_warnings
 

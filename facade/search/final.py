@@ -8,8 +8,8 @@ from typing import Any
 
 from ...callbacks import TrainerState
 from ...lightning_modules.checkpoints import last_intact_checkpoint
-from ..enums import HPSearchBackend
-from ..helpers.hyperparameters import BestRun
+from ..arguments.enums import HPSearchBackend
+from ..compat.hyperparameters import BestRun
 from .kept import install
 from .naming import checked_name
 from .search import Search

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...lightning_modules.names import did_you_mean
-from ..helpers.hyperparameters import default_compute_objective
-from ..missing_metrics import MissingMetricError
+from ...lightning_modules.common.suggestions import did_you_mean
+from ..compat.hyperparameters import default_compute_objective
+from ..evaluation.missing_metrics import MissingMetricError
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ...lightning_modules.names import did_you_mean
+from ...lightning_modules.common.suggestions import did_you_mean
 from .objective import directions_of
 
 _OWN = ("final_model", "remove_pruned", "resume_trials", "report", "pruning_unit")

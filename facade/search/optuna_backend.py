@@ -8,8 +8,8 @@ from typing import Any
 
 from ...lightning_modules.search.channel import Channel
 from ...lightning_modules.search.together import optimize_together
-from ..enums import HPSearchBackend
-from ..helpers.hyperparameters import BestRun, default_hp_space_optuna
+from ..arguments.enums import HPSearchBackend
+from ..compat.hyperparameters import BestRun, default_hp_space_optuna
 from . import retries
 from .backend import Backend
 from .options import SearchOptions, exceptions, split_keywords

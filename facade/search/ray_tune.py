@@ -11,10 +11,10 @@ from typing import Any
 
 from ...callbacks import LoggerCallback, NotebookProgressCallback, ProgressCallback
 from ...lightning_modules.checkpoints import BackgroundWriter, WriteNow
-from ..enums import HPSearchBackend
-from ..helpers.hyperparameters import BestRun, default_hp_space_ray
+from ..arguments.enums import HPSearchBackend
+from ..compat.hyperparameters import BestRun, default_hp_space_ray
 from ..hub.pushing import Pusher
-from ..memory import MemoryTracker
+from ..trainer.memory_report import MemoryTracker
 from .backend import Backend
 from .final import ray_folder
 from .kept import forget_optimizer

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ...lightning_modules.search.shared_trial import SharedTrial
-from ..enums import HPSearchBackend
+from ..arguments.enums import HPSearchBackend
 from .objective import judged
 
 

@@ -9,7 +9,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from ..helpers.hyperparameters import default_compute_objective
+from ..compat.hyperparameters import default_compute_objective
 from .kept import BestModel, GivenArguments, forget_optimizer, install
 from .naming import RunFolders
 from .objective import judged, warn_of_nan

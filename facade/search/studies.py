@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ..helpers.hyperparameters import BestRun
+from ..compat.hyperparameters import BestRun
 from .retries import interrupted, state_of
 from .storages import StorageError, open_storage, shown, without_experimental_warnings
 

@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, get_args
 
-from ...lightning_modules.names import did_you_mean
+from ...lightning_modules.common.suggestions import did_you_mean
 from ..arguments.coercion import ENUM_FIELDS, coerce
 from ..arguments.training_arguments import TrainingArguments
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arguments.fsdp_config import FSDPSettings, settings_of
 from ..arguments.parallelism import read_parallelism
-from ..data_ranks import spreads_model
+from ..distributed.data_ranks import spreads_model
 from .base import StrategyPlan
 from .ddp import ddp, single
 from .deepspeed import deepspeed

@@ -25,7 +25,7 @@ class DDPPlan(StrategyPlan):
         """A `DDPStrategy`."""
         from lightning.pytorch.strategies import DDPStrategy
 
-        from ...lightning_modules.engine import start_no_processes
+        from ...lightning_modules.internals.lightning_internals import start_no_processes
 
         strategy = DDPStrategy(**self.options)
         # In the fork of a notebook; elsewhere the launcher, which starts nothing either, shares out the cores.

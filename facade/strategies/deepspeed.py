@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ...lightning_modules.deepspeed_engine import is_engine
-from ...lightning_modules.names import OptimizerNames
-from ...lightning_modules.seeding import host_rng_untouched
+from ...lightning_modules.common.seeding import host_rng_untouched
+from ...lightning_modules.common.suggestions import OptimizerNames
+from ...lightning_modules.distributed.deepspeed_engine import is_engine
 from ..arguments.deepspeed_config import (
     GATHER,
     fill_from_arguments,
@@ -88,8 +88,8 @@ class DeepSpeedPlan(StrategyPlan):
         """
         require_deepspeed()
         with host_rng_untouched():  # imports draw from generators
-            from ...lightning_modules.deepspeed_engine import choose_accelerator
-            from ...lightning_modules.deepspeed_strategy import ModelDeepSpeedStrategy
+            from ...lightning_modules.distributed.deepspeed_engine import choose_accelerator
+            from ...lightning_modules.distributed.deepspeed_strategy import ModelDeepSpeedStrategy
 
             choose_accelerator(self.device)
             return ModelDeepSpeedStrategy(**{**self.options, "config": self.engine_config()})
@@ -105,7 +105,7 @@ class DeepSpeedPlan(StrategyPlan):
 
     def precision(self, name: str, device: str) -> Any:
         """DeepSpeed casts and scales by itself."""
-        from ...lightning_modules.deepspeed_strategy import EnginePrecision
+        from ...lightning_modules.distributed.deepspeed_strategy import EnginePrecision
 
         return EnginePrecision(name, device)
 

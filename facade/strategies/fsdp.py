@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ...lightning_modules.sharding import is_sharded
+from ...lightning_modules.distributed.sharding import is_sharded
 from ..arguments.fsdp_config import FSDPSettings
 from .base import StrategyPlan, picked, process_group
 from .wrapping import check_sharding, layers_of, wrap_option, wrap_policy
@@ -31,7 +31,7 @@ class FSDPPlan(StrategyPlan):
 
     def build(self) -> Any:
         """An `FSDPStrategy`, which wraps the model, not the LightningModule around it."""
-        from ...lightning_modules.fsdp_wrapping import ModelFSDPStrategy
+        from ...lightning_modules.distributed.fsdp1 import ModelFSDPStrategy
 
         return ModelFSDPStrategy(**self.keywords())
 
@@ -47,7 +47,7 @@ class FSDPPlan(StrategyPlan):
 
     def precision(self, name: Any, device: str) -> Any:
         """FSDP takes a precision plugin of its own."""
-        from ...lightning_modules.fsdp_wrapping import ForwardFSDPPrecision
+        from ...lightning_modules.distributed.fsdp1 import ForwardFSDPPrecision
 
         return ForwardFSDPPrecision(name, device)
 

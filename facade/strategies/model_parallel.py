@@ -41,7 +41,7 @@ class ModelParallelPlan(StrategyPlan):
     def build(self) -> Any:
         """A `ModelParallelStrategy`; what is done to the model is done when Lightning configures it."""
         if self._splits_sequences:
-            from ...lightning_modules.context_parallel import ContextParallelStrategy
+            from ...lightning_modules.distributed.context_parallel import ContextParallelStrategy
 
             return ContextParallelStrategy(**picked(self.options, *_LIGHTNING, *_SEQUENCES, *_GROUP))
         from lightning.pytorch.strategies import ModelParallelStrategy
@@ -71,25 +71,25 @@ class ModelParallelPlan(StrategyPlan):
 
     def distribute(self, model: nn.Module, module: Any) -> nn.Module:
         """Split layers, then shard the model, in place; see `StrategyPlan.distribute`."""
-        from ...lightning_modules.shard_layers import broadcast_weights
-        from ...lightning_modules.sharding import is_sharded
+        from ...lightning_modules.distributed.shard_layers import broadcast_weights
+        from ...lightning_modules.distributed.sharding import is_sharded
 
         mesh = module.device_mesh
         if not is_sharded(model):
             broadcast_weights(model, torch.device(mesh.device_type))
             if self.options["tensor_parallel_size"] > 1:
-                from ...lightning_modules.split_layers import split
+                from ...lightning_modules.distributed.tensor_parallel import split
 
                 split(model, mesh["tensor_parallel"])
                 model.to(mesh.device_type)  # what is not split
             if self._splits_sequences:
-                from ...lightning_modules.split_layers import agree_on_generators
+                from ...lightning_modules.distributed.tensor_parallel import agree_on_generators
 
                 agree_on_generators(module.trainer.strategy.context_mesh)
         return self._sharded(model, module) if "shard" in self.options else model
 
     def _sharded(self, model: nn.Module, module: Any) -> nn.Module:
-        from ...lightning_modules.sharding import fully_sharded
+        from ...lightning_modules.distributed.sharding import fully_sharded
 
         dtype = getattr(torch, self.options["param_dtype"])
         return fully_sharded(

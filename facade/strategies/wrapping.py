@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ...lightning_modules.names import did_you_mean
-from ...lightning_modules.sharding import is_sharded
+from ...lightning_modules.common.suggestions import did_you_mean
+from ...lightning_modules.distributed.sharding import is_sharded
 from ..arguments.fsdp_config import FSDPSettings, fsdp_words
 from .base import check_processes
 
@@ -67,7 +67,7 @@ def wrap_policy(option: dict[str, Any] | None) -> Callable[..., bool] | None:
 
 def layers_of(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
     """Names of the modules that an option chooses, inner ones before outer ones."""
-    from ...lightning_modules.sharding import modules_by_class, modules_by_size
+    from ...lightning_modules.distributed.sharding import modules_by_class, modules_by_size
 
     if option is None:
         return []
@@ -100,7 +100,7 @@ def check_sharding(args: TrainingArguments, model: nn.Module, *, layers: dict[st
 
 def split_option(model: nn.Module | None) -> Any:
     """How layers are split, as a readable value: styles by the names of modules, or that a method does it."""
-    from ...lightning_modules.split_layers import plan_of
+    from ...lightning_modules.distributed.tensor_parallel import plan_of
 
     if model is None:
         return BY_MODEL
@@ -123,7 +123,7 @@ def check_split(model: nn.Module, size: int) -> None:
             f"parallelism_config: tp_size={size}, but from_pretrained(tp_plan=...) has split {type(model).__name__} "
             "already. Load it without tp_plan: the Trainer splits it."
         )
-    from ...lightning_modules.split_layers import split_faults
+    from ...lightning_modules.distributed.tensor_parallel import split_faults
 
     if faults := split_faults(model, size):
         raise ValueError(
@@ -138,7 +138,7 @@ def check_sequences(model: nn.Module, size: int) -> None:
     Raises:
         ValueError: it cannot; says what to do.
     """
-    from ...lightning_modules.sequence_parts import model_faults
+    from ...lightning_modules.distributed.sequence_sharding import model_faults
 
     if faults := model_faults(model):
         raise ValueError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..arguments.fsdp_config import FSDPSettings, fsdp_words
-from ..xla_device import require_xla, several_xla_processes
+from ..distributed.xla_device import require_xla, several_xla_processes
 from .base import StrategyPlan, picked
 from .wrapping import wrap_option
 
@@ -43,7 +43,7 @@ class XLAPlan(StrategyPlan):
 
     def build_accelerator(self) -> Any:
         """A `PjrtAccelerator`, which also takes the CPU."""
-        from ...lightning_modules.xla import PjrtAccelerator
+        from ...lightning_modules.distributed.xla import PjrtAccelerator
 
         return PjrtAccelerator()
 
@@ -62,7 +62,7 @@ class XLAPlan(StrategyPlan):
 
     def precision(self, name: str, device: str) -> Any:
         """Lightning's strategy takes no other than those for XLA."""
-        from ...lightning_modules.xla import ForwardXLAPrecision
+        from ...lightning_modules.distributed.xla import ForwardXLAPrecision
 
         return ForwardXLAPrecision(name)
 
@@ -73,7 +73,7 @@ class XLAPlan(StrategyPlan):
             ImportError: there is no torch_xla.
         """
         require_xla(_SHARDED if self.wrapper else "the device xla")
-        from ...lightning_modules.xla import ModelXLAStrategy
+        from ...lightning_modules.distributed.xla import ModelXLAStrategy
 
         return ModelXLAStrategy()
 

@@ -29,33 +29,33 @@ from ...callbacks import (
     is_exportable,
     reporting_callbacks,
 )
-from ...lightning_modules import models
 from ...lightning_modules.checkpoints import BackgroundWriter, WriteLater, WriteNow
-from ...lightning_modules.label_smoothing import LabelSmoother
-from ...lightning_modules.length_cache import LengthCache
-from ...lightning_modules.samplers import share_of
-from ...lightning_modules.seeding import enable_full_determinism, host_rng_untouched, set_seed
-from ..accelerator import Accelerator
+from ...lightning_modules.common.seeding import enable_full_determinism, host_rng_untouched, set_seed
+from ...lightning_modules.data.length_cache import LengthCache
+from ...lightning_modules.data.samplers import share_of
+from ...lightning_modules.models import inspection as models
+from ...lightning_modules.training.label_smoothing import LabelSmoother
+from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
 from ..arguments.checkpointing import checkpointing
 from ..arguments.support import raise_for_unsupported
 from ..arguments.unknown import understand_old_names
 from ..arguments.validation import raise_for_problems
-from ..collation import default_collator
-from ..data_ranks import data_ranks, parts_of_sequences, spreads_model
-from ..dry_run import stop_if_asked_to
+from ..distributed.data_ranks import data_ranks, parts_of_sequences, spreads_model
 from ..hub.pushing import Pusher, PushInProgress
-from ..lightning_callbacks import check_callback
-from ..memory import MemoryTracker
-from ..plan import RunPlan, translate
-from ..verbosity import set_verbosity
+from ..strategies.dry_run import stop_if_asked_to
+from ..strategies.plan import RunPlan, translate
 from .checks import MissingModelError, TrainerParameters, check_construction, check_label_names, check_overrides
+from .default_collator import default_collator
 from .heeding import SignalChoice
+from .lightning_callbacks import check_callback
+from .memory_report import MemoryTracker
+from .verbosity import set_verbosity
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
-    from ..run import TrainingRun
+    from .training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from ...lightning_modules.out_of_memory import MemoryPact, add_note, is_out_of_memory, release_memory
-from ...lightning_modules.starting_point import StartingPoint
+from ...lightning_modules.training.out_of_memory import MemoryPact, add_note, is_out_of_memory, release_memory
+from ...lightning_modules.training.snapshot import StartingPoint
 from ..arguments.fitting import effective_batch, fitted
 from .saving import Saving
 

@@ -8,14 +8,13 @@ from typing import Any
 
 from torch import nn
 
-from ...lightning_modules.names import did_you_mean
-from .. import old_style
-from ..arguments import TrainingArguments
+from ...lightning_modules.common.suggestions import did_you_mean
+from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.models.liger import liger_patch
+from ..arguments import TrainingArguments, old_style
 from ..arguments.unknown import NamesItsArguments
-from ..data_ranks import spreads_model
-from ..liger import liger_patch
-from ..live_metrics import consists_of_metrics, metrics_type_problem, metrics_value_problem
-from ..sizes import has_length
+from ..distributed.data_ranks import spreads_model
+from ..evaluation.live_metrics import consists_of_metrics, metrics_type_problem, metrics_value_problem
 
 _STEPS_OF_THE_REFERENCE = {
     "_build_accelerator_args": "create_accelerator_and_postprocess is called, and may change trainer.accelerator",

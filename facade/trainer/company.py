@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from ...lightning_modules.peers import company, require_same
+from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.distributed.health import company, require_same
 from ..arguments import TrainingArguments
-from ..results import TrainingLength
-from ..sizes import has_length
+from ..evaluation.results import TrainingLength
 from .base import TrainerBase
 
 _MAY_DIFFER = {

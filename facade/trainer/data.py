@@ -10,17 +10,17 @@ from typing import Any, cast
 
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
-from ...lightning_modules import models
-from ...lightning_modules.collators import RemoveColumnsCollator
-from ...lightning_modules.lengths import LengthGroupedSampler, column_lengths, sample_lengths
-from ...lightning_modules.loaders import build_loader
-from ...lightning_modules.seeding import seed_worker
-from ...lightning_modules.workers import attached_worker, deaf_worker
-from ..columns import is_hub_dataset, remove_unused
-from ..data_ranks import copies_of_batches, data_rank
-from ..sizes import has_length
+from ...lightning_modules.common.seeding import seed_worker
+from ...lightning_modules.data.collators import RemoveColumnsCollator
+from ...lightning_modules.data.lengths import LengthGroupedSampler, column_lengths, sample_lengths
+from ...lightning_modules.data.loaders import build_loader
+from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.data.workers import attached_worker, deaf_worker
+from ...lightning_modules.models import inspection as models
+from ..distributed.data_ranks import copies_of_batches, data_rank
 from .base import TrainerBase
 from .checks import require_dataset
+from .columns import is_hub_dataset, remove_unused
 
 logger = logging.getLogger(__name__)
 

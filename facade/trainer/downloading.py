@@ -6,7 +6,7 @@ import logging
 import os
 import re
 
-from ...lightning_modules.redaction import secret
+from ...lightning_modules.common.redaction import secret
 from ..hub import Repository
 from ..hub.staging import LAST_CHECKPOINT
 from .checks import CheckpointNotFoundError

@@ -12,11 +12,11 @@ from typing import Any
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints.fitting import require_position
-from ...lightning_modules.losses import LossMeter
-from ...lightning_modules.plain import from_plain
-from ...lightning_modules.seeding import load_rng_file, restore_rng_state
-from ..data_ranks import copies_of_batches, data_rank, data_ranks
-from ..results import TrainingLength
+from ...lightning_modules.common.safe_serialization import from_plain
+from ...lightning_modules.common.seeding import load_rng_file, restore_rng_state
+from ...lightning_modules.training.losses import LossMeter
+from ..distributed.data_ranks import copies_of_batches, data_rank, data_ranks
+from ..evaluation.results import TrainingLength
 from .saving import Saving
 
 logger = logging.getLogger(__name__)

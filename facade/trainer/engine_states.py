@@ -10,10 +10,12 @@ from typing import Any
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from ...lightning_modules import checkpoints, deepspeed_engine, models
+from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import SCHEDULER_NAME
 from ...lightning_modules.checkpoints.fitting import loading_schedule
 from ...lightning_modules.checkpoints.forms import has_weights
+from ...lightning_modules.distributed import deepspeed_engine
+from ...lightning_modules.models import inspection as models
 from ..strategies.deepspeed import DeepSpeedPlan
 from .reporting import Reporting
 

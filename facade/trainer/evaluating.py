@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from ..data_ranks import data_ranks
-from ..enums import DebugOption
-from ..evaluation import Evaluation, EvaluationFeed
-from ..memory_advice import evaluating
-from ..metrics import Moment, metrics_of_runtime
-from ..missing_metrics import missing_metric, why_no_labels
-from ..results import EvalLoopOutput, PredictionOutput
-from ..sizes import has_length
-from ..xla_device import print_metrics
+from ...lightning_modules.data.sizes import has_length
+from ..arguments.enums import DebugOption
+from ..distributed.data_ranks import data_ranks
+from ..distributed.xla_device import print_metrics
+from ..evaluation.loop import Evaluation, EvaluationFeed
+from ..evaluation.missing_metrics import missing_metric, why_no_labels
+from ..evaluation.out_of_memory_advice import evaluating
+from ..evaluation.results import EvalLoopOutput, PredictionOutput
+from ..evaluation.speed import Moment, metrics_of_runtime
 from .company import Company
 from .data import DataSteps
 from .reporting import Reporting
@@ -129,7 +129,7 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
             of samples.
         """
         started = Moment()
-        from ..lightning_runs import run_evaluation
+        from .lightning_trainer import run_evaluation
 
         only_loss = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
         logger.info("***** Running %s *****", description)

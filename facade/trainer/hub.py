@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...lightning_modules import models
-from ...lightning_modules.redaction import secret
-from ..enums import HubStrategy
+from ...lightning_modules.common.redaction import secret
+from ...lightning_modules.models import inspection as models
+from ..arguments.enums import HubStrategy
 from ..hub import ModelCard, PushInProgress, Repository
 from ..hub.card_text import MARKER
 from ..hub.facts import as_list, facts_of, size_of

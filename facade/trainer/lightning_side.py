@@ -12,7 +12,7 @@ from typing import Any
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints.callback_paths import without_foreign_paths
-from ...lightning_modules.plain import NotPlainError, from_plain, to_plain
+from ...lightning_modules.common.safe_serialization import NotPlainError, from_plain, to_plain
 from .reporting import Reporting
 
 logger = logging.getLogger(__name__)

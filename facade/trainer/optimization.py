@@ -9,8 +9,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from ...lightning_modules.names import OptimizerNames
-from ...lightning_modules.optimizers import (
+from ...lightning_modules.common.suggestions import OptimizerNames
+from ...lightning_modules.distributed.sharding import norm_of_gradients
+from ...lightning_modules.optim import (
     build_optimizer,
     decay_parameter_names,
     let_backward_step,
@@ -18,10 +19,9 @@ from ...lightning_modules.optimizers import (
     parameter_groups,
     steps_in_backward,
 )
-from ...lightning_modules.schedules import get_scheduler
-from ...lightning_modules.sharding import norm_of_gradients
-from .. import optimizer_limits
-from ..plan import optimizer_config
+from ...lightning_modules.optim.schedules import get_scheduler
+from ..strategies.plan import optimizer_config
+from . import optimizer_limits
 from .base import TrainerBase
 
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from ...lightning_modules import checkpoints
-from ...lightning_modules.plain import NotPlainError, to_plain
-from ...lightning_modules.rounds import Rounds, may_be_uneven
-from ...lightning_modules.windows import Reader, WindowLoader
-from ..results import TrainingLength
-from ..sizes import has_length
+from ...lightning_modules.common.safe_serialization import NotPlainError, to_plain
+from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.data.uneven_inputs import Rounds, may_be_uneven
+from ...lightning_modules.training.accumulation import Reader, WindowLoader
+from ..evaluation.results import TrainingLength
 from .elastic import Elastic
 
 if TYPE_CHECKING:
-    from ..run import TrainingRun
+    from .training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
 

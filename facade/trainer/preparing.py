@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 import torch
 
-from ...lightning_modules.activations import enable_activation_checkpointing
-from ...lightning_modules.neftune import neftune_hook
-from ...lightning_modules.sharding import is_sharded
-from ...lightning_modules.underflow_overflow import DebugUnderflowOverflow
+from ...lightning_modules.distributed.sharding import is_sharded
+from ...lightning_modules.models.activation_checkpointing import enable_activation_checkpointing
+from ...lightning_modules.models.liger import apply_liger_kernels
+from ...lightning_modules.models.neftune import neftune_hook
+from ...lightning_modules.models.underflow_overflow import DebugUnderflowOverflow
 from ..arguments.checkpointing import checkpointing
-from ..enums import DebugOption
-from ..liger import apply_liger_kernels
-from ..special_tokens import align_special_tokens
+from ..arguments.enums import DebugOption
 from .base import TrainerBase
+from .special_tokens import align_special_tokens
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from ...lightning_modules import models
-from ...lightning_modules.json_files import read_object
-from .. import metrics as formats
-from ..data_ranks import copies_of_batches
+from ...lightning_modules.common.json_files import read_object
+from ...lightning_modules.models import inspection as models
+from ..distributed.data_ranks import copies_of_batches
+from ..evaluation import speed as formats
 from .base import TrainerBase
 
 

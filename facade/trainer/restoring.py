@@ -14,7 +14,7 @@ from torch import nn
 from ...callbacks import TrainerControl, TrainerState
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME
-from ...lightning_modules.local_paths import require_local
+from ...lightning_modules.common.local_paths import require_local
 from .checks import CheckpointNotFoundError
 from .engine_states import whole_or_parts
 from .training_state import TrainingState

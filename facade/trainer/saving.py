@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...callbacks import collect_states, reads_checkpoints
-from ...lightning_modules import checkpoints, models, sharding
+from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import (
     PREFIX_CHECKPOINT_DIR,
     TRAINER_STATE_NAME,
@@ -24,8 +24,10 @@ from ...lightning_modules.checkpoints import (
     WriteLater,
     WriteNow,
 )
-from ...lightning_modules.collect import map_nested
-from ...lightning_modules.local_paths import require_local
+from ...lightning_modules.common.local_paths import require_local
+from ...lightning_modules.distributed import sharding
+from ...lightning_modules.evaluation.collecting import map_nested
+from ...lightning_modules.models import inspection as models
 from .restoring import Restoring, is_own
 
 logger = logging.getLogger(__name__)

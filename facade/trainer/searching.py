@@ -7,13 +7,13 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..enums import HPSearchBackend
-from ..helpers.hyperparameters import BestRun
+from ..arguments.enums import HPSearchBackend
+from ..compat.hyperparameters import BestRun
 from ..search import child
 from .training import Training
 
 if TYPE_CHECKING:
-    from ..results import TrainingLength
+    from ..evaluation.results import TrainingLength
     from ..search.search import Search
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ...lightning_modules.collect import find_batch_size
-from ...lightning_modules.generation import (
+from ...lightning_modules.evaluation.collecting import find_batch_size
+from ...lightning_modules.models.generation import (
     common_length,
     generate,
     padding_token,
@@ -19,13 +19,13 @@ from ...lightning_modules.generation import (
     settle_defaults,
     without_answers,
 )
-from ...lightning_modules.generation_config import give_generation_config, kind_of_config, read_generation_config
-from ...lightning_modules.models import accepted_arguments
-from ...lightning_modules.outputs import read_loss
+from ...lightning_modules.models.generation_config import give_generation_config, kind_of_config, read_generation_config
+from ...lightning_modules.models.inspection import accepted_arguments
+from ...lightning_modules.models.outputs import read_loss
 from ..arguments import Seq2SeqTrainingArguments
 from ..arguments.generation import GenerationArguments
 from ..arguments.unknown import understand_old_names
-from ..results import PredictionOutput
+from ..evaluation.results import PredictionOutput
 from .trainer import Trainer
 
 

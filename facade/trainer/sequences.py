@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...lightning_modules import models
-from ...lightning_modules.sequence_parts import IGNORED, ready_to_split, split_names
-from ..data_ranks import parts_of_sequences
+from ...lightning_modules.distributed.sequence_sharding import IGNORED, ready_to_split, split_names
+from ...lightning_modules.models import inspection as models
+from ..distributed.data_ranks import parts_of_sequences
 from .optimization import OptimizationSteps
 
 

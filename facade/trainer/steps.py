@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...lightning_modules import deepspeed_engine, models
-from ...lightning_modules.collect import map_nested, nested_detach
-from ...lightning_modules.outputs import read_loss, require_trainable, split_outputs
-from ..bad_batches import explaining_inputs, require_inputs
-from ..data_ranks import copies_of_batches, data_ranks
-from ..liger import can_skip_logits
+from ...lightning_modules.distributed import deepspeed_engine
+from ...lightning_modules.evaluation.collecting import map_nested, nested_detach
+from ...lightning_modules.models import inspection as models
+from ...lightning_modules.models.liger import can_skip_logits
+from ...lightning_modules.models.outputs import read_loss, require_trainable, split_outputs
+from ..distributed.data_ranks import copies_of_batches, data_ranks
+from .bad_batches import explaining_inputs, require_inputs
 from .checks import check_loss_func
 from .sequences import SequenceSplitting, predicts_next_token
 

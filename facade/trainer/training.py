@@ -17,11 +17,11 @@ from torch import nn
 
 from ...callbacks import TrainerState, collect_states
 from ...lightning_modules import checkpoints
+from ...lightning_modules.data.sizes import has_length
 from ..arguments.parallelism import read_parallelism
-from ..data_ranks import parts_of_sequences
-from ..metrics import speed_metrics
-from ..results import TrainingLength, TrainOutput
-from ..sizes import has_length
+from ..distributed.data_ranks import parts_of_sequences
+from ..evaluation.results import TrainingLength, TrainOutput
+from ..evaluation.speed import speed_metrics
 from .batch_size import BatchSizeFinding
 from .evaluating import Evaluating
 from .hub import HubSide
@@ -32,8 +32,8 @@ from .restarting import Restarting
 from .signals import Interruption
 
 if TYPE_CHECKING:
-    from ...lightning_modules.windows import WindowLoader
-    from ..run import TrainingRun
+    from ...lightning_modules.training.accumulation import WindowLoader
+    from .training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -161,8 +161,8 @@ class Training(
         return self._train(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def _train(self, checkpoint: str | None, trial: Any, ignore_keys: list[str] | None) -> TrainOutput:
-        from ..lightning_runs import run_fit
-        from ..run import TrainingRun
+        from .lightning_trainer import run_fit
+        from .training_run import TrainingRun
 
         dataloader: Any = self.get_train_dataloader()
         length = self.set_initial_training_values(self.args, dataloader)

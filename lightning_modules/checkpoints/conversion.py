@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..local_paths import require_local
+from ..common.local_paths import require_local
 from . import disk, manifest, staging
 from .folder_io import split_weights
 from .lightning_files import read_states, write_states

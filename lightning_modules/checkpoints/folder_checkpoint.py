@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from .._lightning import LightningModule, ModelCheckpoint, Trainer
-from .._lightning import TorchCheckpointIO as _FilesOfLightning
-from ..local_paths import require_local
+from ..common.local_paths import require_local
+from ..internals.lightning_import import LightningModule, ModelCheckpoint, Trainer
+from ..internals.lightning_import import TorchCheckpointIO as _FilesOfLightning
 from .folder_io import FolderCheckpointIO
 from .folders import last_intact_checkpoint, list_checkpoints, rotate_checkpoints
 from .names import PREFIX_CHECKPOINT_DIR

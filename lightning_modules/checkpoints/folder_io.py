@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from .._lightning import CheckpointIO, LightningModule, TorchCheckpointIO, Trainer
-from ..loop_states import place_in_loops
+from ..internals.lightning_import import CheckpointIO, LightningModule, TorchCheckpointIO, Trainer
+from ..internals.loop_states import place_in_loops
 from . import manifest, staging
 from .callback_paths import without_foreign_paths
 from .lightning_files import LIGHTNING_STATE_NAME, read_states, write_states

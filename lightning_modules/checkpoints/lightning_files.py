@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..loop_states import IN_WINDOWS, PROCESS_STATES, loops_at, place_from_state
-from ..plain import NotPlainError, from_plain, to_plain
+from ..common.safe_serialization import NotPlainError, from_plain, to_plain
+from ..internals.loop_states import IN_WINDOWS, PROCESS_STATES, loops_at, place_from_state
 from .names import (
     OPTIMIZER_NAME,
     SCALER_NAME,

@@ -162,7 +162,7 @@ def _with_same_leaves(state: Any) -> Any:
 @contextlib.contextmanager
 def _able_to_step(optimizer: torch.optim.Optimizer, model: nn.Module) -> Iterator[None]:
     """torch learns which states an optimizer has from a step with gradients of zero."""
-    from ..split_layers import stepping
+    from ..distributed.tensor_parallel import stepping
 
     changed: Any = optimizer  # its method is exchanged for a while
     own: Callable[..., Any] = optimizer.step

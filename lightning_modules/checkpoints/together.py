@@ -55,7 +55,7 @@ class Together:
         import torch
         import torch.distributed as dist
 
-        from ..agreement import transport_device
+        from ..data.shared_rng import transport_device
 
         rank = dist.get_rank() if self._error is not None else self.processes
         first = torch.tensor([rank], device=transport_device())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..loop_states import IN_WINDOWS
-from ..plain import from_plain
+from ..common.safe_serialization import from_plain
+from ..internals.loop_states import IN_WINDOWS
 
 _SWITCHES = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..local_paths import require_local
+from ..common.local_paths import require_local
 from .forms import (
     ADAPTER_FILES,
     INDEX_FILES,

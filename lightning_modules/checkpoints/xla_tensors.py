@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..collect import map_nested
+from ..evaluation.collecting import map_nested
 
 
 def on_host(values: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 
-from ..peers.errors import OtherProcessError
+from ..distributed.health.errors import OtherProcessError
 
 Result = TypeVar("Result")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from .._lightning import Callback
-from ..names import did_you_mean
+from ..common.suggestions import did_you_mean
+from ..internals.lightning_import import Callback
 from .shared_trial import SharedTrial
 
 __all__ = ["OptunaPruningCallback"]

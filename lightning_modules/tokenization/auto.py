@@ -6,7 +6,7 @@ import logging
 import os
 from typing import Any
 
-from ..redaction import secret_values
+from ..common.redaction import secret_values
 from .families import defaults_of
 from .fast import PreTrainedTokenizerFast, hub_options, settings_in
 from .files import MODEL_FILE, TokenizerFiles, files_of

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ..names import did_you_mean
+from ..common.suggestions import did_you_mean
 from .backend import Backend
 from .encoding import BatchEncoding
 from .inputs import check_text, rows_error, rows_of

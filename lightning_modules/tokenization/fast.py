@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, processors
 
-from ..redaction import is_secret_name, secret_values
+from ..common.redaction import is_secret_name, secret_values
 from .backend import Turns
 from .chat import Chat
 from .decoding import Decoding

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..redaction import bare, secret
+from ..common.redaction import bare, secret
 from .names import (
     ADDED_TOKENS_FILE,
     CHAT_TEMPLATE_FILE,

@@ -7,8 +7,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ..json_files import read_object
-from ..redaction import is_secret_name
+from ..common.json_files import read_object
+from ..common.redaction import is_secret_name
 from .files import TokenizerFiles
 from .names import ADDED_TOKENS_FILE, CHAT_TEMPLATE_FILE, CONFIG_FILE, SPECIAL_TOKENS_FILE, AddedToken
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tokenizers import AddedToken
 
-from ..names import ExplicitEnum
+from ..common.suggestions import ExplicitEnum
 
 __all__ = ["AddedToken", "CharSpan", "PaddingStrategy", "TensorType", "TokenSpan", "TruncationStrategy"]
 

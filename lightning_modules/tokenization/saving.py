@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ..local_paths import require_local
-from ..redaction import bare, secret, secret_values
+from ..common.local_paths import require_local
+from ..common.redaction import bare, secret, secret_values
 from .backend import Backend
 from .names import CHAT_TEMPLATE_FILE, CHAT_TEMPLATE_FOLDER, CONFIG_FILE, TOKENIZER_FILE, AddedToken
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..names import did_you_mean
+from ..common.suggestions import did_you_mean
 from .names import AddedToken
 
 logger = logging.getLogger(__name__)

@@ -11,17 +11,17 @@ NAMES = {
     "lightrainer.callbacks.loggers": "transformers.integrations.integration_utils",
     "lightrainer.callbacks.reporting": "transformers.integrations.integration_utils",
     "lightrainer.facade": "transformers.trainer",
-    "lightrainer.facade.argument_parser": "transformers.hf_argparser",
+    "lightrainer.facade.parser.argument_parser": "transformers.hf_argparser",
     "lightrainer.facade.arguments": "transformers.training_args",
     "lightrainer.facade.hub": "transformers.trainer",
-    "lightrainer.facade.process": "transformers.training_args",
+    "lightrainer.facade.distributed.process": "transformers.training_args",
     "lightrainer.facade.trainer": "transformers.trainer",
     "lightrainer.facade.trainer.seq2seq": "transformers.trainer_seq2seq",
     "lightrainer.lightning_modules": "transformers.trainer",
     "lightrainer.lightning_modules.checkpoints": "transformers.trainer_utils",
-    "lightrainer.lightning_modules.collators": "transformers.data.data_collator",
-    "lightrainer.lightning_modules.optimizers": "transformers.trainer_optimizer",
-    "lightrainer.lightning_modules.seeding": "transformers.trainer_utils",
+    "lightrainer.lightning_modules.data.collators": "transformers.data.data_collator",
+    "lightrainer.lightning_modules.optim": "transformers.trainer_optimizer",
+    "lightrainer.lightning_modules.common.seeding": "transformers.trainer_utils",
 }
 """Loggers of this package, with those of the reference that speak for them; theirs is that of the nearest parent."""
 

@@ -17,7 +17,7 @@ _CALLBACKS = (
     "TrainerCallback TrainerControl TrainerState"
 )
 _STRATEGIES = "HubStrategy IntervalStrategy SaveStrategy SchedulerType"
-_ENUMS = ".facade.enums"
+_ENUMS = ".facade.arguments.enums"
 
 SERVED: dict[str, dict[str, str]] = {
     "trainer": targets(
@@ -25,7 +25,7 @@ SERVED: dict[str, dict[str, str]] = {
             ".facade": "Trainer TrainingArguments EvalPrediction EvalLoopOutput PredictionOutput TrainOutput",
             ".callbacks": _CALLBACKS,
             _ENUMS: "HPSearchBackend HubStrategy OptimizerNames ParallelMode SaveStrategy",
-            ".facade.helpers.constants": "DEFAULT_CALLBACKS DEFAULT_PROGRESS_CALLBACK FSDP_MODEL_NAME OPTIMIZER_NAME "
+            ".facade.compat.constants": "DEFAULT_CALLBACKS DEFAULT_PROGRESS_CALLBACK FSDP_MODEL_NAME OPTIMIZER_NAME "
             "OPTIMIZER_NAME_BIN PREFIX_CHECKPOINT_DIR SCALER_NAME SCHEDULER_NAME TRAINER_STATE_NAME TRAINING_ARGS_NAME",
             ".lightning_modules": "enable_full_determinism get_last_checkpoint get_scheduler set_seed",
         }
@@ -37,7 +37,7 @@ SERVED: dict[str, dict[str, str]] = {
             ".facade.arguments.parallelism": "ParallelismConfig",
             ".facade.arguments.accelerator": "AcceleratorConfig",
             _ENUMS: f"DebugOption FSDPOption OptimizerNames {_STRATEGIES}",
-            ".facade.helpers.arguments": "_convert_str_dict log_levels str_to_bool trainer_log_levels",
+            ".facade.compat.arguments": "_convert_str_dict log_levels str_to_bool trainer_log_levels",
         }
     ),
     "training_args_seq2seq": targets({".facade": "Seq2SeqTrainingArguments TrainingArguments"}),
@@ -46,7 +46,7 @@ SERVED: dict[str, dict[str, str]] = {
             ".callbacks": _CALLBACKS,
             _ENUMS: "IntervalStrategy SaveStrategy",
             ".facade": "TrainingArguments",
-            ".facade.sizes": "has_length",
+            ".lightning_modules.data.sizes": "has_length",
         }
     ),
     "trainer_utils": targets(
@@ -54,67 +54,67 @@ SERVED: dict[str, dict[str, str]] = {
             ".facade": "EvalLoopOutput EvalPrediction PredictionOutput TrainOutput",
             _ENUMS: f"FSDPOption HPSearchBackend {_STRATEGIES}",
             ".lightning_modules": "RemoveColumnsCollator enable_full_determinism get_last_checkpoint set_seed",
-            ".lightning_modules.seeding": "seed_worker",
-            ".facade.sizes": "has_length",
-            ".facade.metrics": "denumpify_detensorize speed_metrics",
-            ".facade.helpers.constants": "PREFIX_CHECKPOINT_DIR _re_checkpoint",
-            ".facade.helpers.checkpoints": "load_sharded_checkpoint rotate_checkpoints sort_checkpoints",
-            ".facade.helpers.hyperparameters": "BestRun default_compute_objective default_hp_space_optuna "
+            ".lightning_modules.common.seeding": "seed_worker",
+            ".lightning_modules.data.sizes": "has_length",
+            ".facade.evaluation.speed": "denumpify_detensorize speed_metrics",
+            ".facade.compat.constants": "PREFIX_CHECKPOINT_DIR _re_checkpoint",
+            ".facade.compat.checkpoints": "load_sharded_checkpoint rotate_checkpoints sort_checkpoints",
+            ".facade.compat.hyperparameters": "BestRun default_compute_objective default_hp_space_optuna "
             "default_hp_space_ray default_hp_space_wandb",
-            ".facade.helpers.memory": "TrainerMemoryTracker find_executable_batch_size",
-            ".facade.helpers.models": "_is_peft_model align_special_tokens check_target_module_exists "
+            ".facade.compat.memory": "TrainerMemoryTracker find_executable_batch_size",
+            ".facade.compat.models": "_is_peft_model align_special_tokens check_target_module_exists "
             "unwrap_peft_model validate_quantization_for_training",
-            ".facade.helpers.processes": "is_main_process suppress_progress_bars total_processes_number",
-            ".facade.helpers.arguments": "compare_trainer_and_checkpoint_args number_of_arguments",
+            ".facade.compat.processes": "is_main_process suppress_progress_bars total_processes_number",
+            ".facade.compat.arguments": "compare_trainer_and_checkpoint_args number_of_arguments",
         }
     ),
     "trainer_pt_utils": targets(
         {
             ".facade.arguments.accelerator": "AcceleratorConfig",
-            ".facade.metrics": "metrics_format",
+            ".facade.evaluation.speed": "metrics_format",
             ".facade.trainer": "log_metrics=Trainer.log_metrics save_metrics=Trainer.save_metrics "
             "save_state=Trainer.save_state get_num_trainable_parameters=Trainer.get_num_trainable_parameters "
             "get_learning_rates=Trainer.get_learning_rates get_optimizer_group=Trainer.get_optimizer_group",
             ".lightning_modules": "LabelSmoother LengthGroupedSampler",
-            ".lightning_modules.lengths": "get_length_grouped_indices",
-            ".facade.helpers.nested": "EvalLoopContainer atleast_1d expand_like find_batch_size nested_concat "
+            ".lightning_modules.data.lengths": "get_length_grouped_indices",
+            ".facade.compat.nested": "EvalLoopContainer atleast_1d expand_like find_batch_size nested_concat "
             "nested_detach nested_new_like nested_numpify nested_truncate numpy_pad_and_concatenate "
             "torch_pad_and_concatenate",
-            ".facade.helpers.processes": "distributed_broadcast_scalars distributed_concat nested_gather "
+            ".facade.compat.processes": "distributed_broadcast_scalars distributed_concat nested_gather "
             "torch_distributed_zero_first",
-            ".facade.helpers.samplers": "DistributedLengthGroupedSampler DistributedSamplerWithLoop "
+            ".facade.compat.samplers": "DistributedLengthGroupedSampler DistributedSamplerWithLoop "
             "IterableDatasetShard ShardSampler get_dataloader_sampler",
-            ".facade.helpers.models": "get_model_param_count get_module_class_from_name get_parameter_names "
+            ".facade.compat.models": "get_model_param_count get_module_class_from_name get_parameter_names "
             "is_attention_mask_causal",
-            ".facade.helpers.checkpoints": "remove_dummy_checkpoint safe_globals set_rng_state_for_device",
-            ".facade.helpers.layerwise": "LayerWiseDummyOptimizer LayerWiseDummyScheduler",
-            ".facade.helpers.metrics": "_secs2timedelta reissue_pt_warnings",
+            ".facade.compat.checkpoints": "remove_dummy_checkpoint safe_globals set_rng_state_for_device",
+            ".facade.compat.layerwise": "LayerWiseDummyOptimizer LayerWiseDummyScheduler",
+            ".facade.compat.metrics": "_secs2timedelta reissue_pt_warnings",
         }
     ),
     "trainer_optimizer": targets(
         {
             _ENUMS: "OptimizerNames ParallelMode",
             ".lightning_modules": "Adafactor",
-            ".lightning_modules.optimizers": "_parse_optim_args=parse_optimizer_args",
-            ".facade.helpers.models": "check_target_module_exists is_optimizer_factory",
-            ".facade.helpers.layerwise": "LayerWiseDummyOptimizer",
+            ".lightning_modules.optim": "_parse_optim_args=parse_optimizer_args",
+            ".facade.compat.models": "check_target_module_exists is_optimizer_factory",
+            ".facade.compat.layerwise": "LayerWiseDummyOptimizer",
         }
     ),
     "trainer_jit_checkpoint": targets(
         {
             ".callbacks": "JITCheckpointCallback TrainerCallback",
-            ".facade.helpers.constants": "PREFIX_CHECKPOINT_DIR",
+            ".facade.compat.constants": "PREFIX_CHECKPOINT_DIR",
         }
     ),
     "hyperparameter_search": targets(
         {
             _ENUMS: "HPSearchBackend",
-            ".facade.helpers.hyperparameters": "default_hp_space_optuna default_hp_space_ray default_hp_space_wandb",
+            ".facade.compat.hyperparameters": "default_hp_space_optuna default_hp_space_ray default_hp_space_wandb",
         }
     ),
     "integrations.deepspeed": targets(
         {
-            ".facade.helpers.zero": "HfDeepSpeedConfig HfTrainerDeepSpeedConfig deepspeed_config "
+            ".facade.compat.zero": "HfDeepSpeedConfig HfTrainerDeepSpeedConfig deepspeed_config "
             "is_deepspeed_available "
             "is_deepspeed_zero3_enabled set_hf_deepspeed_config unset_hf_deepspeed_config",
         }
@@ -129,9 +129,9 @@ SERVED: dict[str, dict[str, str]] = {
             "is_comet_available is_dagshub_available is_dvclive_available is_flyte_deck_standard_available "
             "is_flytekit_available is_mlflow_available is_swanlab_available is_tensorboard_available "
             "is_trackio_available is_wandb_available",
-            ".facade.helpers.reporting": "is_optuna_available is_ray_available is_ray_tune_available",
-            ".facade.helpers.constants": "PREFIX_CHECKPOINT_DIR",
-            ".facade.helpers.hyperparameters": "BestRun",
+            ".facade.compat.reporting": "is_optuna_available is_ray_available is_ray_tune_available",
+            ".facade.compat.constants": "PREFIX_CHECKPOINT_DIR",
+            ".facade.compat.hyperparameters": "BestRun",
             _ENUMS: "IntervalStrategy ParallelMode",
         }
     ),
@@ -141,17 +141,17 @@ SERVED: dict[str, dict[str, str]] = {
             "get_constant_schedule_with_warmup get_cosine_schedule_with_warmup "
             "get_cosine_with_hard_restarts_schedule_with_warmup get_inverse_sqrt_schedule "
             "get_linear_schedule_with_warmup get_polynomial_decay_schedule_with_warmup get_wsd_schedule",
-            ".lightning_modules.schedules": "get_cosine_with_min_lr_schedule_with_warmup "
+            ".lightning_modules.optim.schedules": "get_cosine_with_min_lr_schedule_with_warmup "
             "get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_reduce_on_plateau_schedule get_scheduler "
             "TYPE_TO_SCHEDULER_FUNCTION=SCHEDULES",
-            ".facade.helpers.layerwise": "LayerWiseDummyOptimizer LayerWiseDummyScheduler",
+            ".facade.compat.layerwise": "LayerWiseDummyOptimizer LayerWiseDummyScheduler",
             _ENUMS: "SchedulerType",
         }
     ),
     "hf_argparser": targets(
         {
             ".facade": "HfArg HfArgumentParser",
-            ".facade.helpers.arguments": "DataClass DataClassType make_choice_type_function string_to_bool",
+            ".facade.compat.arguments": "DataClass DataClassType make_choice_type_function string_to_bool",
         }
     ),
     "debug_utils": targets(

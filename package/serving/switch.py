@@ -9,7 +9,7 @@ import sys
 from typing import NamedTuple
 
 # Both are light; what they stand beside is loaded when it is used.
-from ..facade import old_style
+from ..facade.arguments import old_style
 from . import environment, logs, report
 from .finder import Finder
 from .loaded import Replaced

@@ -15,9 +15,8 @@ from lightning.pytorch.callbacks import EarlyStopping
 from tiny import points, tiny, trainer
 
 import lightrainer
-from lightrainer.facade.helpers.checkpoints import load_sharded_checkpoint
-from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader, engine
-from lightrainer.lightning_modules._lightning import Trainer as LightningTrainer
+from lightrainer.facade.compat.checkpoints import load_sharded_checkpoint
+from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader
 from lightrainer.lightning_modules.checkpoints import (
     last_intact_checkpoint,
     load_weights,
@@ -26,6 +25,8 @@ from lightrainer.lightning_modules.checkpoints import (
     read_weights,
 )
 from lightrainer.lightning_modules.checkpoints.conversion import convert, file_to_folder
+from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 
 WEIGHTS = "model.safetensors"
 SHARD, INDEX = "pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json"

@@ -18,14 +18,16 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader, engine, sharding
+from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader
 from lightrainer.lightning_modules.checkpoints import load_torch, save_torch
 from lightrainer.lightning_modules.checkpoints.optimizer_fit import (
     require_fitting_optimizer_state,
     require_fitting_present_state,
 )
-from lightrainer.lightning_modules.optimizers.adafactor import Adafactor
-from lightrainer.lightning_modules.optimizers.layerwise import LayerwiseOptimizer
+from lightrainer.lightning_modules.distributed import sharding
+from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.optim.adafactor import Adafactor
+from lightrainer.lightning_modules.optim.layerwise import LayerwiseOptimizer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),

@@ -19,10 +19,11 @@ from lightrainer.__main__ import main
 from lightrainer.callbacks.folder_names import is_folder_name, trial_folder
 from lightrainer.facade.search import retries
 from lightrainer.facade.trainer import lightning_side
-from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader, engine
+from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader
 from lightrainer.lightning_modules.checkpoints import folder_io, load_torch, save_torch
 from lightrainer.lightning_modules.checkpoints.callback_paths import without_foreign_paths
-from lightrainer.lightning_modules.plain import from_plain, to_plain
+from lightrainer.lightning_modules.common.safe_serialization import from_plain, to_plain
+from lightrainer.lightning_modules.internals import lightning_internals as engine
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),

@@ -225,7 +225,7 @@ def test_an_optimizer_that_counts_without_gradients(tmp_path):
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 def test_overflows_of_fp16_are_not_counted(tmp_path, monkeypatch, optim):
     """The scale begins far too large, and is found in the first steps; a loss that is NaN counts as ever."""
-    from lightrainer.lightning_modules import precision
+    from lightrainer.lightning_modules.internals import precision
 
     monkeypatch.setattr(
         precision.LossScaler,

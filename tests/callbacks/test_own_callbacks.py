@@ -93,7 +93,7 @@ def fit(folder, callbacks, *, resume=None, epochs=2, plain=()):
 
 @pytest.fixture
 def _quiet():
-    from lightrainer.lightning_modules import engine
+    from lightrainer.lightning_modules.internals import lightning_internals as engine
 
     with engine.quiet():
         yield

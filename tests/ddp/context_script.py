@@ -167,7 +167,8 @@ def refused(folder: Path) -> dict[str, Any]:
 
 def sabotage(case: str) -> None:
     """Negative controls: without the exchange between processes, and with labels that are shifted after the split."""
-    from lightrainer.lightning_modules import ring_attention, sequence_parts
+    from lightrainer.lightning_modules.distributed import ring_attention
+    from lightrainer.lightning_modules.distributed import sequence_sharding as sequence_parts
 
     def alone(attention, calls):
         calls.count = 1

@@ -258,7 +258,7 @@ def objects_in(api: Any, folder: Path, *, concatenate: bool, texts: bool = False
 
 def sent() -> dict[str, Any]:
     """Batches of all shapes that process 0 sends: widths differ, and there is more than tensors in them."""
-    from lightrainer.lightning_modules.loaders import build_loader
+    from lightrainer.lightning_modules.data.loaders import build_loader
 
     def ragged(indices: list[int]) -> dict[str, Any]:
         matrix = torch.full((len(indices), 1 + indices[0]), indices[0], dtype=torch.bfloat16)

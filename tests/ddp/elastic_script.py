@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.utils.data import IterableDataset, default_collate
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
-from lightrainer.lightning_modules import engine  # imported before the forks
+from lightrainer.lightning_modules.internals import lightning_internals as engine  # imported before the forks
 
 assert engine
 SAMPLES = 48

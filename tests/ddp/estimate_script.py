@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import lightrainer
-from lightrainer.lightning_modules.sharding import own_part
+from lightrainer.lightning_modules.distributed.sharding import own_part
 
 CONFIG = {
     "hidden_size": 32,

@@ -145,7 +145,7 @@ def before_training(folder: Path) -> None:
 
 def catches(folder: Path) -> None:
     """One process goes on with something else, and its connections stay open."""
-    sys.modules["lightrainer.lightning_modules.peers.company"]._LONGEST_GRACE = 2.0
+    sys.modules["lightrainer.lightning_modules.distributed.health.guard"]._LONGEST_GRACE = 2.0
     made = trainer(folder, Classifier(only(1, fail)))
     try:
         made.train()

@@ -20,7 +20,7 @@ import torch
 import torch.distributed.nn.functional
 from fault_actions import ACTIONS
 
-import lightrainer.facade.lightning_runs  # noqa: F401 - imported once, for all
+import lightrainer.facade.trainer.lightning_trainer  # noqa: F401 - imported once, for all
 
 SECONDS = 120
 AT_A_TIME = 4  # most of the time they wait

@@ -22,9 +22,9 @@ from lightrainer.lightning_modules import (
     OptimizerConfig,
     ScheduleConfig,
     build_loader,
-    engine,
     set_seed,
 )
+from lightrainer.lightning_modules.internals import lightning_internals as engine
 
 RANK = int(os.environ["RANK"])
 

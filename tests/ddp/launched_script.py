@@ -19,16 +19,16 @@ from typing import Any
 import accelerate
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # before there is a group, see facade/joining.py
+import torch.distributed.nn.functional  # before there is a group, see facade/distributed/process_group.py
 import transformers
 from forking import forked
 from torch import nn
 from torch.nn import functional
 
 import lightrainer
-import lightrainer.facade.lightning_runs  # not in each process anew
-import lightrainer.facade.run
-from lightrainer.lightning_modules import _lightning
+import lightrainer.facade.trainer.lightning_trainer  # not in each process anew
+import lightrainer.facade.trainer.training_run
+from lightrainer.lightning_modules.internals import lightning_import as _lightning
 
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
 HOST = socket.gethostname()

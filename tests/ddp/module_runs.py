@@ -11,7 +11,8 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
-from lightrainer.lightning_modules import CausalLMModule, DataModule, LossModule, engine, set_seed
+from lightrainer.lightning_modules import CausalLMModule, DataModule, LossModule, set_seed
+from lightrainer.lightning_modules.internals import lightning_internals as engine
 
 TOKENS = 11
 

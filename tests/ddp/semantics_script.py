@@ -21,7 +21,7 @@ import datasets
 import numpy
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # before there is a group, see facade/joining.py
+import torch.distributed.nn.functional  # before there is a group, see facade/distributed/process_group.py
 import transformers
 from forking import forked
 from torch import nn
@@ -30,9 +30,9 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from train_script import Tokens, tokens, watch_writing
 
 import lightrainer
-import lightrainer.facade.lightning_runs  # not in each process anew
-import lightrainer.facade.run
-from lightrainer.lightning_modules import _lightning  # noqa: F401 - nor this
+import lightrainer.facade.trainer.lightning_trainer  # not in each process anew
+import lightrainer.facade.trainer.training_run
+from lightrainer.lightning_modules.internals import lightning_import as _lightning  # noqa: F401 - nor this
 
 STREAMS = [(1, 0, False), (3, 0, False), (3, 0, None), (4, 2, False), (4, 2, None), (4, 0, True)]
 """Files, workers of each process, and `dispatch_batches`."""

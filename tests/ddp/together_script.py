@@ -19,7 +19,7 @@ from fault_actions import Classifier, Points, fail, rank, trainer
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightrainer import Trainer
-from lightrainer.lightning_modules.peers import board
+from lightrainer.lightning_modules.distributed.health import failure_monitor as board
 
 
 class Stream(IterableDataset):

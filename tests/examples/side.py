@@ -40,7 +40,7 @@ def warm_up() -> str:
         importlib.import_module(name)
     package = transformers.Trainer.__module__.partition(".")[0]
     if package == "lightrainer":
-        importlib.import_module("lightrainer.facade.lightning_runs")
+        importlib.import_module("lightrainer.facade.trainer.lightning_trainer")
     # The picture of the losses, which ours adds to a card, takes longer than these trainings.
     sys.modules["matplotlib"] = None
     gc.freeze()  # or each child would copy what the collector touches

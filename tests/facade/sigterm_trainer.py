@@ -17,7 +17,9 @@ import torch
 from tiny import At, Tiny, points, same, told, trainer, weights
 
 from lightrainer import EarlyStoppingCallback, get_last_checkpoint
-from lightrainer.lightning_modules import engine  # imported before the forks, so that they start at once
+from lightrainer.lightning_modules.internals import (
+    lightning_internals as engine,  # imported before the forks, so that they start at once
+)
 
 assert engine
 

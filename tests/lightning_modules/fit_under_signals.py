@@ -8,8 +8,8 @@ import time
 
 import torch
 
-from lightrainer.lightning_modules import engine
-from lightrainer.lightning_modules._lightning import LightningModule, Trainer
+from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals.lightning_import import LightningModule, Trainer
 
 
 class Loader:

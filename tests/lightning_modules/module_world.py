@@ -5,7 +5,7 @@ from lightning.pytorch import Callback, Trainer
 from torch import nn
 from torch.nn import functional
 
-from lightrainer.lightning_modules import engine
+from lightrainer.lightning_modules.internals import lightning_internals as engine
 
 
 class Net(nn.Module):

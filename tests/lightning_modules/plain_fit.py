@@ -3,7 +3,7 @@
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from lightrainer.lightning_modules import engine
+from lightrainer.lightning_modules.internals import lightning_internals as engine
 
 
 def make_trainer(**kwargs):

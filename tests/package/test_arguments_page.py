@@ -14,7 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 
 import lightrainer
-from lightrainer.lightning_modules import activations, checkpoints, label_smoothing, lengths, loaders, losses, neftune
+from lightrainer.lightning_modules import checkpoints
+from lightrainer.lightning_modules.data import lengths, loaders
+from lightrainer.lightning_modules.models import activation_checkpointing as activations
+from lightrainer.lightning_modules.models import neftune
+from lightrainer.lightning_modules.training import label_smoothing, losses
 
 ROOT = Path(__file__).resolve().parents[2]
 FIELDS = {item.name: item for item in dataclasses.fields(lightrainer.Seq2SeqTrainingArguments)}

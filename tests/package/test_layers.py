@@ -27,12 +27,12 @@ MAY_IMPORT = {
 }
 
 # The one thing that both lower folders need: the standard library is all that it imports.
-SPELLING = ("lightrainer", "lightning_modules", "names", "did_you_mean")
+SPELLING = ("lightrainer", "lightning_modules", "common", "suggestions", "did_you_mean")
 
 # Private names of Lightning are used here and nowhere else.
-ENGINE = {"lightning_modules/engine.py", "lightning_modules/lean.py"}
+ENGINE = {"lightning_modules/internals/lightning_internals.py", "lightning_modules/internals/fast_path.py"}
 # Lightning's names are imported here, private ones too, and handed on to the engine.
-DOOR = {"lightning_modules/_lightning.py"}
+DOOR = {"lightning_modules/internals/lightning_import.py"}
 
 # Attributes of Lightning's objects that begin with an underscore.
 PRIVATE = set(
@@ -130,7 +130,7 @@ def test_imports_go_down_only():
 
 
 def test_what_both_lower_folders_need_imports_nothing_else():
-    names = {name[0] for name in imports(ROOT / "lightning_modules" / "names.py")}
+    names = {name[0] for name in imports(ROOT / "lightning_modules" / "common" / "suggestions.py")}
     assert names <= sys.stdlib_module_names
 
 
@@ -141,15 +141,15 @@ def test_the_resolution_of_relative_imports():
         (node,) = ast.parse(statement).body
         return [part_of(name) for name in resolved(ROOT / place, node)]
 
-    assert reaches("lightning_modules/windows.py", "from ..facade import plan") == ["facade"]
+    assert reaches("lightning_modules/training/accumulation.py", "from ...facade import plan") == ["facade"]
     assert reaches("lightning_modules/checkpoints/disk.py", "from ...callbacks.flow import X") == ["callbacks"]
     assert reaches("lightning_modules/checkpoints/__init__.py", "from .. import names") == ["lightning_modules"]
-    assert reaches("facade/plan.py", "from .. import __version__") == ["package"]
-    assert reaches("facade/plan.py", "from .. import callbacks") == ["callbacks"]
+    assert reaches("facade/strategies/plan.py", "from ... import __version__") == ["package"]
+    assert reaches("facade/strategies/plan.py", "from ... import callbacks") == ["callbacks"]
     assert reaches("facade/trainer/base.py", "from lightrainer import Trainer") == ["package"]
     assert reaches("facade/__init__.py", "from .trainer import Trainer") == ["facade"]
     assert reaches("package/__init__.py", "from .facade import Trainer") == ["facade"]
-    assert reaches("callbacks/base.py", "import lightrainer.facade.plan") == ["facade"]
+    assert reaches("callbacks/base.py", "import lightrainer.facade.strategies.plan") == ["facade"]
     assert reaches("callbacks/base.py", "import torch, os.path") == [None, None]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import lightrainer
 from lightrainer.__main__ import main
-from lightrainer.facade.plan import translate
+from lightrainer.facade.strategies.plan import translate
 
 
 def run(*words, cwd):

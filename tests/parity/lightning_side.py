@@ -17,9 +17,9 @@ from lightrainer.lightning_modules import (
     OptimizerConfig,
     ScheduleConfig,
     build_loader,
-    engine,
     set_seed,
 )
+from lightrainer.lightning_modules.internals import lightning_internals as engine
 
 STEPS = 12
 """Of two epochs of 22 samples, four at a time."""

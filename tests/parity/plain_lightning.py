@@ -8,7 +8,8 @@ import torch
 from harness import DEFAULTS, Case
 from lightning.pytorch import Callback, Trainer
 
-from lightrainer.lightning_modules import DataModule, LossModule, OptimizerConfig, ScheduleConfig, engine, set_seed
+from lightrainer.lightning_modules import DataModule, LossModule, OptimizerConfig, ScheduleConfig, set_seed
+from lightrainer.lightning_modules.internals import lightning_internals as engine
 
 
 class Steps(Callback):

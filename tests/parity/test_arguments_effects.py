@@ -9,8 +9,8 @@ from argument_effects import ROWS, Row
 from comparison import differences
 from harness import Run, assert_same, run
 
-from lightrainer.lightning_modules import seeding
-from lightrainer.lightning_modules.names import SchedulerType
+from lightrainer.lightning_modules.common import seeding
+from lightrainer.lightning_modules.common.suggestions import SchedulerType
 
 NOT_COMPARED = {
     "output_dir, run_name, project, trackio_space_id, report_to, logging_dir": "where results go, and to whom",

@@ -16,7 +16,12 @@ import pytest
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE)}
-OURS = ("lightrainer.facade.trainer", "lightrainer.facade.run", "lightrainer.facade.lightning_runs", "torch._dynamo")
+OURS = (
+    "lightrainer.facade.trainer",
+    "lightrainer.facade.trainer.training_run",
+    "lightrainer.facade.trainer.lightning_trainer",
+    "torch._dynamo",
+)
 IMPORTED = {
     "torch": ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "pandas", "matplotlib.pyplot"),
     "lightrainer": OURS,

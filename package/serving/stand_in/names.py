@@ -48,10 +48,10 @@ _UTILS = targets(
         f"{_HERE}.generic": _GENERIC,
         f"{_HERE}.versions": "check_min_version send_example_telemetry",
         ".lightning_modules.tokenization.names": _STRATEGIES,
-        ".facade.enums": "ExplicitEnum",
-        ".facade.helpers.constants": _FILES,
-        ".lightning_modules.model_output": "ModelOutput",
-        ".lightning_modules.models": "can_return_loss find_labels",
+        ".facade.arguments.enums": "ExplicitEnum",
+        ".facade.compat.constants": _FILES,
+        ".lightning_modules.models.model_output": "ModelOutput",
+        ".lightning_modules.models.inspection": "can_return_loss find_labels",
     }
 )
 
@@ -59,13 +59,13 @@ _MORE: dict[str, dict[str, str]] = {
     "": {},
     "data": {},
     "data.data_collator": targets(
-        {".lightning_modules": _COLLATORS, ".lightning_modules.collators": "DataCollatorMixin"}
+        {".lightning_modules": _COLLATORS, ".lightning_modules.data.collators": "DataCollatorMixin"}
     ),
-    "debug_utils": targets({".facade.enums": "ExplicitEnum"}),
+    "debug_utils": targets({".facade.arguments.enums": "ExplicitEnum"}),
     # The library's own knows one service more.
     "integrations.integration_utils": targets(
         {
-            ".facade.helpers.reporting": "INTEGRATION_TO_CALLBACK",
+            ".facade.compat.reporting": "INTEGRATION_TO_CALLBACK",
             ".callbacks": "get_reporting_integration_callbacks=reporting_callbacks",
         }
     ),
@@ -82,15 +82,15 @@ _MORE: dict[str, dict[str, str]] = {
     ),
     "tokenization_utils_fast": targets({".lightning_modules.tokenization": "PreTrainedTokenizerFast"}),
     "tokenization_utils_tokenizers": targets({".lightning_modules.tokenization": "PreTrainedTokenizerFast"}),
-    "trainer_utils": targets({".facade.enums": "ExplicitEnum"}),
+    "trainer_utils": targets({".facade.arguments.enums": "ExplicitEnum"}),
     "utils": {**_UTILS, "logging": "transformers.utils.logging:"},
     "utils.generic": targets(
         {
             f"{_HERE}.generic": _GENERIC,
             ".lightning_modules.tokenization.names": _STRATEGIES,
-            ".facade.enums": "ExplicitEnum",
-            ".lightning_modules.model_output": "ModelOutput",
-            ".lightning_modules.models": "can_return_loss find_labels",
+            ".facade.arguments.enums": "ExplicitEnum",
+            ".lightning_modules.models.model_output": "ModelOutput",
+            ".lightning_modules.models.inspection": "can_return_loss find_labels",
         }
     ),
     "utils.import_utils": targets({f"{_HERE}.availability": _AVAILABLE}),

@@ -103,7 +103,7 @@ def test_each_event_comes_in_the_hooks_of_the_table(heard, event):
 
 
 def test_the_table_names_every_event_and_only_hooks_that_there_are():
-    from lightrainer.lightning_modules.driven import DrivenModule
+    from lightrainer.lightning_modules.training.trainer_module import DrivenModule
 
     assert list(dict.fromkeys(HOOKS)) == list(HOOKS)
     assert set(HOOKS) == set(EVENTS)

@@ -12,8 +12,8 @@ import transformers.trainer  # noqa: F401
 from forking import forked
 from small_run import points, trainer
 
-import lightrainer.facade.lightning_runs
-import lightrainer.facade.run  # noqa: F401 - not in each process anew
+import lightrainer.facade.trainer.lightning_trainer
+import lightrainer.facade.trainer.training_run  # noqa: F401 - not in each process anew
 
 
 def train(name: str, folder: Path) -> None:

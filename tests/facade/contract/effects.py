@@ -10,7 +10,7 @@ import torch
 from tiny import ARGUMENTS, points, tiny
 
 from lightrainer import Seq2SeqTrainingArguments, Trainer, TrainingArguments
-from lightrainer.facade.process import ProcessEnvironment
+from lightrainer.facade.distributed.process import ProcessEnvironment
 
 
 @dataclass

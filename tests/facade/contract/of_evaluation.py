@@ -7,7 +7,7 @@ from effects import Effect, Place, Refusal, becomes, make, steps_with, trained
 from tiny import points
 
 from lightrainer import Trainer
-from lightrainer.facade.evaluation import Evaluation
+from lightrainer.facade.evaluation.loop import Evaluation
 
 evaluations = trained(steps_with("eval_loss"))
 EACH_STEP = {"eval_strategy": "steps", "eval_steps": 1}

@@ -9,8 +9,8 @@ from of_saving import Recording
 from tiny import points
 
 from lightrainer import TrainingArguments
-from lightrainer.facade.plan import translate
-from lightrainer.lightning_modules import seeding
+from lightrainer.facade.strategies.plan import translate
+from lightrainer.lightning_modules.common import seeding
 
 losses = logged("loss")
 
@@ -43,7 +43,7 @@ def _deterministic(given: dict[str, Any], place: Place) -> bool:
 
 def _device_with_a_gpu(given: dict[str, Any], place: Place) -> str:
     """The device on a machine with a GPU; nothing is put on it."""
-    from lightrainer.facade import process
+    from lightrainer.facade.distributed import process
 
     place.patch.setattr(torch.cuda, "is_available", lambda: True)
     place.patch.setattr(torch.cuda, "set_device", lambda device: None)

@@ -7,8 +7,8 @@ from torch import nn
 from lightrainer.facade.estimate import ModelShape
 from lightrainer.facade.estimate.optimizers import _RULES, is_paged, optimizer_state, steps_in_backward
 from lightrainer.facade.estimate.shapes import EMBEDDING, MATRIX, OTHER, TensorShape
-from lightrainer.lightning_modules.names import OptimizerNames
-from lightrainer.lightning_modules.optimizers import (
+from lightrainer.lightning_modules.common.suggestions import OptimizerNames
+from lightrainer.lightning_modules.optim import (
     MissingLibraryError,
     OptimizerConfig,
     build_optimizer,

@@ -17,7 +17,7 @@ from safetensors.torch import load
 from tiny import At, Tiny, files, same, tiny, told, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback
-from lightrainer.facade.enums import HubStrategy
+from lightrainer.facade.arguments.enums import HubStrategy
 from lightrainer.facade.hub import PushInProgress, model_card
 
 NAME = "me/model"

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models
 
 import lightrainer
 from lightrainer import AutoTokenizer, HfArgumentParser, PreTrainedTokenizerFast, Trainer, TrainingArguments
-from lightrainer.lightning_modules.redaction import Secret, is_secret_name, redacted, secret_words
+from lightrainer.lightning_modules.common.redaction import Secret, is_secret_name, redacted, secret_words
 
 TOKEN = "hf_aTokenThatNobodyMayReadAtAllX"
 ROOT = Path(__file__).parents[3]

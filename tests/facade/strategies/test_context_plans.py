@@ -9,7 +9,7 @@ from tiny import Tiny, arguments, trainer
 from torch import nn
 
 from lightrainer.facade.arguments.parallelism import ContextParallelConfig, ParallelismConfig
-from lightrainer.facade.plan import translate
+from lightrainer.facade.strategies.plan import translate
 
 
 class Causal(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from tiny import Tiny, arguments, trainer
 
 from lightrainer.facade.arguments.deepspeed_config import fill_from_arguments, fill_from_run, load_deepspeed, open_keys
-from lightrainer.facade.plan import translate
+from lightrainer.facade.strategies.plan import translate
 
 module = importlib.import_module("lightrainer.facade.strategies.deepspeed")
 

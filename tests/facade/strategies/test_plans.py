@@ -13,8 +13,8 @@ from torch import nn
 from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
 
 from lightrainer.__main__ import main
-from lightrainer.facade.plan import translate
 from lightrainer.facade.strategies import StrategyPlan, choose
+from lightrainer.facade.strategies.plan import translate
 
 CHOSEN = [
     ({}, "DDPStrategy"),
@@ -266,7 +266,7 @@ def test_a_model_that_names_no_layers_is_warned_of(tmp_path, caplog):
 
 
 def test_xla_with_its_package_is_refused_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("lightrainer.facade.xla_device.has_xla", lambda: True)
+    monkeypatch.setattr("lightrainer.facade.distributed.xla_device.has_xla", lambda: True)
     made = trainer(tmp_path, fsdp="full_shard", fsdp_config={"xla": True})
     with pytest.raises(NotImplementedError, match="can be planned, but not run yet"):
         made.train()

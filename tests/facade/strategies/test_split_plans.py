@@ -8,9 +8,9 @@ from test_plan import of_four
 from tiny import Tiny, trainer
 from torch import nn
 
-from lightrainer.facade.plan import translate
-from lightrainer.lightning_modules.split_layers import plan_of, split_faults
-from lightrainer.lightning_modules.split_styles import STYLES
+from lightrainer.facade.strategies.plan import translate
+from lightrainer.lightning_modules.distributed.tensor_parallel import plan_of, split_faults
+from lightrainer.lightning_modules.distributed.tensor_parallel_styles import STYLES
 
 PAIR = {"layers.*.up": "colwise", "layers.*.down": "rowwise"}
 
@@ -87,7 +87,7 @@ def test_what_is_split_alike_is_found_for_tied_weights():
     model = Layers({"head": "colwise_gather_output"})
     model.head = nn.Linear(4, 7, bias=False)
     model.head.weight = model.words.weight
-    from lightrainer.lightning_modules.split_layers import _styles
+    from lightrainer.lightning_modules.distributed.tensor_parallel import _styles
 
     assert {name: style.name for name, style in _styles(model).items()} == {
         "head": "colwise_gather_output",

@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from lightrainer import Trainer, TrainingArguments
-from lightrainer.facade import process
-from lightrainer.facade.enums import ParallelMode
-from lightrainer.facade.plan import translate
-from lightrainer.facade.xla_device import print_metrics, several_xla_processes, xla_is_chosen
-from lightrainer.lightning_modules.models import move
+from lightrainer.facade.arguments.enums import ParallelMode
+from lightrainer.facade.distributed import process
+from lightrainer.facade.distributed.xla_device import print_metrics, several_xla_processes, xla_is_chosen
+from lightrainer.facade.strategies.plan import translate
+from lightrainer.lightning_modules.models.inspection import move
 
 
 @pytest.fixture
 def on_a_tpu(monkeypatch):
     """As if torch_xla were there, with a TPU; nothing is computed with it."""
-    monkeypatch.setattr("lightrainer.facade.xla_device.has_xla", lambda: True)
+    monkeypatch.setattr("lightrainer.facade.distributed.xla_device.has_xla", lambda: True)
     monkeypatch.setenv("PJRT_DEVICE", "TPU")
     monkeypatch.setattr(process, "xla_device", lambda: torch.device("xla", 0))
     process._single.cache_clear()
@@ -48,12 +48,12 @@ def test_the_cpu_can_be_asked_for(tmp_path, on_a_tpu):
 def test_torch_xla_alone_changes_nothing(monkeypatch):
     """Without a TPU, and without PJRT_DEVICE, it is only a package that is installed."""
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
-    monkeypatch.setattr("lightrainer.facade.xla_device.has_xla", lambda: True)
-    monkeypatch.setattr("lightrainer.facade.xla_device._CHIPS", ())
+    monkeypatch.setattr("lightrainer.facade.distributed.xla_device.has_xla", lambda: True)
+    monkeypatch.setattr("lightrainer.facade.distributed.xla_device._CHIPS", ())
     assert not xla_is_chosen()
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
     assert xla_is_chosen()
-    monkeypatch.setattr("lightrainer.facade.xla_device.has_xla", lambda: False)
+    monkeypatch.setattr("lightrainer.facade.distributed.xla_device.has_xla", lambda: False)
     assert not xla_is_chosen()
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from lightrainer.lightning_modules.checkpoints import read_weights, save_torch, save_weights
 from lightrainer.lightning_modules.checkpoints.conversion import convert, file_to_folder, folder_to_file
-from lightrainer.lightning_modules.loop_states import loops_at
+from lightrainer.lightning_modules.internals.loop_states import loops_at
 
 
 def lightning_file(path: Path, **changes) -> Path:

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 import lightrainer
-from lightrainer.lightning_modules import FolderCheckpoint, FolderCheckpointIO, LossModule, build_loader, engine
+from lightrainer.lightning_modules import FolderCheckpoint, FolderCheckpointIO, LossModule, build_loader
+from lightrainer.lightning_modules.internals import lightning_internals as engine
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers", "ignore:.*LeafSpec", "ignore:You defined a `validation_step` but have no"

@@ -10,14 +10,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 
-from lightrainer.lightning_modules import (
-    FolderCheckpointIO,
-    LossModule,
-    OptimizerConfig,
-    build_loader,
-    engine,
-)
+from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, OptimizerConfig, build_loader
 from lightrainer.lightning_modules.checkpoints import load_torch, problems, read_weights
+from lightrainer.lightning_modules.internals import lightning_internals as engine
 
 pytestmark = [
     # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).

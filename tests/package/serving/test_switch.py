@@ -202,7 +202,7 @@ def test_child_processes_of_every_kind_are_served(way, without_library, tmp_path
     for method in ("fork", "spawn", "forkserver"):
         home = "__main__" if method == "fork" else "__mp_main__"
         assert found[method] == [home, method, "lightrainer.callbacks.base", "OfMain"]
-    assert found["workers"] == [f"{index} lightrainer.facade.enums {index}" for index in (0, 1)]
+    assert found["workers"] == [f"{index} lightrainer.facade.arguments.enums {index}" for index in (0, 1)]
     assert found["process"] == "lightrainer.callbacks.base"
     assert found["kept from it"] == found["isolated"] == "ModuleNotFoundError: No module named 'transformers'"
 

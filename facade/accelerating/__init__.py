@@ -1,1 +1,0 @@
-"""`trainer.accelerator`: one concern a file; `facade/accelerator.py` puts them together."""

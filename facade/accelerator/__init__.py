@@ -1,0 +1,1 @@
+"""`trainer.accelerator`: the members of accelerate's object, over Lightning and torch."""

@@ -1,0 +1,53 @@
+"""What `accelerate` knows of this process, where libraries use it directly beside a Trainer that is served.
+
+Loggers of `accelerate` want a `PartialState`, its functions for seeds and for gathering an `AcceleratorState`; both
+come about when the reference makes training arguments and a Trainer. Where its names are ours, they would be missing,
+or `accelerate` would look for a device by itself. Elsewhere this module does nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from ..arguments import old_style
+
+if TYPE_CHECKING:
+    from ..arguments import TrainingArguments
+
+
+def tell_process(args: TrainingArguments) -> None:
+    """Let `accelerate.PartialState` say what the arguments say; what agrees with them already stays.
+
+    Args:
+        args: With `accelerator_config={"use_configured_state": True}` it is they that follow the state.
+    """
+    module = _state_module()
+    if module is None or getattr(args.accelerator_config, "use_configured_state", False):
+        return
+    process = args.distributed_state  # joins the process group, which is then found
+    if module.PartialState._shared_state:
+        known = module.PartialState()
+        if known.device.type == process.device.type and known.num_processes == process.world_size:
+            return
+        module.AcceleratorState._reset_state(reset_partial_state=True)
+    module.PartialState(cpu=args.use_cpu)
+
+
+def tell_precision(args: TrainingArguments) -> None:
+    """Let `accelerate.AcceleratorState` have the precision of the arguments, as their Trainer's `Accelerator` does."""
+    module, accelerate = _state_module(), sys.modules.get("accelerate")
+    if module is None or accelerate is None or not hasattr(accelerate, "Accelerator"):
+        return
+    tell_process(args)
+    if module.AcceleratorState._shared_state:
+        if module.AcceleratorState().mixed_precision == args.mixed_precision:
+            return
+        module.AcceleratorState._reset_state()
+    cpu = module.PartialState().device.type == "cpu"
+    accelerate.Accelerator(mixed_precision=args.mixed_precision, cpu=cpu)
+
+
+def _state_module() -> ModuleType | None:
+    return sys.modules.get("accelerate.state") if old_style.accepted() else None

@@ -1,0 +1,156 @@
+"""The members of `accelerate.Accelerator` that Trainer scripts and subclasses use, over Lightning and torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .accelerate_state import tell_precision
+from .gradient_state import GradientState
+from .grid import Grid
+from .link import RunLink
+from .preparing import Preparing
+from .processes import ProcessDecorators
+from .refusals import REFUSED, refusal
+from .state import StateView
+from .writing import Writing
+
+if TYPE_CHECKING:
+    from ..arguments import TrainingArguments
+
+
+class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
+    """As `accelerate.Accelerator`, as far as people reach it through `trainer.accelerator`.
+
+    Outside a run it works on this process alone, or prepares a loop of one's own; while Lightning runs, `bind` connects
+    it to the strategy, so that `backward` scales and synchronises as the strategy and the precision plugin want it.
+    What it does not have is an AttributeError that says why, and what to do instead; so says docs/user/accelerator.md.
+
+    Args:
+        args: the training arguments.
+    """
+
+    project_dir: str | None = None
+    logging_dir: str | None = None
+    delayed_fp8_autocast = has_fp8_handler = fp8_enabled = False
+    fp8_backend = "NO"
+    _PROFILE = "profile_{}.json"
+
+    def __init__(self, args: TrainingArguments) -> None:
+        self.args = args
+        config: Any = args.accelerator_config
+        settings = {**(config.gradient_accumulation_kwargs or {}), "num_steps": args.gradient_accumulation_steps}
+        self.gradient_state = GradientState(settings)
+        known = {"data_seed": args.data_seed, "use_stateful_dataloader": False}
+        self.dataloader_config = SimpleNamespace(**{**config.to_dict(), **known})
+        self.state = StateView(args)
+        self._models, self._prepared_optimizers, self._schedulers, self._dataloaders = [], [], [], []
+        tell_precision(args)
+
+    def __getattr__(self, name: str) -> Any:
+        """Say of what is not here that it is not; `hasattr` may ask."""
+        raise refusal(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse what would have no effect; attributes of one's own are fine."""
+        if name in REFUSED and not hasattr(type(self), name):
+            raise refusal(name)
+        super().__setattr__(name, value)
+
+    def __deepcopy__(self, memo: Any) -> Accelerator:
+        """There is one for each Trainer, as in the reference."""
+        return self
+
+    def bind(
+        self,
+        backward: Callable[..., None] | None,
+        optimizer: Callable[[], Any] | None = None,
+        link: RunLink | None = None,
+    ) -> None:
+        """Connect to a run of Lightning, or with None leave it.
+
+        Args:
+            backward: its backward pass; None for torch's own.
+            optimizer: gives its optimizer.
+            link: answers what only its strategy knows.
+        """
+        self._backward = backward
+        self._optimizer = optimizer or _none
+        if link is not None or self._link is None:
+            self._link = link
+        else:
+            self._link = self._link.ended()
+
+    @property
+    def trackers(self) -> list[Any]:
+        """None: those of `report_to` are callbacks."""
+        return []
+
+    @property
+    def log_with(self) -> list[Any]:
+        """None, see `trackers`."""
+        return []
+
+    @property
+    def deepspeed_plugin(self) -> None:
+        """See `StateView.deepspeed_plugin`."""
+        return self.state.deepspeed_plugin
+
+    @property
+    def multi_device(self) -> bool:
+        """Whether there are several processes, each with a device of its own and the whole model on it."""
+        return self.use_distributed and self.distributed_type.on_several_devices
+
+    @property
+    def is_fsdp2(self) -> bool:
+        """See `StateView.is_fsdp2`."""
+        return self.state.is_fsdp2
+
+    @property
+    def is_composable_parallelism_enabled(self) -> bool:
+        """As `is_fsdp2`."""
+        return self.is_fsdp2
+
+    @contextlib.contextmanager
+    def maybe_context_parallel(
+        self, buffers: Any = None, buffer_seq_dims: Any = None, no_restore_buffers: Any = None
+    ) -> Iterator[Any]:
+        """Split sequences in the block, with `cp_size` and while a training runs; otherwise do nothing.
+
+        Args:
+            buffers: tensors of which each process gets its part, in place.
+            buffer_seq_dims: the dimension of the positions in each.
+            no_restore_buffers: a set of those that need not be whole again after the block.
+        """
+        split = None if self._link is None else self._link.split_sequences(buffers, buffer_seq_dims, no_restore_buffers)
+        with split or contextlib.nullcontext() as calls:
+            yield calls
+
+    @contextlib.contextmanager
+    def profile(self, profile_handler: Any = None) -> Iterator[Any]:
+        """Measure the block with torch's profiler.
+
+        Args:
+            profile_handler: has `build()` and `output_trace_dir`, as `accelerate.utils.ProfileKwargs`: a trace for each
+                process is written there.
+        """
+        folder = None if profile_handler is None else profile_handler.output_trace_dir
+        with torch.profiler.profile() if profile_handler is None else profile_handler.build() as profiler:
+            yield profiler
+        if folder is not None:
+            os.makedirs(folder, exist_ok=True)
+            profiler.export_chrome_trace(os.path.join(folder, self._PROFILE.format(self.process_index)))
+            self.wait_for_everyone()
+
+    def end_training(self) -> None:
+        """Leave the process group, where a script with a loop of its own ends; after it no process hears of others."""
+        self.state.destroy_process_group()
+
+
+def _none() -> None:
+    """Outside of a run there is no optimizer."""

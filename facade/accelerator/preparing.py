@@ -1,0 +1,259 @@
+"""What an own loop is made of: models, loaders, optimizers and schedules, prepared for several processes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import logging
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from ...lightning_modules.data.skipping import loader_after
+from ...lightning_modules.distributed import sharding
+from ...lightning_modules.internals.precision import cast_for_good
+from .distribution import DistributedType
+from .gradients import Gradients
+from .loaders import prepared
+from .prepared import PreparedOptimizer, PreparedScheduler
+
+logger = logging.getLogger(__name__)
+
+
+class Preparing(Gradients):
+    """The members of `accelerate.Accelerator` that prepare things, and let them go."""
+
+    dataloader_config: SimpleNamespace
+    device_placement = True
+    step_scheduler_with_optimizer = True
+    _models: list[nn.Module]
+    _prepared_optimizers: list[PreparedOptimizer]
+    _schedulers: list[PreparedScheduler]
+    _dataloaders: list[DataLoader]
+
+    @property
+    def _optimizers(self) -> list[PreparedOptimizer]:
+        return self._prepared_optimizers
+
+    @property
+    def split_batches(self) -> bool:
+        """Whether the samples of one batch are dealt out to all processes."""
+        return self.dataloader_config.split_batches
+
+    @property
+    def dispatch_batches(self) -> bool | None:
+        """Whether process 0 reads for all."""
+        return self.dataloader_config.dispatch_batches
+
+    @property
+    def even_batches(self) -> bool:
+        """Whether the last round is filled up; may be set, and counts for loaders that are made afterwards."""
+        return self.dataloader_config.even_batches
+
+    @even_batches.setter
+    def even_batches(self, value: bool) -> None:
+        self.dataloader_config.even_batches = value
+
+    @property
+    def use_seedable_sampler(self) -> bool:
+        """Whether an order depends on seed and epoch alone."""
+        return self.dataloader_config.use_seedable_sampler
+
+    @property
+    def non_blocking(self) -> bool:
+        """Whether copies to the device are waited for."""
+        return self.dataloader_config.non_blocking
+
+    @property
+    def use_stateful_dataloader(self) -> bool:
+        """False: loaders here know where they stand without it."""
+        return False
+
+    def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
+        """Prepare models, optimizers, schedules and loaders, each by its own method; the rest stays as it is.
+
+        Args:
+            args: one gives one, several give a tuple, in their order.
+            device_placement: for each of them, whether it is moved to the device.
+
+        Raises:
+            ValueError: there are not as many `device_placement` as things, or a model lies on several devices.
+        """
+        places: list[bool | None] = [None] * len(args) if device_placement is None else list(device_placement)
+        if len(places) != len(args):
+            raise ValueError(
+                f"device_placement has {len(places)} values for {len(args)} things: give one for each, or leave it out."
+            )
+        ready = [self._prepare_one(one, place) for one, place in zip(args, places, strict=True)]
+        ready = [self.prepare_scheduler(one) if isinstance(one, LRScheduler) else one for one in ready]
+        return ready[0] if len(ready) == 1 else tuple(ready)
+
+    def _prepare_one(self, given: Any, placed: bool | None) -> Any:
+        if isinstance(given, DataLoader):
+            return self.prepare_data_loader(given, device_placement=placed)
+        if isinstance(given, nn.Module):
+            return self.prepare_model(given, device_placement=placed)
+        return self.prepare_optimizer(given, device_placement=placed) if isinstance(given, Optimizer) else given
+
+    def prepare_model(
+        self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
+    ) -> nn.Module:
+        """Move a model to this process's device, cast its forward passes, and let processes exchange its gradients.
+
+        The model of a training is prepared by Lightning; it, and what is sharded, stays as it is.
+
+        Args:
+            model: any; it stays in the mode in which it is.
+            device_placement: False leaves it where it is.
+            evaluation_mode: it is not trained, and so not wrapped in `DistributedDataParallel`.
+
+        Raises:
+            ValueError: it lies on several devices, and there are several processes.
+            NotImplementedError: it would have to be sharded for an own loop.
+        """
+        is_of_run = self._link is not None and self._link.runs and self._link.is_trained(model)
+        if is_of_run or sharding.is_sharded(model) or model in self._models:
+            return model
+        spread = self.verify_device_map(model)
+        if spread and self.num_processes > 1:
+            raise ValueError(
+                "The model lies on several devices (device_map), and each process needs its own copy. Start one "
+                "process, or load the model without device_map."
+            )
+        if device_placement is not False and not spread:
+            model = model.to(self.device)
+        if self.native_amp:
+            cast_for_good(model, self.autocast)
+        trained = not evaluation_mode and any(parameter.requires_grad for parameter in model.parameters())
+        model = self._exchanging(model) if trained and self.num_processes > 1 else model
+        self._models.append(model)
+        return model
+
+    def _exchanging(self, model: nn.Module) -> nn.Module:
+        """A model whose backward passes average the gradients of all processes."""
+        if self.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+            raise NotImplementedError(
+                f"accelerator.prepare cannot shard a model for an own loop: with {self.distributed_type.value} "
+                "Lightning shards that of the Trainer, when train() is called. Use train(), or leave out fsdp and "
+                "deepspeed; for a model that is not trained pass evaluation_mode=True to prepare_model."
+            )
+        ids = None if self.device.type == "cpu" else [self.device.index]
+        return nn.parallel.DistributedDataParallel(model, device_ids=ids, **_ddp_options(self.args))
+
+    def prepare_data_loader(
+        self, data_loader: DataLoader, device_placement: bool | None = None, slice_fn_for_dispatch: Any = None
+    ) -> DataLoader:
+        """A loader that gives this process its share, in an order that depends on the seed and the epoch.
+
+        While somebody iterates over it, `gather_for_metrics` knows which samples only fill up the last batch.
+
+        Args:
+            data_loader: One of torch's. What the Trainer made stays as it is; so do, in one process, loaders that
+                iterate in a way of their own.
+            device_placement: False leaves batches where they were read, otherwise they are moved to the device.
+            slice_fn_for_dispatch: Not used: a batch is read for one process.
+
+        Raises:
+            NotImplementedError: There are several processes, and the loader hands out samples instead of batches.
+        """
+        ready = prepared(self, data_loader, placed=device_placement is not False)
+        if not any(ready is known for known in self._dataloaders):
+            self._dataloaders.append(ready)
+        return ready
+
+    def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> PreparedOptimizer:
+        """One that steps at the end of a window of `accumulate`, see `PreparedOptimizer`.
+
+        Args:
+            optimizer: any; one that is prepared stays as it is.
+            device_placement: False leaves its state where it is, otherwise that goes where the parameters are.
+        """
+        if isinstance(optimizer, PreparedOptimizer):
+            return optimizer
+        if device_placement is not False and optimizer.state:
+            optimizer.load_state_dict(optimizer.state_dict())
+        ready = PreparedOptimizer(optimizer, self)
+        self._prepared_optimizers.append(ready)
+        return ready
+
+    def prepare_scheduler(self, scheduler: Any) -> PreparedScheduler:
+        """One that steps with its prepared optimizer, see `PreparedScheduler`."""
+        if isinstance(scheduler, PreparedScheduler):
+            return scheduler
+        of = getattr(scheduler, "optimizer", None)
+        own = [one for one in self._optimizers if of is one or of is one.optimizer]
+        ready = PreparedScheduler(scheduler, self, own or list(self._optimizers))
+        self._schedulers.append(ready)
+        return ready
+
+    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
+        """A loader without its first batches: of a map-style dataset they are not read."""
+        return loader_after(dataloader, num_batches)
+
+    @contextlib.contextmanager
+    def join_uneven_inputs(self, joinables: list[Any], even_batches: bool | None = None) -> Iterator[None]:
+        """Let processes have different numbers of batches: those that are done go along with the others.
+
+        Unlike in the reference, on the CPU too.
+
+        Args:
+            joinables: the prepared models.
+            even_batches: within the block, that of the prepared loaders; by default that of the accelerator.
+        """
+        if self.num_processes == 1:
+            yield
+            return
+        uneven = not (self.even_batches if even_batches is None else even_batches)
+        with self._dealt_out(even_batches), Join(joinables, enable=uneven, throw_on_early_termination=False):
+            yield
+
+    @contextlib.contextmanager
+    def _dealt_out(self, even_batches: bool | None) -> Iterator[None]:
+        samplers: list[Any] = [loader.batch_sampler for loader in self._dataloaders if even_batches is not None]
+        known = [(one, one.even_batches) for one in samplers if hasattr(one, "even_batches")]
+        if len(known) < len(samplers):
+            logger.warning("even_batches=%s changes nothing for streams, and where process 0 reads.", even_batches)
+        for sampler, _ in known:
+            sampler.even_batches = even_batches
+        try:
+            yield
+        finally:
+            for sampler, before in known:
+                sampler.even_batches = before
+
+    def verify_device_map(self, model: nn.Module) -> bool:
+        """Whether a model, or a part of it, lies on several devices, as `device_map` puts it."""
+        return any(len(getattr(module, "hf_device_map", ())) > 1 for module in model.modules())
+
+    def free_memory(self, *objects: Any) -> list[None]:
+        """Forget what was prepared, and drop cached memory of the device; a None for each thing that is given."""
+        for known in (self._models, self._prepared_optimizers, self._schedulers, self._dataloaders):
+            known.clear()
+        self.step = 0
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return list(itertools.repeat(None, len(objects)))
+
+    def clear(self, *objects: Any) -> list[None]:
+        """As `free_memory`."""
+        return self.free_memory(*objects)
+
+
+def _ddp_options(args: Any) -> dict[str, Any]:
+    """The `ddp_*` arguments that are given, for an own loop."""
+    options = {
+        "find_unused_parameters": args.ddp_find_unused_parameters,
+        "bucket_cap_mb": args.ddp_bucket_cap_mb,
+        "broadcast_buffers": args.ddp_broadcast_buffers,
+        "static_graph": args.ddp_static_graph,
+    }
+    return {name: value for name, value in options.items() if value is not None}

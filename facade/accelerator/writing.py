@@ -1,0 +1,117 @@
+"""Models as their users gave them: without wrappers, as whole weights, and as files."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...lightning_modules.checkpoints.sharing import without_sharing
+from ...lightning_modules.common.local_paths import require_local
+from ...lightning_modules.distributed import deepspeed_engine, sharding
+from ...lightning_modules.internals.precision import uncast
+from ...lightning_modules.models import inspection as models
+from .gradients import Gradients
+
+StrPath = str | os.PathLike[str]
+
+
+class Writing(Gradients):
+    """The members of `accelerate.Accelerator` that look under wrappers, and write files."""
+
+    def unwrap_model(self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True) -> Any:
+        """The user's own model under DistributedDataParallel, FSDP, DeepSpeed and DataParallel.
+
+        Args:
+            model: wrapped or not.
+            keep_fp32_wrapper: False also undoes the casts of forward passes that `prepare` made; never those of a run.
+            keep_torch_compile: False also gives the model under `torch.compile`. Otherwise a compiled one stays it:
+                unlike in the reference the one that is given is not changed.
+        """
+        inner = models.unwrap_model(model)
+        if not keep_fp32_wrapper:
+            uncast(inner)
+        compiled: Any = model if hasattr(model, "_orig_mod") else None
+        if compiled is None or not keep_torch_compile:
+            return inner
+        return compiled if compiled._orig_mod is inner else type(compiled)(inner, compiled.dynamo_ctx)
+
+    def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
+        """The weights of a model, as those of the user's own one.
+
+        Where weights are spread over processes all have to call it, and process 0 gets them, whole, in host memory;
+        the others get an empty dict.
+
+        Args:
+            model: wrapped or not.
+            unwrap: False gives the names that the wrapper gives, where the model is not sharded.
+        """
+        called = model if self._link is None else self._link.to_call(model)
+        if sharding.is_sharded(called) or deepspeed_engine.is_engine(called):
+            return sharding.whole_state_dict(called, keep=self.is_main_process)
+        return (models.unwrap_model(model) if unwrap else model).state_dict()
+
+    def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
+        """Write something to a file, from the process that saves.
+
+        Args:
+            obj: anything that torch writes; with `safe_serialization`, tensors by name.
+            f: a path; for torch's format also an open file.
+            safe_serialization: write safetensors. Tensors that share memory are written once.
+        """
+        if not self._writes:
+            return
+        if safe_serialization:
+            from safetensors.torch import save_file
+
+            save_file(without_sharing(obj)[0], f, metadata={"format": "pt"})
+        else:
+            torch.save(obj, f)
+
+    def save_model(
+        self,
+        model: nn.Module,
+        save_directory: StrPath,
+        max_shard_size: int | str = "10GB",
+        safe_serialization: bool = True,
+    ) -> None:
+        """Write the weights of a model to a folder, from the process that saves; of its configuration nothing.
+
+        Args:
+            model: wrapped or not; where it is sharded all processes have to call this.
+            save_directory: is made; older parts of weights in it are removed.
+            max_shard_size: of a file, in bytes or such as "5GB"; with more, there are several and an index.
+            safe_serialization: `model.safetensors`, otherwise `pytorch_model.bin`.
+
+        Raises:
+            NotADirectoryError: there is a file of that name.
+            RuntimeError: some weights are on the meta device, that is, nowhere.
+        """
+        if os.path.isfile(save_directory):
+            raise NotADirectoryError(f"save_directory={os.fspath(save_directory)!r} is a file: pass a folder.")
+        weights = self.get_state_dict(model)
+        if any(isinstance(value, torch.Tensor) and value.is_meta for value in weights.values()):
+            raise RuntimeError(
+                "Some weights are on the meta device, so that there is nothing to save. Load them first."
+            )
+        if not self._writes:
+            return
+        from huggingface_hub import save_torch_state_dict
+
+        # The names that safetensors cannot hold, as those of tied weights, are kept as this format keeps them.
+        own, aliases = without_sharing(weights) if safe_serialization else (weights, None)
+        require_local(save_directory, "save_directory")
+        os.makedirs(save_directory, exist_ok=True)
+        options: Any = {"max_shard_size": max_shard_size, "metadata": aliases, "safe_serialization": safe_serialization}
+        save_torch_state_dict(own, os.fspath(save_directory), **options)
+
+    @property
+    def _writes(self) -> bool:
+        return self.is_local_main_process if self.args.save_on_each_node else self.is_main_process
+
+    @property
+    def should_save_model(self) -> bool:
+        """Whether this process is to call `save_model`; all of them, where weights may be spread."""
+        return self.is_local_main_process if self.args.parallelism_config is None else True

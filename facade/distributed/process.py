@@ -1,0 +1,297 @@
+"""Which of how many processes this one is, and the device it works on.
+
+What launchers leave in the environment (`launchers.py`) is turned into one small value here; nothing else in the facade
+reads it.
+"""
+
+import logging
+import os
+import sys
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from .launchers import Launch, find_launch, is_batch_script, number_in, whole_number
+from .xla_device import xla_device, xla_is_chosen
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ProcessEnvironment", "current_process", "join_others", "launched_world_size", "state_is_configured"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ProcessEnvironment:
+    """As the part of `accelerate.PartialState` that training arguments show, but a plain frozen value.
+
+    Attributes:
+        rank: Number of this process among all, from 0.
+        local_rank: Number of this process among those of its machine, from 0.
+        world_size: How many processes there are.
+        local_world_size: How many of them run on this machine.
+        device: Where this process computes.
+        backend: Name of the torch.distributed backend; None where there is no process group.
+        launcher: Who started the processes, such as `torchrun` or `SLURM`; None where nobody did, or the script itself.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    device: "torch.device"
+    backend: str | None = None
+    launcher: str | None = None
+
+    @property
+    def num_processes(self) -> int:
+        """The reference's name of `world_size`."""
+        return self.world_size
+
+    @property
+    def process_index(self) -> int:
+        """The reference's name of `rank`."""
+        return self.rank
+
+    @property
+    def local_process_index(self) -> int:
+        """The reference's name of `local_rank`."""
+        return self.local_rank
+
+    @property
+    def is_main_process(self) -> bool:
+        """Whether this is the first process of all."""
+        return self.rank == 0
+
+    @property
+    def is_local_main_process(self) -> bool:
+        """Whether this is the first process of its machine."""
+        return self.local_rank == 0
+
+    @property
+    def distributed_type(self) -> str:
+        """`NO`, `MULTI_CPU`, `MULTI_GPU` or `XLA`, as the members of the reference's enumeration read."""
+        if self.device.type == "xla":
+            return "XLA"
+        if self.world_size == 1:
+            return "NO"
+        return "MULTI_CPU" if self.device.type == "cpu" else "MULTI_GPU"
+
+
+# By process id (a fork may be told something else). Looked up once: properties of the device are read in every step.
+_looked_up: dict[int, Launch | None] = {}
+
+
+def launched_world_size() -> int:
+    """How many processes the launcher says it started, looked up anew; 1 where there is no launcher."""
+    if os.getpid() in _joined:  # which has left the variables of torchrun, and knows more
+        return number_in("WORLD_SIZE", 1)
+    launch = _looked_up[os.getpid()] = find_launch()
+    if launch is None and is_batch_script():
+        _warn_of_idle_tasks(number_in("SLURM_NTASKS", 1))
+    return 1 if launch is None else launch.world_size
+
+
+def _world_size() -> int:
+    """The same, as it was last looked up; but WORLD_SIZE is read each time."""
+    if os.environ.get("WORLD_SIZE") or os.getpid() not in _looked_up:
+        return launched_world_size()
+    launch = _looked_up[os.getpid()]
+    return 1 if launch is None else launch.world_size
+
+
+def state_is_configured() -> bool:
+    """Whether the script has said already how its processes stand: to `accelerate`, or to torch.distributed."""
+    return _accelerate_state() is not None or _group_is_there()
+
+
+def join_others(
+    use_cpu: bool = False, ddp_backend: str | None = None, ddp_timeout: float = 1800, configured: bool = False
+) -> None:
+    """Join the processes that a launcher started together with this one; nothing where there are no others.
+
+    Args:
+        use_cpu: see `current_process`.
+        ddp_backend: see there.
+        ddp_timeout: see there.
+        configured: see there.
+
+    Raises:
+        RuntimeError: see there; or this is a fork of a process that has joined.
+        ValueError: The backend is not there.
+    """
+    launched = launched_world_size() > 1
+    if not launched and not ("torch.distributed" in sys.modules and _group_is_there()):
+        return
+    launch = find_launch()
+    if launched and launch is not None and os.getpid() not in _joined:
+        from .process_group import refuse_inherited_place
+
+        refuse_inherited_place(launch)
+    found = current_process(use_cpu, ddp_backend, ddp_timeout, configured)
+    from .process_group import warn_of_other_group
+
+    warn_of_other_group(found.backend, ddp_backend, ddp_timeout)
+
+
+def current_process(
+    use_cpu: bool = False, ddp_backend: str | None = None, ddp_timeout: float = 1800, configured: bool = False
+) -> ProcessEnvironment:
+    """As `transformers.TrainingArguments.distributed_state`: where this process stands.
+
+    A process that a launcher started together with others joins their process group on the first call, and leaves it
+    when the interpreter ends. A process group that is already there is taken as it is.
+
+    Args:
+        use_cpu: Compute on the CPU although there is an accelerator.
+        ddp_backend: Backend of the process group; by default "nccl" on CUDA, "gloo" on the CPU.
+        ddp_timeout: Seconds after which a collective call that never completes fails.
+        configured: Take over the state that the script gave to `accelerate`, with its device, if there is one.
+
+    Raises:
+        RuntimeError: There are several processes, but the other variables of the launcher are missing; or this one was
+            started by one of them.
+        ValueError: The backend is not there.
+    """
+    state = _accelerate_state() if configured else None
+    if state is not None:
+        return _from_accelerate(state)
+    use_cpu = use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "t", "on")
+    if os.getpid() not in _joined and _group_is_there():
+        return _from_group(use_cpu)
+    if _world_size() > 1:
+        return _launched(use_cpu, ddp_backend, ddp_timeout)
+    return _from_group(use_cpu) if _group_is_there() else _single(use_cpu)
+
+
+# Joined groups by process id (a forked child has not joined what its parent has). Once the script has destroyed its
+# group, joining again would wait for processes that may be gone.
+_joined: dict[int, ProcessEnvironment] = {}
+
+
+def _launched(use_cpu: bool, backend: str | None, timeout: float) -> ProcessEnvironment:
+    if os.getpid() not in _joined:
+        _joined[os.getpid()] = _join(use_cpu, backend, timeout)
+    return _on_its_device(_joined[os.getpid()], use_cpu)
+
+
+# Cached as `_single` is.
+@lru_cache(maxsize=2)
+def _on_its_device(known: ProcessEnvironment, use_cpu: bool) -> ProcessEnvironment:
+    return replace(known, device=_device_of_rank(use_cpu, known.local_rank))
+
+
+def _join(use_cpu: bool, backend: str | None, timeout: float) -> ProcessEnvironment:
+    import torch
+    import torch.distributed as dist
+
+    from .process_group import join, prepared
+
+    launch = find_launch()
+    assert launch is not None  # its size was looked at
+    if not dist.is_available():
+        raise RuntimeError(
+            f"WORLD_SIZE={launch.world_size}, but this build of torch has no torch.distributed. "
+            "Install one that has, or start a single process."
+        )
+    launch, store = prepared(launch, timeout)
+    assert launch.local_rank is not None
+    device = _device_of_rank(use_cpu, launch.local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    join(launch, store, backend or ("nccl" if device.type == "cuda" else "gloo"), timeout)
+    return replace(_from_group(use_cpu), launcher=launch.launcher)
+
+
+def _group_is_there() -> bool:
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_initialized()
+
+
+def _from_group(use_cpu: bool) -> ProcessEnvironment:
+    import torch.distributed as dist
+
+    local_rank, local_size = os.environ.get("LOCAL_RANK"), os.environ.get("LOCAL_WORLD_SIZE")
+    return _member(dist.get_rank(), dist.get_world_size(), str(dist.get_backend()), use_cpu, local_rank, local_size)
+
+
+# Cached as `_single` is. The last two are what the environment says; where the launcher has left the number of this
+# process on its machine out, all are taken to run on one.
+@lru_cache(maxsize=4)
+def _member(
+    rank: int, size: int, backend: str, use_cpu: bool, local_rank_text: str | None, local_size_text: str | None
+) -> ProcessEnvironment:
+    local_rank = whole_number("LOCAL_RANK", local_rank_text, rank)
+    local_size = whole_number("LOCAL_WORLD_SIZE", local_size_text, _processes_here(size, use_cpu))
+    return ProcessEnvironment(rank, local_rank, size, local_size, _device_of_rank(use_cpu, local_rank), backend)
+
+
+def _accelerate_state() -> Any:
+    """The state that a script has set up with `accelerate`, found without importing it; None without one."""
+    module = sys.modules.get("accelerate.state")
+    if module is None or not getattr(module.PartialState, "_shared_state", None):
+        return None
+    return module.PartialState()
+
+
+def _from_accelerate(state: Any) -> ProcessEnvironment:
+    size = state.num_processes
+    local_size = number_in("LOCAL_WORLD_SIZE", size)
+    backend = None if size == 1 else state.backend
+    return ProcessEnvironment(state.process_index, state.local_process_index, size, local_size, state.device, backend)
+
+
+def _processes_here(size: int, use_cpu: bool) -> int:
+    """How many processes of a group that the script made run on this machine, as far as its devices tell."""
+    import torch
+
+    on_gpus = not use_cpu and torch.cuda.is_available()
+    return min(size, torch.cuda.device_count()) if on_gpus else size
+
+
+def _device_of_rank(use_cpu: bool, local_rank: int) -> "torch.device":
+    import torch
+
+    if use_cpu or not torch.cuda.is_available():
+        return torch.device("cpu")
+    # The remainder is for launchers that show each process one GPU only: all of them then use their "cuda:0".
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
+# Cached since device properties are read in every step.
+@lru_cache(maxsize=2)
+def _single(use_cpu: bool) -> ProcessEnvironment:
+    return ProcessEnvironment(0, 0, 1, 1, _single_device(use_cpu))
+
+
+def _single_device(use_cpu: bool) -> "torch.device":
+    import torch
+
+    if use_cpu:
+        return torch.device("cpu")
+    if xla_is_chosen():
+        return xla_device()
+    if torch.cuda.is_available():
+        _warn_of_idle_gpus(torch.cuda.device_count())
+        return torch.device("cuda", 0)
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+@lru_cache(maxsize=1)
+def _warn_of_idle_gpus(count: int) -> None:
+    if count > 1:
+        logger.warning(
+            f"{count} GPUs are visible, one of them is used. To use all of them start the script with "
+            f"`torchrun --nproc_per_node={count}`; to silence this, set CUDA_VISIBLE_DEVICES to one GPU."
+        )
+
+
+@lru_cache(maxsize=1)
+def _warn_of_idle_tasks(count: int) -> None:
+    if count > 1:
+        logger.warning(
+            f"The job has {count} tasks (SLURM_NTASKS), but this is its script, so it trains in one process. To start "
+            "them all put srun before the command: srun python ...; or use torchrun."
+        )

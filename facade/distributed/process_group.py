@@ -1,0 +1,256 @@
+"""A process joins those that were started with it: the address of the first one, its place, the process group."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import logging
+import multiprocessing
+import os
+import socket
+import sys
+from datetime import timedelta
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+from ...lightning_modules.distributed.health import current_board, leave_board, meeting
+from .launchers import Launch, on_this_machine, port_in, port_of_job
+
+logger = logging.getLogger(__name__)
+
+_MARK = "LIGHTRAINER_JOINED"
+
+
+def prepared(launch: Launch, timeout: float) -> tuple[Launch, Any]:
+    """Look up what the launcher has left open, and leave the variables of torchrun for whoever reads them.
+
+    Args:
+        launch: what the launcher said.
+        timeout: seconds to wait for the others.
+
+    Returns:
+        The same with a place on its machine; and the store in which processes told each other their machines, None
+        where that was known.
+
+    Raises:
+        RuntimeError: rank or address are missing, or another process has joined in the place of this one.
+    """
+    if launch.rank is None:
+        raise RuntimeError(
+            f"WORLD_SIZE={launch.world_size} is set, but RANK is not. Start the script with torchrun, "
+            "or unset WORLD_SIZE to train in one process."
+        )
+    _look_up_address(launch)
+    refuse_inherited_place(launch)
+    launch, store = _look_up_place(launch, timeout)
+    _use_one_thread_in_forks()
+    known = {"RANK": launch.rank, "WORLD_SIZE": launch.world_size}
+    known |= {"LOCAL_RANK": launch.local_rank, "LOCAL_WORLD_SIZE": launch.local_world_size}
+    os.environ.update({name: str(value) for name, value in known.items()})
+    return launch, store
+
+
+def join(launch: Launch, store: Any, backend: str, timeout: float) -> None:
+    """Make the process group, which is left when the interpreter ends.
+
+    Args:
+        launch: what `prepared` returned.
+        store: the other thing it returned.
+        backend: of torch.distributed.
+        timeout: seconds after which a collective call that never completes fails.
+    """
+    import torch.distributed as dist
+
+    # Its functions have the default group of the moment of its import as the default of an argument, and DDP imports
+    # it: imported later than the group is made it would keep the group, and its threads, alive beyond `leave`.
+    import torch.distributed.nn.functional  # noqa: F401 - for its effect
+
+    if not _is_available(backend):
+        raise ValueError(
+            f"ddp_backend={backend!r} is not there: this torch.distributed has {', '.join(_available())}. "
+            "Leave ddp_backend out to have the one that suits the device, or install a torch with it."
+        )
+    given = {} if store is None else {"store": store, "rank": launch.rank, "world_size": launch.world_size}
+    with meeting(launch.rank, launch.world_size, timeout):
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **given)
+    os.environ[_MARK] = f"{os.getpid()} {_place(launch)}"
+    # A gloo group whose threads outlive Python may end with "terminate called without an active exception".
+    atexit.register(leave)
+    current_board()  # from here on the others can read why this process ends
+
+
+@lru_cache(maxsize=4)
+def warn_of_other_group(backend: str | None, asked: str | None, timeout: float) -> None:
+    """Say that a group which was there before has another backend, or waits for another time.
+
+    Args:
+        backend: of the group.
+        asked: `ddp_backend`.
+        timeout: `ddp_timeout`, seconds.
+    """
+    if asked is not None and backend is not None and asked != backend:
+        logger.warning(
+            f"ddp_backend={asked!r} has no effect: the process group was made before, with {backend!r}. Make these "
+            "training arguments first, or the group with that backend."
+        )
+    seconds = seconds_of_group()
+    if timeout != 1800 and seconds not in (None, timeout):
+        logger.warning(
+            f"ddp_timeout={timeout} has no effect: the process group was made before, and waits for {seconds:g} "
+            "seconds. Make these training arguments first, or the group with that timeout."
+        )
+
+
+def seconds_of_group() -> float | None:
+    """How long the default group waits for a process that does not answer; None where it does not say."""
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        return None
+    kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    try:
+        group: Any = dist.group.WORLD
+        return group._get_backend(torch.device(kind)).options._timeout.total_seconds()
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def leave() -> None:
+    """Leave the group of all processes, if there is one, so that its threads end before Python does."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        leave_board()
+        # What an error left behind holds the frames in which it was raised, and with them the model.
+        for name in ("last_exc", "last_value", "last_traceback"):
+            if hasattr(sys, name):
+                delattr(sys, name)
+        # A DistributedDataParallel in a reference cycle would be taken apart after its group: it may abort or hang.
+        gc.collect()
+        dist.destroy_process_group()
+
+
+def _is_available(backend: str) -> bool:
+    import torch.distributed as dist
+
+    # Those of plugins are not known before they are registered, which is for torch to find out.
+    return backend not in ("nccl", "gloo", "mpi", "xccl") or dist.is_backend_available(backend)
+
+
+def _available() -> list[str]:
+    return [backend for backend in ("nccl", "gloo", "mpi", "xccl") if _is_available(backend)]
+
+
+def _look_up_address(launch: Launch) -> None:
+    """MASTER_ADDR and MASTER_PORT, from Lightning's class for the launcher, or from the fact that all are here."""
+    if os.environ.get("MASTER_PORT"):
+        port_in("MASTER_PORT")
+    if all(os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")):
+        return
+    one_machine = launch.local_world_size == launch.world_size
+    if launch.launcher == "SLURM":
+        _take_nodes_of_step()
+    if one_machine and launch.launcher in ("SLURM", "MPI", "variables"):
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    found = _lightning_environment(launch)
+    if found is not None:
+        os.environ.setdefault("MASTER_ADDR", str(found.main_address))
+        os.environ.setdefault("MASTER_PORT", str(found.main_port))
+    os.environ.setdefault("MASTER_PORT", str(port_of_job()))
+    if not os.environ.get("MASTER_ADDR"):
+        raise RuntimeError(
+            f"{launch.launcher} started {launch.world_size} processes on several machines, but does not say where the "
+            "first one is. Set MASTER_ADDR to the name of its machine in all of them (and MASTER_PORT to a free port "
+            "there), or install mpi4py."
+        )
+
+
+def _lightning_environment(launch: Launch) -> Any:
+    if launch.launcher == "MPI":
+        if os.environ.get("MASTER_ADDR"):
+            return None
+        try:  # the machines are asked for through MPI itself
+            import_module("mpi4py.MPI")
+        except ImportError:
+            return None
+    if launch.launcher not in ("SLURM", "LSF", "MPI", "mpi4py"):
+        return None
+    from ...lightning_modules.distributed.cluster_environments import environment_of_launcher
+
+    name = "mpi4py" if launch.launcher == "MPI" else launch.launcher
+    return environment_of_launcher(name, launch.local_world_size or 1)
+
+
+def _take_nodes_of_step() -> None:
+    """The first process is on the first node of the step, which need not be that of the job."""
+    for variable in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"):
+        if os.environ.get(variable):
+            os.environ["SLURM_NODELIST"] = os.environ[variable]
+            return
+
+
+def _look_up_place(launch: Launch, timeout: float) -> tuple[Launch, Any]:
+    """Let processes that do not know who is on their machine tell each other where they are."""
+    if launch.local_rank is not None and launch.local_world_size is not None:
+        return launch, None
+    if on_this_machine():
+        return launch.placed([""] * launch.world_size), None
+    if launch.launcher == "Lightning":  # its first process does not answer: it makes the group in its own way
+        return launch.placed([""] * launch.world_size), None
+    stores: Any = import_module("torch.distributed")  # which does not declare them
+    address, port = os.environ["MASTER_ADDR"], port_in("MASTER_PORT")
+    delta = timedelta(seconds=timeout)
+    with meeting(launch.rank, launch.world_size, timeout):
+        store = stores.TCPStore(address, port, launch.world_size, is_master=launch.rank == 0, timeout=delta)
+    store.set(f"machine of {launch.rank}", socket.gethostname())
+    hosts = [store.get(f"machine of {rank}").decode() for rank in range(launch.world_size)]
+    return launch.placed(hosts), stores.PrefixStore("group", store)
+
+
+def _place(launch: Launch) -> str:
+    return f"{launch.rank} {launch.world_size} {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+
+
+def refuse_inherited_place(launch: Launch) -> None:
+    """A process that was started by one that has joined has its variables; were it to train too, both would hang.
+
+    Args:
+        launch: what the variables say.
+
+    Raises:
+        RuntimeError: This is such a process.
+    """
+    pid, _, place = os.environ.get(_MARK, "").partition(" ")
+    inherited = bool(pid) and int(pid) != os.getpid() and place == _place(launch)
+    if not inherited and not _is_spawned_under_torchrun():
+        return
+    raise RuntimeError(
+        f"This process was started by one that is itself one of {launch.world_size} processes of {launch.launcher}, "
+        f"and has inherited its place (RANK={launch.rank}, WORLD_SIZE={launch.world_size}): the two would wait for "
+        "each other for ever. Start processes with torchrun or with multiprocessing (notebook_launcher, "
+        "torch.multiprocessing.spawn), not with both; to train in this process alone unset WORLD_SIZE and RANK in it."
+    )
+
+
+def _use_one_thread_in_forks() -> None:
+    """As torchrun has it; and the fork of a process whose threads have computed might wait for them for ever."""
+    spawned = "--multiprocessing-fork" in sys.orig_argv  # so Python starts those that are not forked
+    if multiprocessing.parent_process() is not None and not spawned:
+        import torch
+
+        os.environ["OMP_NUM_THREADS"] = "1"  # without it Lightning would choose more
+        torch.set_num_threads(1)
+
+
+def _is_spawned_under_torchrun() -> bool:
+    """Whether a process of torchrun, not torchrun itself, started this one by multiprocessing; known on Linux only."""
+    parent = multiprocessing.parent_process()
+    if parent is None or "TORCHELASTIC_RUN_ID" not in os.environ:
+        return False
+    try:
+        with open(f"/proc/{parent.pid}/environ", "rb") as stream:
+            return b"\0TORCHELASTIC_RUN_ID=" in b"\0" + stream.read()
+    except OSError:
+        return False

@@ -1,0 +1,149 @@
+"""torchmetrics objects in an evaluation: each process counts its own samples, torchmetrics adds the processes up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...lightning_modules.evaluation.collecting import find_batch_size, map_nested
+from ...lightning_modules.models.inspection import base_of_adapter
+from ...lightning_modules.models.next_token import predicts_next_token
+from ..distributed.data_ranks import copies_of_batches, data_rank, data_ranks
+
+if TYPE_CHECKING:
+    from ..strategies.contracts import EvaluationHost
+
+
+def consists_of_metrics(compute_metrics: Any) -> bool:
+    """Whether `compute_metrics` is made of torchmetrics objects and is no function; found out without importing them.
+
+    A dict counts as such, whatever is in it: what is wrong with it is said where its metrics are taken up.
+    """
+    if isinstance(compute_metrics, Mapping):
+        return True
+    module = sys.modules.get("lightrainer.lightning_modules.evaluation.metrics")
+    if module is not None and isinstance(compute_metrics, module.BatchMetrics):
+        return True
+    torchmetrics = sys.modules.get("torchmetrics")
+    return torchmetrics is not None and isinstance(
+        compute_metrics, (torchmetrics.Metric, torchmetrics.MetricCollection)
+    )
+
+
+def metrics_type_problem(compute_metrics: Any) -> str | None:
+    """What is wrong with the type of `compute_metrics`."""
+    if consists_of_metrics(compute_metrics):
+        return _problem(compute_metrics, TypeError)
+    if isinstance(compute_metrics, type) and not issubclass(compute_metrics, dict):
+        return (
+            f"compute_metrics must be a function, or an object that can be called, but is the class "
+            f"{compute_metrics.__name__}. Pass {compute_metrics.__name__}(...), an instance of it."
+        )
+    if compute_metrics is None or callable(compute_metrics):
+        return None
+    return (
+        f"compute_metrics must be callable, or a torchmetrics Metric, a MetricCollection, or a dict of them, but is "
+        f"{type(compute_metrics).__name__} ({compute_metrics!r:.60})."
+    )
+
+
+def metrics_value_problem(args: Any, compute_metrics: Any) -> str | None:
+    """What does not go together in a `compute_metrics` of torchmetrics objects, or with the arguments."""
+    if not consists_of_metrics(compute_metrics):
+        return None
+    if args.include_for_metrics:
+        return (
+            f"include_for_metrics is {args.include_for_metrics}, which is for a compute_metrics function; this is a "
+            f"{type(compute_metrics).__name__}. Leave it out, and let BatchMetrics(metrics, prepare=function) have a "
+            "function(predictions, labels, inputs, loss)."
+        )
+    return _problem(compute_metrics, ValueError)
+
+
+def _problem(compute_metrics: Any, kind: type[Exception]) -> str | None:
+    from ...lightning_modules.evaluation.metrics import as_batch_metrics
+
+    try:
+        as_batch_metrics(compute_metrics)
+    except (TypeError, ValueError) as error:
+        return f"compute_metrics: {error}" if isinstance(error, kind) else None
+    return None
+
+
+class LiveMetrics:
+    """As calling `compute_metrics` at the end of an evaluation, but nothing is kept: metrics are updated at each batch.
+
+    They begin and end the evaluation empty, on the device of the process. What only fills up the last round is not
+    counted.
+
+    Args:
+        trainer: the Trainer, whose `compute_metrics` are torchmetrics objects.
+    """
+
+    def __init__(self, trainer: EvaluationHost) -> None:
+        from ...lightning_modules.evaluation.metrics import as_batch_metrics
+
+        self.trainer = trainer
+        self.metrics = as_batch_metrics(trainer.compute_metrics).to(trainer.args.device)
+        self.metrics.reset()
+        self.shift = predicts_next_token(base_of_adapter(trainer.model))
+        self.updated = False
+
+    def update(self, loss: Any, batch: Any, logits: Any, labels: Any) -> None:
+        """Count the samples of this process.
+
+        Args:
+            loss: of its batch.
+            batch: what the loader gave it.
+            logits: its predictions, None if there are none.
+            labels: its labels, None if there are none.
+        """
+        if logits is None or (labels is None and self.metrics.prepare is None):
+            return
+        self.updated = True
+        size = find_batch_size(batch) or 0
+        count = self._own_samples(size)
+        if 0 < count < size:
+            logits, labels, batch = (_first_samples(value, count, size) for value in (logits, labels, batch))
+        if "inputs" in self.metrics.takes:
+            batch = self.trainer._prepare_input(batch)
+        update = self.metrics.update if count or not size else self.metrics.update_without_counting
+        update(logits, labels, inputs=batch, loss=loss, shift=self.shift)
+
+    def values(self) -> dict[str, Any]:
+        """The metrics over all batches and processes, by name; nothing if no batch had labels. They are empty then."""
+        try:
+            return map_nested(_plain, self.metrics.compute()) if self.updated else {}
+        finally:
+            self.metrics.reset()
+
+    def _own_samples(self, size: int) -> int:
+        """How many samples of this process's batch are no filling: the first ones of it."""
+        accelerator, args = self.trainer.accelerator, self.trainer.args
+        if args.process_index % copies_of_batches(args):  # another process counts the same batch
+            return 0
+        if data_ranks(args) == 1 or not accelerator.end_of_dataloader or accelerator.remainder <= 0:
+            return size
+        return min(max(accelerator.remainder - data_rank(args) * size, 0), size)
+
+
+def _first_samples(value: Any, count: int, size: int) -> Any:
+    """The first samples of a batch, of which there may be several rows each."""
+    if isinstance(value, list) and len(value) == size and isinstance(value[0], (Mapping, str)):
+        return value[:count]
+
+    def cut(leaf: Any) -> Any:
+        rows = isinstance(leaf, torch.Tensor) and leaf.ndim > 0 and len(leaf) % size == 0
+        return leaf[: len(leaf) * count // size] if rows else leaf
+
+    if isinstance(value, Mapping):
+        return {key: _first_samples(part, count, size) for key, part in value.items()}
+    return map_nested(cut, value)
+
+
+def _plain(value: Any) -> Any:
+    """A number, or lists of numbers: metrics are logged, and written to JSON."""
+    return value.detach().cpu().tolist() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,294 @@
+"""One evaluation: every batch through the model, what comes out collected, metrics at the end."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.data.uneven_inputs import Rounds, may_be_uneven
+from ...lightning_modules.data.workers import iterate
+from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, find_batch_size
+from ...lightning_modules.evaluation.objects import ObjectCollector
+from ...lightning_modules.models.inspection import accepted_arguments, to_call
+from ...lightning_modules.training.out_of_memory import explained
+from ..distributed.data_ranks import data_ranks
+from ..strategies.contracts import EvaluationHost
+from .live_metrics import LiveMetrics, consists_of_metrics
+from .out_of_memory_advice import advice_for_evaluation
+from .results import EvalLoopOutput, EvalPrediction
+from .speed import denumpify_detensorize
+
+if TYPE_CHECKING:
+    import torch
+
+
+class EvaluationFeed:
+    """The loader of an evaluation as Lightning is given it.
+
+    Nothing is read before the first `next()`. Lightning may read one batch ahead, so whether a batch is the last one
+    is noted down when it is read, for the step that works on it.
+
+    Args:
+        loader: the Trainer's loader.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.is_last: collections.deque[bool] = collections.deque()
+        self.rounds: Rounds | None = None
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iterate(self.loader)
+        if may_be_uneven(self.loader):
+            self.rounds = Rounds("Evaluation", same_size=True, ends=self._ends)
+            batches = self.rounds(batches)
+        for batch in batches:
+            self.is_last.append(self._ends() if self.rounds is None else self.rounds.is_last)
+            yield batch
+
+    @property
+    def remainder(self) -> int:
+        """See `EpochLoader.remainder`; unknown where the processes did not have the same."""
+        return -1 if self.rounds is not None and self.rounds.uneven else getattr(self.loader, "remainder", -1)
+
+    def _ends(self) -> bool:
+        return getattr(self.loader, "end_of_loader", False)
+
+
+class Evaluation:
+    """What `Trainer.evaluation_loop` does with each batch, and makes of all of them.
+
+    Args:
+        trainer: the Trainer, whose `prediction_step` and callbacks are called.
+        feed: the batches.
+        description: `Evaluation` or `Prediction`.
+        prediction_loss_only: keep nothing but the loss.
+        ignore_keys: outputs of the model that are no predictions.
+        prefix: metrics are named `{prefix}_...`.
+    """
+
+    def __init__(
+        self,
+        trainer: EvaluationHost,
+        feed: EvaluationFeed,
+        *,
+        description: str,
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None,
+        prefix: str,
+    ) -> None:
+        args = trainer.args
+        self.trainer = trainer
+        self.feed = feed
+        self.prediction_loss_only = prediction_loss_only
+        self.ignore_keys = ignore_keys
+        self.prefix = prefix
+        self.live = LiveMetrics(trainer) if consists_of_metrics(trainer.compute_metrics) else None
+        self.batchwise = args.batch_eval_metrics and self.live is None
+        self.keep = description == "Prediction" or not (self.batchwise or self.live is not None)
+        self.expected = _expected_samples(feed.loader)
+        self.losses = LossCollector(args.eval_do_concat_batches)
+        joining = functools.partial(BatchCollector, rows=self.expected)
+        kind = ObjectCollector if args.eval_use_gather_object else joining
+        self.predictions, self.labels, self.inputs = (kind(args.eval_do_concat_batches) for _ in range(3))
+        self.alone = data_ranks(args) == 1
+        self.batch_size = args.eval_batch_size
+        self.steps = 0
+        self.columns: list[str] | None = None
+        self.found_labels = False
+        self.seen = 0
+        self.metrics: dict[str, Any] | None = None
+        self._result: EvalLoopOutput | None = None
+
+    def step(self, batch: Any) -> dict[str, Any]:
+        """Work on one batch; returns its loss, predictions and labels in this process, for Lightning callbacks."""
+        try:
+            return self._step(batch)
+        except Exception:
+            with explained(lambda: advice_for_evaluation(self.trainer.args, batch)):
+                raise
+
+    def _step(self, batch: Any) -> dict[str, Any]:
+        trainer, args = self.trainer, self.trainer.args
+        self._tell_accelerator_where_it_ends()
+        if self.steps == 0:
+            self._begin(batch)
+        if not self.expected:
+            self.seen += find_batch_size(batch) or 0
+        loss, logits, labels = trainer.prediction_step(
+            self.model, batch, self.prediction_loss_only, ignore_keys=self.ignore_keys
+        )
+        self.found_labels = self.found_labels or loss is not None or labels is not None
+        outputs = {"loss": loss, "predictions": logits, "label_ids": labels}
+        inputs = None
+        if self.live is not None:
+            logits = self._prepared(logits, labels)
+            self.live.update(loss, batch, logits, labels)
+            logits, labels = (logits, labels) if self.keep else (None, None)
+        elif "inputs" in args.include_for_metrics:
+            inputs = self._main_input(batch)
+        losses = None if loss is None else self._keep_loss(loss)
+        inputs, logits, labels = self._gathered(inputs, logits, labels)
+        if self.keep:
+            self._keep(inputs, logits, labels)
+        trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
+        self.steps += 1
+        if self.batchwise:
+            self._update_metrics(losses, batch, logits, labels)
+        elif args.eval_accumulation_steps is not None and self.steps % args.eval_accumulation_steps == 0:
+            self._to_host()
+        return outputs
+
+    def _begin(self, batch: Any) -> None:
+        """What is asked once: the strategy has set up the model by now."""
+        self.model = to_call(self.trainer.model, self.trainer.model_wrapped)
+        self.columns = list(batch) if isinstance(batch, Mapping) else None
+
+    def result(self) -> EvalLoopOutput:
+        """Arrays and metrics over all samples, made at the first call."""
+        if self._result is None:
+            self._result = self._make_result()
+        return self._result
+
+    def numbers(self) -> dict[str, float]:
+        """Those of the metrics that are numbers, for Lightning callbacks."""
+        metrics = self.result().metrics or {}
+        return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
+
+    def _make_result(self) -> EvalLoopOutput:
+        prefix = self.prefix
+        losses, predictions = self.losses.result(), self.predictions.result()
+        labels, inputs = self.labels.result(), self.inputs.result()
+        compute = self.trainer.compute_metrics
+        if self.live is not None:
+            self.metrics = self.live.values()
+        elif compute is not None and not self.batchwise and predictions is not None and labels is not None:
+            self.metrics = compute(self._prediction(predictions, labels, inputs, losses))
+        _require_metrics(self.metrics)
+        metrics = denumpify_detensorize(dict(self.metrics or {}))
+        if losses is not None:
+            metrics[f"{prefix}_loss"] = _mean(losses)
+        if hasattr(self.trainer, "model_preparation_time"):
+            metrics[f"{prefix}_model_preparation_time"] = self.trainer.model_preparation_time
+        for name in [name for name in metrics if not name.startswith(f"{prefix}_")]:
+            metrics[f"{prefix}_{name}"] = metrics.pop(name)
+        return EvalLoopOutput(predictions, labels, metrics, self._number_of_samples())
+
+    def _tell_accelerator_where_it_ends(self) -> None:
+        accelerator = self.trainer.accelerator
+        ends = accelerator.end_of_dataloader = self.feed.is_last.popleft() if self.feed.is_last else False
+        accelerator.remainder = self.feed.remainder if ends else -1
+
+    def _main_input(self, batch: Any) -> Any:
+        name = getattr(self.trainer.model, "main_input_name", "input_ids")
+        return self.trainer._prepare_input(batch[name])
+
+    def _keep_loss(self, loss: torch.Tensor) -> torch.Tensor | None:
+        """Note down the loss once for each sample; returns it so where metrics want it batch by batch."""
+        accelerator = self.trainer.accelerator
+        gather = self.trainer._gather_losses or self.trainer.gather_function
+        if self.alone and not self.batchwise and gather == accelerator.gather_for_metrics:
+            shorter = accelerator.end_of_dataloader and accelerator.remainder > 0
+            self.losses.add(loss, self.batch_size, accelerator.remainder if shorter else None)
+            return None
+        losses = gather(loss.repeat(self.batch_size))
+        self.losses.add(losses)
+        return losses
+
+    def _gathered(self, inputs: Any, logits: Any, labels: Any) -> tuple[Any, Any, Any]:
+        """What all processes have of it, in the order of the samples."""
+        trainer, accelerator = self.trainer, self.trainer.accelerator
+        gather: Callable[[Any], Any] = trainer.gather_function
+        if self.alone and not accelerator.end_of_dataloader and gather == accelerator.gather_for_metrics:
+            return inputs, self._prepared(logits, labels) if self.live is None else logits, labels
+        if trainer.args.eval_use_gather_object:
+            gather = functools.partial(gather, **accepted_arguments(gather, use_gather_object=True))
+        else:
+            inputs, labels, logits = (
+                value if self.alone or value is None else accelerator.pad_across_processes(value, dim=1, pad_index=-100)
+                for value in (inputs, labels, logits)
+            )
+        if self.live is None:
+            logits = self._prepared(logits, labels)
+        inputs, logits, labels = (None if value is None else gather(value) for value in (inputs, logits, labels))
+        return inputs, logits, labels
+
+    def _prepared(self, logits: Any, labels: Any) -> Any:
+        prepare = self.trainer.preprocess_logits_for_metrics
+        return logits if logits is None or prepare is None else prepare(logits, labels)
+
+    def _keep(self, inputs: Any, logits: Any, labels: Any) -> None:
+        for collector, value in ((self.inputs, inputs), (self.predictions, logits), (self.labels, labels)):
+            if value is not None:
+                collector.add(value)
+
+    def _update_metrics(self, loss: Any, batch: Any, logits: Any, labels: Any) -> None:
+        compute = self.trainer.compute_metrics
+        if compute is None or logits is None or labels is None:
+            return
+        prediction = self._prediction(logits, labels, batch, loss)
+        self.metrics = compute(prediction, compute_result=self.trainer.accelerator.end_of_dataloader)
+
+    def _prediction(self, predictions: Any, labels: Any, inputs: Any, losses: Any) -> EvalPrediction:
+        wanted = self.trainer.args.include_for_metrics
+        return EvalPrediction(
+            predictions=predictions,
+            label_ids=labels,
+            inputs=inputs if "inputs" in wanted else None,
+            losses=losses if "loss" in wanted else None,
+        )
+
+    def _to_host(self) -> None:
+        for collector in (self.losses, self.predictions, self.labels, self.inputs):
+            collector.to_host()
+
+    def _number_of_samples(self) -> int:
+        loader = self.feed.loader
+        dataset: Any = getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
+        if has_length(dataset):
+            count = len(dataset)
+        else:
+            count = self.trainer.num_examples(loader) if has_length(loader) else self.seen
+        return count or self.seen
+
+
+def _expected_samples(loader: Any) -> int | None:
+    """How many rows to make room for, None where nobody knows."""
+    dataset: Any = getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
+    if not has_length(dataset):
+        return None
+    count, batch = len(dataset), getattr(loader, "samples_per_round", getattr(loader, "batch_size", None))
+    return min(count, len(loader) * batch) if has_length(loader) and batch else count
+
+
+def _require_metrics(metrics: Any) -> None:
+    """Look at what `compute_metrics` returned.
+
+    Raises:
+        TypeError: it is no dict of names.
+    """
+    if metrics is None:
+        return
+    if not isinstance(metrics, Mapping):
+        raise TypeError(
+            f"compute_metrics returned a {type(metrics).__name__} ({metrics!r:.60}), but has to return a dict of "
+            "numbers by their names, such as {'accuracy': 0.5}."
+        )
+    for name in metrics:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"compute_metrics returned a dict with the key {name!r}, a {type(name).__name__}, but keys are the "
+                f"names of metrics, which are text: write {str(name)!r}."
+            )
+
+
+def _mean(losses: Any) -> float:
+    import numpy as np
+
+    return (np.concatenate(losses) if isinstance(losses, list) else losses).mean().item()

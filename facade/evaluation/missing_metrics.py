@@ -1,0 +1,99 @@
+"""Why an evaluation has no loss or no metric: what the model takes, what the data has, and what to set."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...lightning_modules.common.suggestions import did_you_mean
+from ...lightning_modules.models.inspection import base_of_adapter
+
+if TYPE_CHECKING:
+    from ..trainer.evaluating import Evaluating
+
+
+class MissingMetricError(KeyError):
+    """The evaluation does not have the metric that it is to be judged by: a KeyError, as in the reference."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError would show it in quotes
+
+
+def missing_metric(trainer: Evaluating, name: str, metrics: Mapping[str, Any]) -> MissingMetricError:
+    """The error for a metric that was asked for and is not there.
+
+    Args:
+        trainer: the Trainer that evaluated.
+        name: the metric, with its prefix.
+        metrics: those that there are.
+    """
+    lost = (
+        f"metric_for_best_model is {trainer.args.metric_for_best_model!r}, but the evaluation has no {name!r}: it has "
+    )
+    lost += f"{', '.join(metrics) or 'nothing'}.{did_you_mean(name, metrics)} "
+    if any(known.endswith("_loss") for known in metrics):
+        return MissingMetricError(lost + _why_no_metric(trainer, name))
+    return MissingMetricError(lost + why_no_labels(trainer, look=True))
+
+
+def why_no_labels(trainer: Evaluating, *, look: bool) -> str:
+    """What is known about labels that were not found, and what to set.
+
+    Args:
+        trainer: the Trainer that evaluated.
+        look: read a sample of the dataset to say what it holds; it may draw random numbers.
+    """
+    model, names = base_of_adapter(trainer.model), trainer.label_names
+    taken = [
+        name for name, one in inspect.signature(model.forward).parameters.items() if one.kind is not one.VAR_KEYWORD
+    ]
+    batch = trainer._evaluated_columns
+    columns = _columns(trainer.eval_dataset, look)
+    given = trainer.args.label_names is not None
+    data = f"The data has: {_listed(columns)}. " if columns is not None else ""
+    return (
+        "There is no loss, and no metric, for the labels were not found in the batches. "
+        f"The model ({type(model).__name__}) takes: {_listed(taken)}. {data}A batch has: {_listed(batch)}. "
+        f"label_names is {names}, {'as the argument says' if given else _assumed(names)}. Set "
+        "TrainingArguments(label_names=[...]) to the columns that hold the labels. Columns that the model's forward "
+        f"does not take are left out (remove_unused_columns={trainer.args.remove_unused_columns}): call its argument "
+        "as the column is called, or rename the column."
+    )
+
+
+def _why_no_metric(trainer: Evaluating, name: str) -> str:
+    short = name.removeprefix("eval_")
+    if trainer.args.prediction_loss_only:
+        return "prediction_loss_only=True leaves out all but the loss: set it to False."
+    if trainer.compute_metrics is None:
+        return (
+            f"Pass a compute_metrics that gives {short!r} to the Trainer, or set metric_for_best_model to one of these."
+        )
+    several = isinstance(trainer.eval_dataset, Mapping)
+    of_dict = " With a dict of datasets each is called eval_<dataset>_<metric>." if several else ""
+    return f"Let compute_metrics give {short!r}, or set metric_for_best_model to one of these.{of_dict}"
+
+
+def _assumed(names: Sequence[str]) -> str:
+    return "as the names of its arguments suggest" if names else "for none of its arguments is called a label"
+
+
+def _listed(columns: Sequence[str] | None) -> str:
+    return "unknown" if columns is None else ", ".join(map(str, columns)) or "nothing"
+
+
+def _columns(dataset: Any, look: bool) -> list[str] | None:
+    """The columns of the data before any were left out, None where nobody can say."""
+    if isinstance(dataset, Mapping):
+        dataset = next(iter(dataset.values()), None)
+    columns = getattr(dataset, "column_names", None)
+    if isinstance(columns, (list, tuple)):
+        return list(columns)
+    if not look or dataset is None or not hasattr(dataset, "__getitem__"):
+        return None
+    try:
+        sample = dataset[0]
+    except Exception:  # whatever it is, the error that is being written is more important
+        return None
+    return [str(name) for name in sample] if isinstance(sample, Mapping) else None

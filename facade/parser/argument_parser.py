@@ -1,0 +1,314 @@
+"""Fills dataclasses, such as the training arguments, from a command line or a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Action, ArgumentError, ArgumentParser, Namespace
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, NoReturn, get_type_hints
+
+from ...lightning_modules.common.json_files import read_object
+from ...lightning_modules.common.redaction import (
+    is_secret_name,
+    redacted,
+    secret,
+    secret_values,
+    secret_words,
+    shown_word,
+)
+from ...lightning_modules.common.suggestions import did_you_mean
+from ..arguments.fields import ArgumentFields
+from ..arguments.unknown import advice
+from .help_formatter import ArgumentHelpFormatter, concern
+from .old_options import add_old_options, old_names
+from .options import add_field, chosen_type, keeps_default
+
+
+def HfArg(  # noqa: N802 - the documented name
+    *,
+    aliases: str | list[str] | None = None,
+    help: str | None = None,
+    default: Any = MISSING,
+    default_factory: Any = MISSING,
+    metadata: dict[str, Any] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """As `transformers.hf_argparser.HfArg`, but a dict of metadata that is passed is not changed.
+
+    Args:
+        aliases: Further names of the option, such as "-e"; one or a list.
+        help: A sentence for `--help`.
+        default: Value where the option is not given. Without it and `default_factory` the option is required.
+        default_factory: A function without arguments that makes the default.
+        metadata: Further metadata; "choices" and "metavar" are meant for argparse too.
+        **kwargs: Passed to `dataclasses.field`.
+    """
+    said = {"aliases": aliases, "help": help}
+    known = {**(metadata or {}), **{key: value for key, value in said.items() if value is not None}}
+    return field(default=default, default_factory=default_factory, metadata=known, **kwargs)
+
+
+class HfArgumentParser(ArgumentParser):
+    """As `transformers.HfArgumentParser`, but a misspelt option is answered with the nearest one.
+
+    Each field of a dataclass is an option, written with underscores or with dashes; a truth value that is True by
+    default has an opposite, `--no_x`. In the help the training arguments stand under headings. Beyond the reference:
+    a dict is written as JSON, a `default_factory` is called for fields of all types, a field declared as `str` or
+    something else keeps text that is not something else, and a list field with text as its default keeps that.
+
+    Args:
+        dataclass_types: One dataclass, or several. One that has `_argument_group_name` gets a heading in the help.
+        **kwargs: Passed to `argparse.ArgumentParser`.
+
+    Raises:
+        TypeError: One of the classes is not a dataclass.
+        ValueError: A field is of a type that cannot be read from a command line.
+        RuntimeError: An annotation names what cannot be found from its module, such as a class inside a function.
+    """
+
+    dataclass_types: list[Any]
+    """The dataclasses, in the order of the results."""
+
+    def __init__(self, dataclass_types: Any = None, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", ArgumentHelpFormatter)
+        super().__init__(**kwargs)
+        if dataclass_types is None:
+            dataclass_types = []
+        several = isinstance(dataclass_types, Iterable) and not isinstance(dataclass_types, type)
+        self.dataclass_types = list(dataclass_types) if several else [dataclass_types]
+        self._own_defaults: set[str] = set()
+        for kind in self.dataclass_types:
+            self._add_dataclass_arguments(kind)
+
+    def _add_dataclass_arguments(self, kind: Any) -> None:
+        if not (isinstance(kind, type) and is_dataclass(kind)):
+            raise TypeError(f"HfArgumentParser takes dataclasses, and {kind!r} is not one. Put @dataclass above it.")
+        hints = _hints(kind)
+        headings: dict[Any, Any] = {}
+        whole = getattr(kind, "_argument_group_name", None)
+        for item in fields(kind):
+            if not item.init:
+                continue
+            heading = (whole, None) if whole is not None else concern(kind, item.name)
+            if heading not in headings:
+                headings[heading] = self.add_argument_group(*heading) if heading else self
+            add_field(headings[heading], item, hints[item.name])
+            if keeps_default(item, chosen_type(item.name, hints[item.name])[0]):
+                self._own_defaults.add(item.name)
+
+    def parse_args_into_dataclasses(
+        self,
+        args: Sequence[str] | None = None,
+        return_remaining_strings: bool = False,
+        look_for_args_file: bool = True,
+        args_filename: str | os.PathLike[str] | None = None,
+        args_file_flag: str | None = None,
+    ) -> tuple[Any, ...]:
+        """As the method of that name in the reference: what the command line says, one object for each dataclass.
+
+        Options that are read later win over those before them: files come first, then the command line.
+
+        Args:
+            args: The words of the command line; by default those this program was started with.
+            return_remaining_strings: Return what is not understood as a list, instead of raising.
+            look_for_args_file: Read options from the file beside the program that is named like it, but for the
+                ending ".args", if there is one.
+            args_filename: Read them from this file instead.
+            args_file_flag: An option that names such files, such as "--args_file"; it may be given several times.
+
+        Returns:
+            The objects; then a Namespace, if other options were added to the parser; then the list, if asked for.
+
+        Raises:
+            ValueError: There are words that are not understood, or a dataclass does not accept its values.
+            FileNotFoundError: A file of options that was named is not there.
+            SystemExit: A value cannot be converted, or is missing: argparse prints what is wrong and ends the program.
+        """
+        args = None if args is None else secret_words(args)  # in tracebacks, too, only this is seen
+        words = secret_words(sys.argv[1:]) if args is None else list(args)
+        files = _files_beside(look_for_args_file, args_filename)
+        if args_file_flag:
+            named, words = _named_files(words, args_file_flag)
+            files += named
+        words = secret_words([word for file in files for word in file.read_text(encoding="utf-8").split()]) + words
+        add_old_options(self, self.dataclass_types, words)
+        namespace, rest = self.parse_known_args(words)
+        if rest and not return_remaining_strings:
+            raise ValueError(self._not_understood(rest))
+        found = self._fill(namespace)
+        return (*found, rest) if return_remaining_strings else tuple(found)
+
+    def _fill(self, namespace: Namespace) -> list[Any]:
+        for name, value in vars(namespace).items():
+            if is_secret_name(name):
+                setattr(namespace, name, secret(value))
+        given = vars(namespace)
+        known = [_names(kind) | old_names(kind) for kind in self.dataclass_types]
+        inputs = [
+            {
+                name: value
+                for name, value in given.items()
+                if name in names and not (value is None and name in self._own_defaults)
+            }
+            for names in known
+        ]
+        for kind, values in zip(self.dataclass_types, inputs, strict=True):
+            if not old_names(kind).isdisjoint(values):  # what nobody wrote does not contradict them
+                for name in [name for name in values if name in self._unwritten(namespace)]:
+                    del values[name]
+        others = {name: value for name, value in given.items() if not any(name in names for names in known)}
+        found = [kind(**values) for kind, values in zip(self.dataclass_types, inputs, strict=True)]
+        return [*found, Namespace(**others)] if others else found
+
+    def _unwritten(self, namespace: Namespace) -> set[str]:
+        """Fields that have a default and nothing else."""
+        return {
+            action.dest
+            for action in self._actions
+            if not action.required and getattr(namespace, action.dest, None) is action.default
+        }
+
+    def _not_understood(self, rest: list[str]) -> str:
+        names = {text.lstrip("-").replace("-", "_") for action in self._actions for text in action.option_strings}
+        said = [f"The command line has words that no option takes: {' '.join(map(shown_word, rest))}."]
+        for word in rest:
+            name = word.lstrip("-").partition("=")[0].replace("-", "_")
+            near = self._advice(name, names) if word.startswith("-") else ""
+            if near:
+                said.append(f"{word.partition('=')[0]}:{near}")
+        return " ".join(said)
+
+    def _advice(self, name: str, known: set[str]) -> str:
+        """What took the place of a training argument, or the nearest of the known names."""
+        training = any(issubclass(kind, ArgumentFields) for kind in self.dataclass_types)
+        return (advice if training else did_you_mean)(name, sorted(known))
+
+    def _check_value(self, action: Action, value: Any) -> None:
+        """As in argparse, but with the nearest of the choices; a method to override, though not a public one."""
+        try:
+            super()._check_value(action, value)
+        except ArgumentError as error:
+            raise ArgumentError(action, f"{error.message}.{did_you_mean(value, action.choices or ())}") from None
+
+    def error(self, message: str) -> NoReturn:
+        """As in argparse, but what looks like a token of the Hub is not shown."""
+        super().error(redacted(message))
+
+    def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
+        """As the method of that name in the reference: one object for each dataclass, from a dict.
+
+        Args:
+            args: The fields of all the dataclasses; values are passed on as they are.
+            allow_extra_keys: Leave keys out that are no field, instead of raising.
+
+        Raises:
+            ValueError: There are such keys, or a dataclass does not accept its values.
+        """
+        args = secret_values(args)
+        known = [_names(kind) | old_names(kind) for kind in self.dataclass_types]
+        names = set().union(*known)
+        extra = [key for key in args if key not in names]
+        if extra and not allow_extra_keys:
+            said = [f"{key!r} is not a field of {self._kinds()}.{self._advice(key, names)}" for key in extra]
+            raise ValueError(" ".join(said) + " Pass allow_extra_keys=True to leave such keys out.")
+        return tuple(
+            kind(**{key: value for key, value in args.items() if key in own})
+            for kind, own in zip(self.dataclass_types, known, strict=True)
+        )
+
+    def _kinds(self) -> str:
+        return " or ".join(kind.__name__ for kind in self.dataclass_types) or "any dataclass, as none was given"
+
+    def parse_json_file(self, json_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> tuple[Any, ...]:
+        """As the method of that name in the reference: `parse_dict` of a JSON file.
+
+        Raises:
+            ValueError: It is not JSON, which says where; or see `parse_dict`.
+        """
+        content = secret_values(read_object(json_file, keys="field names and their values"))
+        return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
+
+    def parse_yaml_file(self, yaml_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> tuple[Any, ...]:
+        """As the method of that name in the reference: `parse_dict` of a YAML file.
+
+        Raises:
+            ImportError: PyYAML is not installed.
+            ValueError: It is not YAML, which says where; or see `parse_dict`.
+        """
+        try:
+            import yaml
+        except ImportError as error:
+            raise ImportError(
+                f"Reading {yaml_file} needs PyYAML: pip install pyyaml, or write the file as JSON and use "
+                "parse_json_file."
+            ) from error
+        content: dict[str, Any] = {}
+        problem = ""
+        try:
+            content = secret_values(_as_dict(yaml.safe_load(Path(yaml_file).read_text(encoding="utf-8")), yaml_file))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            place = getattr(error, "problem_mark", None)
+            where = f" in line {place.line + 1}, column {place.column + 1}" if place else ""
+            problem = f"{getattr(error, 'problem', None) or error}{where}"
+        if problem:  # not raised by the handler: the frames of the parser hold the text, which may have a token in it
+            raise ValueError(f"{yaml_file}: the file is not YAML: {problem}.")
+        return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
+
+
+def _names(kind: Any) -> set[str]:
+    return {item.name for item in fields(kind) if item.init}
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(kind)
+    except NameError as error:
+        raise RuntimeError(
+            f"The annotations of {kind.__qualname__} cannot be read: {error}. Define the class, and what its "
+            "annotations name, at the top level of a module, or leave out `from __future__ import annotations`."
+        ) from error
+
+
+def _files_beside(look: bool, filename: str | os.PathLike[str] | None) -> list[Path]:
+    """The file of options that was passed, or the one beside the program, if there is one."""
+    if filename:
+        return _existing([Path(filename)])
+    # In an interactive session the program has no name.
+    if not look or not sys.argv or not Path(sys.argv[0]).name:
+        return []
+    beside = Path(sys.argv[0]).with_suffix(".args")
+    return [beside] if beside.is_file() else []
+
+
+def _named_files(words: list[str], flag: str) -> tuple[list[Path], list[str]]:
+    """The files that follow the flag, and the other words."""
+    parser = ArgumentParser(add_help=False)
+    parser.add_argument(flag, dest="files", action="append", default=[])
+    namespace, rest = parser.parse_known_args(words)
+    return _existing([Path(name) for name in namespace.files]), rest
+
+
+def _existing(files: list[Path]) -> list[Path]:
+    """The files, all of which somebody has named.
+
+    Raises:
+        FileNotFoundError: One is not there; without its options the program would do something else, without a word.
+    """
+    for file in files:
+        if file.is_dir() or not file.exists():  # a pipe of the shell is no file, and can be read
+            kind = "is a folder" if file.is_dir() else "there is no such file"
+            beside = [one.name for one in file.parent.iterdir()] if file.parent.is_dir() else []
+            raise FileNotFoundError(
+                f"{str(file)!r}: {kind}, so no options can be read from it.{did_you_mean(file.name, beside)} Pass a "
+                "file with options such as `--learning_rate 1e-4`, or leave it out."
+            )
+    return files
+
+
+def _as_dict(content: Any, file: str | os.PathLike[str]) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} holds a {type(content).__name__}; write field names and their values into it.")
+    return content

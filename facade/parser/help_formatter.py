@@ -1,0 +1,89 @@
+"""How the help of a command line is laid out."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from argparse import SUPPRESS, Action, ArgumentDefaultsHelpFormatter
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ..arguments.fields import ArgumentFields
+from ..arguments.generation import GenerationArguments
+
+_MANY = 20
+SHOWN: WeakKeyDictionary[Action, dict[str, Any]] = WeakKeyDictionary()
+"""What the help shows of an option in the place of its own `metavar` or `help`, which are those of the reference."""
+
+
+def concern(kind: type, name: str) -> tuple[str, str] | None:
+    """The heading that a field of the training arguments stands under, and a sentence about what it holds.
+
+    Both are those of the module that declares the field: a subclass may change its default and it stays there.
+
+    Args:
+        kind: Any dataclass.
+        name: One of its fields.
+
+    Returns:
+        None for a field that is not one of the training arguments.
+    """
+    families = (ArgumentFields, GenerationArguments)
+    if not any(issubclass(kind, family) and name in family.__dataclass_fields__ for family in families):
+        return None
+    # The class that is furthest from the subclass is the one that brought the field in.
+    owner = next(base for base in reversed(kind.__mro__) if name in getattr(base, "__dataclass_fields__", ()))
+    sentence = (sys.modules[owner.__module__].__doc__ or "").strip().partition("\n")[0]
+    return owner.__module__.rpartition(".")[2], sentence
+
+
+class ArgumentHelpFormatter(ArgumentDefaultsHelpFormatter):
+    """As `argparse.ArgumentDefaultsHelpFormatter`, but each option is shown in one spelling and many are not repeated.
+
+    Long lists of choices follow the text of an option, in place of its value's name; defaults of None and False are not
+    shown.
+    """
+
+    def __init__(self, prog: str, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("max_help_position", 32)
+        super().__init__(prog, *args, **kwargs)
+
+    def _format_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any) -> str:
+        actions = list(actions)
+        if usage is not None or len(actions) <= _MANY:
+            return super()._format_usage(usage, actions, groups, prefix)
+        needed = [action for action in actions if action.required or not action.option_strings]
+        return super()._format_usage(None, needed, [], prefix).rstrip("\n") + " [options]\n\n"
+
+    def _format_action(self, action: Action) -> str:
+        return super()._format_action(_shown(action))
+
+    def _format_args(self, action: Action, default_metavar: str) -> str:
+        return super()._format_args(_shown(action), default_metavar)
+
+    def _format_action_invocation(self, action: Action) -> str:
+        shown = copy.copy(action)
+        names = action.option_strings
+        dashed = {name.replace("_", "-") for name in names if "_" in name}
+        shown.option_strings = [name for name in names if name not in dashed]
+        return super()._format_action_invocation(shown)
+
+    def _get_help_string(self, action: Action) -> str | None:
+        text = action.help or ""
+        if action.choices and action.metavar is not None:
+            text += f" One of: {', '.join(map(str, action.choices))}.".replace("%", "%%")
+        # Neither of what is off unless asked for, nor of what is not set, does the default say anything.
+        off = action.default is False or action.nargs == 0
+        if off or action.default in (None, SUPPRESS) or "%(default)" in text:
+            return text
+        value = str(getattr(action.default, "value", action.default)).replace("%", "%%")
+        return f"{text} (default: {value or repr(value)})".lstrip()
+
+
+def _shown(action: Action) -> Action:
+    """The option with what the help shows in the place of what it says itself."""
+    if action not in SHOWN:
+        return action
+    shown = copy.copy(action)
+    vars(shown).update(SHOWN[action])
+    return shown

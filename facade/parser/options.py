@@ -1,0 +1,234 @@
+"""From one field of a dataclass to the options of a command line."""
+
+from __future__ import annotations
+
+import json
+import types
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, Field
+from enum import Enum
+from typing import Any, Literal, Union, get_args, get_origin
+
+from ...lightning_modules.common.suggestions import did_you_mean
+from .help_formatter import SHOWN
+
+WORDS = {
+    **dict.fromkeys(("yes", "true", "t", "y", "1"), True),
+    **dict.fromkeys(("no", "false", "f", "n", "0"), False),
+}
+"""Words for True and False on a command line, in small letters."""
+
+PASSED_ON = ("help", "choices", "metavar", "nargs", "const", "action", "required")
+"""Keys of a field's metadata that are meant for argparse; all others belong to somebody else."""
+
+_LONGEST_CHOICES = 60
+
+
+def add_field(container: Any, item: Field[Any], declared: Any) -> None:
+    """Add the options of a field to a parser or to a group of one.
+
+    Args:
+        container: What has argparse's `add_argument`.
+        item: The field; it is not changed.
+        declared: Its type, not as text.
+
+    Raises:
+        ValueError: The type cannot be read from a command line.
+    """
+    aliases = item.metadata.get("aliases", [])
+    aliases = [aliases] if isinstance(aliases, str) else aliases
+    settings = settings_of(item, declared)
+    action = container.add_argument(*_flags("", item.name), *aliases, **settings)
+    name = item.metadata.get("value_name", value_name(settings, declared))
+    if name is not None and action.metavar is None:
+        SHOWN[action] = {"metavar": name}
+    if item.default is True and settings.get("const") is True:
+        opposite = container.add_argument(
+            *_flags("no_", item.name), action="store_false", default=False, dest=item.name, help=settings.get("help")
+        )
+        SHOWN[opposite] = {"help": f"Turns --{item.name} off."}
+
+
+def _flags(prefix: str, name: str) -> list[str]:
+    """The option with underscores, as the field is written, and the one with dashes."""
+    written = f"--{prefix}{name}"
+    dashed = "--" + written[2:].replace("_", "-")
+    return [written] if written == dashed else [written, dashed]
+
+
+def settings_of(item: Field[Any], declared: Any) -> dict[str, Any]:
+    """The keyword arguments of `add_argument` for a field."""
+    given = {key: item.metadata[key] for key in PASSED_ON if key in item.metadata}
+    kind, keep_text = chosen_type(item.name, declared)
+    choices = choices_of(kind)
+    if kind is bool:
+        found = _flag(item, declared, keep_text)
+    elif choices:
+        found = {"choices": choices, "type": _picker(choices), **_default(item)}
+    elif kind is list or get_origin(kind) is list:
+        found = _several(item, kind)
+    else:
+        found = {"type": converter(item.name, kind, keep_text), **_default(item)}
+    return {**given, **found}
+
+
+def chosen_type(name: str, declared: Any) -> tuple[Any, bool]:
+    """The one type of a union that text is turned into, and whether other text stays what it is.
+
+    Of `str` and something else it is the something else; with None among three or more it is the second member, or
+    the first where None is the second. These are the reference's rules; where it fails (`str | list[str] | None`,
+    `str | bool | None`) the field is read as text or as a truth value.
+
+    Raises:
+        ValueError: A union of several types, none of which is `str`.
+    """
+    members: tuple[Any, ...] = get_args(declared) if get_origin(declared) in (Union, types.UnionType) else ()
+    others = [member for member in members if member is not types.NoneType]
+    if len(others) < 2:
+        return (others[0] if others else declared), False
+    if str not in others:
+        raise ValueError(
+            f"The field {name!r} is declared as {declared}, and a command line cannot tell which of these is meant: "
+            "declare one type, alone or with None, or add str to have text that does not fit left as it is."
+        )
+    optional = len(others) < len(members)
+    first, second = members[0], members[1]
+    if optional and bool in others:
+        return bool, True
+    if optional and get_origin(second) is list:
+        return str, False
+    chosen = first if second is types.NoneType or (second is str and not optional) else second
+    return chosen, chosen is not str
+
+
+def choices_of(kind: Any) -> Sequence[Any]:
+    """The values of a Literal, or those of an enumeration's members; empty for other types."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return [member.value for member in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
+
+
+def converter(name: str, kind: Any, keep_text: bool = False) -> Callable[[str], Any]:
+    """What makes a value of this type out of text.
+
+    Args:
+        name: The field's, for the error.
+        kind: A type that is neither a choice nor a list.
+        keep_text: Text that cannot be converted stays as it is.
+    """
+    if kind is Any or kind is object:
+        return str
+    if kind is bool:
+        convert: Callable[[str], Any] = to_bool
+    elif kind is dict or get_origin(kind) is dict:
+        convert = to_dict
+    elif callable(kind):
+        convert = kind
+    else:
+        raise ValueError(f"The field {name!r} is declared as {kind}, which cannot be read from a command line.")
+    return _or_text(convert) if keep_text else convert
+
+
+def to_bool(text: str | bool) -> bool:
+    """True or False for one of `WORDS`, in capital or small letters."""
+    if isinstance(text, bool):
+        return text
+    if text.lower() not in WORDS:
+        raise ArgumentTypeError(f"{text!r} is neither true nor false. Write one of: {', '.join(WORDS)}.")
+    return WORDS[text.lower()]
+
+
+def to_dict(text: str) -> dict[str, Any]:
+    """The dict that is written as JSON."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ArgumentTypeError(f"{text!r} is not JSON ({error}). Keys and texts need double quotes.") from None
+    if not isinstance(value, dict):
+        raise ArgumentTypeError(f"{text!r} is a JSON {type(value).__name__}; write an object, such as '{{\"a\": 1}}'.")
+    return value
+
+
+def _or_text(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    def convert_or_keep(text: str) -> Any:
+        try:
+            return convert(text)
+        except (ArgumentTypeError, TypeError, ValueError):
+            return text
+
+    return convert_or_keep
+
+
+def _picker(choices: Iterable[Any]) -> Callable[[str], Any]:
+    """From text to the choice that is written like it; argparse refuses other text, because it is no choice."""
+    written = {str(choice): choice for choice in choices}
+    return lambda text: written.get(text, text)
+
+
+def _member(kind: type[Enum]) -> Callable[[str], Enum]:
+    values = {str(member.value): member.value for member in kind}
+
+    def pick(text: str) -> Enum:
+        try:
+            return kind(values.get(text, text))
+        except ValueError:
+            valid = ", ".join(values)
+            raise ArgumentTypeError(f"{text!r} is not one of: {valid}.{did_you_mean(text, values)}") from None
+
+    return pick
+
+
+def _default(item: Field[Any]) -> dict[str, Any]:
+    if item.default is not MISSING:
+        return {"default": item.default}
+    if item.default_factory is not MISSING:
+        return {"default": item.default_factory()}
+    return {"required": True}
+
+
+def _flag(item: Field[Any], declared: Any, keep_text: bool) -> dict[str, Any]:
+    """`--x` alone means True; where None means "unset", a value must be written. No default is False."""
+    found: dict[str, Any] = {"type": _or_text(to_bool) if keep_text else to_bool}
+    default = _default(item).get("default")
+    optional = types.NoneType in get_args(declared)
+    if default is None and optional:
+        return found
+    missing = item.default is MISSING and item.default_factory is MISSING
+    return {**found, "default": False if missing else default, "nargs": "?", "const": True}
+
+
+def _several(item: Field[Any], kind: Any) -> dict[str, Any]:
+    element, keep_text = chosen_type(item.name, (get_args(kind) or (str,))[0])
+    choices = choices_of(element)
+    found: dict[str, Any] = {"nargs": "+"}
+    if get_origin(element) is Literal:
+        found |= {"choices": choices, "type": _picker(choices)}
+    else:
+        found["type"] = _member(element) if choices else converter(item.name, element, keep_text)
+    return found if keeps_default(item, kind) else {**found, **_default(item)}
+
+
+def keeps_default(item: Field[Any], kind: Any) -> bool:
+    """Whether argparse must not see the default: it would take text for the one element of a list."""
+    return (kind is list or get_origin(kind) is list) and isinstance(item.default, str)
+
+
+_METAVARS = {"int": "INT", "float": "FLOAT", "bool": "BOOL", "dict": "JSON"}
+
+
+def value_name(settings: dict[str, Any], declared: Any) -> str | None:
+    """A short name for the value, in the help; a few choices speak for themselves.
+
+    Args:
+        settings: The keyword arguments of `add_argument`.
+        declared: The field's type.
+    """
+    choices = settings.get("choices")
+    if "action" in settings or (choices and len(", ".join(map(str, choices))) <= _LONGEST_CHOICES):
+        return None
+    kind, _ = chosen_type("", declared)
+    if kind is list or get_origin(kind) is list:
+        kind = (get_args(kind) or (str,))[0]
+    origin = get_origin(kind) or kind
+    return "NAME" if choices else _METAVARS.get(getattr(origin, "__name__", ""), "TEXT")

@@ -1,0 +1,129 @@
+"""What a run and an evaluation need of the Trainer that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from ...callbacks import CallbackHandler, TrainerControl, TrainerState
+from ..accelerator.accelerator import Accelerator
+from ..arguments import TrainingArguments
+from .plan import RunPlan
+
+
+class Host(Protocol):
+    """The Trainer, as everything that runs in its name sees it."""
+
+    args: TrainingArguments
+    model: nn.Module
+    model_wrapped: nn.Module
+    optimizer: Any
+    accelerator: Accelerator
+    callback_handler: CallbackHandler
+    control: TrainerControl
+    state: TrainerState
+    model_preparation_time: float
+    _lightning_callbacks: list[Any]
+    _prepared: bool
+    _run: Any
+    _setup_seconds: float
+
+    @property
+    def plan(self) -> RunPlan:
+        """What the arguments become in Lightning."""
+        ...
+
+    def _counted_parameters(self) -> int: ...
+
+    def _log_for_lightning(self, metrics: dict[str, Any]) -> None: ...
+
+
+class EvaluationHost(Host, Protocol):
+    """What happens to a batch of an evaluation."""
+
+    compute_metrics: Callable[..., dict[str, Any]] | None
+    preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
+    gather_function: Callable[..., Any]
+    _gather_losses: Callable[..., Any] | None
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[torch.Tensor | None, Any, Any]:
+        """Loss, predictions and labels."""
+        ...
+
+    def num_examples(self, dataloader: Any) -> int:
+        """Samples behind a loader."""
+        ...
+
+    def _prepare_input(self, data: Any) -> Any: ...
+
+
+class TrainingHost(Host, Protocol):
+    """What happens to a batch of a training, and at the ends of steps."""
+
+    lr_scheduler: Any
+    current_flos: float
+    current_gradient_accumulation_steps: int
+    _created_lr_scheduler: bool
+
+    deepspeed: Any
+
+    def create_optimizer(self) -> Any:
+        """Make `optimizer`."""
+        ...
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Make `lr_scheduler`."""
+        ...
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        """Make `optimizer` and `lr_scheduler`."""
+        ...
+
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
+    ) -> torch.Tensor:
+        """Forward and backward pass."""
+        ...
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Operations of a batch."""
+        ...
+
+    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor: ...
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> torch.Tensor: ...
+
+    def _get_learning_rate(self) -> float: ...
+
+    def _track_num_input_tokens(self, inputs: Any) -> None: ...
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None: ...
+
+    def _load_scaler(self, checkpoint: str | None) -> None: ...
+
+    def _load_lightning_callbacks(self, checkpoint: str) -> None: ...
+
+    def _evaluate(
+        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+    ) -> dict[str, float]: ...
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool: ...
+
+    def _maybe_log_save_evaluate(
+        self,
+        tr_loss: Any,
+        grad_norm: torch.Tensor | float | None,
+        model: nn.Module,
+        trial: Any,
+        epoch: float,
+        ignore_keys_for_eval: list[str] | None,
+        start_time: float,
+        learning_rate: float | None = None,
+    ) -> None: ...
+
+    def _finalize_training(self, run: Any) -> None: ...

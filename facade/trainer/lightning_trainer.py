@@ -1,0 +1,219 @@
+"""Builds a Lightning Trainer for a plan, and runs it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.distributed.sharding import is_sharded
+from ...lightning_modules.internals import fast_path as lean
+from ...lightning_modules.internals import lightning_internals as engine
+from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
+from ...lightning_modules.internals.lightning_import import isolate_rng
+from ...lightning_modules.internals.precision import casting
+from ...lightning_modules.models import inspection as models
+from ...lightning_modules.training.forwarding_logger import ForwardingLogger
+from ...lightning_modules.training.trainer_module import DrivenModule, ShardedModule
+from ..accelerator.link import RunLink
+from ..distributed.cluster_environment import cluster_plugins
+from ..evaluation.loop import Evaluation
+from ..evaluation.speed import Moment
+from ..strategies.contracts import Host
+from .lightning_callbacks import check_training
+
+if TYPE_CHECKING:
+    from ...lightning_modules.training.accumulation import WindowLoader
+    from .training_run import TrainingRun
+
+
+# Lightning evaluates nothing by itself. To its callbacks the interval, which is that of no epoch, says that evaluations
+# may come at any time, so that those which watch a metric look at it then, and not at the end of the epoch.
+_OWN_EVALUATIONS: dict[str, Any] = {
+    "limit_val_batches": 0,
+    "check_val_every_n_epoch": None,
+    "val_check_interval": sys.maxsize,
+}
+
+
+class EvaluationDriver:
+    """Drives a module that is only evaluated."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+
+    def evaluation_step(self, inputs: Any) -> Any:
+        """One batch."""
+        return self.evaluation.step(inputs)
+
+    def evaluation_end(self) -> dict[str, float]:
+        """The metrics."""
+        return self.evaluation.numbers()
+
+
+def build_lightning_trainer(host: Host, **kwargs: Any) -> LightningTrainer:
+    """The Lightning Trainer for the plan of a Trainer: bare, so that only what was asked for happens.
+
+    Args:
+        host: the Trainer, with its plan and the Lightning callbacks of the user.
+        kwargs: further arguments of `lightning.Trainer`.
+    """
+    callbacks = host._lightning_callbacks
+    trainer = LightningTrainer(
+        **host.plan.trainer_kwargs(),
+        plugins=[_precision(host), *cluster_plugins(host)],
+        callbacks=list(callbacks),
+        logger=ForwardingLogger(host._log_for_lightning, host.plan.default_root_dir) if callbacks else False,
+        log_every_n_steps=1,  # Lightning warns if it is more than there are; a training sets it when it begins
+        enable_checkpointing=_any_of(callbacks, "Checkpoint"),
+        enable_progress_bar=_any_of(callbacks, "ProgressBar"),
+        enable_model_summary=_any_of(callbacks, "ModelSummary"),
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        inference_mode=False,
+        **kwargs,
+    )
+    engine.leave_signals_alone(trainer)
+    lean.step_lightly(trainer)
+    _keep_random_numbers(trainer.strategy)
+    return trainer
+
+
+def _keep_random_numbers(strategy: Any) -> None:
+    """Strategies of several processes seed everything anew where `lightning.seed_everything` was ever called."""
+    set_up = strategy.setup_environment
+
+    def setup_environment() -> None:
+        with isolate_rng():
+            set_up()
+
+    strategy.setup_environment = setup_environment
+
+
+def run_fit(run: TrainingRun, windows: WindowLoader, *, max_epochs: int) -> None:
+    """Train: `run` is called from Lightning's loops.
+
+    Args:
+        run: the driver.
+        windows: the data.
+        max_epochs: passes over it, -1 for no limit.
+    """
+    trainer = run.trainer
+    distributes = trainer.plan.strategy.distributes
+    check_training(trainer._lightning_callbacks, trainer.model, sharded=distributes)
+    module = _module(trainer, run)
+    with engine.quiet(_is_quiet()):
+        lightning_trainer = build_lightning_trainer(trainer, max_epochs=max_epochs, **_OWN_EVALUATIONS)
+    run.attach(lightning_trainer, module)
+    try:
+        with engine.quiet(_is_quiet()), engine.interruptible(), _bound(trainer, lightning_trainer, module):
+            lightning_trainer.fit(module, engine.combined(windows, training=True), val_dataloaders=[])
+            if not run.begun:  # a callback such as Timer has stopped it before its first step
+                run.skip()
+    finally:
+        engine.release(lightning_trainer)
+
+
+def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: Moment, test: bool) -> None:
+    """Evaluate: inside of the running `fit` if there is one, otherwise as a run of its own.
+
+    Args:
+        trainer: the Trainer.
+        evaluation: what to do with each batch.
+        started: when the preparations began.
+        test: run Lightning's `test`, not `validate`.
+    """
+    empty = has_length(evaluation.feed) and len(evaluation.feed) == 0
+    if trainer._run is not None:
+        trainer._setup_seconds = 0.0
+        if not empty:  # Lightning would warn of it, and do nothing
+            trainer._run.evaluate(evaluation)
+        return
+    if empty:
+        return
+    module = _module(trainer, EvaluationDriver(evaluation))
+    with engine.quiet(_is_quiet()):
+        lightning_trainer = build_lightning_trainer(trainer)
+    trainer._setup_seconds = started.seconds_ago
+    if not trainer._prepared:
+        trainer._prepared = True
+        trainer.model_preparation_time = round(trainer._setup_seconds, 4)
+    loop = lightning_trainer.test if test else lightning_trainer.validate
+    try:
+        with engine.quiet(_is_quiet()), engine.interruptible(), _bound(trainer, lightning_trainer, module):
+            loop(module, engine.combined(evaluation.feed, training=False), verbose=False)
+    finally:
+        engine.release(lightning_trainer)
+
+
+def _module(trainer: Host, driver: Any) -> DrivenModule:
+    """The LightningModule around the model; one that spreads it over processes, where the strategy does."""
+    strategy = trainer.plan.strategy
+    if not strategy.distributes:
+        return DrivenModule(trainer.model, driver)
+
+    def configure(module: Any) -> Any:
+        before = models.to_call(trainer.model, trainer.model_wrapped)
+        if not is_sharded(before):
+            if strategy.replaces_parameters:
+                trainer.optimizer = None  # made too early, of parameters that are about to be replaced
+            if hasattr(trainer.model, "num_parameters"):
+                trainer._counted_parameters()  # remembered: later this process may have only a part of them
+        trainer.model_wrapped = strategy.distribute(before, module)
+        return trainer.model_wrapped
+
+    return ShardedModule(trainer.model, driver, configure)
+
+
+@contextmanager
+def _bound(trainer: Host, lightning_trainer: LightningTrainer, module: DrivenModule) -> Iterator[None]:
+    """Connect the accelerator to the run, and cast the forward passes of the model if the precision is mixed."""
+    precision = lightning_trainer.precision_plugin
+    cast = getattr(precision, "autocast_context_manager", None)
+    forward = nullcontext() if cast is None else casting(trainer.model, cast)
+    link = RunLink(trainer, lightning_trainer.strategy)
+    trainer.accelerator.bind(_backward(lightning_trainer, module), lambda: trainer.optimizer, link)
+    try:
+        with forward:
+            yield
+    finally:
+        trainer.accelerator.bind(None)
+
+
+def _backward(lightning_trainer: LightningTrainer, module: DrivenModule) -> Callable[..., None] | None:
+    """The backward pass as strategy and precision want it; None for torch's own."""
+    if not lean.nobody_listens(lightning_trainer):
+        return module.manual_backward
+    scaler = getattr(lightning_trainer.precision_plugin, "scaler", None)
+    return None if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
+
+
+def _precision(trainer: Host) -> Any:
+    """The precision plugin of the plan."""
+    plan, device = trainer.plan, trainer.args.device.type
+    name: Any = plan.precision
+    own = plan.strategy.precision(name, device)
+    scaler = trainer.accelerator.renew_scaler() if name == "16-mixed" else None
+    if scaler is not None:
+        scaler.together = plan.strategy.shards_weights
+    if own is not None:
+        if hasattr(own, "scaler"):
+            own.scaler = scaler
+        return own
+    if name == "32-true":
+        return lean.LeanPrecision()
+    return lean.ForwardPrecision(name, device, scaler)
+
+
+def _any_of(callbacks: list[Any], kind: str) -> bool:
+    from lightning.pytorch import callbacks as lightning_callbacks
+
+    return any(isinstance(callback, getattr(lightning_callbacks, kind)) for callback in callbacks)
+
+
+def _is_quiet() -> bool:
+    """Lightning announces devices and limits at the level of INFO: heard only by those who asked for it."""
+    return not logging.getLogger("lightrainer").isEnabledFor(logging.INFO)

@@ -1,0 +1,92 @@
+"""Objects described in plain values, as a YAML file has them: `{"class_path": "torch.optim.SGD", ...}`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .suggestions import did_you_mean
+
+__all__ = ["build_described", "is_description", "resolve"]
+
+_CONSTRUCTORS = ("from_pretrained", "from_config", "_from_config")
+
+
+def is_description(value: Any) -> bool:
+    """Whether this is a class path with arguments, as `LightningCLI` writes them."""
+    return isinstance(value, Mapping) and "class_path" in value
+
+
+def build_described(description: Mapping[str, Any], kind: type, argument: str, *given: Any) -> Any:
+    """Make the object that a description describes.
+
+    Args:
+        description: "class_path", and maybe "init_args", the keyword arguments.
+        kind: the class must be a subclass of this one, or the path ends in a constructor such as `from_pretrained`.
+            So a description out of somebody's checkpoint cannot call anything it likes.
+        argument: where the description was given, for messages.
+        given: positional arguments that go before.
+
+    Raises:
+        ValueError: there is no such class, or it is none of this kind.
+        TypeError: what was made is none of this kind, or it takes other arguments.
+    """
+    unknown = [name for name in description if name not in ("class_path", "init_args")]
+    if unknown:
+        raise ValueError(
+            f"`{argument}` describes an object by 'class_path' and 'init_args', but has {unknown} too."
+            f"{did_you_mean(unknown[0], ['init_args'])}"
+        )
+    path = description["class_path"]
+    made = _checked(resolve(path, argument), kind, path, argument)(*given, **(description.get("init_args") or {}))
+    if not isinstance(made, kind):
+        raise TypeError(f"`{argument}`: {path} made a {type(made).__name__}, but expected is a {kind.__name__}.")
+    return made
+
+
+def resolve(path: Any, argument: str) -> Any:
+    """What a dotted path names: a class, or a method of one.
+
+    Raises:
+        ValueError: there is nothing of this name.
+    """
+    parts = path.split(".") if isinstance(path, str) else []
+    for length in range(len(parts) - 1, 0, -1):
+        found: Any = _imported(".".join(parts[:length]))
+        if found is None:
+            continue
+        for part in parts[length:]:
+            if not hasattr(found, part):
+                where = getattr(found, "__name__", "it")
+                raise ValueError(
+                    f"`{argument}`: {path!r} cannot be found: {where} has no {part!r}.{did_you_mean(part, dir(found))}"
+                )
+            found = getattr(found, part)
+        return found
+    raise ValueError(
+        f"`{argument}`: {path!r} names no class. Write the module and the class, such as 'torch.nn.Linear'; the module "
+        "must be one that Python can import."
+    )
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            return None
+        raise  # the module is there, and one that it needs is not
+
+
+def _checked(found: Any, kind: type, path: str, argument: str) -> Callable[..., Any]:
+    if inspect.isclass(found) and issubclass(found, kind):
+        return found
+    owner = getattr(found, "__self__", None)
+    if inspect.ismethod(found) and inspect.isclass(owner) and found.__name__ in _CONSTRUCTORS:
+        return found
+    raise ValueError(
+        f"`{argument}`: {path} is no {kind.__name__}. Name a subclass of it, or a constructor "
+        f"({', '.join(_CONSTRUCTORS[:2])}) of a class; pass anything else as an object or a function."
+    )

@@ -1,0 +1,231 @@
+"""Seeds of all random generators, and their states in a checkpoint's `rng_state*.pth`."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..checkpoints.tensors import load_torch, save_torch
+
+__all__ = [
+    "capture_rng_state",
+    "enable_full_determinism",
+    "load_rng_file",
+    "restore_rng_state",
+    "save_rng_file",
+    "seed_worker",
+    "set_seed",
+]
+
+logger = logging.getLogger(__name__)
+
+_SEEDS = 2**32
+
+# What makes the kernels of the usual accelerator libraries run in a fixed order.
+_DETERMINISTIC_ENVIRONMENT = {
+    "CUDA_LAUNCH_BLOCKING": "1",
+    "CUBLAS_WORKSPACE_CONFIG": ":16:8",
+    "ASCEND_LAUNCH_BLOCKING": "1",
+    "HCCL_DETERMINISTIC": "1",
+    "FLASH_ATTENTION_DETERMINISTIC": "1",
+}
+
+
+def set_seed(seed: int, deterministic: bool = False) -> None:
+    """As `transformers.set_seed`: seed Python, numpy and torch on every device.
+
+    Args:
+        seed: 0 to 2**32 - 1, a whole number of any type.
+        deterministic: also let torch use deterministic algorithms only.
+
+    Raises:
+        ValueError: when the seed is out of range, before any generator is touched.
+        TypeError: when it is no whole number.
+    """
+    seed = operator.index(seed)
+    if not 0 <= seed < _SEEDS:
+        raise ValueError(f"`seed` is {seed}, but numpy's generator takes seeds from 0 to {_SEEDS - 1} only.")
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)  # this seeds the accelerators too, those that have not started yet as soon as they do
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
+
+
+def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
+    """As `transformers.enable_full_determinism`: seed everything and give up speed for reproducibility.
+
+    Args:
+        seed: see `set_seed`.
+        warn_only: warn instead of raising where torch has no deterministic algorithm.
+    """
+    set_seed(seed)
+    os.environ.update(_DETERMINISTIC_ENVIRONMENT)
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+
+
+def seed_worker(worker_id: int, num_workers: int, rank: int) -> None:
+    """As `transformers.trainer_utils.seed_worker`: the `worker_init_fn` of a data loader, through `functools.partial`.
+
+    The seed is torch's own in this worker, which differs between workers and epochs, moved on by `num_workers` for
+    each rank. Wrapped around at 2**32, where the reference fails.
+
+    Args:
+        worker_id: index of the worker, already part of torch's seed.
+        num_workers: workers of each process.
+        rank: index of the process.
+    """
+    set_seed((num_workers * rank + torch.initial_seed() % _SEEDS) % _SEEDS)
+
+
+def capture_rng_state(distributed: bool) -> dict[str, Any]:
+    """As `Trainer._save_rng_state`, without the file: the states of all random generators.
+
+    Args:
+        distributed: whether several processes train, and the states of all CUDA devices are wanted.
+
+    Returns:
+        "python" and "numpy" (tuples), "cpu" (a byte tensor) and, with CUDA, "cuda": a byte tensor, or a list of one
+        per device when `distributed`.
+    """
+    state = capture_host_rng()
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all() if distributed else torch.cuda.get_rng_state()
+    if (xla := _xla()) is not None:
+        state["xla"] = xla.get_rng_state()
+    return state
+
+
+def capture_host_rng() -> dict[str, Any]:
+    """The states of the generators on the CPU: those that datasets and collators draw from."""
+    return {name: capture() for name, (capture, _) in _GENERATORS.items()}
+
+
+def restore_host_rng(state: Mapping[str, Any]) -> None:
+    """Set what `capture_host_rng` gave."""
+    for name, (_, restore) in _GENERATORS.items():
+        restore(state[name])
+
+
+@contextmanager
+def host_rng_untouched() -> Iterator[None]:
+    """Leave the generators on the CPU as they were, whatever draws from them in between."""
+    state = capture_host_rng()
+    try:
+        yield
+    finally:
+        restore_host_rng(state)
+
+
+def same_rng(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    """Whether two results of `capture_host_rng` are the same states."""
+    numpy = (left["numpy"], right["numpy"])
+    return (
+        torch.equal(left["cpu"], right["cpu"])
+        and left["python"] == right["python"]
+        and np.array_equal(numpy[0][1], numpy[1][1])
+        and numpy[0][2:] == numpy[1][2:]
+    )
+
+
+def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
+    """As `Trainer._load_rng_state`, without the file; a generator that is missing is named in a warning.
+
+    Args:
+        state: from `capture_rng_state` or `load_rng_file`, or of the reference.
+        distributed: whether several processes train, see `capture_rng_state`.
+
+    Raises:
+        ValueError: when the state of a CPU generator is damaged.
+    """
+    for name, (_, restore) in _GENERATORS.items():
+        if name not in state:
+            _warn_lost(name, "the checkpoint does not have its state")
+            continue
+        try:
+            restore(state[name])
+        except Exception as error:
+            raise ValueError(f"The state of the random generator {name!r} cannot be set: {error}") from error
+    if torch.cuda.is_available():
+        _restore_cuda(state, distributed)
+    if "xla" in state and (xla := _xla()) is not None:
+        xla.set_rng_state(state["xla"])
+
+
+def _xla() -> Any:
+    """The module of torch_xla that has the generator of its device, where the process uses it."""
+    return sys.modules.get("torch_xla.core.xla_model")
+
+
+def _restore_cuda(state: Mapping[str, Any], distributed: bool) -> None:
+    """Other than on the CPU a mismatch is only warned of: the checkpoint may come from a machine with other devices."""
+    if "cuda" not in state:
+        _warn_lost("cuda", "the checkpoint does not have its state")
+        return
+    try:
+        if distributed:
+            torch.cuda.set_rng_state_all(state["cuda"])
+        else:
+            torch.cuda.set_rng_state(state["cuda"])
+    except Exception as error:
+        _warn_lost("cuda", f"its state could not be set ({type(error).__name__}: {error})")
+
+
+def _warn_lost(name: str, reason: str) -> None:
+    logger.warning(
+        "The random generator %r goes on from its present state, since %s: what it draws (dropout, shuffling, "
+        "augmentation) will differ from a run that was not interrupted.",
+        name,
+        reason,
+    )
+
+
+def _set_numpy(state: Any) -> None:
+    np.random.set_state(state)
+
+
+_GENERATORS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "python": (random.getstate, random.setstate),
+    "numpy": (np.random.get_state, _set_numpy),
+    "cpu": (torch.get_rng_state, torch.set_rng_state),
+}
+
+
+def save_rng_file(path: str | os.PathLike[str], distributed: bool) -> None:
+    """As the reference writes `rng_state.pth`: the present states of all random generators.
+
+    Args:
+        path: the file; its folder must exist.
+        distributed: see `capture_rng_state`.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    save_torch(capture_rng_state(distributed), path)
+
+
+def load_rng_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """As the reference reads `rng_state.pth`: nothing is unpickled but tensors, numpy arrays and plain values.
+
+    Args:
+        path: a file of `save_rng_file` or of the reference.
+
+    Raises:
+        FileNotFoundError: when there is no such file.
+        ValueError: when it is damaged, or does not hold a dict of such values.
+    """
+    state = load_torch(path)
+    if not isinstance(state, dict):
+        raise ValueError(f"{path} holds a {type(state).__name__}, but the states of random generators are a dict.")
+    return state

@@ -1,0 +1,76 @@
+"""Splits batches that are tensors in order, such as `(x, y)`, into what the model is given and the labels."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..evaluation.collecting import find_batch_size
+from ..models.inspection import base_of_adapter
+
+__all__ = ["as_arguments", "count_targets", "describe_batch", "needs_all", "split_labels"]
+
+
+def split_labels(batch: Any) -> tuple[tuple[Any, ...], Any]:
+    """Split a batch without names into its inputs, in the order of `forward`, and its labels, which are its last part.
+
+    Args:
+        batch: a tuple, a list, or one tensor or object alone.
+
+    Returns:
+        The inputs, and the labels; None for them where there is one part only.
+    """
+    parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    return (parts[:-1], parts[-1]) if len(parts) > 1 else (parts, None)
+
+
+def as_arguments(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Make positional and keyword arguments of inputs: a mapping alone, as in `({"input_ids": ...}, y)`, has names."""
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        return (), dict(inputs[0])
+    return inputs, {}
+
+
+def needs_all(model: nn.Module, batch: Any) -> bool:
+    """Whether `forward` cannot do without any part of a batch without names, so that none of them is a label."""
+    parameters = inspect.signature(base_of_adapter(model).forward).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [one for one in parameters if one.kind in positional and one.default is one.empty]
+    return len(needed) >= (len(batch) if isinstance(batch, (tuple, list)) else 1)
+
+
+def count_targets(loss_fn: Any, labels: Any, device: torch.device) -> torch.Tensor | None:
+    """Count what a loss function takes the mean of: class numbers that it does not ignore, values, or samples.
+
+    Args:
+        loss_fn: a function, taken for a mean, or a module of torch, whose `reduction` says what it is.
+        labels: what it compares with.
+        device: where the count is wanted.
+
+    Returns:
+        A number on the device, without waiting for it; None where the loss is no mean.
+    """
+    reduction = getattr(loss_fn, "reduction", "mean")
+    if reduction not in ("mean", "batchmean"):
+        return None
+    if isinstance(labels, torch.Tensor) and reduction == "mean":
+        if not labels.is_floating_point() and labels.dtype != torch.bool:
+            return labels.ne(getattr(loss_fn, "ignore_index", -100)).sum()
+        return torch.full((), labels.numel(), device=device)
+    samples = find_batch_size(labels)
+    return None if samples is None else torch.full((), samples, device=device)
+
+
+def describe_batch(batch: Any) -> str:
+    """Name what is in a batch, for messages: columns, or types and shapes."""
+    if isinstance(batch, Mapping):
+        return ", ".join(map(str, batch)) or "nothing"
+    parts = batch if isinstance(batch, (tuple, list)) else [batch]
+    return ", ".join(
+        f"{type(part).__name__} {tuple(part.shape)}" if isinstance(part, torch.Tensor) else type(part).__name__
+        for part in parts
+    )

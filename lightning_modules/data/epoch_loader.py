@@ -1,0 +1,259 @@
+"""A DataLoader that knows its epoch, its process's share, and when it is about to end."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..evaluation.collecting import find_batch_size
+from .loader_state import NOTHING, Reading, Resumption, go_on_after
+from .samplers import IterableShard, SkippingBatchSampler
+from .shared_rng import AgreedSampler
+from .streams import is_resumable
+from .worker_state import ENDED, ReportingCollate
+from .workers import telling_queues
+
+
+class BatchWatcher(Protocol):
+    """Who is told of each batch of a loader that is handed out, whoever iterates over the loader."""
+
+    def handed_out(self, loader: EpochLoader, batch: Any) -> Any:
+        """The batch as it is to be handed out; `loader.end_of_loader` says whether it is the last one."""
+        ...
+
+    def ended(self, loader: EpochLoader) -> None:
+        """The iteration over a loader has come to its end."""
+        ...
+
+
+class EpochLoader(DataLoader):
+    """As a `DataLoader` prepared by `accelerate`: seeded per epoch, sharded by process, one batch ahead.
+
+    It fetches a batch before it hands out the one before. So `end_of_loader` is known while the last batch is being
+    worked on, and random numbers drawn by a dataset fall where they fall in the reference.
+
+    Args:
+        dataset: map-style dataset, or an iterable one that already yields this process's share.
+        total: number of samples over all processes, None for a stream.
+        samples_per_round: samples that all processes take together in a step.
+        drops_last: an incomplete last round is left out.
+        kwargs: as for `torch.utils.data.DataLoader`.
+    """
+
+    reports_workers = True
+    """Whether the batches of a tracked loader may tell how they left their workers, or the stream they are from."""
+
+    def __init__(
+        self, dataset: Any, *, total: int | None, samples_per_round: int, drops_last: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(dataset, **kwargs)
+        self.epoch = 0
+        self.skip_batches = 0
+        self.end_of_loader = False
+        self.total = total
+        self.samples_per_round = samples_per_round
+        self.drops_last = drops_last
+        self._last_batch_size = -1
+        self.watcher: BatchWatcher | None = None
+        self.tracked = False
+        self._reading = Reading()
+        self._resumption: Resumption | None = None
+        self._reporting: ReportingCollate | None = None
+        self._left: dict[int, dict[str, Any]] = {}
+
+    @property
+    def whole_dataset(self) -> Any:
+        """The dataset of all processes; `dataset` may be this process's share of it."""
+        return self.dataset.dataset if isinstance(self.dataset, IterableShard) else self.dataset
+
+    @property
+    def total_batch_size(self) -> int:
+        """As of a loader that `accelerate` prepared: samples that all processes take together in a step."""
+        return self.samples_per_round
+
+    @property
+    def total_dataset_length(self) -> int:
+        """As of a loader that `accelerate` prepared: samples over all processes; a TypeError for a stream."""
+        return len(self.whole_dataset)
+
+    @property
+    def remainder(self) -> int:
+        """Samples in the last, shorter round over all processes; 0 if it is a full one, -1 if unknown.
+
+        For a stream it is known when the last batch has been handed out.
+        """
+        if self.drops_last:
+            return -1
+        if self.total is not None:
+            return self.total % self.samples_per_round
+        return getattr(self.dataset, "last_round", self._last_batch_size) if self.end_of_loader else -1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the sampler, or the dataset, give the order of this epoch."""
+        self.epoch = epoch
+        for part in (self.batch_sampler, getattr(self.batch_sampler, "sampler", None), self.dataset):
+            set_epoch = getattr(part, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
+
+    def skip(self, batches: int, blanks: int = 0) -> None:
+        """Pass over so many batches at the start of the next iteration; map-style datasets load none of them.
+
+        Args:
+            batches: how many.
+            blanks: see `SkippingBatchSampler.blanks`.
+        """
+        if isinstance(self.batch_sampler, SkippingBatchSampler):
+            self.batch_sampler.skip, self.batch_sampler.blanks = batches, blanks
+        else:
+            self.skip_batches = batches
+
+    @property
+    def order_seed(self) -> Any:
+        """What gives the order of this iteration, where that is not the global generator."""
+        return getattr(getattr(self.batch_sampler, "sampler", None), "seed", None)
+
+    @order_seed.setter
+    def order_seed(self, seed: Any) -> None:
+        batches: Any = self.batch_sampler
+        sampler: Any = getattr(batches, "sampler", None)
+        if isinstance(seed, torch.Tensor) and getattr(sampler, "generator", seed) is None:
+            # It was drawn from a generator of its own, as it is among several processes.
+            sampler.generator = torch.Generator()
+            sampler = batches.sampler = AgreedSampler(sampler)
+        if seed is not None and self.order_seed is not None:
+            sampler.seed = seed
+        elif isinstance(sampler, AgreedSampler):  # it was drawn from the global one, as it is in one process
+            sampler.sampler.generator = None
+
+    @property
+    def next_order_seed(self) -> Any:
+        """What gives the order of the next one."""
+        return getattr(getattr(self.batch_sampler, "sampler", None), "next_seed", self.order_seed)
+
+    def track(self) -> None:
+        """Keep what `state_dict` needs, from the next iteration on."""
+        self.tracked = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration stands, for `load_state_dict`; only what a checkpoint may hold."""
+        return {"epoch": self.epoch, **self._reading.state_dict(self)}
+
+    def load_state_dict(self, state: dict[str, Any], on_ready: Callable[[], None] | None = None) -> bool:
+        """Go on from a `state_dict`, at the next iteration.
+
+        Args:
+            state: of a loader that read the same data, in batches of the same size.
+            on_ready: called when nothing more has to be drawn or read to get there.
+
+        Returns:
+            whether `on_ready` will be called; it is not where it is unknown what comes next.
+        """
+        self._resumption = Resumption(state, on_ready)
+        return self._resumption.is_exact
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether there are persistent workers already, whose seed need not be drawn any more."""
+        return self.persistent_workers and self._iterator is not None
+
+    def end_workers(self) -> None:
+        """End persistent workers now. Left to the garbage collector, each of them takes torch five seconds."""
+        self._iterator = None
+
+    @property
+    def stream_state(self) -> Any:
+        """Where a stream that can tell is, `ENDED` at its end; None where it cannot, or is read by others."""
+        if self._reporting is None or self.num_workers > 0 or not is_resumable(self.dataset):
+            return None
+        dataset: Any = self.dataset
+        return ENDED if self._reporting.was_short else dataset.state_dict()
+
+    @property
+    def worker_states(self) -> dict[str, Any] | None:
+        """How the persistent workers were left, for `had_workers`; None if there are none, and no seed was drawn."""
+        return self._reading.worker_states(self) if self.has_workers else None
+
+    def had_workers(self, states: dict[str, Any] | None) -> None:
+        """Begin as if there had been persistent workers before: draw no seed for them, and let them go on so.
+
+        Args:
+            states: `worker_states`.
+        """
+        if self.persistent_workers and states is not None:
+            states = {**states, "last": None}
+            begun = {"epoch": self.epoch, "handed_out": 0, "start": None, "renewed": False, "seed": self.order_seed}
+            self._resumption = Resumption({**begun, "workers": states, "workers_at_start": states}, None)
+
+    def begin_epoch_after(self, state: dict[str, Any]) -> None:
+        """Begin the next epoch as after one that ended in this `state_dict`: persistent workers go on as they were."""
+        self.order_seed = state["next_seed"]
+        self.had_workers(state.get("workers"))
+        go_on_after(state, self)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override] - a generator is all that a loop needs
+        resumption, self._resumption = self._resumption, None
+        self.set_epoch(self.epoch if resumption is None else resumption.epoch)
+        self.end_of_loader = False
+        reading = self._reading = self._reading.next_epoch(self, tracked=self.tracked)
+        batches, current = self._start(reading) if resumption is None else resumption.start(self, reading)
+        if current is NOTHING:
+            return
+        while (upcoming := reading.fetch(batches)) is not NOTHING:
+            reading.handed_out += 1
+            yield self._handed_out(current)
+            current = upcoming
+        self.end_of_loader = True
+        self._last_batch_size = find_batch_size(current) or -1
+        reading.handed_out += 1
+        yield self._handed_out(current)
+        self.epoch += 1
+        if self.watcher is not None:
+            self.watcher.ended(self)
+
+    def _handed_out(self, batch: Any) -> Any:
+        return batch if self.watcher is None else self.watcher.handed_out(self, batch)
+
+    def _start(self, reading: Reading) -> tuple[Iterator[Any], Any]:
+        skip, self.skip_batches = self.skip_batches, 0
+        batches = itertools.islice(self._batches(), skip, None)
+        return batches, reading.fetch(batches)
+
+    def _batches(self) -> Iterator[Any]:
+        """The batches of this process, one after the other; in a tracked loader, workers tell how they were left."""
+        given = self.collate_fn
+        if (
+            self.tracked
+            and self.reports_workers
+            and (self.num_workers > 0 or isinstance(self.dataset, IterableDataset))
+        ):
+            self._reporting = ReportingCollate(given, self.batch_size if self._auto_collation else None, self._left)
+            self.collate_fn = self._reporting
+        try:
+            with telling_queues(self):
+                return super().__iter__()
+        finally:
+            self.collate_fn = given
+
+    def batches_resumed(
+        self, worker_init_fn: Callable[[int], None] | None, *, draws_seed: bool = True
+    ) -> Iterator[Any]:
+        """The batches, as an interrupted iteration gave them.
+
+        Args:
+            worker_init_fn: sets the workers up in place of the loader's own.
+            draws_seed: whether the seed of the workers was drawn from the global generator in this epoch.
+        """
+        given = self.worker_init_fn, self.generator
+        self._left = getattr(worker_init_fn, "states", {})
+        self.worker_init_fn = worker_init_fn or self.worker_init_fn
+        self.generator = self.generator if draws_seed else torch.Generator()
+        try:
+            return self._batches()
+        finally:
+            self.worker_init_fn, self.generator = given
+            self._left = {}

@@ -1,0 +1,234 @@
+"""Makes the loader of a dataset: in order, shuffled, dealt out to the processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sized
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from .batch_samplers import GivenBatchSampler, options_of
+from .dispatch import DispatchLoader
+from .epoch_loader import EpochLoader
+from .lengths import LengthGroupedSampler
+from .samplers import IterableShard, RoundBatchSampler, SeedableRandomSampler, ShardedBatchSampler, share_of
+from .shared_rng import AgreedSampler
+
+__all__ = ["EpochLoader", "build_loader", "rebuild_loader"]
+
+_WITH_GENERATOR = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, LengthGroupedSampler)
+"""Samplers that may draw from a generator of their own, whose state belongs to the position in an epoch."""
+
+
+def build_loader(
+    dataset: Any,
+    *,
+    batch_size: int,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    sampler: Sampler[int] | BatchSampler | None = None,
+    seed: int | None = None,
+    seedable: bool = True,
+    drop_last: bool = False,
+    rank: int = 0,
+    world_size: int = 1,
+    copies: int = 1,
+    even_batches: bool = True,
+    split_batches: bool = False,
+    dispatch_batches: bool | None = None,
+    **kwargs: Any,
+) -> EpochLoader:
+    """As `Accelerator.prepare(DataLoader(...))`, in one step.
+
+    Args:
+        dataset: map-style or iterable dataset.
+        batch_size: samples per process and step; with `split_batches`, of all processes together.
+        collate_fn: list of samples -> batch.
+        sampler: order of the samples; in sequence by default. A plain `RandomSampler` is made to depend on `seed` and
+            the epoch alone.
+        seed: seed of the data order, by default the seed that torch was given last.
+        seedable: False leaves a `RandomSampler` as it is; its order then depends on torch's global generator.
+        drop_last: leave out the last, incomplete round.
+        rank: index of this process.
+        world_size: number of processes.
+        copies: how many of them, of numbers that follow one another, get the same batches.
+        even_batches: give every process equally many samples, repeating some from the start.
+        split_batches: deal the samples of one batch out to all processes.
+        dispatch_batches: let process 0 read the data and send it to the others. None lets each read its own and deals
+            streams out as if process 0 had read them, which it does where several workers read one; False fills up the
+            last round of a stream to a whole one, and gives each process its own files of a `datasets.IterableDataset`
+            that has enough of them.
+        kwargs: further arguments of `torch.utils.data.DataLoader` (workers, pinning, ...).
+
+    Raises:
+        ValueError: `split_batches`, and the batch size is no multiple of the number of processes.
+    """
+    dealing = _Dealing(batch_size, drop_last, rank, world_size, copies, even_batches, split_batches, dispatch_batches)
+    common = {"collate_fn": collate_fn, "drops_last": drop_last, **kwargs}
+    if isinstance(dataset, IterableDataset):
+        if dispatch_batches is None and kwargs.get("num_workers", 0) > 1:
+            # Their batches alternate, and each comes to an end of its own: only one process can put that in order.
+            dealing = replace(dealing, dispatch_batches=True)
+        stream = dealing.stream(dataset)
+        return dealing.loader(stream, batch_size=dealing.share, total=None, drop_last=drop_last, **common)
+    ordered = SequentialSampler(dataset) if sampler is None else sampler
+    batches = dealing.batches(_seeded(ordered, seed, seedable, 1 if dealing.dispatched else world_size))
+    return dealing.loader(dataset, batch_sampler=batches, total=len(dataset), **common)
+
+
+def rebuild_loader(
+    loader: DataLoader,
+    *,
+    seed: int | None = None,
+    seedable: bool = True,
+    rank: int = 0,
+    world_size: int = 1,
+    copies: int = 1,
+    even_batches: bool = True,
+    split_batches: bool = False,
+    dispatch_batches: bool | None = None,
+) -> EpochLoader:
+    """As `Accelerator.prepare(loader)`: one that somebody made with torch, dealt out like those of `build_loader`.
+
+    Args:
+        loader: makes batches, of a batch size or by a batch sampler; it is not changed, but for a `RandomSampler` in a
+            batch sampler of somebody's own.
+        seed: see `build_loader`, as is the rest.
+        seedable: see there.
+        rank: see there.
+        world_size: see there.
+        copies: see there.
+        even_batches: see there.
+        split_batches: see there.
+        dispatch_batches: see there.
+
+    Raises:
+        ValueError: `split_batches`, and the batches cannot be split evenly.
+    """
+    dataset, options = loader.dataset, options_of(loader)
+    ways: dict[str, Any] = {"even_batches": even_batches, "split_batches": split_batches}
+    stream = isinstance(dataset, IterableDataset)
+    if stream or type(loader.batch_sampler) is BatchSampler:
+        of: Any = loader if stream else loader.batch_sampler
+        ways |= {"seed": seed, "seedable": seedable, "rank": rank, "dispatch_batches": dispatch_batches}
+        ways |= {"world_size": world_size, "copies": copies}
+        ways |= {"batch_size": of.batch_size, "drop_last": of.drop_last, "sampler": None if stream else of.sampler}
+        return build_loader(dataset, **ways, **options)
+    dispatched = bool(dispatch_batches) and world_size > 1
+    shares = world_size // copies
+    batches = GivenBatchSampler(
+        loader.batch_sampler, rank=None if dispatched else rank // copies, world_size=shares, **ways
+    )
+    if isinstance(batches.sampler, RandomSampler) and seedable:
+        batches.sampler = _seeded(batches.sampler, seed, seedable, world_size)
+    share = batches.share
+    # Where nobody says how long a batch is, nobody knows either what fills up the last one.
+    options |= {"batch_sampler": batches, "drops_last": batches.drop_last or share is None}
+    options |= {
+        "total": None if share is None else len(cast(Sized, dataset)),
+        "samples_per_round": (share or 1) * shares,
+    }
+    if dispatched:
+        return DispatchLoader(dataset, rank=rank, world_size=world_size, copies=copies, **options)
+    return EpochLoader(dataset, **options)
+
+
+@dataclass(frozen=True)
+class _Dealing:
+    """Which samples go to which process; see `build_loader`."""
+
+    batch_size: int
+    drop_last: bool
+    process: int
+    processes: int
+    copies: int
+    even_batches: bool
+    split_batches: bool
+    dispatch_batches: bool | None
+
+    @property
+    def rank(self) -> int:
+        """Which of the shares is that of this process."""
+        return self.process // self.copies
+
+    @property
+    def world_size(self) -> int:
+        """How many shares there are."""
+        return self.processes // self.copies
+
+    @property
+    def share(self) -> int:
+        """Samples of one process in one step."""
+        return share_of(self.batch_size, self.world_size, self.split_batches)
+
+    @property
+    def dispatched(self) -> bool:
+        """Whether process 0 reads for others."""
+        return bool(self.dispatch_batches) and self.processes > 1
+
+    def loader(self, dataset: Any, **kwargs: Any) -> EpochLoader:
+        """The loader of a dataset that is dealt out already, or is read by process 0 only."""
+        kwargs["samples_per_round"] = self.share * self.world_size
+        if self.dispatched:
+            ways = {"rank": self.process, "world_size": self.processes, "copies": self.copies}
+            return DispatchLoader(dataset, **ways, **kwargs)
+        return EpochLoader(dataset, **kwargs)
+
+    def stream(self, dataset: Any) -> Any:
+        """What this process reads of a stream."""
+        if self.world_size == 1 or self.dispatched:
+            return dataset
+        alone = self.dispatch_batches is False
+        if alone and not self.split_batches and _files(dataset) >= self.world_size:
+            return dataset.shard(num_shards=self.world_size, index=self.rank)
+        return IterableShard(
+            dataset,
+            self.batch_size,
+            rank=self.rank,
+            world_size=self.world_size,
+            drop_last=self.drop_last,
+            split_batches=self.split_batches,
+            fill_round=alone,
+        )
+
+    def batches(self, sampler: Any) -> BatchSampler:
+        """What this process reads of a map-style dataset."""
+        ways = {"world_size": self.world_size, "split_batches": self.split_batches}
+        if self.dispatched:
+            return RoundBatchSampler(sampler, self.batch_size, self.drop_last, **ways)
+        return ShardedBatchSampler(
+            sampler, self.batch_size, self.drop_last, rank=self.rank, even_batches=self.even_batches, **ways
+        )
+
+
+def _seeded(sampler: Any, seed: int | None, seedable: bool, world_size: int) -> Any:
+    """The sampler whose order all processes agree on."""
+    if isinstance(sampler, SeedableRandomSampler):
+        return sampler
+    if isinstance(sampler, RandomSampler):
+        if seedable:
+            return SeedableRandomSampler.like(sampler, torch.initial_seed() if seed is None else seed)
+        if world_size > 1 and sampler.generator is None:
+            sampler.generator = torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
+    agreed = world_size > 1 and isinstance(sampler, (RandomSampler, LengthGroupedSampler))
+    remembered = type(sampler) in _WITH_GENERATOR and sampler.generator is not None
+    return AgreedSampler(sampler) if agreed or remembered else sampler
+
+
+def _files(dataset: Any) -> int:
+    """In how many parts a `datasets.IterableDataset` can be read; 0 for other streams."""
+    datasets = sys.modules.get("datasets")
+    if datasets is None or not isinstance(dataset, datasets.IterableDataset):
+        return 0
+    return dataset.num_shards if hasattr(dataset, "num_shards") else dataset.n_shards

@@ -1,0 +1,4 @@
+"""Spread models and sequences over processes: FSDP, tensor and context parallel, DeepSpeed, XLA.
+
+Not here: who started the processes (`facade/distributed`). Imports `common` and `internals`.
+"""

@@ -1,0 +1,229 @@
+"""The first version of torch's FSDP, `FullyShardedDataParallel`, around a user's model instead of a LightningModule.
+
+Under manual optimization the backward pass runs inside of Lightning's `training_step`. If that were the forward pass
+of the FSDP root, as Lightning has it by itself, the root's own parameters would never be reduced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    StateDictType,
+)
+
+from ..checkpoints.optimizer_fit import ParameterShape, require_fitting_optimizer_state
+from ..common.dtensor import without_values
+from ..internals.lightning_import import FSDPPrecision, FSDPStrategy
+from ..internals.precision import HALF
+from .shard_layers import broadcast_weights, checkpoint_layers
+
+_JOINED = "_flat_param"
+_WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+
+class ModelFSDPStrategy(FSDPStrategy):
+    """As Lightning's `FSDPStrategy`, but the model is wrapped by `wrap`, and it works on the CPU too."""
+
+    def setup_environment(self) -> None:
+        """Lightning's, which makes its grid of processes on GPUs only."""
+        sizes = self.kwargs.pop("device_mesh", None)
+        super().setup_environment()
+        if sizes is not None:
+            self.kwargs["device_mesh"] = init_device_mesh(self.root_device.type, sizes)
+
+    def wrap(self, model: nn.Module, *, layers: list[str], checkpointing: bool = False) -> nn.Module:
+        """Shard a model; one that is sharded already stays as it is.
+
+        Which modules are sharded one by one is decided before: policies that look at sizes would see those of the
+        parts, which differ between processes.
+
+        Args:
+            model: its modules are replaced by sharded ones.
+            layers: names of modules that are gathered one by one; what is left is gathered with the model as a whole.
+            checkpointing: compute the activations of the layers again in the backward pass.
+        """
+        options = dict(self.kwargs)
+        # Lightning warns of a policy where it finds a wrapped model.
+        self.kwargs.pop("auto_wrap_policy", None)
+        if isinstance(model, FullyShardedDataParallel):
+            return model
+        if self.root_device.type == "cpu" and options.get("sync_module_states"):
+            broadcast_weights(model)  # FSDP does it on GPUs only
+            options["sync_module_states"] = False
+        if checkpointing:
+            checkpoint_layers(model, layers)
+        chosen = {model.get_submodule(name) for name in layers}
+        options["auto_wrap_policy"] = (lambda module, recurse, **_: recurse or module in chosen) if chosen else None
+        return FullyShardedDataParallel(
+            model,
+            cpu_offload=self.cpu_offload if self.root_device.type != "cpu" else None,
+            mixed_precision=self.mixed_precision_config,
+            sharding_strategy=self.sharding_strategy,
+            device_id=self.root_device,
+            **options,
+        )
+
+
+class ForwardFSDPPrecision(FSDPPrecision):
+    """As Lightning's `FSDPPrecision`, but steps are not cast as a whole: `precision.casting` casts forward passes.
+
+    Args:
+        precision: `32-true`, `bf16-mixed` or `16-mixed`.
+        device: type of the device, such as `cuda`.
+
+    Attributes:
+        scaler: scales losses under `16-mixed`; a `LossScaler` that works `together`.
+    """
+
+    def __init__(self, precision: Literal["32-true", "bf16-mixed", "16-mixed"], device: str) -> None:
+        super().__init__("32-true")  # with the right one Lightning makes a scaler that is for GPUs only
+        self.precision = precision
+        self.scaler: Any = None
+        self.device = device
+
+    def autocast_context_manager(self) -> contextlib.AbstractContextManager[Any]:
+        """What forward passes of the model run in."""
+        dtype = HALF.get(self.precision)
+        return contextlib.nullcontext() if dtype is None else torch.autocast(self.device, dtype=dtype)
+
+    @property
+    def mixed_precision_config(self) -> MixedPrecision:
+        """Parameters are gathered, and gradients reduced, in half precision; float32 stays what the model has."""
+        dtype = HALF.get(self.precision)
+        return MixedPrecision(param_dtype=dtype, reduce_dtype=dtype, buffer_dtype=dtype)
+
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        """The module as it is: a model keeps the format it came in."""
+        return module
+
+    def convert_input(self, data: Any) -> Any:
+        """The data as it is."""
+        return data
+
+    convert_output = convert_input
+
+    def train_step_context(self) -> Any:
+        """Nothing: the forward passes in the step are cast."""
+        return contextlib.nullcontext()
+
+    val_step_context = test_step_context = predict_step_context = train_step_context
+
+
+def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, Any]:
+    """See `sharding.whole_state_dict`."""
+    with _whole_states(model, everywhere=False):
+        state = model.state_dict()
+    first_names: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first = first_names.setdefault(id(parameter), _clean(name))
+        if first in state:  # tied weights come out as copies
+            state[_clean(name)] = state[first]
+    return {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in state.items() if keep}
+
+
+def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Each whole parameter and buffer, by its name in the model, without values."""
+    with FullyShardedDataParallel.summon_full_params(model, writeback=False):
+        named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+        return without_values((_clean(name), tensor) for name, tensor in named)
+
+
+def load_whole(model: nn.Module, state_dict: Mapping[str, Any]) -> None:
+    """Fill a model with those of the whole tensors whose names it has."""
+    with torch.no_grad(), FullyShardedDataParallel.summon_full_params(model, writeback=True):
+        named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+        for name, tensor in named:
+            if _clean(name) in state_dict:
+                tensor.copy_(state_dict[_clean(name)])
+
+
+def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
+    """See `sharding.whole_optimizer_state`."""
+    from ..evaluation.collecting import map_nested
+
+    with _whole_states(model, everywhere=False):
+        found = FullyShardedDataParallel.optim_state_dict(model, optimizer)
+    if not keep:
+        return {}
+    names = _parameter_names(model, optimizer) or _names_in(found)
+    state = {
+        index: map_nested(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, found["state"][name])
+        for index, name in enumerate(names)
+        if name in found["state"]
+    }
+    sizes = [len(group["params"]) for group in found["param_groups"]]
+    own, last = optimizer.state_dict()["param_groups"], list(itertools.accumulate(sizes))
+    numbers = [list(range(end - size, end)) for size, end in zip(sizes, last, strict=True)]
+    return {"state": state, "param_groups": [{**g, "params": n} for g, n in zip(own, numbers, strict=True)]}
+
+
+def load_whole_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, file: str
+) -> None:
+    """See `sharding.load_whole_optimizer_state`."""
+    names, sizes = _parameter_names(model, optimizer), [len(group["params"]) for group in optimizer.param_groups]
+    if names is None:
+        with _whole_states(model, everywhere=True):
+            found = FullyShardedDataParallel.optim_state_dict(model, optimizer)
+        names, sizes = _names_in(found), [len(group["params"]) for group in found["param_groups"]]
+    whole, in_order = whole_shapes(model), iter(names)
+    groups = [
+        [ParameterShape(name, whole[name].shape, whole[name].dtype) for name in itertools.islice(in_order, size)]
+        for size in sizes
+    ]
+    require_fitting_optimizer_state(optimizer, state, file, groups=groups)
+    indices = [index for group in state["param_groups"] for index in group["params"]]
+    name_of = dict(zip(indices, names, strict=True))
+    by_name = {
+        "state": {name_of[index]: values for index, values in state["state"].items()},
+        "param_groups": [
+            {**group, "params": [name_of[index] for index in group["params"]]} for group in state["param_groups"]
+        ],
+    }
+    with _whole_states(model, everywhere=True):
+        own = FullyShardedDataParallel.optim_state_dict_to_load(model, optimizer, by_name)
+    optimizer.load_state_dict(own)
+
+
+@contextlib.contextmanager
+def _whole_states(model: nn.Module, *, everywhere: bool) -> Iterator[None]:
+    """State dicts hold whole tensors, on the first process only, unless `everywhere`.
+
+    On the CPU always everywhere: moving them there once more ends in a crash of torch.
+    """
+    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
+    options = {"offload_to_cpu": not on_cpu, "rank0_only": not (on_cpu or everywhere)}
+    with FullyShardedDataParallel.state_dict_type(
+        model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(**options), FullOptimStateDictConfig(**options)
+    ):
+        yield
+
+
+def _names_in(state: Mapping[str, Any]) -> list[str]:
+    """The names of an optimizer's parameters in its state by names, in its order."""
+    return [name for group in state["param_groups"] for name in group["params"]]
+
+
+def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str] | None:
+    """The names of an optimizer's parameters, in its order; None where FSDP has joined parameters."""
+    names = {id(parameter): _clean(name) for name, parameter in model.named_parameters()}
+    if any(name.endswith(_JOINED) for name in names.values()):
+        return None
+    return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _clean(name: str) -> str:
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name

@@ -1,0 +1,75 @@
+"""What has to be the same in all processes that train together, compared before they begin."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ...data.shared_rng import transport_device
+from .failure_monitor import current_board
+
+_SHOWN = 12
+
+
+def require_same(facts: Mapping[str, str], remedy: str) -> None:
+    """Look whether all processes have the same; all of them have to call this. Without a process group it is nothing.
+
+    Only a digest of 32 bytes is exchanged. The facts themselves are, where those differ.
+
+    Args:
+        facts: what is to be the same, by the names by which people know it.
+        remedy: what to do about it.
+
+    Raises:
+        ValueError: in all processes; names each fact that differs, with the processes that have each value.
+    """
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return
+    text = json.dumps(sorted(facts.items()))
+    digest = torch.tensor(list(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8, device=transport_device())
+    digests = [torch.empty_like(digest) for _ in range(dist.get_world_size())]
+    dist.all_gather(digests, digest)
+    board = current_board()
+    if board is not None:
+        board.look_around()  # all are there by now
+    if all(torch.equal(one, digests[0]) for one in digests[1:]):
+        return
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, dict(facts))
+    lines = differences(everybody)
+    more = [f"- and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    listed = "\n".join([*lines[:_SHOWN], *more])
+    raise ValueError(f"The processes do not have the same settings:\n{listed}\n{remedy}")
+
+
+def differences(everybody: list[dict[str, str]]) -> list[str]:
+    """A line for each fact that is not the same in all processes.
+
+    Args:
+        everybody: the facts of each process, by its rank.
+    """
+    names = dict.fromkeys(name for facts in everybody for name in facts)
+    return [line for name in names if (line := _difference(name, everybody))]
+
+
+def _difference(name: str, everybody: list[dict[str, str]]) -> str | None:
+    ranks: dict[str, list[int]] = {}
+    for rank, facts in enumerate(everybody):
+        ranks.setdefault(facts.get(name, "not there"), []).append(rank)
+    if len(ranks) == 1:
+        return None
+    # What most have is the first to be said, so that the eye finds the one that is different.
+    ordered = sorted(ranks.items(), key=lambda item: (-len(item[1]), item[1]))
+    return f"- {name}: " + ", ".join(f"{value[:200]} in {_named(who)}" for value, who in ordered)
+
+
+def _named(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"process {ranks[0]}"
+    shown = ", ".join(map(str, ranks[:6]))
+    return f"processes {shown}" + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")

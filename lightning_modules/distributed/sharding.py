@@ -1,0 +1,300 @@
+"""Shards a model over processes with torch's FSDP, and brings whole tensors back.
+
+Parameters of `fully_shard` are DTensors: each process has a part of them. What is saved and loaded are whole tensors,
+so that a checkpoint fits any number of processes, and none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..checkpoints.optimizer_fit import require_fitting_optimizer_state
+from ..common.dtensor import is_part as _is_part
+from ..common.dtensor import own_part as own_part
+from ..common.dtensor import part_like, whole, without_values
+from ..evaluation.collecting import map_nested
+from ..models.inspection import unwrap_model
+from ..optim.gradient_norms import total_norm
+from . import deepspeed_engine
+from .shard_layers import checkpoint_layers
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+def modules_by_class(model: nn.Module, names: set[str]) -> list[str]:
+    """Names of the modules below `model` whose class has one of these names, inner ones before outer ones."""
+    tied = tied_modules(model)
+    return [name for name, module in _below(model) if type(module).__name__ in names and module not in tied]
+
+
+def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
+    """Names of the modules below `model` with at least so many parameters beside those of modules already named."""
+    found: list[str] = []
+    taken, tied = set(), tied_modules(model)
+    for name, module in _below(model):
+        left = {id(parameter): parameter.numel() for parameter in module.parameters() if id(parameter) not in taken}
+        # Containers have no forward pass that could gather their parameters.
+        fits = module not in tied and not isinstance(module, (nn.ModuleList, nn.ModuleDict))
+        if fits and sum(left.values()) >= smallest:
+            found.append(name)
+            taken.update(left)
+    return found
+
+
+def tied_modules(model: nn.Module) -> set[nn.Module]:
+    """The modules below `model` that share a parameter with one outside of them: they cannot be sharded alone."""
+    owners: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(parameter), []).append(name)
+    tied = set()
+    for names in (names for names in owners.values() if len(names) > 1):
+        for path, module in _below(model):
+            inside = sum(name.startswith(f"{path}.") for name in names)
+            if 0 < inside < len(names):
+                tied.add(module)
+    return tied
+
+
+def fully_sharded(
+    model: nn.Module,
+    mesh: DeviceMesh,
+    *,
+    layers: list[str],
+    reshard_after_forward: bool = True,
+    offload: bool = False,
+    dtype: torch.dtype | None = None,
+    checkpointing: bool = False,
+    forward_prefetch: bool = False,
+) -> nn.Module:
+    """Shard a model in place, with `fully_shard`; a model that is sharded already stays as it is.
+
+    Args:
+        model: the model; it is moved to the devices of the mesh.
+        mesh: the processes; of one dimension, or of two: copies, and the parts of each.
+        layers: names of modules that are gathered one by one; what is left is gathered with the model as a whole.
+        reshard_after_forward: give the parameters of a layer back between its forward and its backward pass.
+        offload: keep parameters in host memory, where they are not there anyway.
+        dtype: gather parameters and reduce gradients in this format.
+        checkpointing: compute the activations of the layers again in the backward pass.
+        forward_prefetch: gather the next layer while this one computes.
+
+    Returns:
+        The model.
+    """
+    from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+    if isinstance(model, FSDPModule):
+        for module in model.modules():  # a forward pass may have left gathered parameters in their places
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        return model
+    options: dict[str, Any] = {
+        "mesh": mesh,
+        "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype),
+        "offload_policy": CPUOffloadPolicy() if offload and mesh.device_type != "cpu" else OffloadPolicy(),
+    }
+    if checkpointing:
+        checkpoint_layers(model, layers)
+    for name in layers:
+        fully_shard(model.get_submodule(name), reshard_after_forward=reshard_after_forward, **options)
+    # The parameters of the root are needed first in the backward pass: giving them back would gain nothing.
+    fully_shard(model, reshard_after_forward=reshard_after_forward if not layers else None, **options)
+    if forward_prefetch:
+        _prefetch([name for name, _ in model.named_modules() if name in set(layers)], model)
+    return model
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether this process has only parts of the parameters, though some may be gathered at the moment."""
+    others = _is_gathered_by_layers(model) or is_split(model) or deepspeed_engine.shards_weights(model)
+    return _is_wrapper(model) or others
+
+
+def is_split(model: nn.Module) -> bool:
+    """Whether parameters are spread over processes for good, or those of a sharded model at the moment."""
+    return any(_is_part(parameter) for parameter in model.parameters())
+
+
+@contextlib.contextmanager
+def unsynchronised(model: nn.Module) -> Iterator[None]:
+    """Keep the gradients of a sharded model in this process during the backward passes of the block."""
+    sharded: Any = model
+    if _is_wrapper(model):
+        with sharded.no_sync():
+            yield
+        return
+    if not _is_gathered_by_layers(model):  # the processes of a group have the same gradients
+        yield
+        return
+    sharded.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        sharded.set_requires_gradient_sync(True)
+
+
+def norm_of_gradients(model: nn.Module) -> torch.Tensor:
+    """The norm of the gradients of a model, sharded or not: that of all processes, all of which have to call it."""
+    if _is_wrapper(model):
+        sharded: Any = model  # only the wrapper knows who has which part
+        return sharded.clip_grad_norm_(math.inf)
+    return total_norm(p.grad for p in model.parameters() if p.grad is not None)
+
+
+def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
+    """As `model.state_dict()` of a sharded model, but with whole tensors, in host memory; all processes must call it.
+
+    Args:
+        model: the model.
+        keep: whether this process wants them; otherwise it only helps, and gets an empty dict.
+    """
+    if _is_wrapper(model):
+        return fsdp_wrapping().whole_state_dict(model, keep=keep)
+    if deepspeed_engine.shards_weights(model):
+        return deepspeed_engine.whole_state_dict(model, keep=keep)
+    gathered: dict[int, torch.Tensor] = {}
+    state: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in gathered:  # tied weights stay tied
+            found = whole(tensor).detach()
+            gathered[id(tensor)] = found.cpu() if keep else tensor
+        state[name] = gathered[id(tensor)]
+    return state if keep else {}
+
+
+class WholeModel:
+    """A sharded model as what reads checkpoints wants to see it: whole. All processes have to use it together.
+
+    Args:
+        model: the model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        own = unwrap_model(model)
+        self._keys_to_ignore_on_save = getattr(own, "_keys_to_ignore_on_save", None)
+        self._keys_to_ignore_on_load_missing = getattr(own, "_keys_to_ignore_on_load_missing", None)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Names, shapes and formats of the whole tensors, without values; tied ones are one."""
+        if _is_wrapper(self._model):
+            return fsdp_wrapping().whole_shapes(self._model)
+        if deepspeed_engine.shards_weights(self._model):
+            return deepspeed_engine.whole_shapes(self._model)
+        return without_values(self._model.state_dict(keep_vars=True).items())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        """As that of a module, from whole tensors.
+
+        Raises:
+            RuntimeError: a tensor has another shape, or with `strict` there are others than the model has.
+        """
+        own = self.state_dict()
+        missing, unexpected = (
+            [key for key in own if key not in state_dict],
+            [key for key in state_dict if key not in own],
+        )
+        wrong = [name for name in own if name in state_dict and own[name].shape != state_dict[name].shape]
+        if wrong or (strict and (missing or unexpected)):
+            raise RuntimeError(f"other shapes: {wrong}; missing: {missing}; unexpected: {unexpected}")
+        if _is_wrapper(self._model):
+            fsdp_wrapping().load_whole(self._model, state_dict)
+        elif deepspeed_engine.shards_weights(self._model):
+            deepspeed_engine.load_whole(self._model, state_dict)
+        else:
+            targets = self._model.state_dict(keep_vars=True)
+            parts = {name: part_like(value, targets[name]) for name, value in state_dict.items() if name in targets}
+            self._model.load_state_dict(parts, strict=False)
+        return _Differences(missing, unexpected)
+
+    def load_parts_of_processes(self, folder: Any) -> Any:
+        """From a checkpoint into which each process wrote its part, whatever parts these were."""
+        from ..checkpoints.parts_files import load_model_parts
+
+        return load_model_parts(self._model, folder, together=True)
+
+
+class _Differences(NamedTuple):
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
+    """As `optimizer.state_dict()`, but with whole tensors, in host memory; all processes have to call it.
+
+    Args:
+        model: the sharded model.
+        optimizer: of its parameters.
+        keep: whether this process wants them; otherwise it only helps.
+    """
+    if _is_wrapper(model):
+        return fsdp_wrapping().whole_optimizer_state(model, optimizer, keep=keep)
+
+    def gather(leaf: Any) -> Any:
+        if not _is_part(leaf):
+            return leaf
+        found = whole(leaf)
+        return found.cpu() if keep else None
+
+    return map_nested(gather, optimizer.state_dict())
+
+
+def load_whole_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, file: str
+) -> None:
+    """As `optimizer.load_state_dict(state)` for a sharded model and a state of whole tensors.
+
+    Args:
+        model: the sharded model.
+        optimizer: of its parameters.
+        state: what a file holds.
+        file: that file, for errors.
+
+    Raises:
+        ValueError: it does not fit the parameters.
+    """
+    if _is_wrapper(model):
+        fsdp_wrapping().load_whole_optimizer_state(model, optimizer, state, file=file)
+        return
+    require_fitting_optimizer_state(optimizer, state, file, model=model)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    indices = [index for group in state["param_groups"] for index in group["params"]]
+    owner = dict(zip(indices, parameters, strict=True))
+    parts = {
+        index: {name: part_like(value, owner[index]) for name, value in values.items()}
+        for index, values in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": parts})
+
+
+def fsdp_wrapping() -> Any:
+    """The module about `FullyShardedDataParallel`, imported when there is one: it loads Lightning's strategies."""
+    from . import fsdp1 as module
+
+    return module
+
+
+def _is_wrapper(model: nn.Module) -> bool:
+    return type(model).__name__ == "FullyShardedDataParallel"
+
+
+def _is_gathered_by_layers(model: nn.Module) -> bool:
+    return any(cls.__name__ == "FSDPModule" for cls in type(model).__mro__)
+
+
+def _below(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [(name, module) for name, module in model.named_modules() if module is not model][::-1]
+
+
+def _prefetch(names: list[str], model: nn.Module) -> None:
+    modules: list[Any] = [model.get_submodule(name) for name in names]
+    for module, following in itertools.pairwise(modules):
+        module.set_modules_to_forward_prefetch([following])

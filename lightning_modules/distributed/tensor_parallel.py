@@ -1,0 +1,198 @@
+"""Splits the layers of a model over processes (tensor parallel), by a plan that the model brings along.
+
+A plan says for names of modules how their weights are split: `{"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}`.
+Outside of such a pair each process of the group computes the same, with the whole of what is not in the plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..common.seeding import capture_host_rng, restore_host_rng
+from ..common.suggestions import did_you_mean
+from .tensor_parallel_styles import STYLES, Style, as_style
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+logger = logging.getLogger(__name__)
+
+
+def plan_of(model: nn.Module) -> dict[str, Any]:
+    """The plan that a model has: its `tp_plan`, or what `transformers` keeps as `_tp_plan` and in the configuration."""
+    for name in ("tp_plan", "_tp_plan"):
+        if isinstance(plan := getattr(model, name, None), Mapping) and plan:
+            own = dict(plan)
+            break
+    else:
+        own = {}
+    base = getattr(getattr(model, "config", None), "base_model_tp_plan", None)
+    if not isinstance(base, Mapping):
+        return own
+    prefix = getattr(model, "base_model_prefix", "")
+    prefix = f"{prefix}." if prefix and isinstance(getattr(model, prefix, None), nn.Module) else ""
+    return {**{f"{prefix}{name}": style for name, style in base.items()}, **own}
+
+
+def split_faults(model: nn.Module, size: int) -> list[str]:
+    """Say why the layers of a model cannot be split over `size` processes; nothing if they can."""
+    if callable(getattr(model, "parallelize", None)):
+        return []
+    kind, plan = type(model).__name__, plan_of(model)
+    if not plan:
+        return [
+            f"{kind} does not say how its layers are split. Give it an attribute tp_plan, such as "
+            "{'layers.*.up': 'colwise', 'layers.*.down': 'rowwise'}, or a method parallelize(mesh)"
+        ]
+    unknown = sorted({style for style in plan.values() if isinstance(style, str) and style not in STYLES})
+    named = {pattern: _matching(model, pattern) for pattern in plan}
+    faults = [
+        f"the plan of {kind} has the style {style!r} ({', '.join(_patterns(plan, named, style))}), which is not "
+        f"supported.{did_you_mean(style, list(STYLES))} There are: {', '.join(STYLES)}"
+        for style in unknown
+        if _patterns(plan, named, style)
+    ]
+    theirs = getattr(getattr(model, "config", None), "base_model_tp_plan", None) is not None
+    lost = [pattern for pattern, names in named.items() if not names]
+    if lost and (not theirs or len(lost) == len(plan)):  # those of transformers also name what only some models have
+        faults.append(f"the plan of {kind} has {', '.join(map(repr, lost))}, but there is no module of that name")
+    return faults or [*_indivisible(model, size), *_unfit(model, size)]
+
+
+def split(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Split the layers of a model in place; `split_faults` has found nothing.
+
+    Args:
+        model: the model; all processes of the group have the same weights.
+        mesh: the processes that share each layer; of one dimension.
+    """
+    agree_on_generators(mesh)
+    own: Any = getattr(model, "parallelize", None)
+    if callable(own):
+        own(mesh)
+    else:
+        from torch.distributed.tensor.parallel import parallelize_module
+
+        ties, styles = _ties(model), {name: style.made() for name, style in _styles(model).items()}
+        parallelize_module(model, mesh, styles)
+        _tie(model, ties)
+    _reduce_partial_gradients(model)
+
+
+def agree_on_generators(mesh: DeviceMesh) -> None:
+    """Let the processes of a group draw the same numbers from here on: those of the first."""
+    group = mesh.get_group()
+    states: list[Any] = [capture_host_rng()]
+    on_gpu = mesh.device_type == "cuda"
+    states.append(torch.cuda.get_rng_state() if on_gpu else None)
+    dist.broadcast_object_list(states, src=dist.get_global_rank(group, 0), group=group)
+    restore_host_rng(states[0])
+    if on_gpu:
+        torch.cuda.set_rng_state(states[1])
+
+
+def stepping(step: Callable[[], Any], model: nn.Module) -> Callable[[], Any]:
+    """An optimizer step that takes split and whole parameters together, where the model has both."""
+    split_ones = {hasattr(parameter, "full_tensor") for parameter in model.parameters() if parameter.requires_grad}
+    if split_ones != {True, False}:
+        return step
+    from torch.distributed.tensor.experimental import implicit_replication
+
+    @functools.wraps(step)
+    def mixed() -> Any:
+        with implicit_replication():
+            return step()
+
+    return mixed
+
+
+def _matching(model: nn.Module, pattern: str) -> list[str]:
+    """Names of the modules that a pattern stands for; each `*` is one part of a name."""
+    expression = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+    return [name for name, _ in model.named_modules() if expression.fullmatch(name)]
+
+
+def _patterns(plan: Mapping[str, Any], named: Mapping[str, list[str]], style: str) -> list[str]:
+    """The names in the plan with a style, but for those that this model does not have."""
+    return [pattern for pattern, wanted in plan.items() if wanted == style and named[pattern]]
+
+
+def _styles(model: nn.Module) -> dict[str, Style]:
+    """How each module of the plan is split, by its name; modules with the same weight are split alike."""
+    found = {name: as_style(style) for pattern, style in plan_of(model).items() for name in _matching(model, pattern)}
+    for names in _tied_modules(model):
+        planned = [name for name in names if name in found]
+        for name in names:
+            if planned and name not in found:
+                partner = found[planned[0]].of_tied(model.get_submodule(name))
+                if partner is None:
+                    logger.warning("%s is not split: it shares its weight with %s, which is whole.", planned[0], name)
+                    found = {key: value for key, value in found.items() if key not in planned}
+                    break
+                found[name] = partner
+    return found
+
+
+def _indivisible(model: nn.Module, size: int) -> list[str]:
+    """Heads of attention that cannot be shared out evenly."""
+    config: Any = getattr(model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    counts = {name: getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
+    return [
+        f"tp_size={size} does not divide {name}={count} of {type(model).__name__}. Choose one of: "
+        f"{', '.join(str(size) for size in range(2, count + 1) if count % size == 0) or 'none'}"
+        for name, count in counts.items()
+        if isinstance(count, int) and count % size
+    ]
+
+
+def _unfit(model: nn.Module, size: int) -> list[str]:
+    return [
+        f"the plan of {type(model).__name__}: {name}: {fault}"
+        for name, style in _styles(model).items()
+        if (fault := style.fault(model.get_submodule(name), size)) is not None
+    ]
+
+
+def _tied_modules(model: nn.Module) -> Iterator[list[str]]:
+    """Names of the modules that share a parameter, for each that is shared."""
+    for places in _ties(model):
+        yield [place.rpartition(".")[0] for place in places]
+
+
+def _ties(model: nn.Module) -> list[list[str]]:
+    """The names of each parameter that has several."""
+    places: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        places.setdefault(id(parameter), []).append(name)
+    return [names for names in places.values() if len(names) > 1]
+
+
+def _tie(model: nn.Module, ties: list[list[str]]) -> None:
+    for first, *others in ties:
+        for name in others:
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, model.get_parameter(first))
+
+
+def _reduce_partial_gradients(model: nn.Module) -> None:
+    """Add up the gradients of parameters that are whole, but work on a part of the data: of a sequence, or of heads."""
+    for parameter in model.parameters():
+        placements = getattr(parameter, "placements", None)
+        if placements is not None and parameter.requires_grad:
+            parameter.register_hook(functools.partial(_as_placed, placements=placements))
+
+
+def _as_placed(gradient: Any, *, placements: Any) -> Any:
+    with contextlib.suppress(AttributeError):  # a plain one stays as it is
+        return gradient.redistribute(placements=placements)
+    return gradient

@@ -1,0 +1,112 @@
+"""The ways in which a layer is split over processes, by the names that plans have for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Style:
+    """What becomes of one layer.
+
+    Attributes:
+        name: in a plan.
+        make: makes the style of torch.
+        splits: the size of the layer that has to be a multiple of the number of processes, such as `out_features`.
+        weight_dim: along which the weight is split; None where it stays whole.
+        layers: the classes it is for; anything if there are none.
+    """
+
+    name: str
+    make: Callable[[], Any]
+    splits: str | None = None
+    weight_dim: int | None = None
+    layers: tuple[type[nn.Module], ...] = ()
+
+    def made(self) -> Any:
+        """The style of torch."""
+        return self.make()
+
+    def fault(self, module: nn.Module, size: int) -> str | None:
+        """Why a module cannot be split so over `size` processes; None if it can."""
+        if self.layers and not isinstance(module, self.layers):
+            kinds = " and ".join(f"nn.{kind.__name__}" for kind in self.layers)
+            return f"{self.name!r} is for {kinds}, and this is a {type(module).__name__}"
+        extent = None if self.splits is None else getattr(module, self.splits, None)
+        if extent is None or extent % size == 0:
+            return None
+        return f"{self.splits}={extent} is not divisible by tp_size={size}. Choose a tp_size that divides it"
+
+    def of_tied(self, other: nn.Module) -> Style | None:
+        """How a module with the same weight is split; None if that cannot be."""
+        if self.weight_dim is None:
+            return self
+        if isinstance(other, nn.Embedding):
+            return STYLES["embedding_rowwise"] if self.weight_dim == 0 else None
+        if isinstance(other, nn.Linear):
+            return STYLES["colwise_gather_output"] if self.weight_dim == 0 else STYLES["rowwise_split_input"]
+        return None
+
+
+def as_style(value: Any) -> Style:
+    """A style by its name in a plan, or around a `ParallelStyle` of torch, which is taken as it is."""
+    return STYLES[value] if isinstance(value, str) else Style(type(value).__name__, lambda: value)
+
+
+def _colwise(**layouts: Any) -> Any:
+    from torch.distributed.tensor.parallel import ColwiseParallel
+
+    return ColwiseParallel(**layouts)
+
+
+def _gathered() -> Any:
+    from torch.distributed.tensor import Replicate
+
+    return _colwise(output_layouts=Replicate())
+
+
+def _rowwise(**layouts: Any) -> Any:
+    from torch.distributed.tensor.parallel import RowwiseParallel
+
+    return RowwiseParallel(**layouts)
+
+
+def _rowwise_of_whole() -> Any:
+    from torch.distributed.tensor import Replicate
+
+    return _rowwise(input_layouts=Replicate())
+
+
+def _of_sequence() -> Any:
+    """The sequence is shared out before the layer and put together behind it, so that its neighbours need not know."""
+    from .replicated_styles import WholeWeights
+
+    return WholeWeights(dim=1, shares_out=True)
+
+
+def _of_heads() -> Any:
+    """Each process has some of the heads already, the last dimension but one."""
+    from .replicated_styles import WholeWeights
+
+    return WholeWeights(dim=-2, shares_out=False)
+
+
+_COLUMNS = Style("colwise_gather_output", _gathered, None, 0, (nn.Linear,))
+_ROWS = Style("rowwise_split_input", _rowwise_of_whole, None, 1, (nn.Linear,))
+
+STYLES: dict[str, Style] = {
+    "colwise": Style("colwise", _colwise, "out_features", 0, (nn.Linear,)),
+    "rowwise": Style("rowwise", _rowwise, "in_features", 1, (nn.Linear,)),
+    "colwise_gather_output": _COLUMNS,
+    "colwise_rep": _COLUMNS,
+    "rowwise_split_input": _ROWS,
+    "rowwise_rep": _ROWS,
+    "embedding_rowwise": Style("embedding_rowwise", _rowwise_of_whole, None, 0, (nn.Embedding,)),
+    "sequence_parallel": Style("sequence_parallel", _of_sequence),
+    "replicated_with_grad_allreduce": Style("replicated_with_grad_allreduce", _of_heads),
+}
+"""The styles by their names in `transformers`."""

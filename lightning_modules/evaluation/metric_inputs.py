@@ -1,0 +1,185 @@
+"""How the predictions and labels of a batch become the two arguments of a torchmetrics `update`.
+
+Every metric of torchmetrics wants its own shapes. The rule here, metric by metric:
+
+- the first tensor of the predictions counts: the logits;
+- classes are in the last dimension, or in the second one as images have them; all other dimensions are joined, and
+  what has the label -100 is left out. Metrics that ask for a sample at a time (`ExactMatch`, and those with
+  `multidim_average="samplewise"`) get the shape as it is, and leave out what their `ignore_index` says;
+- metrics that look at probabilities get the softmax, or for binary and multilabel ones the sigmoid: torchmetrics
+  itself takes logits for probabilities where all those of a batch happen to lie between 0 and 1. Metrics that only
+  look for the largest of several classes get the logits;
+- where predictions have the labels' shape they are taken as values, class numbers, or one logit for each label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ..internals.lightning_import import BaseAggregator, torchmetrics
+
+IGNORED = -100
+OWN_FUNCTION = (
+    "Say how predictions and labels become the arguments of `update`: BatchMetrics(metrics, prepare=function), with "
+    "function(predictions, labels) -> a tuple of arguments, or a dict of them."
+)
+_WITHOUT_RULE = ("text", "detection", "retrieval", "multimodal", "clustering", "segmentation")
+
+
+class InputKind(NamedTuple):
+    """What a metric wants to be given; metrics of one kind get the same tensors.
+
+    `family` is `Binary`, `Multiclass` or `Multilabel` for the metrics of `torchmetrics.classification`, else empty.
+    """
+
+    family: str = ""
+    probabilities: bool = False
+    by_sample: bool = False
+    sequence: bool = False
+
+
+def input_kind(metric: Any) -> InputKind:
+    """What this metric wants to be given.
+
+    Raises:
+        ValueError: no rule fits it.
+    """
+    metric = _innermost(metric)
+    family = _family(metric)
+    if type(metric).__name__ == "Perplexity" and _module_of(metric) == "text":
+        return InputKind(sequence=True)
+    if not family and (_module_of(metric) in _WITHOUT_RULE or isinstance(metric, BaseAggregator)):
+        raise ValueError(f"{type(metric).__name__} takes no logits and labels. {OWN_FUNCTION}")
+    by_sample = getattr(metric, "multidim_average", "global") == "samplewise" or "ExactMatch" in type(metric).__name__
+    return InputKind(family, family != "Multiclass" or not _looks_for_largest(metric), by_sample)
+
+
+def metric_inputs(kind: InputKind, predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    """Predictions and labels as the metrics of this kind want them; no rows if no label counts.
+
+    Args:
+        kind: see `input_kind`.
+        predictions: what the model returned beside the loss: logits, alone or first of several.
+        labels: class numbers of shape (samples, ...), or values, or 0 and 1 for each of several labels.
+
+    Raises:
+        ValueError: the shapes do not go together.
+    """
+    predictions, labels = _logits(predictions), _only_labels(labels)
+    if predictions.ndim == labels.ndim + 1 and predictions.shape[-1] == 1:
+        predictions = predictions.squeeze(-1)
+    classes = _class_dimension(predictions, labels)
+    if kind.family and labels.is_floating_point():
+        labels = labels.long()
+    if classes is None:
+        return _of_equal_shape(kind, predictions, labels)
+    if kind.by_sample:
+        return _as_probabilities(kind, predictions.movedim(classes, 1), 1), labels
+    counted, labels = _counted(predictions.movedim(classes, -1).flatten(0, -2), labels.flatten())
+    if kind.sequence:
+        return counted[None], labels[None]
+    return _as_probabilities(kind, counted, -1), labels
+
+
+def shifted(predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    """Predictions at each position, and the label at the next one: for models whose labels are their inputs."""
+    predictions, labels = _logits(predictions), _only_labels(labels)
+    return predictions[:, :-1], labels[:, 1:]
+
+
+def _of_equal_shape(kind: InputKind, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    logits = predictions.is_floating_point()
+    if logits and kind.family in ("Binary", "Multilabel"):
+        predictions = predictions.sigmoid()
+    if kind.by_sample or kind.family == "Multilabel" or labels.is_floating_point() or (logits and not kind.family):
+        return predictions, labels
+    return _counted(predictions.flatten(), labels.flatten())
+
+
+def _as_probabilities(kind: InputKind, logits: Tensor, classes: int) -> Tensor:
+    if not kind.family or not kind.probabilities or not logits.is_floating_point():
+        return logits
+    if kind.family == "Binary" and logits.shape[classes] != 2:
+        raise ValueError(f"A binary metric was given logits of {logits.shape[classes]} classes, not 2. {OWN_FUNCTION}")
+    probabilities = logits.softmax(classes)
+    return probabilities.select(classes, 1) if kind.family == "Binary" else probabilities
+
+
+def _counted(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Without what has the label -100."""
+    if labels.is_floating_point():
+        return predictions, labels
+    counts = labels != IGNORED
+    return (predictions, labels) if counts.all() else (predictions[counts], labels[counts])
+
+
+def _class_dimension(predictions: Tensor, labels: Tensor) -> int | None:
+    """Which dimension the predictions have and the labels have not; None if they have the same ones."""
+    if predictions.shape == labels.shape:
+        return None
+    if predictions.shape[:-1] == labels.shape:
+        return predictions.ndim - 1
+    if predictions.ndim == labels.ndim + 1 and (predictions.shape[:1], predictions.shape[2:]) == (
+        labels.shape[:1],
+        labels.shape[1:],
+    ):
+        return 1
+    raise ValueError(
+        f"Predictions of shape {tuple(predictions.shape)} and labels of shape {tuple(labels.shape)} do not go "
+        "together: expected is the shape of the labels, with or without one more dimension for the classes. "
+        f"{OWN_FUNCTION}"
+    )
+
+
+def _logits(predictions: Any) -> Tensor:
+    while isinstance(predictions, (tuple, list, Mapping)) and len(predictions):
+        predictions = next(iter(predictions.values() if isinstance(predictions, Mapping) else predictions))
+    if not isinstance(predictions, Tensor):
+        raise ValueError(f"The first prediction is a {type(predictions).__name__}, not a tensor. {OWN_FUNCTION}")
+    return predictions
+
+
+def _only_labels(labels: Any) -> Tensor:
+    if isinstance(labels, (tuple, list)) and len(labels) == 1:
+        labels = labels[0]
+    if not isinstance(labels, Tensor):
+        many = f" of {len(labels)}" if isinstance(labels, (tuple, list, Mapping)) else ""
+        raise ValueError(f"The labels are a {type(labels).__name__}{many}, not one tensor. {OWN_FUNCTION}")
+    return labels
+
+
+def _innermost(metric: Any) -> Any:
+    """The metric in a wrapper or a sum of metrics: it is the one that is given predictions."""
+    for name in ("metric", "metric_a", "metric_b"):
+        inner = getattr(metric, name, None)
+        if isinstance(inner, torchmetrics.Metric):
+            return _innermost(inner)
+    return metric
+
+
+def _family(metric: Any) -> str:
+    names = [
+        base.__name__ for base in type(metric).__mro__ if base.__module__.startswith("torchmetrics.classification")
+    ]
+    families = (
+        family for name in names for family in ("Binary", "Multiclass", "Multilabel") if name.startswith(family)
+    )
+    return next(families, "")
+
+
+def _looks_for_largest(metric: Any) -> bool:
+    """Whether only the class with the largest logit is of interest, or the few with the largest ones."""
+    names = {base.__name__ for base in type(metric).__mro__}
+    return bool(names & {"MulticlassStatScores", "MulticlassConfusionMatrix", "MulticlassExactMatch"})
+
+
+def _module_of(metric: Any) -> str:
+    """`text` for `torchmetrics.text.bleu`; empty for metrics from elsewhere."""
+    for base in type(metric).__mro__:
+        package, _, rest = base.__module__.partition(".")
+        if package == "torchmetrics" and rest.partition(".")[0] != "metric":
+            return rest.partition(".")[0]
+    return ""

@@ -1,0 +1,260 @@
+"""What Lightning does around each step and batch, without what nobody notices: loops, precisions, a profiler."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Literal
+
+import torch
+
+from .lightning_import import (
+    DDPStrategy,
+    LightningModule,
+    MixedPrecision,
+    PassThroughProfiler,
+    Precision,
+    RunningStage,
+    SingleDeviceStrategy,
+    Trainer,
+    TrainerFn,
+    _EvaluationLoop,
+    callbacks_of,
+)
+from .precision import HALF, LossScaler
+
+UNMEASURED = contextlib.nullcontext()
+
+
+def step_lightly(trainer: Trainer) -> None:
+    """Leave out of each step what is of no use to a `DrivenModule`.
+
+    Lightning inspects the signature of `training_step` at every step; here it is known. It asks whether an evaluation
+    is due, as none ever is by its own count. And it prepares for values that hooks log through `LightningModule.log`,
+    which only callbacks would do here. Evaluations are made lighter too.
+    """
+    fit_loop: Any = trainer.fit_loop
+    epoch_loop, connector = fit_loop.epoch_loop, fit_loop.trainer._logger_connector
+    fit_loop.trainer.profiler = SilentProfiler()
+    trainer.validate_loop = evaluation_loop(trainer, TrainerFn.VALIDATING)
+    trainer.test_loop = evaluation_loop(trainer, TrainerFn.TESTING)
+    epoch_loop.val_loop = evaluation_loop(trainer, TrainerFn.FITTING)
+    fit_loop._warn_if_modules_in_eval_mode = nothing  # steps see to the mode
+    epoch_loop._should_check_val_fx = _never
+    epoch_loop._build_kwargs = _step_arguments
+    if steps_by_itself(trainer):
+        epoch_loop.advance = partial(_advance, trainer)
+    if not callbacks_of(trainer):
+        connector.on_batch_start = connector.on_batch_end = nothing
+        connector.update_train_step_metrics = connector.update_eval_step_metrics = nothing
+
+
+def evaluation_loop(trainer: Trainer, function: TrainerFn) -> LeanEvaluationLoop:
+    """A loop that validates or tests, or that evaluates in the middle of a training, silently."""
+    stage = RunningStage.TESTING if function is TrainerFn.TESTING else RunningStage.VALIDATING
+    return LeanEvaluationLoop(trainer, function, stage, verbose=function is not TrainerFn.FITTING, inference_mode=False)
+
+
+def _advance(trainer: Trainer, data_fetcher: Any) -> None:
+    """One turn of Lightning's loop over an epoch, for a module that optimizes by hand and hooks that nobody listens to.
+
+    Raises:
+        StopIteration: the module wants the epoch to end before this batch; or there is none.
+    """
+    module, progress = trainer.lightning_module, trainer.fit_loop.epoch_loop.batch_progress
+    batch, _, _ = next(data_fetcher)
+    index = progress.current.ready
+    progress.is_last_batch = data_fetcher.done
+    progress.increment_ready()
+    if module.on_train_batch_start(batch, index) == -1:
+        progress.increment_by(0, is_last_batch=True)
+        progress.increment_processed()
+        raise StopIteration
+    progress.increment_started()
+    trainer.strategy.training_step(batch, index)
+    progress.increment_processed()
+    module.on_train_batch_end(None, batch, index)
+    progress.increment_completed()
+
+
+def nobody_listens(trainer: Trainer) -> bool:
+    """Whether backward pass and step are just that: one process, a precision of this package, no Lightning callback."""
+    return _does_no_more(trainer) and trainer.world_size == 1
+
+
+def steps_by_itself(trainer: Trainer) -> bool:
+    """Whether an optimizer's step is just that; in DDP too, which has averaged the gradients, if no models are."""
+    strategy = trainer.strategy
+    if type(strategy) is DDPStrategy:  # others are made of it, and do more
+        return _does_no_more(trainer) and strategy._model_averager is None
+    return type(strategy) is SingleDeviceStrategy and nobody_listens(trainer)
+
+
+def _does_no_more(trainer: Trainer) -> bool:
+    precision = trainer.precision_plugin
+    return not callbacks_of(trainer) and isinstance(precision, (LeanPrecision, ForwardPrecision))
+
+
+def stepper(trainer: Trainer, optimizer: Any) -> Callable[[], Any]:
+    """What takes an optimizer step and counts it as Lightning's `global_step`.
+
+    Args:
+        trainer: the running trainer.
+        optimizer: the `LightningOptimizer` of its module.
+    """
+    if not steps_by_itself(trainer):
+        return optimizer.step
+    inner = optimizer.optimizer
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+
+    def step() -> None:
+        progress.increment_ready()
+        if scaler is None:
+            inner.step()
+        else:
+            scaler.step(inner)
+            scaler.update()
+        progress.increment_completed()
+
+    return step
+
+
+class LeanModule(LightningModule):
+    """A LightningModule without the work that Lightning does around each step for hooks that nobody uses.
+
+    Batches stay where they are, so `on_before_batch_transfer`, `transfer_batch_to_device` and
+    `on_after_batch_transfer` are not called.
+    """
+
+    def _on_before_batch_transfer(self, batch: Any, dataloader_idx: int = 0) -> Any:
+        return batch
+
+    def _apply_batch_transfer_handler(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
+        return batch
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Lightning sets these names at every step; nn.Module's registration checks are for other things.
+        if name in ("_current_fx_name", "forward"):
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+
+class LeanEvaluationLoop(_EvaluationLoop):
+    """Lightning's evaluation loop, which does for each batch only what somebody notices.
+
+    With a Lightning callback, another precision or several processes it is Lightning's in every respect.
+    """
+
+    module_step: Callable[[Any, int], Any] | None = None
+
+    @property
+    def restarting(self) -> bool:
+        """As in Lightning."""
+        return self._restarting
+
+    @restarting.setter
+    def restarting(self, restarting: bool) -> None:
+        # Lightning sets this at every step of a training, and looks for loops in this one: it has none.
+        self._restarting = restarting
+
+    def _evaluation_step(
+        self, batch: Any, batch_idx: int, dataloader_idx: int, dataloader_iter: Iterator[Any] | None
+    ) -> None:
+        if batch_idx == 0:
+            self.look_who_is_there()
+        if self.module_step is None:
+            super()._evaluation_step(batch, batch_idx, dataloader_idx, dataloader_iter)
+            return
+        progress = self.batch_progress
+        progress.increment_ready()
+        progress.increment_started()
+        self.module_step(batch, batch_idx)
+        progress.increment_processed()
+        progress.increment_completed()
+        self._has_run = True
+        self._seen_batches_per_dataloader[dataloader_idx] += 1
+
+    def look_who_is_there(self) -> None:
+        """Find out, once a run, whether the step of the module is all that there is to do."""
+        trainer, module = self.trainer, self.trainer.lightning_module
+        alone = nobody_listens(trainer) and isinstance(module, LeanModule)
+        self.module_step = (module.test_step if trainer.testing else module.validation_step) if alone else None
+
+    def teardown(self) -> None:
+        """End a run."""
+        super().teardown()
+        self.module_step = None
+
+
+class SilentProfiler(PassThroughProfiler):
+    """As Lightning's own that measures nothing, but its blocks cost nothing either: there are some ten in a step."""
+
+    def profile(self, action_name: str) -> Any:
+        """Nothing is done around the block."""
+        return UNMEASURED
+
+
+class LeanPrecision(Precision):
+    """Lightning's float32 precision, which calls the hooks around backward and step only for callbacks that are there.
+
+    For modules under manual optimization that define none of these hooks themselves.
+    """
+
+    def pre_backward(self, tensor: Any, module: LightningModule) -> Any:
+        """`on_before_backward`, if a callback listens."""
+        return super().pre_backward(tensor, module) if callbacks_of(module.trainer) else tensor
+
+    def post_backward(self, tensor: Any, module: LightningModule) -> Any:
+        """`on_after_backward`, if a callback listens."""
+        return super().post_backward(tensor, module) if callbacks_of(module.trainer) else tensor
+
+    def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> Any:
+        """`on_before_optimizer_step`, if a callback listens, and the step."""
+        if callbacks_of(model.trainer):
+            return super().optimizer_step(optimizer, model, closure, **kwargs)
+        return optimizer.step(**kwargs)
+
+
+class ForwardPrecision(MixedPrecision):
+    """As Lightning's `MixedPrecision`, but steps are not cast as a whole: `precision.casting` casts forward passes.
+
+    So a loss that is computed outside of the model is computed in float32, and a weight that the model uses twice is
+    cast once, as `accelerate` has it; the numbers depend on both. "16-mixed" is float16 on the CPU too, where
+    `lightning.Trainer(precision="16-mixed")` takes bfloat16.
+
+    Args:
+        precision: `16-mixed` or `bf16-mixed`.
+        device: type of the device, such as `cuda`.
+        scaler: scales losses, for float16 only; a `LossScaler`, so that gradients may be unscaled before the step.
+    """
+
+    def __init__(self, precision: Literal["16-mixed", "bf16-mixed"], device: str, scaler: LossScaler | None) -> None:
+        super().__init__(precision, device, scaler)
+
+    def autocast_context_manager(self) -> torch.autocast:
+        """As `accelerate` casts."""
+        return torch.autocast(self.device, dtype=HALF[self.precision])
+
+    def train_step_context(self) -> Any:
+        """Nothing: the forward passes in the step are cast, see `precision.casting`."""
+        return contextlib.nullcontext()
+
+    val_step_context = test_step_context = predict_step_context = train_step_context
+
+
+def _step_arguments(kwargs: OrderedDict[str, Any], batch: Any, batch_idx: int) -> OrderedDict[str, Any]:
+    kwargs["batch"], kwargs["batch_idx"] = batch, batch_idx
+    return kwargs
+
+
+def _never(*_: Any) -> bool:
+    """Takes the place of a question."""
+    return False
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Takes the place of a hook that is switched off."""

@@ -1,0 +1,190 @@
+"""Lightning's private names: here and in `lean.py`, and nowhere else; each is held by a test of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from .fast_path import evaluation_loop, nothing
+from .lightning_import import CombinedLoader, Trainer, TrainerFn, _given_hyperparameters
+
+LOGGED_STEPS = "_batches_that_stepped"
+"""Under this name a checkpoint of Lightning holds the step that its loggers have come to."""
+
+
+_ANNOUNCING, _CALLBACKS = ("lightning.pytorch", "lightning.fabric"), "lightning.pytorch.callbacks"
+
+
+def leave_signals_alone(trainer: Trainer) -> None:
+    """Keep signals as the script has them.
+
+    Lightning would turn a SIGTERM into a normal exit, and ask all processes for one at every step (a broadcast and a
+    host synchronisation).
+    """
+    connector: Any = trainer._signal_connector
+    epoch_loop: Any = trainer.fit_loop.epoch_loop
+    connector.register_signal_handlers = epoch_loop._broadcast_sigterm_tensor = nothing
+
+
+def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> None:
+    """Set the progress of the fit loop to a position, so that counters and epochs go on from there.
+
+    Args:
+        trainer: a trainer that has not run yet.
+        epoch: epochs that are complete.
+        window: batches of the current epoch that are complete.
+        global_step: optimizer steps taken.
+    """
+    fit_loop, epoch_loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    _set_progress(fit_loop.epoch_progress.total, epoch)
+    _set_progress(fit_loop.epoch_progress.current, epoch)
+    _set_progress(epoch_loop.batch_progress.total, global_step)
+    _set_progress(epoch_loop.batch_progress.current, window)
+    steps = epoch_loop.manual_optimization.optim_step_progress.total
+    steps.ready = steps.completed = global_step
+    epoch_loop._batches_that_stepped = global_step
+    epoch_loop._restarting = window > 0
+
+
+def made_by_cli() -> bool:
+    """Whether `LightningCLI` is making a module at the moment: it has hyperparameters to be noted, in plain values."""
+    return _given_hyperparameters.get() is not None
+
+
+def deal_out_samples(trainer: Trainer, active: bool) -> None:
+    """Whether Lightning puts samplers of its own into loaders where there are several processes.
+
+    Args:
+        trainer: its data has not been asked for yet.
+        active: as `Trainer(use_distributed_sampler=)`.
+    """
+    trainer._accelerator_connector.use_distributed_sampler = active
+
+
+def deals_out_samples(trainer: Trainer) -> bool:
+    """As `Trainer(use_distributed_sampler=)` was."""
+    return trainer._accelerator_connector.use_distributed_sampler
+
+
+def combined(loader: Any, *, training: bool) -> CombinedLoader:
+    """The one loader in the collection that Lightning would make of it, which warns of torch's future."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+        return CombinedLoader(loader, "max_size_cycle" if training else "sequential")
+
+
+def begin_reading_anew(trainer: Trainer) -> None:
+    """Begin the iteration of the train loaders once more: Lightning did before it called a hook, and may have read."""
+    fetcher = trainer.fit_loop._data_fetcher
+    if fetcher is not None:
+        iter(fetcher)
+
+
+def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
+    """Run Lightning's evaluation loop over `loader` in the middle of `fit`, and leave the fit loop as it was.
+
+    Lightning callbacks see the validation hooks; the module's `validation_step` gets the batches.
+    """
+    epoch_loop, connector = trainer.fit_loop.epoch_loop, trainer._logger_connector
+    usual_loop, usual_limit, first_iteration = (
+        epoch_loop.val_loop,
+        trainer.limit_val_batches,
+        connector._first_loop_iter,
+    )
+    loop = evaluation_loop(trainer, TrainerFn.FITTING)
+    loop._data_source.instance = combined(loader, training=False)
+    epoch_loop.val_loop = loop
+    trainer.limit_val_batches = 1.0
+    trainer.validating = True
+    try:
+        loop.run()
+    except BaseException:
+        loop._module_mode.restore(trainer.lightning_module)
+        raise
+    finally:
+        loop.teardown()
+        trainer.training = True
+        epoch_loop.val_loop = usual_loop
+        trainer.limit_val_batches = usual_limit
+        connector._first_loop_iter = first_iteration
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let a KeyboardInterrupt reach the script: Lightning would exit, and ignore SIGINT from then on."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as exit_:
+        interrupt = exit_.__context__
+        if not isinstance(interrupt, KeyboardInterrupt) or _raised_in(exit_) != "_call_and_handle_interrupt":
+            raise
+        signal.signal(signal.SIGINT, handler)
+        raise interrupt from None
+
+
+@contextlib.contextmanager
+def quiet(active: bool = True) -> Iterator[None]:
+    """Keep Lightning's own announcements (devices found, limits reached) out of the script's output.
+
+    What its callbacks say, such as a summary of the model, was asked for, and is heard.
+    """
+    loggers = [logging.getLogger(name) for name in (*_ANNOUNCING, _CALLBACKS)] if active else []
+    levels = [logger.level for logger in loggers]
+    heard = [logger.getEffectiveLevel() for logger in loggers]
+    for logger, level in zip(loggers, heard, strict=True):
+        logger.setLevel(level if logger.name == _CALLBACKS else max(logger.level, logging.WARNING))
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def release(trainer: Trainer) -> None:
+    """Drop the trainer's references to module and data, so that repeated runs do not pile up."""
+    module = trainer.strategy._lightning_module
+    if module is not None:
+        module._trainer = None
+    trainer.strategy._lightning_module = None
+    trainer.strategy.model = None
+    trainer._data_connector._datahook_selector = None
+    evaluation_loops = (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop)
+    for loop in (trainer.fit_loop, *evaluation_loops, trainer.predict_loop):
+        loop._combined_loader = None
+        loop._data_source.instance = None
+
+
+def start_no_processes(strategy: Any) -> Any:
+    """Keep a `DDPStrategy` from having a launcher: there is nothing to launch, and notebooks are refused for its sake.
+
+    Args:
+        strategy: one that has not met its Trainer.
+    """
+    strategy._configure_launcher = nothing
+    return strategy
+
+
+def configure_activation_checkpointing(strategy: Any) -> None:
+    """Let DeepSpeed's function for checkpointing activations know the section of its configuration, if there is one.
+
+    Args:
+        strategy: a `DeepSpeedStrategy`.
+    """
+    strategy._set_deepspeed_activation_checkpointing()
+
+
+def _raised_in(exception: BaseException) -> str:
+    """Name of the function that raised it: a script may call `sys.exit` on a KeyboardInterrupt of its own accord."""
+    traceback = exception.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return "" if traceback is None else traceback.tb_frame.f_code.co_name
+
+
+def _set_progress(tracker: Any, count: int) -> None:
+    tracker.ready = tracker.started = tracker.processed = tracker.completed = count

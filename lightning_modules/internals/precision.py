@@ -1,0 +1,152 @@
+"""Mixed precision of a model's forward passes, and the scaling of losses that float16 needs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from types import MethodType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..common.dtensor import own_part
+from ..evaluation.collecting import map_nested
+
+HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
+"""Lightning's names of mixed precisions, and the format that each computes in."""
+
+_BEFORE = "_forward_before_cast"
+
+
+class LossScaler(torch.amp.GradScaler):
+    """As `torch.amp.GradScaler`, with the same state, but unscaling twice is once, and a skipped step is told.
+
+    Attributes:
+        together: processes have parts of the gradients, so that what one of them finds counts for all.
+        others: parameters that no optimizer has, whose gradients are unscaled with those of the first one: they count
+            in the norm of the model.
+    """
+
+    together = False
+    others: Sequence[torch.Tensor] = ()
+
+    def __init__(self, device: str, **options: Any) -> None:
+        super().__init__(device, **options)
+        self.step_was_skipped = False
+        """Whether the optimizer was not asked for its last step, because gradients were infinite or NaN.
+
+        Optimizers that look at the gradients themselves (torch's fused ones) are always asked.
+        """
+        self._unscaled: set[int] = set()
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients by the scale, if that has not been done since the last step."""
+        if id(optimizer) not in self._unscaled:
+            super().unscale_(optimizer)
+            if not self._unscaled:
+                scale: Any = self._scale
+                for gradient in (other.grad for other in self.others if other.grad is not None):
+                    gradient.div_(scale.to(gradient.device))
+            self._unscaled.add(id(optimizer))
+
+    def _unscale_grads_(
+        self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
+    ) -> dict[torch.device, torch.Tensor]:
+        if not self.together:
+            return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        found = {found_inf.device: found_inf.clone()}
+        library: Any = torch  # which does not declare all that it has
+        with torch.no_grad():
+            for gradient in map(own_part, gradients):
+                here = found.setdefault(gradient.device, found_inf.to(gradient.device, copy=True))
+                scale: Any = inv_scale.to(gradient.device)
+                library._amp_foreach_non_finite_check_and_unscale_([gradient], here, scale)
+        worst = torch.stack([flag.to(found_inf.device) for flag in found.values()]).amax(0)
+        dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+        return {device: worst.to(device) for device in found}
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Unscale what is not unscaled, and step if all gradients are finite."""
+        stepped: list[bool] = []
+        handle = optimizer.register_step_pre_hook(lambda *_: stepped.append(True))
+        try:
+            return super().step(optimizer, *args, **kwargs)
+        finally:
+            handle.remove()
+            self.step_was_skipped = not stepped
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """Lower the scale after a skipped step, raise it after many good ones."""
+        self._unscaled.clear()
+        super().update(new_scale)
+
+
+@contextlib.contextmanager
+def casting(model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
+    """Run the forward passes of a model in `context`, and make what comes out float32.
+
+    Copies and pickles of the model that are made meanwhile are sound: `forward` is a method of the instance.
+
+    Args:
+        model: the model; hooks on it see what a caller sees.
+        context: makes a context, such as `torch.autocast("cpu", torch.bfloat16)`.
+    """
+    own = vars(model).get("forward")
+    model.forward = MethodType(_cast(model, context), model)
+    try:
+        yield
+    finally:
+        if own is None:
+            del model.forward
+        else:
+            model.forward = own
+
+
+def cast_for_good(model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+    """As `casting`, until `uncast`; a model that is cast so already stays as it is."""
+    if _BEFORE not in vars(model):
+        vars(model)[_BEFORE] = vars(model).get("forward")
+        model.forward = MethodType(_cast(model, context), model)
+
+
+def uncast(model: nn.Module) -> None:
+    """Undo `cast_for_good`; other models stay as they are."""
+    if _BEFORE not in vars(model):
+        return
+    own = vars(model).pop(_BEFORE)
+    if own is None:
+        del model.forward
+    else:
+        model.forward = own
+
+
+def _cast(model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Callable[..., Any]:
+    given: Any = model.forward
+    forward = given.__func__ if getattr(given, "__self__", None) is model else _as_method(given)
+
+    @functools.wraps(forward)
+    def cast(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        with context():
+            output = forward(self, *args, **kwargs)
+        return map_nested(_to_float32, output)
+
+    cast.__name__ = "forward"  # so that a pickled model asks itself for its `forward`
+    return cast
+
+
+def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that somebody put in the place of `forward`, as if it were a method."""
+
+    def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return method
+
+
+def _to_float32(leaf: Any) -> Any:
+    half = isinstance(leaf, torch.Tensor) and leaf.dtype in HALF.values()
+    return leaf.float() if half else leaf

@@ -1,0 +1,223 @@
+"""Activations that are computed again in the backward pass instead of being kept: for models of any kind."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ..common.suggestions import did_you_mean
+
+__all__ = ["checkpoint_activations", "enable_activation_checkpointing", "find_layers"]
+
+logger = logging.getLogger(__name__)
+
+_CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
+
+
+def enable_activation_checkpointing(
+    model: nn.Module, *, every_n_layers: int = 1, offload: bool = False, **options: Any
+) -> Callable[[], None]:
+    """As `transformers.Trainer` does it, through the model's own method, but a model without one is fine too.
+
+    A method `activation_checkpointing_enable` goes before `gradient_checkpointing_enable`, of which the older models
+    of `transformers` have only the latter; it stays enabled, as in the reference. Other models go through
+    `checkpoint_activations`.
+
+    Args:
+        model: changed in place.
+        every_n_layers: see `checkpoint_activations`, as is the rest.
+        offload: see there.
+        options: see there.
+
+    Returns:
+        What takes off again what is not the model's own.
+
+    Raises:
+        ValueError: the model says that it cannot, or that it does not know these settings.
+    """
+    newer = getattr(model, "activation_checkpointing_enable", None)
+    older = getattr(model, "gradient_checkpointing_enable", None)
+    if callable(newer):
+        newer(activation_checkpointing_kwargs=options or None, every_n_layers=every_n_layers, offload=offload)
+    elif callable(older):
+        older(gradient_checkpointing_kwargs=options or None)
+        _thin_out(model, every_n_layers)
+        _offload(model, offload)
+    else:
+        return checkpoint_activations(model, every_n_layers=every_n_layers, offload=offload, **options)
+    return lambda: None
+
+
+def checkpoint_activations(
+    model: nn.Module, *, every_n_layers: int = 1, offload: bool = False, **options: Any
+) -> Callable[[], None]:
+    """Let each layer of a model keep its inputs only, and run again when gradients are wanted.
+
+    The numbers stay the same bits, with dropout too: the generators are set back for the second run, and statistics
+    of batch normalisation are taken in the first one only. Names, classes and weights of the model stay as they are;
+    in evaluation nothing changes.
+
+    Args:
+        model: changed in place; `find_layers` says what its layers are.
+        every_n_layers: take only every so many-th layer, the first one included; the others keep everything.
+        offload: keep in main memory, page-locked where there is a GPU, what still has to be kept.
+        options: for `torch.utils.checkpoint.checkpoint`; `use_reentrant` is False if not given.
+
+    Returns:
+        What makes the model as it was.
+    """
+    parameters = inspect.signature(checkpoint).parameters
+    known = ["preserve_rng_state", *(name for name in parameters if name not in ("function", "args", "kwargs"))]
+    for name in options:
+        if name not in known:
+            raise ValueError(
+                f"gradient_checkpointing_kwargs has {name!r}, which torch.utils.checkpoint.checkpoint does not take."
+                f"{did_you_mean(name, known)} It takes: {', '.join(known)}."
+            )
+    layers = find_layers(model)[::every_n_layers]
+    shown = ", ".join(name or type(model).__name__ for name, _ in layers)
+    logger.info("Activations are computed again in the backward pass, for: %s", shown)
+    for _, layer in layers:
+        layer.forward = _ForwardTwice(layer, offload, {"use_reentrant": False, **options})
+
+    def undo() -> None:
+        for _, layer in layers:
+            recomputed = layer.__dict__.pop("forward")
+            if recomputed.own is not None:
+                layer.forward = recomputed.own
+
+    return undo
+
+
+def find_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The parts of a model that are run one after the other, with their names.
+
+    These are the members of its lists of modules of which at least two are of one class, and have parts themselves:
+    the blocks of a transformer or a ResNet. A model without such a list is taken by its direct parts that have parts
+    themselves, and one that has none of these as a whole, which saves nothing at the peak.
+    """
+    found = list(_repeated(model, ""))
+    if not found:
+        found = [(name, part) for name, part in model.named_children() if _is_composed(part)]
+    return found or [("", model)]
+
+
+def _repeated(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    classes = Counter(type(part) for part in module.children()) if isinstance(module, _CONTAINERS) else {}
+    for name, part in module.named_children():
+        full_name = f"{path}.{name}" if path else name
+        if classes.get(type(part), 0) > 1 and _is_composed(part):
+            yield full_name, part
+        else:
+            yield from _repeated(part, full_name)
+
+
+def _is_composed(module: nn.Module) -> bool:
+    return next(module.children(), None) is not None and next(module.parameters(), None) is not None
+
+
+class _ForwardTwice:
+    """Takes the place of a layer's `forward`. It holds the layer, so that a copy of the model has a copy of this."""
+
+    def __init__(self, layer: nn.Module, offload: bool, options: dict[str, Any]) -> None:
+        self.layer = layer
+        self.own = layer.__dict__.get("forward")
+        self.offload = offload
+        self.options = options
+        self.counts = any(getattr(part, "track_running_stats", False) for part in layer.modules())
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """That of the layer's own `forward`, for those who look at what a model takes."""
+        return inspect.signature(self._forward)
+
+    @property
+    def _forward(self) -> Callable[..., Any]:
+        return functools.partial(type(self.layer).forward, self.layer) if self.own is None else self.own
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        forward = self._forward
+        if not (self.layer.training and torch.is_grad_enabled()):
+            return forward(*args, **kwargs)
+        run = _counting_once(self.layer, forward) if self.counts else forward
+        with _saved_on_host(self.offload):
+            return checkpoint(functools.partial(run, **kwargs), *args, **self.options)
+
+
+def _counting_once(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """The forward pass, whose running statistics change in the first of its runs only."""
+    runs = 0
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        nonlocal runs
+        runs += 1
+        with contextlib.nullcontext() if runs == 1 else _statistics_set_aside(layer):
+            return forward(*args, **kwargs)
+
+    return run
+
+
+@contextlib.contextmanager
+def _statistics_set_aside(layer: nn.Module) -> Iterator[None]:
+    """Let what is counted go into copies that are thrown away."""
+    parts = [part for part in layer.modules() if getattr(part, "track_running_stats", False)]
+    kept = [dict(part._buffers) for part in parts]
+    for part in parts:
+        part._buffers.update({name: None if value is None else value.clone() for name, value in part._buffers.items()})
+    try:
+        yield
+    finally:
+        for part, buffers in zip(parts, kept, strict=True):
+            part._buffers.update(buffers)
+
+
+def _saved_on_host(active: bool) -> contextlib.AbstractContextManager[Any]:
+    if not active:
+        return contextlib.nullcontext()
+    return torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available())
+
+
+def _thin_out(model: nn.Module, every_n_layers: int) -> None:
+    """Of the layers that a model of `transformers` has enabled, leave every so many-th one enabled."""
+    if every_n_layers == 1:
+        return
+    modeling: Any = sys.modules.get("transformers.modeling_layers")
+    layers: list[Any] = [
+        part for part in model.modules() if modeling and isinstance(part, modeling.GradientCheckpointingLayer)
+    ]
+    if not layers:
+        raise ValueError(
+            f"every_n_layers={every_n_layers}: {type(model).__name__} has a gradient_checkpointing_enable() of its "
+            "own, and does not say which of its parts are layers. Leave every_n_layers out of the settings."
+        )
+    for index, layer in enumerate(layers):
+        layer.gradient_checkpointing = index % every_n_layers == 0
+
+
+def _offload(model: nn.Module, offload: bool) -> None:
+    """Let the function that a model of `transformers` runs its layers with keep what it keeps in main memory."""
+    if not offload:
+        return
+    parts: list[Any] = [part for part in model.modules() if hasattr(part, "_gradient_checkpointing_func")]
+    if not parts:
+        raise ValueError(
+            f"offload=True: {type(model).__name__} has a gradient_checkpointing_enable() of its own, and does not say "
+            "how its layers are run. Leave offload out of the settings."
+        )
+    for part in parts:
+        part._gradient_checkpointing_func = functools.partial(_run_offloaded, part._gradient_checkpointing_func)
+
+
+def _run_offloaded(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with _saved_on_host(True):
+        return run(*args, **kwargs)

@@ -1,0 +1,129 @@
+"""The call of a model's `generate`, and what makes sequences of different lengths equally long."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from . import inspection as models
+from .generation_config import generate_parameters, require_accepted, setting
+
+
+def generate(model: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], *, synced_gpus: bool) -> torch.Tensor:
+    """Call the model's `generate` with what it takes.
+
+    Args:
+        model: has a method `generate` that returns token ids.
+        inputs: the batch; columns that `generate` has no parameter for, such as labels, are left out.
+        options: settings that go before those of the model.
+        synced_gpus: go on until the last process has finished its sequences. Said only where it is true, or where
+            `generate` has a parameter of this name.
+
+    Returns:
+        Token ids, (samples, length).
+
+    Raises:
+        TypeError: the model does not generate, or something else than that.
+        ValueError: `generate` does not take an option.
+    """
+    require_generate(model)
+    config = getattr(model, "generation_config", None)
+    options = {**(config if isinstance(config, Mapping) else {}), **options}
+    if synced_gpus or "synced_gpus" in generate_parameters(model):
+        options.setdefault("synced_gpus", synced_gpus)
+    require_accepted(model, options, "options of the generation")
+    inputs = {name: value for name, value in inputs.items() if name not in options}
+    _gather_weights_for_generate(model)
+    generated = model.generate(**models.accepted_arguments(model.generate, **inputs), **options)
+    return _tokens(model, getattr(generated, "sequences", generated))
+
+
+def require_generate(model: Any) -> None:
+    """Check that the model generates.
+
+    Raises:
+        TypeError: it has no method `generate`.
+    """
+    if not callable(getattr(model, "generate", None)):
+        raise TypeError(
+            f"predict_with_generate=True, but {type(model).__name__} has no method generate. Give it one that takes "
+            "the columns of a batch and returns token ids, or set predict_with_generate=False."
+        )
+
+
+def settle_defaults(config: Any) -> None:
+    """Write the defaults of `transformers` into what its generation config leaves open, as the reference does.
+
+    It does so after each generation, and that shows: without a `max_length` the first batch may have 20 tokens beside
+    the one that starts the sequence, all others 20 with that.
+    """
+    if getattr(config, "_from_model_config", False):
+        config._from_model_config = False
+    if callable(getattr(config, "_get_default_generation_params", None)):
+        config.update(**config._get_default_generation_params(), defaults_only=True)
+
+
+def common_length(config: Any, length: int) -> int:
+    """How long the sequences of a batch are made, for all batches to be equally long.
+
+    Args:
+        config: generation config of the model: `max_length`, or `max_new_tokens` and the token that starts a sequence.
+        length: how long they are.
+    """
+    longest, new = setting(config, "max_length"), setting(config, "max_new_tokens")
+    if longest is not None and length < longest:
+        return longest
+    return length if new is None else max(length, new + 1)
+
+
+def padding_token(processing_class: Any, model: Any) -> int:
+    """The token to fill up sequences with: the first of those that are set.
+
+    Asked are the processing class (for padding, then for the end of a sequence), the model's config (for padding), the
+    tokenizer that a processor holds, the generation config, and the model's config (for the end of a sequence).
+
+    Raises:
+        ValueError: none is set.
+    """
+    config, generation = getattr(model, "config", None), getattr(model, "generation_config", None)
+    tokenizer = getattr(processing_class, "tokenizer", None)
+    pad, end = "pad_token_id", "eos_token_id"
+    places = [(processing_class, pad), (processing_class, end), (config, pad), (tokenizer, pad), (tokenizer, end)]
+    for place, name in [*places, (generation, pad), (generation, end), (config, end)]:
+        tokens = setting(place, name)
+        tokens = tokens if isinstance(tokens, (list, tuple)) else [tokens]
+        if tokens and tokens[0] is not None:
+            return int(tokens[0])
+    raise ValueError(
+        "Tokens and labels have to be padded to one length, but no token for it is known: pad_token_id and "
+        f"eos_token_id are set neither in processing_class ({type(processing_class).__name__}) nor in the config or "
+        f"generation_config of {type(model).__name__}. Set pad_token_id in one of them."
+    )
+
+
+def without_answers(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The batch without decoder inputs that were made from the labels: a model would go on from where these end."""
+    labels, decoded = inputs.get("labels"), inputs.get("decoder_input_ids")
+    if labels is None or decoded is None or labels.shape != decoded.shape:
+        return dict(inputs)
+    return {name: inputs[name] for name in inputs if name not in ("decoder_input_ids", "decoder_attention_mask")}
+
+
+def _gather_weights_for_generate(model: Any) -> None:
+    """Let torch's `fully_shard` treat `generate` as a forward pass: it calls parts of the model, not only the whole."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is not None and isinstance(model, fsdp.FSDPModule) and "generate" not in vars(model):
+        fsdp.register_fsdp_forward_method(model, "generate")
+
+
+def _tokens(model: Any, generated: Any) -> torch.Tensor:
+    if isinstance(generated, torch.Tensor) and generated.dim() == 2:
+        return generated
+    shape = f" of shape {tuple(generated.shape)}" if isinstance(generated, torch.Tensor) else ""
+    raise TypeError(
+        f"{type(model).__name__}.generate returned a {type(generated).__name__}{shape}. Return token ids as a "
+        "torch.Tensor of shape (samples, length), shorter sequences padded."
+    )

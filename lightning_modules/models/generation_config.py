@@ -1,0 +1,199 @@
+"""The settings that a model generates with, from wherever they come: an object, a dict, a file or a folder."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints.names import GENERATION_CONFIG_NAME
+from ..common.json_files import read_object
+from ..common.suggestions import did_you_mean
+from . import inspection as models
+
+_WHOLE_NUMBERS = ("max_length", "max_new_tokens", "num_beams", "num_return_sequences")
+
+
+def read_generation_config(given: Any, kind: type | None = None) -> Any:
+    """As `transformers.Seq2SeqTrainer.load_generation_config`, for any class of generation configs.
+
+    Args:
+        given: an object with the settings, which is copied; a dict; a JSON file; the folder of a
+            `generation_config.json`; or a name on the Hub, where `kind` loads from there.
+        kind: what to make of a dict or a file: a class with `from_pretrained` and `from_dict`, or `dict`. By default
+            the `GenerationConfig` of transformers if that has been imported, otherwise `dict`.
+
+    Returns:
+        The settings, checked.
+
+    Raises:
+        FileNotFoundError: there is nothing at the path.
+        ValueError: the settings cannot be; all of them in one message.
+    """
+    kind = (_transformers_kind() or dict) if kind is None else kind
+    if isinstance(given, (str, os.PathLike)):
+        given = _find(os.fspath(given), kind)
+    elif isinstance(given, Mapping) and kind is not dict:
+        _require_known(given, vars(kind()), kind.__name__)
+    try:
+        config = _made(given, kind)
+        faults = _faults(config)
+    except ValueError as error:  # a class may refuse the settings when it is made of them
+        config, faults = None, str(error)
+    if faults:
+        raise ValueError(f"generation_config={_shown(given)} cannot be used. Mend it before training:\n{faults}")
+    return config
+
+
+def kind_of_config(model: Any) -> type | None:
+    """What `read_generation_config` should make for this model; None where the model does not say."""
+    own = type(getattr(model, "generation_config", None))
+    if callable(getattr(own, "from_pretrained", None)):
+        return own
+    return None if models.is_pretrained(model) else dict
+
+
+def give_generation_config(model: Any, config: Any) -> None:
+    """Let the model generate with these settings.
+
+    An object takes the place of the model's `generation_config`, which its `generate` reads; a dict is put into a copy
+    of it. Where a model has no such attribute, the settings become keyword arguments of its `generate`.
+
+    Args:
+        model: has a method `generate`.
+        config: what `read_generation_config` returned.
+
+    Raises:
+        ValueError: the model knows no setting of that name.
+    """
+    own = getattr(model, "generation_config", None)
+    if isinstance(config, Mapping) and own is not None and not isinstance(own, Mapping):
+        config = _changed(own, config)
+    elif not hasattr(model, "generation_config"):
+        config = settings_of(config)
+    if isinstance(config, Mapping):
+        require_accepted(model, config, "generation_config")
+    model.generation_config = config
+
+
+def settings_of(config: Any) -> dict[str, Any]:
+    """The settings that a config of any kind makes, by name; those left open (None) are not among them."""
+    to_dict = getattr(config, "to_dict", None)
+    values: Any = config if isinstance(config, Mapping) else to_dict() if callable(to_dict) else vars(config)
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None and not name.startswith("_") and name != "transformers_version"
+    }
+
+
+def setting(place: Any, name: str) -> Any:
+    """One setting of a dict or of an object; None where it is not there."""
+    return place.get(name) if isinstance(place, Mapping) else getattr(place, name, None)
+
+
+def generate_parameters(model: Any) -> list[str]:
+    """The parameters that the model's `generate` has a name for."""
+    parameters = inspect.signature(model.generate).parameters.values()
+    return [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+
+
+def require_accepted(model: Any, options: Mapping[str, Any], source: str) -> None:
+    """Check that the model's `generate` takes these keyword arguments.
+
+    Args:
+        model: has a method `generate`.
+        options: the arguments.
+        source: where they come from.
+
+    Raises:
+        ValueError: it has no such parameters; all of them in one message.
+    """
+    accepted = models.accepted_arguments(model.generate, **options)
+    refused = [name for name in options if name not in accepted]
+    if refused:
+        known = generate_parameters(model)
+        said = ", ".join(f"{name}={options[name]!r}" for name in refused)
+        hint = did_you_mean(refused[0], known) if len(refused) == 1 else ""
+        raise ValueError(
+            f"{source}: {type(model).__name__}.generate takes no {said}.{hint} It takes: {', '.join(known)}."
+        )
+
+
+def _transformers_kind() -> type | None:
+    return getattr(sys.modules.get("transformers.generation.configuration_utils"), "GenerationConfig", None)
+
+
+def _find(given: str, kind: type) -> str | Path:
+    """The file or folder of this name; the name itself, where it may be one on the Hub."""
+    path = Path(given).expanduser()
+    if path.is_file() or (path / GENERATION_CONFIG_NAME).is_file():
+        return path
+    local = given.startswith((".", "~", os.sep)) or given.endswith(".json") or given.count("/") > 1
+    if kind is not dict and not local:
+        return given
+    hub = " This model loads no generation config from the Hub." if kind is dict else ""
+    raise FileNotFoundError(
+        f"generation_config={given!r} is neither a JSON file nor a folder with a {GENERATION_CONFIG_NAME}.{hub}"
+    )
+
+
+def _made(given: Any, kind: Any) -> Any:
+    if isinstance(given, Mapping):
+        return dict(given) if kind is dict else kind.from_dict(dict(given))
+    if not isinstance(given, (str, Path)):
+        return copy.deepcopy(given)
+    place = Path(given)
+    if kind is dict:
+        return _from_json(place if place.is_file() else place / GENERATION_CONFIG_NAME)
+    try:
+        return kind.from_pretrained(*((place.parent, place.name) if place.is_file() else (str(given),)))
+    except OSError as error:
+        raise FileNotFoundError(f"generation_config={str(given)!r} cannot be read: {error}") from error
+
+
+def _from_json(path: Path) -> dict[str, Any]:
+    return settings_of(read_object(path, keys="generation settings"))
+
+
+def _changed(own: Any, settings: Mapping[str, Any]) -> Any:
+    """A copy of the model's own config with these settings."""
+    _require_known(settings, [name for name in dir(own) if not name.startswith("_")], type(own).__name__)
+    changed = copy.deepcopy(own)
+    for name, value in settings.items():
+        setattr(changed, name, value)
+    return changed
+
+
+def _require_known(settings: Mapping[str, Any], known: Iterable[str], whose: str) -> None:
+    known = set(known)
+    said = [f"{name!r}.{did_you_mean(name, known)}" for name in settings if name not in known]
+    if said:
+        raise ValueError("\n".join(f"generation_config: {whose} has no setting {one}" for one in said))
+
+
+def _faults(config: Any) -> str:
+    """What is wrong with a config, by its own judgement if it has one; an empty text if nothing is."""
+    validate = getattr(config, "validate", None)
+    if callable(validate):
+        try:
+            # Strictly, for what is only warned of now stops the model from being saved later.
+            validate(**models.accepted_arguments(validate, strict=True))
+        except ValueError as error:
+            return str(error)
+        return ""
+    numbers = {name: setting(config, name) for name in _WHOLE_NUMBERS}
+    return "\n".join(
+        f"{name}={value!r} must be a whole number of at least 1."
+        for name, value in numbers.items()
+        if value is not None and (type(value) is bool or not isinstance(value, int) or value < 1)
+    )
+
+
+def _shown(given: Any) -> str:
+    text = " ".join((repr(str(given)) if isinstance(given, Path) else repr(given)).split())
+    return text if len(text) < 100 else f"{text[:97]}..."

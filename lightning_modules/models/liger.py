@@ -1,0 +1,51 @@
+"""Liger's kernels for models of `transformers`: an optional package, imported when it is asked for."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from .inspection import base_of_adapter, is_pretrained
+
+logger = logging.getLogger(__name__)
+
+
+def liger_patch() -> Callable[..., None]:
+    """What exchanges the layers of a model.
+
+    Raises:
+        ImportError: the package, or what it needs, is not there; says how to install it.
+    """
+    try:
+        return import_module("liger_kernel.transformers")._apply_liger_kernel_to_instance
+    except (ImportError, AttributeError) as error:
+        raise ImportError(
+            "use_liger_kernel=True needs the package liger-kernel, 0.3.0 or later, which cannot be imported "
+            f"({error}): run `pip install 'lightrainer[liger]'`, or leave use_liger_kernel out."
+        ) from error
+
+
+def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:
+    """As `transformers.integrations.apply_liger_kernel`: exchange layers of a model in place.
+
+    Args:
+        model: a model of `transformers`, or a PEFT adapter around one; others are left alone, with a warning.
+        config: which kernels to use, by name; None leaves that to Liger.
+    """
+    patch = liger_patch()
+    base = base_of_adapter(model)
+    if is_pretrained(base):
+        patch(model=base, **(config or {}))
+    else:
+        logger.warning(
+            "use_liger_kernel=True has no effect: Liger's kernels are for models of transformers, and %s is none.",
+            type(base).__name__,
+        )
+
+
+def can_skip_logits(model: Any) -> bool:
+    """Whether a model whose layers were exchanged can compute its loss without keeping the logits."""
+    return "skip_logits" in inspect.signature(base_of_adapter(model).forward).parameters

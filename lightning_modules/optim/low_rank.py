@@ -1,0 +1,104 @@
+"""GaLore and APOLLO: Adam, or Adafactor, with the gradients of some linear layers projected to a low rank.
+
+Zhao et al., "GaLore" (arXiv:2403.03507), and Zhu et al., "APOLLO" (arXiv:2412.05270).
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..common.suggestions import OptimizerNames
+from .layerwise import LayerwiseOptimizer, is_layerwise
+from .optional import Library
+from .request import ClassAndKwargs, OptimizerRequest
+from .targets import target_layers
+
+logger = logging.getLogger(__name__)
+
+GALORE = Library(package="galore-torch", pip="galore-torch")
+APOLLO = Library(package="apollo-torch", pip="apollo-torch")
+
+_GALORE_CLASSES = {
+    OptimizerNames.GALORE_ADAMW: "GaLoreAdamW",
+    OptimizerNames.GALORE_ADAMW_8BIT: "GaLoreAdamW8bit",
+    OptimizerNames.GALORE_ADAFACTOR: "GaLoreAdafactor",
+    OptimizerNames.GALORE_ADAMW_LAYERWISE: "GaLoreAdamW",
+    OptimizerNames.GALORE_ADAMW_8BIT_LAYERWISE: "GaLoreAdamW8bit",
+    OptimizerNames.GALORE_ADAFACTOR_LAYERWISE: "GaLoreAdafactor",
+}
+
+
+def galore(request: OptimizerRequest) -> ClassAndKwargs:
+    """All `galore_*`; `galore_adafactor_layerwise` too, whose arguments the reference forgets."""
+    (optimizer,) = GALORE.load(request.name, "galore_torch", _GALORE_CLASSES[request.name])
+    _allow_in_checkpoints("galore_torch.galore_projector", "GaLoreProjector")
+    take = request.arguments.take
+    projection = {
+        "rank": take("rank", int, 128),
+        "update_proj_gap": take("update_proj_gap", int, 200),
+        "scale": take("scale", float, 0.25),
+        "proj_type": take("proj_type", str, "std"),
+    }
+    adafactor = "adafactor" in request.name.value
+    return _low_rank(
+        request, optimizer, projection, {"scale_parameter": False, "relative_step": False} if adafactor else {}
+    )
+
+
+def apollo(request: OptimizerRequest) -> ClassAndKwargs:
+    """`apollo_adamw*`; betas and epsilon are for the projected layers only, as in the reference."""
+    (optimizer,) = APOLLO.load(request.name, "apollo_torch", "APOLLOAdamW")
+    _allow_in_checkpoints("apollo_torch.random_projector", "GradientProjector")
+    _allow_in_checkpoints("apollo_torch.svd_projector", "GaLoreProjector")
+    take = request.arguments.take
+    projection = {
+        "rank": take("rank", int, 128),
+        "proj": take("proj", str, "random"),
+        "scale_type": take("scale_type", str, "channel"),
+        "update_proj_gap": take("update_proj_gap", int, 200),
+        "scale": take("scale", float, 1.0),
+        "proj_type": take("proj_type", str, "std"),
+    }
+    return _low_rank(request, optimizer, {**projection, **request.adam}, {})
+
+
+def _allow_in_checkpoints(module: str, name: str) -> None:
+    """Let a class of projections, which holds numbers and tensors alone, be read from `optimizer.pt`."""
+    try:
+        torch.serialization.add_safe_globals([getattr(import_module(module), name)])
+    except (ImportError, AttributeError):  # another version of the library, which keeps them elsewhere
+        logger.debug("%s has no %s", module, name)
+
+
+def _low_rank(
+    request: OptimizerRequest, optimizer: Any, projection: dict[str, Any], kwargs: dict[str, Any]
+) -> ClassAndKwargs:
+    """Class and arguments, with the parameter groups among them: what is not projected, and what is."""
+    if request.config.weight_decay:
+        logger.warning("weight_decay=%s has no effect on %r.", request.config.weight_decay, request.name.value)
+    model = request.require_model()
+    layers = target_layers(request.name, model, request.config.target_modules)
+    others, projected = _split(model, {f"{layer}.weight" for layer in layers})
+    groups = [{"params": others}, {"params": projected, **projection}]
+    if not is_layerwise(request.name):
+        return optimizer, {**kwargs, "params": groups}
+    kwargs["lr"] = request.config.learning_rate
+    optimizers = {
+        parameter: optimizer([{**group, "params": [parameter]}], **kwargs)
+        for group in groups
+        for parameter in group["params"]
+    }
+    return LayerwiseOptimizer, {"optimizer_dict": optimizers}
+
+
+def _split(model: nn.Module, names: set[str]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The parameters that are not named, and those that are."""
+    parts: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
+    for name, parameter in model.named_parameters():
+        parts[name in names].append(parameter)
+    return parts

@@ -1,0 +1,170 @@
+"""What a LightningModule is told about its optimizer and its schedule, in any of the forms in which that can be said.
+
+Each may be the config of this package; a dict of its fields; a class of any library as `{"class_path": ...,
+"init_args": ...}`; or a function. The first three are plain values, and stay in a checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import partial
+from typing import Any, TypeVar
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from ..common.class_paths import build_described, is_description
+from ..common.suggestions import did_you_mean
+from . import OptimizerConfig, parameter_groups
+from .schedules import ScheduleConfig
+
+__all__ = [
+    "OptimizerSetting",
+    "ScheduleSetting",
+    "as_optimizer_setting",
+    "as_schedule_setting",
+    "build_module_optimizer",
+    "build_module_schedule",
+    "learning_rate_of",
+    "to_plain_setting",
+    "with_learning_rate",
+]
+
+OptimizerSetting = OptimizerConfig | dict[str, Any] | Callable[[Any], Optimizer] | None
+"""A function is called with parameter groups."""
+ScheduleSetting = ScheduleConfig | dict[str, Any] | Callable[[Optimizer], LRScheduler] | None
+
+Config = TypeVar("Config", OptimizerConfig, ScheduleConfig)
+
+
+def as_optimizer_setting(given: Any) -> Any:
+    """An `OptimizerConfig`, a description or a function.
+
+    Raises:
+        ValueError: a dict has fields that the config does not know.
+        TypeError: it is something else.
+    """
+    return OptimizerConfig() if given is None else _as_setting(given, OptimizerConfig, "optimizer")
+
+
+def as_schedule_setting(given: Any) -> Any:
+    """A `ScheduleConfig`, a description, a function, or None; errors as above."""
+    if isinstance(given, Mapping) and "monitor" in {*given, *(given.get("init_args") or {})}:
+        monitor = given.get("monitor") or given["init_args"]["monitor"]
+        raise ValueError(
+            f"`schedule` has 'monitor' ({monitor!r}), but what a plateau schedule watches is "
+            f"an argument of the module: schedule={{...}}, monitor={monitor!r}."
+        )
+    return None if given is None else _as_setting(given, ScheduleConfig, "schedule")
+
+
+def build_module_optimizer(setting: Any, model: nn.Module) -> Optimizer:
+    """The optimizer over the trainable parameters of a model; weight decay spares biases and normalisation layers.
+
+    Args:
+        setting: what `as_optimizer_setting` returned.
+        model: the model.
+    """
+    if isinstance(setting, OptimizerConfig):
+        return setting.build(model)
+    groups = parameter_groups(model, 0.0)
+    del groups[0]["weight_decay"]  # that of the optimizer itself counts
+    if is_description(setting):
+        return build_described(setting, Optimizer, "optimizer", groups)
+    return setting(groups)
+
+
+def build_module_schedule(setting: Any, optimizer: Optimizer, total_steps: Callable[[], int], monitor: str) -> Any:
+    """The schedule, as the "lr_scheduler" of `configure_optimizers`.
+
+    A `ScheduleConfig` is stepped after each optimizer step, any other after each epoch, as Lightning does by default.
+
+    Args:
+        setting: what `as_schedule_setting` returned, not None.
+        optimizer: its learning rates are scheduled.
+        total_steps: tells the length of the training, where the config does not.
+        monitor: what a plateau schedule watches, after each epoch.
+    """
+    if isinstance(setting, ScheduleConfig):
+        if setting.total_steps is None and not setting.waits_for_metric:
+            setting = dataclasses.replace(setting, total_steps=total_steps())
+        scheduler, interval = setting.build(optimizer), "step"
+    elif is_description(setting):
+        scheduler, interval = build_described(setting, LRScheduler, "schedule", optimizer), "epoch"
+    else:
+        scheduler, interval = setting(optimizer), "epoch"
+    if isinstance(scheduler, ReduceLROnPlateau):
+        return {"scheduler": scheduler, "interval": "epoch", "monitor": monitor}
+    return {"scheduler": scheduler, "interval": interval}
+
+
+def learning_rate_of(setting: Any) -> float | None:
+    """The full learning rate; None where only a function knows."""
+    if isinstance(setting, OptimizerConfig):
+        return setting.learning_rate
+    if is_description(setting):
+        return (setting.get("init_args") or {}).get("lr")
+    if isinstance(setting, partial):  # what `LightningCLI` makes of a class path
+        return setting.keywords.get("lr")
+    return setting.learning_rate if isinstance(setting, _AtRate) else None
+
+
+def with_learning_rate(setting: Any, learning_rate: float) -> Any:
+    """The same optimizer with another full learning rate."""
+    if isinstance(setting, OptimizerConfig):
+        return dataclasses.replace(setting, learning_rate=learning_rate)
+    if is_description(setting):
+        return {**setting, "init_args": {**(setting.get("init_args") or {}), "lr": learning_rate}}
+    return _AtRate(setting.function if isinstance(setting, _AtRate) else setting, learning_rate)
+
+
+def to_plain_setting(setting: Any) -> Any:
+    """The setting in plain values, from which it can be made again; None for a function."""
+    if is_description(setting):
+        return {"class_path": setting["class_path"], "init_args": dict(setting.get("init_args") or {})}
+    if not dataclasses.is_dataclass(setting) or isinstance(setting, (type, _AtRate)):
+        return None
+    values = {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)}
+    return {name: _plain(value) for name, value in values.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class _AtRate:
+    """A function that makes an optimizer, with another learning rate than its own."""
+
+    function: Callable[[Any], Optimizer]
+    learning_rate: float
+
+    def __call__(self, groups: list[dict[str, Any]]) -> Optimizer:
+        return self.function([{**group, "lr": self.learning_rate} for group in groups])
+
+
+def _as_setting(given: Any, config: type[Config], argument: str) -> Any:
+    if isinstance(given, config) or is_description(given):
+        return given
+    if isinstance(given, Mapping):
+        known = [field.name for field in dataclasses.fields(config)]
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise ValueError(
+                f"`{argument}` has no {unknown[0]!r}.{did_you_mean(unknown[0], known)} A dict has the fields of "
+                f"{config.__name__} ({', '.join(known)}), or 'class_path' and 'init_args'."
+            )
+        return config(**given)
+    if callable(given):
+        return given
+    raise TypeError(
+        f"`{argument}` is a {type(given).__name__}, but expected is a {config.__name__}, a dict of its fields, a dict "
+        "with 'class_path' and 'init_args', or a function."
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple, set, frozenset)) else value

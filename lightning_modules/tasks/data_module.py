@@ -1,0 +1,307 @@
+"""A LightningDataModule over datasets, with the order, the shares and the exact resumption of the Trainer API."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+
+from ..checkpoints.tensors import pack, unpack
+from ..common.seeding import capture_host_rng, restore_host_rng, seed_worker
+from ..data.collators import RemoveColumnsCollator, collate_samples
+from ..data.dataset_info import KEEP_ALL_COLUMNS, is_table, made, measured_lengths, without_columns
+from ..data.epoch_loader import EpochLoader
+from ..data.lengths import LengthGroupedSampler
+from ..data.loaders import build_loader
+from ..internals.lightning_import import BatchSizeFinder, LightningDataModule, callbacks_of
+from ..internals.lightning_internals import deal_out_samples, deals_out_samples, made_by_cli
+from .resumable import ResumableModule, ResumingCallback
+
+__all__ = ["DataModule"]
+
+_PLAIN = """
+    batch_size eval_batch_size shuffle group_by_length length_column input_column columns seed drop_last
+    num_workers pin_memory persistent_workers prefetch_factor dispatch_batches split_batches
+"""
+"""Arguments that are plain values: they are noted as hyperparameters."""
+
+_STAGES = ("train", "val", "test", "predict")
+
+OneDataset = Callable[[], Any] | Any
+Datasets = Callable[[], Any] | dict[str, Callable[[], Any]] | Any
+"""Of any kind; `LightningCLI` looks for the functions that a YAML file names."""
+
+
+class DataModule(LightningDataModule):
+    """As the datasets and the `dataloader_*` and `*_batch_size` arguments of a Trainer, for `lightning.Trainer`.
+
+    The loaders are those of `build_loader`: an order that depends on seed and epoch alone, whole batches dealt out to
+    the processes in turn (Lightning's own distributed sampler is switched off for it), and the position in the data in
+    every checkpoint, so that `fit(..., ckpt_path=...)` goes on with the very next batch. That works with any
+    LightningModule. Loaders of `predict` are torch's own, with Lightning's sampler, which it needs to join predictions.
+
+    Args:
+        train_dataset: map-style (also of the library `datasets`) or iterable; or a function without arguments that
+            makes it, called once in every process, in `setup`. Subclasses may set the attributes in `setup` too.
+        val_dataset: the same, or a dict of them: each is then evaluated by itself, under its name.
+        test_dataset: as `val_dataset`.
+        predict_dataset: as `train_dataset`.
+        collate_fn: list of samples -> batch. By default `default_data_collator` for samples with columns, and torch's
+            own for tuples such as `(x, y)`, tensors and numbers.
+        batch_size: samples of each process in a batch. Lightning's `Tuner.scale_batch_size` reads and sets it.
+        eval_batch_size: the same for validation, test and predictions; by default `batch_size`.
+        shuffle: train on the samples in another order in each epoch.
+        group_by_length: train and evaluate on batches of similar length, as the Trainer API does
+            with `train_sampling_strategy="group_by_length"`.
+        length_column: where a `datasets.Dataset` has the length of each sample, if it does.
+        input_column: is measured otherwise.
+        columns: those that are kept of samples that are dicts. By default those that the model takes, where the module
+            says so, as `LossModule` does (`input_columns`), else all.
+        seed: of the order; None for the seed that torch was given last.
+        drop_last: leave out a last, smaller batch of the training.
+        num_workers: processes that read ahead.
+        pin_memory: by default where the trainer uses CUDA.
+        persistent_workers: keep them from one epoch to the next.
+        prefetch_factor: batches that each of them reads ahead.
+        dispatch_batches: see `build_loader`, for the training.
+        split_batches: see `build_loader`, for the training.
+    """
+
+    def __init__(
+        self,
+        train_dataset: OneDataset = None,
+        val_dataset: Datasets = None,
+        test_dataset: Datasets = None,
+        predict_dataset: OneDataset = None,
+        *,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        batch_size: int = 8,
+        eval_batch_size: int | None = None,
+        shuffle: bool = True,
+        group_by_length: bool = False,
+        length_column: str = "length",
+        input_column: str = "input_ids",
+        columns: Sequence[str] | None = None,
+        seed: int | None = 42,
+        drop_last: bool = False,
+        num_workers: int = 0,
+        pin_memory: bool | None = None,
+        persistent_workers: bool = False,
+        prefetch_factor: int | None = None,
+        dispatch_batches: bool | None = None,
+        split_batches: bool = False,
+    ) -> None:
+        super().__init__()
+        self.train_dataset: Any = train_dataset
+        self.val_dataset: Any = val_dataset
+        self.test_dataset: Any = test_dataset
+        self.predict_dataset: Any = predict_dataset
+        self.collate_fn = collate_samples if collate_fn is None else collate_fn
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
+        self.shuffle = shuffle
+        self.group_by_length = group_by_length
+        self.length_column = length_column
+        self.input_column = input_column
+        self.columns = None if columns is None else list(columns)
+        self.seed = seed
+        self.drop_last = drop_last
+        self.num_workers = num_workers
+        self.pin_memory = pin_memory
+        self.persistent_workers = persistent_workers
+        self.prefetch_factor = prefetch_factor
+        self.dispatch_batches = dispatch_batches
+        self.split_batches = split_batches
+        if made_by_cli():
+            self.save_hyperparameters()
+        else:
+            self.save_hyperparameters({name: getattr(self, name) for name in _PLAIN.split()})
+        self._train_loader: EpochLoader | None = None
+        self._pending: dict[str, Any] | None = None
+        self._deals_out: bool | None = None
+        if type(self).setup is DataModule.setup:  # others may have their datasets later
+            for stage in _STAGES:
+                self._has(stage)
+
+    def setup(self, stage: str) -> None:
+        """Make the datasets that are given as functions, and see to the sampling and the resumption."""
+        super().setup(stage)
+        for each in _STAGES:
+            name = f"{each}_dataset"
+            setattr(self, name, made(getattr(self, name), name))
+            self._has(each)
+        trainer = self.trainer
+        if trainer is None:
+            return
+        if self._deals_out is None:
+            self._deals_out = deals_out_samples(trainer)
+        deal_out_samples(trainer, self._deals_out and stage == "predict")
+        callbacks, alone = self._callbacks(), not isinstance(trainer.lightning_module, ResumableModule)
+        if alone and not any(isinstance(callback, ResumingCallback) for callback in callbacks):
+            callbacks.append(ResumingCallback())
+
+    def teardown(self, stage: str) -> None:
+        """Give Lightning its sampler back."""
+        if self.trainer is not None and self._deals_out is not None:
+            deal_out_samples(self.trainer, self._deals_out)
+        super().teardown(stage)
+
+    def train_dataloader(self) -> EpochLoader:
+        """Batches to train on.
+
+        Raises:
+            ValueError: there is no `train_dataset`.
+        """
+        dataset = self.train_dataset
+        if dataset is None:
+            raise ValueError(
+                f"Training needs data: pass train_dataset=... to {type(self).__name__}, or set it in setup."
+            )
+        again_and_again = self.trainer is not None and getattr(self.trainer, "overfit_batches", 0) > 0
+        stream = isinstance(dataset, IterableDataset)
+        if stream and again_and_again:
+            dataset, stream = self._first_samples(dataset), False
+        sampler = None
+        if not stream and not again_and_again:
+            sampler = self._order(dataset, self.batch_size * self._accumulation(), training=True)
+        loader = self._loader(
+            dataset,
+            self.batch_size,
+            sampler,
+            drop_last=self.drop_last and not stream,
+            dispatch_batches=self.dispatch_batches,
+            split_batches=self.split_batches,
+            worker_init_fn=None if stream else self._seeding_of_workers(),
+        )
+        loader.track()
+        self._take_up(loader)
+        self._train_loader = loader
+        return loader
+
+    def val_dataloader(self) -> Any:
+        """Batches to validate on: a loader, or a dict of them."""
+        return self._evaluation_loaders(self.val_dataset)
+
+    def test_dataloader(self) -> Any:
+        """Batches to test on: a loader, or a dict of them."""
+        return self._evaluation_loaders(self.test_dataset)
+
+    def predict_dataloader(self) -> Any:
+        """Batches to predict, in the order of the samples."""
+        if self.predict_dataset is None:
+            return []
+        dataset, collate = self._columns(self.predict_dataset)
+        return DataLoader(dataset, batch_size=self._eval_batch_size, collate_fn=collate, **self._workers())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the reading of the training data stands, in tensors and plain values, for `load_state_dict`.
+
+        Empty while a trainer runs: its checkpoints have it from every process already.
+        """
+        if self._is_running() or self._train_loader is None:
+            return {}
+        return {"position": pack({"loader": self._train_loader.state_dict(), "rng": capture_host_rng()})}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the next loader of training data go on from a `state_dict`; a running trainer sees to that by itself."""
+        if state_dict and not self._is_running():
+            self._pending = unpack(state_dict["position"])
+
+    @property
+    def _eval_batch_size(self) -> int:
+        return self.batch_size if self.eval_batch_size is None else self.eval_batch_size
+
+    def _has(self, stage: str) -> None:
+        """Look to Lightning as if there were no method for a stage without data, so that it does without the stage.
+
+        But not to the search for a batch size: it calls the method for validation, be there one or not.
+        """
+        name, searching = f"{stage}_dataloader", any(isinstance(one, BatchSizeFinder) for one in self._callbacks())
+        if stage != "train" and getattr(self, f"{stage}_dataset") is None and not searching:
+            setattr(self, name, getattr(super(), name))
+        else:
+            vars(self).pop(name, None)
+
+    def _callbacks(self) -> list[Any]:
+        return [] if self.trainer is None else callbacks_of(self.trainer)
+
+    def _first_samples(self, stream: IterableDataset) -> list[Any]:
+        """What `overfit_batches` needs of a stream, which may begin with others each time."""
+        wanted: Any = getattr(self.trainer, "overfit_batches", 0)
+        return list(itertools.islice(iter(stream), int(wanted) * self.batch_size * self._place()[1]))
+
+    def _is_running(self) -> bool:
+        return self.trainer is not None and self.trainer.state.status == "running"
+
+    def _evaluation_loaders(self, dataset: Any) -> Any:
+        if dataset is None:
+            return []
+        if isinstance(dataset, Mapping):
+            return {name: self._evaluation_loaders(one) for name, one in dataset.items()}
+        sampler = None
+        if self.group_by_length and not isinstance(dataset, IterableDataset):
+            sampler = self._order(dataset, self._eval_batch_size, training=False)
+        return self._loader(dataset, self._eval_batch_size, sampler)
+
+    def _loader(self, dataset: Any, batch_size: int, sampler: Any, **options: Any) -> EpochLoader:
+        rank, world_size = self._place()
+        dataset, collate = self._columns(dataset)
+        return build_loader(
+            dataset,
+            batch_size=batch_size,
+            collate_fn=collate,
+            sampler=sampler,
+            seed=self.seed,
+            rank=rank,
+            world_size=world_size,
+            **self._workers(),
+            **options,
+        )
+
+    def _order(self, dataset: Any, batch_size: int, *, training: bool) -> Any:
+        if self.group_by_length:
+            lengths = measured_lengths(dataset, self.length_column, self.input_column)
+            return LengthGroupedSampler(batch_size, lengths=lengths)
+        return RandomSampler(dataset) if training and self.shuffle and len(dataset) else None
+
+    def _columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
+        """The dataset and the collator without the columns that nobody wants."""
+        columns, module = self.columns, None if self.trainer is None else self.trainer.lightning_module
+        if columns is None:
+            columns = getattr(module, "input_columns", None)
+        if columns is None:
+            return dataset, self.collate_fn
+        name = type(getattr(module, "model", None)).__name__
+        if is_table(dataset):
+            return without_columns(dataset, columns, name), self.collate_fn
+        return dataset, RemoveColumnsCollator(self.collate_fn, columns, model_name=name, advice=KEEP_ALL_COLUMNS)
+
+    def _workers(self) -> dict[str, Any]:
+        on_cuda = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+        return {
+            "num_workers": self.num_workers,
+            "pin_memory": on_cuda if self.pin_memory is None else self.pin_memory,
+            "persistent_workers": self.persistent_workers and self.num_workers > 0,
+            "prefetch_factor": self.prefetch_factor if self.num_workers > 0 else None,
+        }
+
+    def _seeding_of_workers(self) -> Callable[[int], None]:
+        return functools.partial(seed_worker, num_workers=self.num_workers, rank=self._place()[0])
+
+    def _place(self) -> tuple[int, int]:
+        if self.trainer is not None:
+            return self.trainer.global_rank, self.trainer.world_size
+        return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+    def _accumulation(self) -> int:
+        return 1 if self.trainer is None else self.trainer.accumulate_grad_batches
+
+    def _take_up(self, loader: EpochLoader) -> None:
+        """Go on from a state that somebody has loaded by hand."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            loader.load_state_dict(pending["loader"], lambda: restore_host_rng(pending["rng"]))

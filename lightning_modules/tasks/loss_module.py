@@ -1,0 +1,421 @@
+"""A LightningModule around any model that returns a loss, for `lightning.Trainer` and its users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..common.class_paths import build_described, is_description
+from ..data.batch_inputs import as_arguments, count_targets, describe_batch, needs_all, split_labels
+from ..data.uneven_batches import cut_batch, samples_that_count
+from ..evaluation.collecting import find_batch_size
+from ..evaluation.metrics import as_batch_metrics
+from ..evaluation.stage_metrics import StageMetrics, is_number, name_in_stage
+from ..models.inspection import accepts_loss_kwargs, base_of_adapter
+from ..models.next_token import predicts_next_token
+from ..models.outputs import predictions_in, read_loss
+from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_plain_setting
+from ..training.label_smoothing import LabelSmoother
+from .model_module import ModelSource
+from .optimized_module import OptimizedModule
+from .step_window import batches_per_step
+
+__all__ = ["LossFunction", "LossModule"]
+
+LossFunction = nn.Module | Callable[[Any, Any], torch.Tensor] | dict[str, Any] | None
+"""Called with what the model returned and the labels; or {"class_path": ..., "init_args": {...}} of a module."""
+
+_not_compiled: Any = torch.compiler.disable
+
+
+class LossModule(OptimizedModule):
+    """As a model under the Trainer API, but a plain LightningModule: every feature of `lightning.Trainer` works.
+
+    Automatic optimization: `accumulate_grad_batches`, `gradient_clip_val`, `precision`, strategies and loggers are
+    Lightning's. Its checkpoints are those of a `ResumableModule`; with the plugin `FolderCheckpointIO` they are folders
+    that the Trainer API reads and writes too.
+
+    A batch is a mapping of the arguments of the model's `forward`; or a tuple or list of them in order, the labels
+    last, as in `(x, y)`; or one tensor. A model that returns its loss is given all of it. With `loss_fn` it is given
+    all but the labels, and the loss is `loss_fn(output, labels)`; what comes without labels is compared with itself, as
+    autoencoders want it.
+
+    Losses and weights are those of the Trainer API: to the last bit, and with accumulated gradients to rounding. So
+    with several batches a step every item counts the same, in a shorter last step too, see `step_window`.
+
+    Logs `train_loss` at each step (over all its batches so far), `val_loss` and `test_loss` over an epoch, each sample
+    counting the same, and metrics over an epoch as `val_<name>`, `test_<name>` and `train_<name>`. Where there is a
+    dict of validation or test loaders, each has its own: `val_<loader>_loss`.
+
+    Args:
+        model: returns a loss in a mapping, as the first of a tuple, or as an attribute `loss`; or anything, if there is
+            a `loss_fn`. Or a function without
+            arguments that makes the model, or `{"class_path": "my.Model", "init_args": {...}}`: it is then made in
+            `configure_model`, where strategies that shard it want it. Only the last stays in a checkpoint; for the
+            others it is `load_from_checkpoint(path, model=...)`.
+        loss_fn: mean loss of a batch, of what the model returned and the labels: `nn.CrossEntropyLoss()`, a function,
+            or the description of a class. It is given again to `load_from_checkpoint` unless it is a description.
+            Where batches are accumulated they are weighed by what it takes the mean of, see `count_targets`.
+        optimizer: what `configure_optimizers` makes: an `OptimizerConfig`, a dict of its fields, a class of any library
+            as `{"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}`, or a function of parameter groups. Weight
+            decay spares biases and normalisation layers.
+        schedule: learning rate over the steps; constant by default. A `ScheduleConfig`, or one of the other forms. Its
+            `total_steps` may be left out: the length of the training is taken. Schedules of other libraries are stepped
+            after each epoch, plateau schedules with `monitor`.
+        metrics: torchmetrics objects, or `BatchMetrics` of them, as in `Trainer(compute_metrics=...)`: updated with
+            what the model returns beside the loss, and the labels. Lightning's sampler for several processes repeats
+            samples where they do not divide, and they count twice; `DataModule` makes loaders of other kinds.
+        train_metrics: the same for the batches of the training, as the model was when it saw them. True stands for
+            those in `metrics`.
+        label_names: where the labels are in a batch that is a mapping; several are handed to `loss_fn` as a tuple.
+        label_smoothing: as `label_smoothing_factor`: the loss is computed from the logits, see `LabelSmoother`.
+        neftune_noise_alpha: strength of the noise on the input embeddings while training.
+        monitor: what a plateau schedule watches.
+        shard_layers: names of the classes of layers that `ModelParallelStrategy` gathers one by one; by default those
+            that the model itself names (`_no_split_modules`).
+
+    Attributes:
+        learning_rate: the full learning rate, for Lightning's `Tuner.lr_find`.
+        metric_values: all that the metrics said last; what is no number, such as a confusion matrix, is not logged.
+    """
+
+    _LOSS_ADVICE = "Otherwise pass `loss_fn`, such as nn.CrossEntropyLoss(), or override `compute_loss`."
+
+    def __init__(
+        self,
+        model: ModelSource = None,
+        *,
+        loss_fn: LossFunction = None,
+        optimizer: OptimizerSetting = None,
+        schedule: ScheduleSetting = None,
+        metrics: Any = None,
+        train_metrics: Any = None,
+        label_names: Sequence[str] = ("labels",),
+        label_smoothing: float = 0.0,
+        neftune_noise_alpha: float | None = None,
+        monitor: str = "val_loss",
+        shard_layers: Sequence[str] = (),
+    ) -> None:
+        super().__init__(
+            model,
+            optimizer=optimizer,
+            schedule=schedule,
+            monitor=monitor,
+            label_names=label_names,
+            neftune_noise_alpha=neftune_noise_alpha,
+            shard_layers=shard_layers,
+        )
+        if not 0 <= label_smoothing <= 1:
+            raise ValueError(f"`label_smoothing` is {label_smoothing}, but it is a share: give a number from 0 to 1.")
+        if loss_fn is not None and label_smoothing:
+            raise ValueError(
+                f"`label_smoothing` is {label_smoothing}, but the loss is that of `loss_fn`: let it smooth the labels, "
+                f"as nn.CrossEntropyLoss(label_smoothing={label_smoothing}) does, and leave out the other."
+            )
+        self.label_smoothing = label_smoothing
+        self.loss_fn: Any = _as_function(loss_fn)
+        self.metric_values: dict[str, Any] = {}
+        self._asked = (0, False)
+        self._set_metrics(metrics, train_metrics)
+        self.keep_hyperparameters(
+            optimizer=to_plain_setting(self.optimizer_config),
+            schedule=to_plain_setting(self.schedule_config),
+            label_names=self.label_names,
+            label_smoothing=label_smoothing,
+            neftune_noise_alpha=neftune_noise_alpha,
+            monitor=monitor,
+            shard_layers=self.shard_layers,
+            **({"loss_fn": loss_fn} if is_description(loss_fn) else {}),
+        )
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns."""
+        return self._require_model()(*args, **kwargs)
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        """Loss of a batch."""
+        items = self._items(batch)
+        loss, outputs = self.compute_loss(batch, items)
+        self._note_trained(batch, items, loss, outputs)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
+        """Loss of a batch."""
+        return self._evaluated("val", batch, dataloader_idx)
+
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
+        """Loss of a batch."""
+        return self._evaluated("test", batch, dataloader_idx)
+
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        """What the model returns for a batch, of which it is given what it is given in the training.
+
+        But all of a tuple whose parts `forward` cannot do without: they have no labels among them.
+        """
+        named = isinstance(batch, Mapping)
+        if not named and needs_all(self.model, batch):
+            arguments, keywords = as_arguments(tuple(batch) if isinstance(batch, (tuple, list)) else (batch,))
+            return self.model(*arguments, **keywords)
+        withheld = self.loss_fn is not None or (self.label_smoothing and not named)
+        return self.call_model(batch, without=self.label_names if withheld else ())
+
+    def compute_loss(self, batch: Any, items: torch.Tensor | None = None) -> tuple[torch.Tensor, Any]:
+        """As `Trainer.compute_loss`: the loss of a batch, and what the model returned; the place to override.
+
+        Args:
+            batch: see the class.
+            items: how many labels of it count, where the model wants to know; else None.
+
+        Returns:
+            The loss, a mean over this batch, and the outputs.
+        """
+        if self.loss_fn is not None:
+            labels = self._require_labels(batch)
+            outputs = self.call_model(batch, without=self.label_names)
+            return self._loss_of(outputs, labels), outputs
+        labels = self._named_labels(batch) if self.label_smoothing else None
+        further = {}
+        if items is not None:
+            # Where one batch of several has none of them its loss is 0, not 0 / 0.
+            items = further["num_items_in_batch"] = items.clamp(min=1) if self._is_part_of_step() else items
+        outputs = self.call_model(batch, without=() if labels is None else ("labels",), **further)
+        if labels is None:
+            return self.read_loss(outputs, batch, items), outputs
+        self._require_classes()
+        smoother = LabelSmoother(epsilon=self.label_smoothing)
+        alone = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
+        return smoother(alone, labels, shift_labels=self._predicts_next_token()), outputs
+
+    def call_model(self, batch: Any, *, without: Sequence[str] = (), **further: Any) -> Any:
+        """What the model returns for a batch.
+
+        Args:
+            batch: see the class.
+            without: columns of a mapping that are left out; the last of several tensors is, if this names any.
+            further: keyword arguments beside it.
+        """
+        if isinstance(batch, Mapping):
+            inputs = {name: value for name, value in self.model_inputs(batch).items() if name not in without}
+            return self.model(**{**inputs, **further})
+        arguments, named = self.positional_inputs(batch, labels=not without)
+        return self.model(*arguments, **{**named, **further})
+
+    def model_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """What of a batch with names the model is given: all of it."""
+        return dict(batch)
+
+    def positional_inputs(self, batch: Any, *, labels: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What of a batch without names the model is given: all of it, in order.
+
+        Args:
+            batch: a tuple, a list, or one tensor.
+            labels: the last of several is given too.
+
+        Returns:
+            Positional and keyword arguments.
+        """
+        inputs, last = split_labels(batch)
+        return ((*inputs, last), {}) if labels and last is not None else as_arguments(inputs)
+
+    def read_loss(self, outputs: Any, batch: Any, items: torch.Tensor | None) -> torch.Tensor:
+        """The loss in what the model returned, where labels are not smoothed."""
+        return read_loss(outputs, describe_batch(batch), self._LOSS_ADVICE)
+
+    def on_train_epoch_start(self) -> None:
+        """Empty metrics."""
+        super().on_train_epoch_start()
+        self._counted["train"].begin("train", 1, self.device)
+
+    def on_validation_epoch_start(self) -> None:
+        """Empty metrics."""
+        self._begin("val")
+
+    def on_test_epoch_start(self) -> None:
+        """Empty metrics."""
+        self._begin("test")
+
+    def on_train_epoch_end(self) -> None:
+        """Log the metrics."""
+        self._log_metrics("train")
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the metrics."""
+        self._log_metrics("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Log the metrics."""
+        self._log_metrics("test")
+
+    def predictions_of(self, outputs: Any) -> Any:
+        """What counts as predictions in what the model returned: all but the loss, and what its config leaves out."""
+        return predictions_in(outputs, _not_predicted(self.model))
+
+    def _set_metrics(self, metrics: Any, train_metrics: Any) -> None:
+        self.metrics = None if metrics is None else as_batch_metrics(metrics)
+        chosen = self.metrics if train_metrics is True else train_metrics or None
+        self.train_metrics = None if chosen is None else as_batch_metrics(chosen)
+        self._counted = {name: StageMetrics(self.metrics) for name in ("val", "test")}
+        self._counted["train"] = StageMetrics(self.train_metrics)
+
+    def _evaluated(self, stage: str, batch: Any, loader: int) -> torch.Tensor:
+        counting = self._counting(stage, batch, loader)
+        if counting is not None:
+            batch = cut_batch(batch, max(counting, 1))  # every process takes part in every step
+        loss, outputs = self.compute_loss(batch, self._items(batch))
+        self._note_evaluated(stage, batch, loader, loss, outputs, counting)
+        return loss
+
+    # Lightning's `log` cannot be compiled.
+
+    @_not_compiled
+    def _note_trained(self, batch: Any, items: torch.Tensor | None, loss: torch.Tensor, outputs: Any) -> None:
+        self._add_to_step(loss, items)
+        self.log("train_loss", self.window.loss, prog_bar=True, batch_size=find_batch_size(batch))
+        self._count("train", 0, batch, loss, outputs, counts=True)
+
+    @_not_compiled
+    def _note_evaluated(
+        self, stage: str, batch: Any, loader: int, loss: torch.Tensor, outputs: Any, counting: int | None
+    ) -> None:
+        name = name_in_stage(stage, "loss", self._loaders(stage), loader)
+        size = find_batch_size(batch) if counting is None else counting
+        if size is not None:  # Lightning rounds the mean of these over the processes
+            size *= self.trainer.world_size
+        self.log(name, loss, prog_bar=True, batch_size=size, sync_dist=True, add_dataloader_idx=False)
+        self._count(stage, loader, batch, loss, outputs, counts=counting != 0)
+
+    def _counting(self, stage: str, batch: Any, index: int) -> int | None:
+        """The samples of a batch that are no repetitions, where there are any."""
+        loaders = self._loaders(stage)
+        if isinstance(loaders, (Mapping, list, tuple)):
+            loaders = list(loaders.values() if isinstance(loaders, Mapping) else loaders)[index]
+        return samples_that_count(loaders, batch, self.trainer.global_rank, self.trainer.world_size)
+
+    def _count(self, stage: str, loader: int, batch: Any, loss: torch.Tensor, outputs: Any, *, counts: bool) -> None:
+        if self._counted[stage].metrics is not None:
+            predictions, shift = self.predictions_of(outputs), self._predicts_next_token()
+            further = {"inputs": batch, "loss": loss.detach(), "shift": shift, "counts": counts}
+            self._counted[stage].update(stage, loader, predictions, self._labels(batch), **further)
+
+    def _labels(self, batch: Any) -> Any:
+        if not isinstance(batch, Mapping):
+            inputs, labels = split_labels(batch)
+            return inputs[0] if labels is None and self._compares_with_input() else labels
+        labels = tuple(batch.get(label) for label in self.label_names)
+        return labels[0] if len(labels) == 1 else labels
+
+    def _named_labels(self, batch: Any) -> Any:
+        """The column `labels`, which the Trainer API counts and smooths whatever `label_names` says."""
+        return batch.get("labels") if isinstance(batch, Mapping) else self._labels(batch)
+
+    def _compares_with_input(self) -> bool:
+        """Whether a batch without labels is its own."""
+        return self.loss_fn is not None
+
+    def _require_labels(self, batch: Any) -> Any:
+        """What `loss_fn` compares with."""
+        labels = self._labels(batch)
+        if labels is None or (isinstance(labels, tuple) and any(part is None for part in labels)):
+            raise ValueError(
+                f"`loss_fn` compares the model's output with the labels, but the batch has no {self.label_names}. It "
+                f"has: {describe_batch(batch)}. Say which column they are, label_names=[...], or let the dataset "
+                "return tuples of inputs and labels."
+            )
+        return labels
+
+    def _loss_of(self, outputs: Any, labels: Any) -> torch.Tensor:
+        """The loss, checked."""
+        loss = self.loss_fn(outputs, labels)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            kind = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"type {type(loss).__name__}"
+            raise ValueError(
+                f"`loss_fn` returned a loss of {kind}, but expected is a tensor with one number, the mean over the "
+                'batch: leave out reduction="none", or take .mean() of it.'
+            )
+        return loss
+
+    def _begin(self, stage: str) -> None:
+        loaders = self._loaders(stage)
+        several = len(loaders) if isinstance(loaders, (Mapping, list, tuple)) else 1
+        self._counted[stage].begin(stage, several, self.device)
+
+    def _loaders(self, stage: str) -> Any:
+        return getattr(self.trainer, f"{stage}_dataloaders")
+
+    def _log_metrics(self, stage: str) -> None:
+        loaders = self._loaders(stage) if stage != "train" else None
+        values: dict[str, Any] = {}
+        for index, found in enumerate(self._counted[stage].take(stage)):
+            values |= {name_in_stage(stage, name, loaders, index): value for name, value in found.items()}
+        self.metric_values = {**self.metric_values, **values}
+        numbers = {name: value for name, value in values.items() if is_number(value)}
+        if numbers:
+            self.log_dict(numbers, prog_bar=True, sync_dist=True, add_dataloader_idx=False)
+
+    def _items(self, batch: Any) -> torch.Tensor | None:
+        """The labels that count, where the model wants to be told; smoothing shifts them by itself.
+
+        With `loss_fn`, what it takes the mean of, where the batch is one of several.
+        """
+        if self.loss_fn is not None:
+            return count_targets(self.loss_fn, self._labels(batch), self.device) if self._is_part_of_step() else None
+        labels = self._named_labels(batch)
+        if not isinstance(labels, torch.Tensor) or not self._wants_items():
+            return None
+        shifted = self.label_smoothing and self._predicts_next_token()
+        return (labels[..., 1:] if shifted else labels).ne(-100).sum()
+
+    def _is_part_of_step(self) -> bool:
+        """Whether an optimizer step takes several batches, in this process or others."""
+        return self.trainer.training and self.trainer.world_size * batches_per_step(self.trainer) > 1
+
+    def _wants_items(self) -> bool:
+        if self._asked[0] != id(self.model):  # asked once: this is wanted at every step
+            self._asked = (id(self.model), accepts_loss_kwargs(base_of_adapter(self.model)))
+        return self._asked[1]
+
+    def _add_to_step(self, loss: torch.Tensor, items: torch.Tensor | None) -> None:
+        processes = self.trainer.world_size
+        if items is None or processes == 1:
+            self.window.add(loss, items)
+        else:
+            together: Any = self.trainer.strategy.reduce(items.clone(), reduce_op="sum")
+            self.window.add(loss, together, share=items * processes)
+
+    def _predicts_next_token(self) -> bool:
+        return predicts_next_token(base_of_adapter(self.model))
+
+    def _require_classes(self) -> None:
+        problem = getattr(getattr(self.model, "config", None), "problem_type", None)
+        if problem == "multi_label_classification":
+            raise ValueError(
+                f"`label_smoothing` is {self.label_smoothing}, but the model's problem_type is {problem!r}: several "
+                "labels cannot be smoothed over classes. Leave label_smoothing out."
+            )
+
+
+def _not_predicted(model: nn.Module) -> list[str]:
+    """Outputs that are no predictions, as the model's config says."""
+    config = getattr(model, "config", None)
+    return [] if config is None else list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]))
+
+
+def _as_function(loss_fn: Any) -> Any:
+    """The loss function itself; errors for what can be none."""
+    if is_description(loss_fn):
+        loss_fn = build_described(loss_fn, nn.Module, "loss_fn")
+    if loss_fn is None:
+        return None
+    if isinstance(loss_fn, type) or not callable(loss_fn):
+        name = loss_fn.__name__ if isinstance(loss_fn, type) else type(loss_fn).__name__
+        kind = f"the class {name}: make one of it, as in {name}()" if isinstance(loss_fn, type) else f"a {name}"
+        raise TypeError(f"`loss_fn` is {kind}. Expected is a function of the model's output and the labels.")
+    if isinstance(loss_fn, nn.Module) and any(parameter.requires_grad for parameter in loss_fn.parameters()):
+        raise ValueError(
+            f"`loss_fn` is a {type(loss_fn).__name__} with parameters to train, but only those of the model are given "
+            "to the optimizer. Make it a part of the model, and let that return the loss."
+        )
+    return loss_fn

@@ -1,0 +1,197 @@
+"""A LightningModule that has a model: given, or made when it is needed; saved and loaded; sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from typing_extensions import Self
+
+from ..checkpoints import save_weights
+from ..common.class_paths import build_described, is_description, resolve
+from ..common.local_paths import require_local
+from ..internals.lightning_internals import made_by_cli
+from ..models.inspection import base_of_adapter, signature_columns, unwrap_model
+from ..models.neftune import neftune_hook
+from ..optim.module_optimizers import to_plain_setting
+from .resumable import ResumableModule
+
+__all__ = ["ModelModule", "ModelSource"]
+
+ModelSource = Callable[[], nn.Module] | nn.Module | dict[str, Any] | None
+"""A model; a function that makes it; or {"class_path": ..., "init_args": {...}}."""
+
+
+class ModelModule(ResumableModule):
+    """The part of `LossModule` that knows its model.
+
+    Args:
+        model: see `LossModule`.
+        label_names: where the labels are in a batch.
+        neftune_noise_alpha: see `LossModule`.
+        shard_layers: see `LossModule`.
+    """
+
+    def __init__(
+        self,
+        model: ModelSource,
+        *,
+        label_names: Sequence[str],
+        neftune_noise_alpha: float | None,
+        shard_layers: Sequence[str],
+    ) -> None:
+        super().__init__()
+        self.model: Any = None
+        self.model_source: Any = None
+        self.label_names = list(label_names)
+        self.neftune_noise_alpha = neftune_noise_alpha
+        self.shard_layers = list(shard_layers)
+        self._noise: Any = None
+        self._cached: Any = None  # the config of the model, whose cache is switched off during a training
+        if isinstance(model, nn.Module):
+            self.model = model
+        elif is_description(model) or callable(model):
+            self.model_source = model
+        else:
+            _require_own_way(self, model)
+
+    @classmethod
+    def from_pretrained(
+        cls, model_class: Any, name_or_path: Any, *, model_kwargs: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> Self:
+        """As `AutoModel.from_pretrained`, and the module around what it loads.
+
+        Args:
+            model_class: a class with `from_pretrained`, such as `AutoModelForCausalLM`, or its dotted path.
+            name_or_path: what its `from_pretrained` takes first: a folder, or a name on the Hub.
+            model_kwargs: what else it takes.
+            kwargs: arguments of the module.
+
+        Raises:
+            TypeError: the class has no `from_pretrained`.
+        """
+        found = resolve(model_class, "model_class") if isinstance(model_class, str) else model_class
+        load: Any = getattr(found, "from_pretrained", None)
+        if not callable(load):
+            name = getattr(found, "__name__", type(found).__name__)
+            raise TypeError(
+                f"model_class={name} has no from_pretrained, so it cannot load {name_or_path!r}. Make the model "
+                f"yourself and pass it: {cls.__name__}(model, ...)."
+            )
+        model: Any = load(name_or_path, **(model_kwargs or {}))
+        return cls(model, **kwargs)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Save the model alone: through its own `save_pretrained` if it has one, else as `model.safetensors`.
+
+        Args:
+            folder: made if it is not there. Several processes all call this; the first one writes.
+        """
+        from ..distributed.sharding import is_sharded, whole_state_dict
+
+        require_local(folder, "folder")
+        model, first = unwrap_model(self._require_model()), self._is_first()
+        state = whole_state_dict(model, keep=first) if is_sharded(model) else None
+        if first:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            save_weights(model, folder, state_dict=state)
+
+    def configure_model(self) -> None:
+        """Make the model if that is still to be done, and shard it under Lightning's `ModelParallelStrategy`."""
+        if self.model is None and self.model_source is not None:
+            made = self.model_source
+            made = build_described(made, nn.Module, "model") if is_description(made) else made()
+            if not isinstance(made, nn.Module):
+                raise TypeError(f"`model` is a function that returned a {type(made).__name__}, not a torch.nn.Module.")
+            self.model = made
+        if self.device_mesh is not None and self.model is not None:
+            self._shard(self.device_mesh["data_parallel"])
+
+    def on_fit_start(self) -> None:
+        """Put the model into training mode, in which `from_pretrained` does not leave it, and add NEFTune's noise.
+
+        As under the Trainer API `config.use_cache` is off meanwhile.
+        """
+        super().on_fit_start()
+        self._require_model().train()
+        self._end_fit()
+        if self.neftune_noise_alpha:
+            self._noise = neftune_hook(unwrap_model(self.model), self.neftune_noise_alpha)
+        config: Any = getattr(self.model, "config", None)
+        if getattr(config, "use_cache", False):  # keys and values of a training are of no use to anybody
+            config.use_cache, self._cached = False, config
+
+    def on_fit_end(self) -> None:
+        """End NEFTune's noise."""
+        self._end_fit()
+        super().on_fit_end()
+
+    @property
+    def input_columns(self) -> list[str]:
+        """The columns of the data that the model takes, labels among them; `DataModule` leaves out all others."""
+        return signature_columns(base_of_adapter(self._require_model()), self.label_names)
+
+    def keep_hyperparameters(self, **values: Any) -> None:
+        """Note plain values as `hparams`; for `__init__`. Under `LightningCLI` its configuration is noted instead.
+
+        Args:
+            values: optimizers and schedules in any form, a description of the model, plain values.
+        """
+        if made_by_cli():
+            self.save_hyperparameters()
+            return
+        source = {"model": self.model_source} if is_description(self.model_source) else {}
+        self.save_hyperparameters({**source, **values})
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Write down configs among the hyperparameters as plain values: nothing has to be unpickled to read them."""
+        super().on_save_checkpoint(checkpoint)
+        kept = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}
+        for name, value in kept.items():
+            plain = to_plain_setting(value)
+            if plain is not None:
+                kept[name] = plain
+
+    def _require_model(self) -> nn.Module:
+        if self.model is None:
+            self.configure_model()
+        if self.model is None:
+            raise RuntimeError(f"{type(self).__name__} has no model: let configure_model() set self.model.")
+        return self.model
+
+    def _is_first(self) -> bool:
+        return not dist.is_initialized() or dist.get_rank() == 0
+
+    def _shard(self, mesh: Any) -> None:
+        from ..distributed.shard_layers import broadcast_weights
+        from ..distributed.sharding import fully_sharded, is_sharded, modules_by_class
+
+        if is_sharded(self.model):
+            return
+        if not any(parameter.is_meta for parameter in self.model.parameters()):
+            broadcast_weights(self.model)
+        names = self.shard_layers or getattr(self.model, "_no_split_modules", None) or []
+        fully_sharded(self.model, mesh, layers=modules_by_class(self.model, set(names)))
+
+    def _end_fit(self) -> None:
+        noise, self._noise = self._noise, None
+        if noise is not None:
+            noise.remove()
+        config, self._cached = self._cached, None
+        if config is not None:
+            config.use_cache = True
+
+
+def _require_own_way(module: ModelModule, given: Any) -> None:
+    """No model is fine where a subclass makes it."""
+    if given is None and type(module).configure_model is not ModelModule.configure_model:
+        return
+    raise TypeError(
+        f"`model` is {'None' if given is None else 'a ' + type(given).__name__}, but expected is a torch.nn.Module, a "
+        "function that makes one, or {'class_path': ..., 'init_args': {...}}. A checkpoint holds the weights of a "
+        "model that was passed as an object, not the object: pass it once more, as in "
+        f"{type(module).__name__}.load_from_checkpoint(path, model=...)."
+    )

@@ -1,0 +1,130 @@
+"""A LightningModule with the optimizers, schedules and clipping of the Trainer API, under automatic optimization."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..internals.lightning_import import MixedPrecision, Precision
+from ..optim import steps_in_backward
+from ..optim.module_optimizers import (
+    OptimizerSetting,
+    ScheduleSetting,
+    as_optimizer_setting,
+    as_schedule_setting,
+    build_module_optimizer,
+    build_module_schedule,
+    learning_rate_of,
+    to_plain_setting,
+    with_learning_rate,
+)
+from .model_module import ModelModule
+from .step_window import StepWindow, batches_per_step, ends_step
+
+__all__ = ["OptimizedModule"]
+
+
+class OptimizedModule(ModelModule):
+    """The part of `LossModule` that trains its model.
+
+    Args:
+        model: see `LossModule`, as all others.
+        optimizer: see there.
+        schedule: see there.
+        monitor: see there.
+        kwargs: see `ModelModule`.
+    """
+
+    def __init__(
+        self, model: Any, *, optimizer: OptimizerSetting, schedule: ScheduleSetting, monitor: str, **kwargs: Any
+    ) -> None:
+        super().__init__(model, **kwargs)
+        self.optimizer_config: Any = as_optimizer_setting(optimizer)
+        self.schedule_config: Any = as_schedule_setting(schedule)
+        self.monitor = monitor
+        self.window = StepWindow()
+        self._in_backward: Any = None  # the optimizer, if it steps there
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The full learning rate, which `Tuner.lr_find` reads and sets; None where only a function knows it."""
+        return learning_rate_of(self.optimizer_config)
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self.optimizer_config = with_learning_rate(self.optimizer_config, float(value))
+        if isinstance(self.hparams.get("optimizer"), dict):
+            self.hparams["optimizer"] = to_plain_setting(self.optimizer_config)
+
+    def configure_optimizers(self) -> Any:
+        """The optimizer, and the schedule, stepped after each optimizer step."""
+        optimizer = build_module_optimizer(self.optimizer_config, self._require_model())
+        self._in_backward = optimizer if steps_in_backward(optimizer) else None
+        if self._in_backward is not None and batches_per_step(self.trainer) > 1:
+            raise ValueError(
+                f"accumulate_grad_batches={self.trainer.accumulate_grad_batches}, but {type(optimizer).__name__} steps "
+                "in every backward pass and cannot accumulate gradients. Use larger batches, or another optimizer."
+            )
+        if self.schedule_config is None:
+            return optimizer
+        schedule = build_module_schedule(self.schedule_config, optimizer, self._total_steps, self.monitor)
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def on_train_epoch_start(self) -> None:
+        """Begin a step."""
+        super().on_train_epoch_start()
+        self.window.clear()
+
+    def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        """Torch's own, with every item of the step counting the same; or that of an optimizer that steps in it."""
+        if self._in_backward is not None:
+            self._in_backward.fused_backward(loss, self._in_backward.param_groups[0]["lr"])
+            return
+        super().backward(self.window.weighted(loss), *args, **kwargs)
+        if self.window.batches and ends_step(self.trainer):  # not where somebody else computes losses, or steps
+            self.window.finish(self.parameters(), batches_per_step(self.trainer))
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """As Lightning's, but the norm is summed as the Trainer API sums it, and fused optimizers can clip under fp16.
+
+        Args:
+            optimizer: Lightning's argument, as are the others.
+            gradient_clip_val: see there.
+            gradient_clip_algorithm: see there.
+        """
+        precision = self.trainer.precision_plugin
+        if not gradient_clip_val:
+            return
+        if not _clips_plainly(type(precision)):  # of a sharded model it alone knows the parts
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+            return
+        scaler = getattr(precision, "scaler", None)
+        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+            scaler.unscale_(optimizer)  # Lightning leaves it to the step, which comes too late
+        if gradient_clip_algorithm == "value":
+            nn.utils.clip_grad_value_(self.parameters(), gradient_clip_val)
+        else:
+            nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
+
+    def _total_steps(self) -> int:
+        steps = self.trainer.estimated_stepping_batches
+        if not 0 <= steps < math.inf:
+            raise ValueError(
+                "The schedule has to know how long the training is, and nothing says so: give the Trainer max_steps, "
+                "or the schedule total_steps."
+            )
+        return int(steps)
+
+
+def _clips_plainly(kind: type[Precision]) -> bool:
+    usual = (Precision.clip_gradients, MixedPrecision.clip_gradients)
+    return kind.clip_gradients in usual and kind.clip_grad_by_norm is Precision.clip_grad_by_norm

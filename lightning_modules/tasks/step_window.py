@@ -1,0 +1,102 @@
+"""Lets all items of an optimizer step count the same under automatic optimization, however batches are accumulated.
+
+Lightning divides the loss of each batch by `accumulate_grad_batches`. So a token in a batch with few of them counts
+more than others, and the last, shorter step of an epoch counts less than other steps. The Trainer API has neither: the
+sum of all losses is divided by what there is in the step. Here the losses are weighed before the backward pass, and
+the gradients scaled after the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..common.dtensor import own_part
+from ..internals.lightning_import import Trainer
+
+__all__ = ["StepWindow", "batches_per_step", "ends_step"]
+
+
+def batches_per_step(trainer: Trainer) -> int:
+    """As `gradient_accumulation_steps`; 1 where the strategy accumulates by itself."""
+    return 1 if trainer.strategy.handles_gradient_accumulation else trainer.accumulate_grad_batches
+
+
+def ends_step(trainer: Trainer) -> bool:
+    """Whether Lightning takes an optimizer step after the batch that is in work."""
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    ready = progress.current.ready
+    over = progress.is_last_batch or ready >= trainer.num_training_batches
+    return over or ready % trainer.accumulate_grad_batches == 0
+
+
+class StepWindow:
+    """The batches of one optimizer step, so far.
+
+    Nothing here waits for the device.
+
+    Attributes:
+        loss: the mean of their losses, each item counting the same.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin a step."""
+        self.batches = 0
+        self.loss: Any = None
+        self._items: torch.Tensor | None = None
+        self._unit: Any = None
+        self._last: Any = None
+
+    def add(self, loss: torch.Tensor, items: torch.Tensor | None = None, share: torch.Tensor | None = None) -> None:
+        """Count a batch.
+
+        Args:
+            loss: its loss, the mean of its items in this process.
+            items: how many items of it count, over all processes; None where each batch counts the same.
+            share: those of this process, times the number of processes, for their gradients are averaged; None if there
+                is only one.
+        """
+        loss, self.batches = loss.detach(), self.batches + 1
+        if items is None:
+            self.loss = loss if self.loss is None else self.loss + (loss - self.loss) / self.batches
+            return
+        dtype = torch.float64 if loss.dtype == torch.float64 else torch.float32
+        items = items.to(dtype)
+        self._last = items if share is None else share.to(dtype)
+        if self._items is None:
+            self._unit, self._items, self.loss = items.clamp(min=1), items, loss
+        else:
+            self._items = self._items + items
+            self.loss = self.loss + (loss - self.loss) * (items / self._items.clamp(min=1))
+
+    def weighted(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss of the batch that was added last, as it goes into the backward pass: in units of the first batch."""
+        return loss if self._items is None else loss * (self._last / self._unit).to(loss.dtype)
+
+    def finish(self, parameters: Iterable[nn.Parameter], divisor: int) -> None:
+        """Make of the sums of gradients the gradient of the mean loss of the step, and begin the next one.
+
+        Args:
+            parameters: those that are trained.
+            divisor: what the loss of each batch was divided by.
+        """
+        factor: Any = divisor / self.batches
+        if self._items is not None:
+            factor = divisor * self._unit / self._items.clamp(min=1)
+        if self.batches > 1 or divisor > 1:
+            _scale([parameter.grad for parameter in parameters if parameter.grad is not None], factor)
+        self.clear()
+
+
+def _scale(gradients: list[torch.Tensor], factor: Any) -> None:
+    if not gradients or (isinstance(factor, float) and factor == 1.0):
+        return
+    with torch.no_grad():
+        for gradient in map(own_part, gradients):
+            gradient.mul_(factor.to(gradient.device) if isinstance(factor, torch.Tensor) else factor)

@@ -1,0 +1,258 @@
+"""The members of `trainer.accelerator` that scripts use, in one process; several processes are tested elsewhere."""
+
+import pytest
+import torch
+from tiny import arguments, same, split, tiny, weights
+from torch import nn
+
+from lightrainer.facade.accelerator.accelerator import Accelerator
+
+# What scripts and libraries reach through `trainer.accelerator`.
+MEMBERS = split(
+    """
+    autocast backward clip_grad_norm_ device distributed_type free_memory gather gather_for_metrics
+    gradient_accumulation_steps is_local_main_process is_main_process local_process_index mixed_precision
+    num_processes optimizer_step_was_skipped pad_across_processes prepare prepare_model print process_index
+    reduce scaler split_between_processes state sync_gradients unscale_gradients unwrap_model wait_for_everyone
+    """
+)
+
+
+@pytest.fixture
+def accelerator(tmp_path):
+    return Accelerator(arguments(tmp_path))
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_it_has_what_scripts_use(accelerator, name):
+    """By the names of the library whose object it stands for."""
+    reference = pytest.importorskip("accelerate").Accelerator
+    assert hasattr(accelerator, name)
+    assert hasattr(reference, name) or name in ("state", "gradient_accumulation_steps", "sync_gradients", "scaler")
+
+
+def test_one_process(accelerator):
+    assert accelerator.device == torch.device("cpu")
+    assert (accelerator.num_processes, accelerator.process_index, accelerator.local_process_index) == (1, 0, 0)
+    assert accelerator.is_main_process
+    assert accelerator.is_local_main_process
+    assert accelerator.distributed_type == "NO"
+    assert accelerator.state.deepspeed_plugin is accelerator.state.fsdp_plugin is None
+
+
+@pytest.mark.parametrize(("asked", "expected"), [({}, "no"), ({"bf16": True}, "bf16"), ({"fp16": True}, "fp16")])
+def test_precision(tmp_path, asked, expected):
+    assert Accelerator(arguments(tmp_path, **asked)).mixed_precision == expected
+
+
+def test_backward_outside_a_run(accelerator):
+    weight = torch.tensor(2.0, requires_grad=True)
+    accelerator.backward(weight**2)
+    assert weight.grad == 4.0
+
+
+def test_backward_belongs_to_the_run_that_it_is_bound_to(accelerator):
+    called = []
+    accelerator.bind(lambda loss, **kwargs: called.append((loss, kwargs)))
+    accelerator.backward("loss", retain_graph=True)
+    assert called == [("loss", {"retain_graph": True})]
+    accelerator.bind(None)
+    accelerator.backward(torch.tensor(1.0, requires_grad=True))
+    assert len(called) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "dtype"), [({}, None), ({"bf16": True}, torch.bfloat16), ({"fp16": True}, torch.float16)]
+)
+def test_autocast_is_that_of_the_precision(tmp_path, asked, dtype):
+    """In a training or not; and once more inside itself."""
+    accelerator = Accelerator(arguments(tmp_path, **asked))
+    with accelerator.autocast(), accelerator.autocast():
+        assert torch.is_autocast_enabled("cpu") == (dtype is not None)
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == (dtype or torch.float32)
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_only_float16_has_a_scaler(tmp_path):
+    """It follows the arguments, as the precision does."""
+    accelerator = Accelerator(arguments(tmp_path, bf16=True))
+    assert accelerator.scaler is None
+    accelerator.args.mixed_precision = "fp16"
+    assert isinstance(accelerator.scaler, torch.amp.GradScaler)
+    assert accelerator.scaler is accelerator.scaler
+    assert not accelerator.optimizer_step_was_skipped
+
+
+def scaled_gradients(accelerator):
+    """A model with a gradient of 3, scaled; and its optimizer."""
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    accelerator.scaler.scale(model(torch.tensor([3.0])).sum()).backward()
+    return model, optimizer
+
+
+@pytest.mark.parametrize("how", ["clipped", "asked for", "asked for an optimizer", "asked for twice", "in a list"])
+def test_the_scale_is_taken_out_of_gradients(tmp_path, how):
+    """Once, however often somebody asks; the control is what was there before."""
+    accelerator = Accelerator(arguments(tmp_path, fp16=True))
+    model, optimizer = scaled_gradients(accelerator)
+    assert model.weight.grad.item() == 3.0 * 65536.0
+    accelerator.bind(None, lambda: optimizer)
+    if how == "clipped":
+        assert accelerator.clip_grad_norm_(model.parameters(), 1.0) == 3.0
+        assert model.weight.grad.item() == pytest.approx(1.0)
+        return
+    given = {"asked for an optimizer": [optimizer], "in a list": [[optimizer]]}.get(how, [])
+    for _ in range(1 + (how == "asked for twice")):
+        accelerator.unscale_gradients(*given)
+    assert model.weight.grad.item() == 3.0
+
+
+def test_there_is_nothing_to_unscale_in_other_precisions(tmp_path):
+    accelerator = Accelerator(arguments(tmp_path, bf16=True))
+    model = nn.Linear(1, 1, bias=False)
+    model.weight.grad = torch.full_like(model.weight, 5.0)
+    accelerator.unscale_gradients(torch.optim.SGD(model.parameters(), lr=1.0))
+    assert model.weight.grad.item() == 5.0
+
+
+@pytest.mark.parametrize("norm_type", [2, 1, float("inf")])
+def test_clipping(accelerator, norm_type):
+    model, expected = tiny(), tiny()
+    for parameter in [*model.parameters(), *expected.parameters()]:
+        parameter.grad = torch.ones_like(parameter)
+    before = nn.utils.clip_grad_norm_(expected.parameters(), 0.5, norm_type=norm_type)
+    assert accelerator.clip_grad_norm_(model.parameters(), 0.5, norm_type=norm_type) == before
+    for left, right in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(left.grad, right.grad)
+
+
+NESTED = {"a": (torch.arange(5), [torch.ones(5, 2)]), "b": torch.zeros(5)}
+
+
+def test_gathering_from_one_process(accelerator):
+    assert accelerator.gather(NESTED) is NESTED
+    assert accelerator.pad_across_processes(NESTED, dim=1, pad_index=-100) is NESTED
+
+
+@pytest.mark.parametrize(("ends", "remainder", "left"), [(True, 2, 2), (True, 0, 5), (True, -1, 5), (False, 2, 5)])
+def test_samples_that_only_fill_up_the_last_batch_do_not_count(accelerator, ends, remainder, left):
+    accelerator.end_of_dataloader, accelerator.remainder = ends, remainder
+    found = accelerator.gather_for_metrics(NESTED)
+    assert [len(part) for part in (found["a"][0], found["a"][1][0], found["b"])] == [left] * 3
+    assert torch.equal(found["a"][0], torch.arange(left))
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean", "max"])
+def test_reducing_copies(accelerator, reduction):
+    """What was given stays as it is, and what comes back can be changed."""
+    given = {"a": torch.tensor([1.0, 2.0])}
+    found = accelerator.reduce(given, reduction=reduction)
+    assert torch.equal(found["a"], given["a"])
+    found["a"][0] = 99.0
+    assert torch.equal(given["a"], torch.tensor([1.0, 2.0]))
+
+
+def test_what_cannot_be_reduced(accelerator, caplog):
+    """The reference takes any other word for a sum; its scale counts on TPUs only, there as here."""
+    with pytest.raises(ValueError, match="reduction='median' must be one of sum, mean, max"):
+        accelerator.reduce(torch.ones(1), reduction="median")
+    with pytest.raises(TypeError, match=r"There is a str .'text'."):
+        accelerator.reduce(["text"])
+    assert accelerator.reduce(torch.ones(1), scale=2.0) == 1.0
+    assert "scale=2.0 counts on TPUs only" in caplog.text
+
+
+def test_preparing_gives_back_what_it_was_given(accelerator):
+    """One thing alone, several as a tuple, in their order; models are moved, loaders made anew."""
+    model = tiny()
+    optimizer, loader = torch.optim.SGD(model.parameters(), lr=0.1), torch.utils.data.DataLoader([1, 2])
+    assert accelerator.prepare(model) is model
+    same, stepped, prepared = accelerator.prepare(model, optimizer, loader)
+    assert same is model
+    assert stepped.optimizer is optimizer
+    assert accelerator.prepare(stepped) is stepped
+    assert [batch.tolist() for batch in prepared] == [[1], [2]]
+    assert accelerator.prepare(prepared) is prepared
+    assert accelerator.prepare_model(model, evaluation_mode=True) is model
+
+
+def test_what_is_missing_says_so(accelerator):
+    """With its name, and `hasattr` may ask."""
+    assert not hasattr(accelerator, "save_state")
+    with pytest.raises(AttributeError, match=r"has no 'register_for_checkpointing': .* give yours state_dict"):
+        accelerator.register_for_checkpointing()
+    with pytest.raises(AttributeError, match=r"has no 'nonsense': it is not an accelerate.Accelerator"):
+        accelerator.nonsense()
+
+
+def test_unwrapping(accelerator):
+    model = tiny()
+    compiled = torch.compile(nn.DataParallel(model), backend="eager")
+    assert accelerator.unwrap_model(compiled, keep_torch_compile=False) is model
+    kept = accelerator.unwrap_model(compiled)
+    assert kept._orig_mod is model
+    assert isinstance(compiled._orig_mod, nn.DataParallel)
+    assert accelerator.unwrap_model(model, keep_fp32_wrapper=False) is model
+    assert same(weights(accelerator.unwrap_model(model)), weights(tiny()))
+
+
+def test_printing(accelerator, capsys):
+    accelerator.print("a", 1, sep="-")
+    assert capsys.readouterr().out == "a-1\n"
+
+
+def test_waiting_and_freeing_do_nothing_here(accelerator):
+    accelerator.wait_for_everyone()
+    assert accelerator.free_memory(1, 2) == [None, None]
+
+
+class AsOneOf(Accelerator):
+    """This process as one of several, as far as sharing goes."""
+
+    def __init__(self, args, index, processes):
+        super().__init__(args)
+        self.place = (index, processes)
+
+    process_index = property(lambda self: self.place[0])
+    num_processes = property(lambda self: self.place[1])
+
+
+def shares(folder, inputs, processes, **options):
+    found = []
+    for index in range(processes):
+        with AsOneOf(arguments(folder), index, processes).split_between_processes(inputs, **options) as share:
+            found.append(share)
+    return found
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("count", [0, 1, 5, 6, 13])
+def test_shares_are_contiguous_complete_and_even(tmp_path, processes, count):
+    found = shares(tmp_path, list(range(count)), processes)
+    assert [one for share in found for one in share] == list(range(count))
+    sizes = [len(share) for share in found]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 5, 6, 13])
+def test_shares_can_be_filled_up_to_the_same_length(tmp_path, processes, count):
+    """With the last one, so that they can be gathered."""
+    for inputs in (list(range(count)), tuple(range(count)), torch.arange(count)):
+        plain = shares(tmp_path, inputs, processes)
+        found = shares(tmp_path, inputs, processes, apply_padding=True)
+        longest = max(len(share) for share in plain)
+        assert {len(share) for share in found} == {longest}
+        for share, without in zip(found, plain, strict=True):
+            assert [int(one) for one in share[: len(without)]] == [int(one) for one in without]
+            assert all(int(one) == count - 1 for one in share[len(without) :])
+        assert type(found[0]) is type(inputs)
+
+
+def test_shares_of_a_dict(tmp_path):
+    inputs = {"a": [1, 2, 3], "b": torch.arange(3)}
+    first, second = shares(tmp_path, inputs, 2)
+    assert (first["a"], second["a"]) == ([1, 2], [3])
+    assert (first["b"].tolist(), second["b"].tolist()) == ([0, 1], [2])

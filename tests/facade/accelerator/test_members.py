@@ -1,0 +1,144 @@
+"""Every public member of the reference's accelerator is here, with its signature, or is refused with a remedy."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from tiny import At, arguments, trainer
+
+from lightrainer.facade.accelerator.accelerator import Accelerator
+from lightrainer.facade.accelerator.refusals import REFUSED
+from lightrainer.facade.arguments.parallelism import ParallelismConfig
+
+accelerate = pytest.importorskip("accelerate")
+PAGE = Path(__file__).parents[3] / "docs" / "user" / "accelerator.md"
+OWN = {"args", "bind", "end_of_dataloader", "in_run", "other_loader", "remainder", "renew_scaler", "sync_each_batch"}
+OTHER_SIGNATURES = {"backward": "learning_rate has its name", "trigger_sync_in_backward": "not a static method"}
+
+
+@pytest.fixture(scope="module")
+def reference():
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    yield accelerate.Accelerator(cpu=True)
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.fixture
+def ours(tmp_path):
+    return Accelerator(arguments(tmp_path))
+
+
+def public(thing):
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def test_none_is_left_out(reference, ours):
+    expected = public(reference)
+    assert len(expected) > 100
+    assert sorted(name for name in expected if not hasattr(ours, name) and name not in REFUSED) == []
+    assert set(REFUSED) - expected == {"deepspeed_engine_wrapped"}  # the reference has it with DeepSpeed
+    assert public(ours) - expected == OWN
+
+
+def test_those_of_its_states(reference, ours):
+    missing = {name for name in public(reference.state) if not hasattr(ours.state, name)}
+    assert missing == {"dynamo_plugin", "get_deepspeed_plugin", "select_deepspeed_plugin"}
+    missing = {name for name in public(reference.gradient_state) if not hasattr(ours.gradient_state, name)}
+    assert missing == {"is_xla_gradients_synced"}
+
+
+def test_signatures_are_those_of_the_reference(reference):
+    """Names, order, kinds and defaults."""
+    other = set()
+    for name in public(accelerate.Accelerator) - set(REFUSED):
+        theirs, own = getattr(accelerate.Accelerator, name), getattr(Accelerator, name)
+        if inspect.isfunction(theirs):
+            left, right = (
+                [(p.name, p.kind, p.default) for p in inspect.signature(one).parameters.values()]
+                for one in (theirs, own)
+            )
+            other |= {name} if left != right else set()
+    assert other == set(OTHER_SIGNATURES)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_say_why_and_what_to_do(ours, name):
+    """Scripts may ask with hasattr; and none of them can be set, which would have no effect."""
+    assert not hasattr(ours, name)
+    assert getattr(ours, name, "nothing") == "nothing"
+    with pytest.raises(AttributeError, match=f"has no '{name}': .{{20}}"):
+        getattr(ours, name)
+    if not hasattr(Accelerator, name):
+        with pytest.raises(AttributeError, match=name):
+            setattr(ours, name, 1)
+
+
+def test_attributes_of_ones_own_can_be_set(ours):
+    ours.anything = 3
+    assert ours.anything == 3
+    with pytest.raises(AttributeError, match=r"has no setter|can't set"):
+        ours.num_processes = 4
+
+
+def test_places_in_a_grid(tmp_path, monkeypatch):
+    """Consecutive processes split layers, then come those that shard, then the copies."""
+    args = arguments(tmp_path)
+    monkeypatch.setattr(type(args), "world_size", 8)
+    sizes = {"dp_replicate_size": 2, "dp_shard_size": 2, "tp_size": 2}
+    args.parallelism_config = ParallelismConfig(**sizes)
+    found = []
+    for rank in range(8):
+        monkeypatch.setattr(type(args), "process_index", rank)
+        grid = Accelerator(args)
+        found.append((grid.data_parallel_rank, grid.data_parallel_shard_rank, grid.tensor_parallel_rank))
+    assert found == [(copy, shard, layer) for copy in (0, 1) for shard in (0, 1) for layer in (0, 1)]
+
+
+def test_an_engine_of_deepspeed_clips_in_its_step(tmp_path):
+    """As in the reference there is only the norm of its last step to be had."""
+
+    class DeepSpeedEngine:
+        basic_optimizer = optimizer = object()
+
+        def __init__(self, module):
+            self.module = module
+
+        def get_global_grad_norm(self):
+            return 2.5
+
+    made = trainer(tmp_path)
+    seen = []
+
+    def step(trainer, *_):
+        trainer.model_wrapped = DeepSpeedEngine(trainer.model)
+        seen.append(trainer.accelerator.clip_grad_norm_(trainer.model.parameters(), 1.0).item())
+        trainer.model_wrapped = trainer.model
+
+    watcher = At("on_step_end", step, step=1)
+    watcher.trainer = made
+    made.add_callback(watcher)
+    made.train()
+    assert seen == [2.5]
+
+
+def rows(heading):
+    text = PAGE.read_text(encoding="utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
+    found = [
+        re.findall(r"`([a-zA-Z_0-9]+)`", line.split("|")[1]) for line in text.splitlines() if line.startswith("| `")
+    ]
+    return [name for line in found for name in line]
+
+
+def test_the_page_names_all_of_them(reference, ours):
+    """Each once, in the table to which it belongs."""
+    there, refused = rows("What is there"), rows("What is not")
+    assert len(there) == len(set(there))
+    assert set(there) == public(reference) - set(REFUSED)
+    assert sorted(refused) == sorted(REFUSED)
+    assert all(hasattr(ours, name) for name in there)
+
+
+def test_the_page_gives_the_reasons():
+    text = PAGE.read_text(encoding="utf-8")
+    assert [reason for reason in REFUSED.values() if reason not in text] == []

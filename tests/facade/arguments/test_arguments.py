@@ -1,0 +1,233 @@
+"""TrainingArguments as a class: its fields, its life after construction, its process."""
+
+import copy
+import dataclasses
+import json
+import logging
+import pickle
+import subprocess
+import sys
+import textwrap
+from datetime import timedelta
+
+import pytest
+import torch
+
+from lightrainer.callbacks import available_reporting_integrations
+from lightrainer.facade.arguments import AcceleratorConfig, TrainingArguments, problems
+from lightrainer.facade.arguments.enums import IntervalStrategy, OptimizerNames, ParallelMode
+
+FIELDS = {item.name: item for item in dataclasses.fields(TrainingArguments)}
+
+
+def make(**kwargs):
+    return TrainingArguments(**{"output_dir": "out", "use_cpu": True, **kwargs})
+
+
+@dataclasses.dataclass
+class WithMore(TrainingArguments):
+    x: int = 1
+    model_init_kwargs: dict | str | None = None
+    push_token: str | None = None
+    learning_rate: float = 1.0
+    _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "model_init_kwargs"]
+
+
+def test_importing_and_building_arguments_loads_no_heavy_library():
+    code = """
+        import sys
+        from lightrainer.facade.arguments import TrainingArguments
+        TrainingArguments(report_to="all", load_best_model_at_end=True, eval_strategy="steps")
+        loaded = {"torch", "lightning", "datasets", "transformers", "accelerate"} & set(sys.modules)
+        sys.exit(str(loaded) if loaded else 0)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_field_says_what_it_is_in_a_form_argparse_can_print(name):
+    text = FIELDS[name].metadata["help"]
+    assert len(text) > 20
+    assert text % {}
+
+
+def test_unknown_arguments_are_refused():
+    with pytest.raises(TypeError, match="evaluation_strategy"):
+        TrainingArguments(evaluation_strategy="steps")
+
+
+def test_arguments_survive_pickle_and_copy_and_compare_equal():
+    args = make(learning_rate=1e-3, eval_strategy="epoch", lr_scheduler_kwargs={"a": 1}, hub_token="secret")
+    for other in (pickle.loads(pickle.dumps(args)), copy.deepcopy(args), copy.copy(args), dataclasses.replace(args)):
+        assert other == args
+        assert vars(other) == vars(args)
+        assert other.eval_strategy is IntervalStrategy.EPOCH
+    assert make(learning_rate=1e-3) != make(learning_rate=1e-4)
+
+
+def test_only_fields_and_plain_values_are_kept():
+    args = make()
+    assert args.device == torch.device("cpu")
+    assert set(vars(args)) - set(FIELDS) == {"_checkpointing", "_launcher_precision"}
+
+
+def test_a_saved_object_is_read_by_torch(tmp_path):
+    torch.save(make(seed=3), tmp_path / "training_args.bin")
+    assert torch.load(tmp_path / "training_args.bin", weights_only=False).seed == 3
+
+
+def test_a_subclass_adds_fields_and_changes_defaults():
+    args = WithMore("out", x=2, use_cpu=True, model_init_kwargs='{"a": "1"}')
+    assert (args.x, args.learning_rate, args.model_init_kwargs) == (2, 1.0, {"a": 1})
+    assert pickle.loads(pickle.dumps(args)) == args
+    assert [f.name for f in dataclasses.fields(args)][: len(FIELDS)] == list(FIELDS)
+
+
+def test_fields_may_be_changed_later():
+    args = make()
+    args.learning_rate, args.bf16, args.per_device_train_batch_size = 0.5, True, 3
+    assert (args.learning_rate, args.mixed_precision, args.train_batch_size) == (0.5, "bf16", 3)
+    args.eval_strategy = "steps"
+    args.eval_steps = 5
+    assert problems(args) == []
+    args.learning_rate = -1
+    assert len(problems(args)) == 1
+
+
+def test_mixed_precision_follows_the_fields_and_the_launcher(monkeypatch):
+    assert make().mixed_precision == "no"
+    assert make(bf16=True).mixed_precision == "bf16"
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    args = make()
+    assert args.mixed_precision == "bf16"
+    args.mixed_precision = "no"
+    assert (args.mixed_precision, args.bf16) == ("no", False)
+    with pytest.raises(ValueError, match="bf8"):
+        args.mixed_precision = "bf8"
+
+
+def test_the_users_containers_are_left_alone():
+    kwargs = {"fsdp_config": {"fsdp_min_num_params": 0}, "accelerator_config": {"even_batches": False}}
+    before = copy.deepcopy(kwargs)
+    args = make(**kwargs)
+    assert kwargs == before
+    assert args.fsdp_config["xla"] is False
+    assert args.accelerator_config == AcceleratorConfig(even_batches=False)
+
+
+def test_tokens_are_shown_nowhere():
+    shown = make(hub_token="s3cret")
+    for text in (str(shown), repr(shown), shown.to_json_string(), str(shown.to_sanitized_dict())):
+        assert "s3cret" not in text
+        assert "<HUB_TOKEN>" in text
+    more = WithMore("out", use_cpu=True, hub_token="s3cret", push_token="t0ken")
+    assert "s3cret" not in repr(more)
+    assert "t0ken" not in str(more) + more.to_json_string()
+
+
+def test_to_dict_is_json_and_does_not_change_the_arguments():
+    kwargs = {"dtype": torch.bfloat16, "deep": {"dtype": torch.float16}}
+    args = WithMore("out", use_cpu=True, model_init_kwargs=kwargs)
+    written = args.to_dict()
+    assert written["model_init_kwargs"] == {"dtype": "bfloat16", "deep": {"dtype": "float16"}}
+    assert args.model_init_kwargs == {"dtype": torch.bfloat16, "deep": {"dtype": torch.float16}}
+    assert json.loads(args.to_json_string()) == written
+    assert written["optim"] == "adamw_torch_fused"
+
+
+def test_one_process_in_numbers():
+    args = make(per_device_train_batch_size=3, per_device_eval_batch_size=5)
+    assert (args.train_batch_size, args.eval_batch_size, args.n_gpu) == (3, 5, 0)
+    assert (args.world_size, args.process_index, args.local_process_index, args.local_world_size) == (1, 0, 0, 1)
+    assert args.parallel_mode is ParallelMode.NOT_PARALLEL
+    assert args.should_log
+    assert args.should_save
+    assert args.place_model_on_device is None
+    assert args.ddp_timeout_delta == timedelta(seconds=1800)
+    assert args._no_sync_in_gradient_accumulation
+    with args.main_process_first(local=False, desc="nothing"):
+        pass
+
+
+def test_log_levels():
+    logger = logging.getLogger("lightrainer")
+    before = logger.level
+    try:
+        logger.setLevel(logging.ERROR)
+        assert make().get_process_log_level() == logging.ERROR
+        assert make().disable_tqdm is True
+    finally:
+        logger.setLevel(before)
+    assert make(log_level="debug").get_process_log_level() == logging.DEBUG
+
+
+@pytest.mark.parametrize(("steps", "total", "expected"), [(0, 10, 0), (0.1, 101, 11), (1, 10, 1), (7.9, 10, 7)])
+def test_warmup_steps_are_a_number_or_a_share(steps, total, expected):
+    assert make(warmup_steps=steps).get_warmup_steps(total) == expected
+
+
+def test_deprecated_arguments_take_effect_with_a_warning(caplog):
+    args = make(warmup_ratio=0.1, logging_dir="logs")
+    assert (args.warmup_steps, args.logging_dir) == (0.1, "logs")
+    assert ["warmup_steps=0.1" in m or "TENSORBOARD_LOGGING_DIR" in m for m in caplog.messages] == [True, True]
+
+
+def test_report_to_has_many_forms():
+    assert [make(report_to=form).report_to for form in ("none", ["none"], None, [], ())] == [[]] * 5
+    assert make(report_to="tensorboard").report_to == ["tensorboard"]
+    assert make(report_to="all").report_to == make(report_to=["all"]).report_to == available_reporting_integrations()
+    assert "tensorboard" in available_reporting_integrations()
+
+
+def test_a_setter_that_fails_changes_nothing():
+    args = make()
+    before = copy.deepcopy(args)
+    with pytest.raises(ValueError, match="learning_rate=-1"):
+        args.set_optimizer(name="sgd", learning_rate=-1)
+    with pytest.raises(NotImplementedError, match=r"report_to=\['neptune'\]"):
+        args.set_logging(report_to="neptune")
+    with pytest.raises(ValueError, match="sometimes"):
+        args.set_push_to_hub("me/model", strategy="sometimes")
+    with pytest.raises(ValueError, match="Did you mean 'epoch'"):
+        args.set_save(strategy="epochs")
+    assert args == before
+
+
+def test_setters_can_be_called_in_any_order():
+    args = make(load_best_model_at_end=True, eval_strategy="steps", eval_steps=10, save_steps=20)
+    args.set_evaluate(strategy="epoch").set_save(strategy="epoch").set_optimizer("sgd")
+    assert problems(args) == []
+    assert args.optim is OptimizerNames.SGD
+
+
+def test_numbers_of_steps_written_as_floats_become_whole():
+    args = make(max_steps=1e3, save_total_limit=2.0)
+    assert type(args.max_steps) is type(args.save_total_limit) is int
+
+
+def test_token_counting_from_a_command_line():
+    forms = {True: "all", False: "no", "true": "all", "False": "no", "non_padding": "non_padding"}
+    assert {form: make(include_num_input_tokens_seen=form).include_num_input_tokens_seen for form in forms} == forms
+
+
+def test_what_stands_for_a_token_is_no_token():
+    """A dict of arguments shows no token, and what is made of it has none, not the text in its place."""
+    args = WithMore("out", use_cpu=True, hub_token="s3cret", push_token="t0ken")
+    again = WithMore(**args.to_dict())
+    assert (again.hub_token, again.push_token) == (None, None)
+    assert make(hub_token="<HUB>").hub_token == "<HUB>"
+
+
+@pytest.mark.parametrize(("index", "local_index"), [(0, 0), (1, 1), (8, 0), (9, 1)])
+def test_who_logs_and_saves_on_two_machines(monkeypatch, index, local_index):
+    """The first process of all, or of each machine."""
+    args = make()
+    monkeypatch.setattr(TrainingArguments, "process_index", property(lambda self: index))
+    monkeypatch.setattr(TrainingArguments, "local_process_index", property(lambda self: local_index))
+    for each_node in (True, False):
+        args.log_on_each_node = args.save_on_each_node = each_node
+        expected = (local_index if each_node else index) == 0
+        assert (args.should_log, args.should_save) == (expected, expected)
+        args.log_level, args.log_level_replica = "debug", "error"
+        assert args.get_process_log_level() == (logging.DEBUG if expected else logging.ERROR)

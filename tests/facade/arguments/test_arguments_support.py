@@ -1,0 +1,100 @@
+"""What the API documents and is not done yet is said, never ignored."""
+
+import dataclasses
+
+import pytest
+
+from lightrainer.facade.arguments import TrainingArguments, unsupported
+from lightrainer.facade.arguments.enums import OptimizerNames, SchedulerType
+from lightrainer.facade.arguments.support import HARMLESS, IN_EFFECT, NOT_YET, PARTLY
+from lightrainer.facade.arguments.validation import INTEGRATIONS
+
+FIELDS = {item.name for item in dataclasses.fields(TrainingArguments)}
+
+
+def test_every_field_is_either_in_effect_or_refused():
+    assert IN_EFFECT | set(NOT_YET) | HARMLESS == FIELDS
+    assert not IN_EFFECT & set(NOT_YET)
+    assert not HARMLESS & (IN_EFFECT | set(NOT_YET))
+    assert set(PARTLY) <= IN_EFFECT
+
+
+def test_no_field_waits_for_its_effect():
+    assert NOT_YET == {}
+
+
+def test_one_that_does_raises_with_its_name_its_value_as_it_was_written_and_a_remedy(monkeypatch):
+    monkeypatch.setitem(NOT_YET, "hub_strategy", "upload it by hand")
+    TrainingArguments()
+    with pytest.raises(NotImplementedError, match=r"\nhub_strategy='end': upload it by hand$"):
+        TrainingArguments(hub_strategy="end")
+
+
+@pytest.mark.parametrize("value", [None, False])
+@pytest.mark.parametrize("name", ["fp16", "push_to_hub", "hub_private_repo", "fsdp", "torch_compile"])
+def test_turning_it_off_is_fine(name, value):
+    assert unsupported(TrainingArguments(**{name: value})) == []
+
+
+def test_defaults_written_out_are_fine():
+    defaults = TrainingArguments()
+    again = TrainingArguments(**{name: getattr(defaults, name) for name in FIELDS})
+    assert again == defaults
+    assert unsupported(again) == []
+
+
+def test_what_is_harmless_is_accepted():
+    kwargs = {"hub_token": "token", "local_rank": 0}
+    assert unsupported(TrainingArguments(**kwargs)) == []
+
+
+@pytest.mark.parametrize("name", list(OptimizerNames))
+def test_all_optimizers_are_in_effect(name):
+    """A library that is not there is named when the optimizer is made."""
+    assert TrainingArguments(optim=name.value).optim is name
+
+
+@pytest.mark.parametrize("name", list(SchedulerType))
+def test_all_schedules_are_in_effect(name):
+    args = TrainingArguments(lr_scheduler_type=name.value, eval_strategy="epoch")
+    assert args.lr_scheduler_type is name
+
+
+def test_all_documented_trackers_are_in_effect():
+    """A package that is not there is named when the callback is made."""
+    for name in INTEGRATIONS:
+        if name == "neptune":
+            with pytest.raises(NotImplementedError, match=r"neptune.*deprecated.*use another tracker"):
+                TrainingArguments(report_to=["tensorboard", name])
+        else:
+            assert TrainingArguments(report_to=name).report_to == [name]
+
+
+def test_all_ways_of_dealing_out_batches_are_in_effect():
+    config = {"even_batches": False, "use_seedable_sampler": False, "split_batches": True, "dispatch_batches": True}
+    config |= {"non_blocking": True, "gradient_accumulation_kwargs": {"sync_each_batch": True}}
+    assert unsupported(TrainingArguments(accelerator_config=config)) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ACCELERATE_MIXED_PRECISION", "fp8"),
+        ("ACCELERATE_MIXED_PRECISION", "int8"),
+        ("ACCELERATE_USE_DEEPSPEED", "true"),
+        ("ACCELERATE_USE_FSDP", "1"),
+    ],
+)
+def test_what_accelerate_launch_asks_for_is_not_ignored(variable, value, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(NotImplementedError, match=f"{variable}='{value}'"):
+        TrainingArguments()
+    monkeypatch.setenv(variable, "no")
+    TrainingArguments()
+
+
+def test_what_is_set_later_is_found_again():
+    args = TrainingArguments()
+    args.report_to, args.debug = ["neptune"], ["tpu_metrics_debug"]
+    assert [line.partition("=")[0] for line in unsupported(args)] == ["debug", "report_to"]
+    assert unsupported(args, ["seed"]) == []

@@ -1,0 +1,99 @@
+"""What cannot be is said before processes wait for each other: here the second of two never comes."""
+
+import os
+import sys
+
+import pytest
+
+from lightrainer import TrainingArguments
+from lightrainer.facade.arguments.enums import OptimizerNames
+from lightrainer.facade.arguments.packages import _library_of
+from lightrainer.facade.distributed import process
+from lightrainer.facade.distributed import process_group as joining
+
+
+@pytest.fixture(autouse=True)
+def two_processes(monkeypatch):
+    """This process is the first of two, and would wait for the other as soon as it joined."""
+    places = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+
+    def waits(*args, **kwargs):
+        raise AssertionError("waits for the other process")
+
+    monkeypatch.setattr(joining, "join", waits)
+    monkeypatch.setattr(process, "_joined", {})
+    yield
+    process._looked_up.pop(os.getpid(), None)
+
+
+ZERO = {"zero_optimization": {"stage": 2}}
+IMPOSSIBLE = [
+    ({"fsdp": "full_shard", "deepspeed": ZERO}, "fsdp='full_shard' and deepspeed exclude each other.*Keep one"),
+    ({"parallelism_config": {"tp_size": 4}}, "tp_size=4 makes 4 processes, but there are 2.*--nproc_per_node"),
+    (
+        {
+            "fsdp": "full_shard",
+            "fsdp_config": {"version": 2},
+            "parallelism_config": {"tp_size": 2, "dp_shard_size": 2},
+        },
+        "makes 4 processes, but there are 2",
+    ),
+    ({"fsdp": "full_shard", "fsdp_config": "{broken"}, "fsdp_config=.* is not JSON"),
+    ({"deepspeed": "{broken"}, "deepspeed=.* is not JSON"),
+    ({"accelerator_config": "{broken"}, "accelerator_config=.* is not JSON"),
+    ({"parallelism_config": "{broken"}, "parallelism_config=.* pass a dict"),
+    ({"fsdp": "full_shard", "fsdp_config": {"no_such_key": 1}}, "no_such_key"),
+    ({"deepspeed": {"zero_optimization": {"stage": 5}}}, "must be 0, 1, 2 or 3"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), IMPOSSIBLE, ids=lambda value: str(value)[:60])
+def test_impossible_combinations(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        TrainingArguments(str(tmp_path), **changes)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"fsdp_config='/nowhere\.json': there is no such file"):
+        TrainingArguments(str(tmp_path), fsdp="full_shard", fsdp_config="/nowhere.json")
+
+
+MISSING = [
+    ("deepspeed", {"deepspeed": ZERO}, "needs the package deepspeed.*pip install"),
+    ("liger_kernel", {"use_liger_kernel": True}, "needs the package liger-kernel.*pip install"),
+    ("bitsandbytes", {"optim": "paged_lion_8bit"}, "pip install bitsandbytes"),
+    ("galore_torch", {"optim": "galore_adamw", "optim_target_modules": ["a"]}, "pip install galore-torch"),
+]
+
+
+@pytest.mark.parametrize(("module", "changes", "message"), MISSING, ids=lambda value: str(value)[:40])
+def test_missing_packages(tmp_path, monkeypatch, module, changes, message):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=message):
+        TrainingArguments(str(tmp_path), **changes)
+
+
+def test_what_is_possible_waits_for_the_other(tmp_path):
+    """Otherwise the tests above would show nothing."""
+    with pytest.raises(AssertionError, match="waits for the other process"):
+        TrainingArguments(str(tmp_path), use_cpu=True)
+
+
+def test_a_single_process_may_plan_what_runs_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE")
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    assert TrainingArguments(str(tmp_path), deepspeed=ZERO).deepspeed
+
+
+def test_the_library_of_each_optimizer():
+    """Each name is of torch, of ours, or of one library: none is forgotten, and none is taken for another."""
+    found = {name.value: _library_of(name.value)[0] for name in OptimizerNames}
+    own = {name for name, module in found.items() if not module}
+    assert own == {"adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop"}
+    assert found["adamw_torch_8bit"] == found["adamw_torch_4bit"] == "torchao"
+    assert found["adamw_torch_xla"] == "torch_xla"
+    assert found["adamw_torch_npu_fused"] == "torch_npu"
+    assert found["galore_adamw_8bit"] == "galore_torch"
+    assert found["ademamix"] == found["lion_32bit"] == found["rmsprop_bnb"] == found["adamw_8bit"] == "bitsandbytes"

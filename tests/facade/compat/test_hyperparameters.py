@@ -1,0 +1,37 @@
+"""Objectives and spaces of a search: those of the reference."""
+
+import importlib.util
+
+import pytest
+from transformers import trainer_utils
+
+from lightrainer.facade.compat import hyperparameters
+
+
+class Trial:
+    """Returns what it is asked for."""
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: (name, args, tuple(kwargs.items()))
+
+
+def test_objectives_and_spaces():
+    for given in (
+        {"eval_loss": 2.0},
+        {"eval_loss": 2.0, "epoch": 3, "eval_runtime": 1.0, "eval_samples_per_second": 3.0},
+        {"eval_loss": 2.0, "eval_f1": 0.5, "eval_exact": 0.25, "epoch": 1},
+        {"epoch": 1},
+    ):
+        before = dict(given)
+        ours = hyperparameters.default_compute_objective(given)
+        assert ours == trainer_utils.default_compute_objective(given)
+        assert given == before
+    assert hyperparameters.default_hp_space_optuna(Trial()) == trainer_utils.default_hp_space_optuna(Trial())
+    if importlib.util.find_spec("ray") is None:
+        with pytest.raises(ImportError, match="ray"):
+            hyperparameters.default_hp_space_ray(None)
+    assert hyperparameters.BestRun._fields == trainer_utils.BestRun._fields
+    assert hyperparameters.BestRun("1", 2.0, {}) == trainer_utils.BestRun("1", 2.0, {})
+    sweep = hyperparameters.default_hp_space_wandb(None)
+    assert sweep["parameters"].keys() == hyperparameters.default_hp_space_optuna(Trial()).keys()
+    assert sweep["metric"] == {"name": "objective", "goal": "minimize"}

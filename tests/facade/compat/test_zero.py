@@ -1,0 +1,99 @@
+"""What scripts ask about DeepSpeed before there is an engine: which configuration is in force, and what it says."""
+
+import gc
+import importlib
+
+import pytest
+from tiny import arguments
+
+zero = importlib.import_module("lightrainer.facade.compat.zero")
+STAGE3 = {
+    "zero_optimization": {
+        "stage": 3,
+        "offload_param": {"device": "cpu"},
+        "reduce_bucket_size": "auto",
+        "round_robin_gradients": False,
+    }
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_in_force():
+    zero.unset_hf_deepspeed_config()
+    yield
+    zero.unset_hf_deepspeed_config()
+
+
+@pytest.fixture
+def reference():
+    """The base of the reference's class, which has all of its questions."""
+    return pytest.importorskip("accelerate.utils.deepspeed").HfDeepSpeedConfig
+
+
+QUESTIONS = ["is_zero2", "is_zero3", "is_offload"]
+KEYS = ["zero_optimization.stage", "zero_optimization.offload_param.device", "zero_optimization", "nothing.there"]
+KEYS += ["zero_optimization.round_robin_gradients"]
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_it_answers_as_that_of_the_reference(reference, stage):
+    given = {"zero_optimization": {**STAGE3["zero_optimization"], "stage": stage}}
+    theirs, ours = reference(given), zero.HfDeepSpeedConfig(given)
+    assert [getattr(ours, name)() for name in QUESTIONS] == [getattr(theirs, name)() for name in QUESTIONS]
+    for key in KEYS:
+        assert ours.get_value(key) == theirs.get_value(key)
+        assert (ours.is_true(key), ours.is_false(key)) == (theirs.is_true(key), theirs.is_false(key))
+        assert ours.find_config_node(key) == theirs.find_config_node(key)
+    for one in (theirs, ours):
+        one.del_config_sub_tree("zero_optimization.offload_param")
+        with pytest.raises(ValueError, match="offload_param"):
+            one.del_config_sub_tree("zero_optimization.offload_param", must_exist=True)
+    assert ours.config == theirs.config
+
+
+def test_it_is_in_force_as_long_as_somebody_holds_it():
+    assert zero.deepspeed_config() is None
+    held = zero.HfDeepSpeedConfig(STAGE3)
+    assert zero.deepspeed_config() is held.config
+    del held
+    gc.collect()
+    assert zero.deepspeed_config() is None
+
+
+def test_arguments_put_theirs_in_force_and_later_ones_without_take_it_away(tmp_path):
+    args = arguments(tmp_path, deepspeed={**STAGE3, "train_batch_size": "auto"})
+    assert zero.deepspeed_config() is args.hf_deepspeed_config.config
+    assert zero.deepspeed_config()["train_batch_size"] == args.train_batch_size * args.world_size
+    assert arguments(tmp_path).hf_deepspeed_config is None
+    assert zero.deepspeed_config() is None
+    own = zero.HfDeepSpeedConfig(STAGE3)
+    arguments(tmp_path)
+    assert zero.deepspeed_config() is own.config
+
+
+def test_without_deepspeed_no_model_is_made_in_parts(monkeypatch):
+    """Negative control: a stage in which models are whole."""
+    made = []
+    monkeypatch.setattr(zero.deepspeed_engine, "make_ready", made.append)
+    monkeypatch.setattr(zero, "is_deepspeed_available", lambda: False)
+    held = zero.HfDeepSpeedConfig(STAGE3)
+    assert not zero.is_deepspeed_zero3_enabled()
+    monkeypatch.setattr(zero, "is_deepspeed_available", lambda: True)
+    assert zero.is_deepspeed_zero3_enabled()
+    assert made == ["cpu"]
+    del held
+    whole = zero.HfDeepSpeedConfig({"zero_optimization": {"stage": 2}})
+    assert zero.deepspeed_config() is whole.config
+    assert not zero.is_deepspeed_zero3_enabled()
+
+
+def test_what_the_trainer_knows_is_filled_in_step_by_step(tmp_path):
+    config = zero.HfTrainerDeepSpeedConfig({**STAGE3, "scheduler": {"params": {"total_num_steps": "auto"}}})
+    config.trainer_config_process(arguments(tmp_path))
+    assert config.is_auto("scheduler.params.total_num_steps")
+    config.trainer_config_finalize(arguments(tmp_path), None, 7)
+    assert config.get_value("scheduler.params.total_num_steps") == 7
+    config = zero.HfTrainerDeepSpeedConfig({**STAGE3, "gradient_clipping": 3})
+    config.trainer_config_process(arguments(tmp_path))
+    with pytest.raises(ValueError, match="gradient_clipping is 3 in the configuration, but max_grad_norm"):
+        config.trainer_config_finalize(arguments(tmp_path), None, 7)

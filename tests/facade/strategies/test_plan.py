@@ -1,0 +1,211 @@
+"""What the arguments become in Lightning: translated once, frozen, and shown in full."""
+
+import dataclasses
+import datetime
+
+import lightning
+import pytest
+import torch
+from lightning.pytorch.strategies import DDPStrategy
+from tiny import arguments, trainer
+
+from lightrainer import OptimizerConfig, RunPlan, TrainingArguments
+from lightrainer.facade.distributed.process import ProcessEnvironment
+from lightrainer.facade.strategies.plan import SchedulePlan, StrategyPlan, translate
+
+
+def plan(folder, **changes) -> RunPlan:
+    return translate(arguments(folder, **changes))
+
+
+def test_the_defaults_on_one_cpu(tmp_path):
+    found = translate(TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none"))
+    assert dataclasses.asdict(found) == {
+        "accelerator": "cpu",
+        "devices": 1,
+        "num_nodes": 1,
+        "environment": "GivenEnvironment",
+        "strategy": {"name": "SingleDeviceStrategy", "options": {"device": "cpu"}},
+        "precision": "32-true",
+        "epochs": 3.0,
+        "max_steps": -1,
+        "micro_batches": 1,
+        "max_grad_norm": 1.0,
+        "optimizer": dataclasses.asdict(
+            OptimizerConfig(
+                name="adamw_torch_fused", learning_rate=5e-5, weight_decay=0.0, beta1=0.9, beta2=0.999, epsilon=1e-8
+            )
+        ),
+        "schedule": {"name": "linear", "warmup": 0, "options": {}},
+        "loggers": (),
+        "default_root_dir": str(tmp_path),
+    }
+
+
+TRANSLATED = [
+    ("bf16", True, lambda found: found.precision, "bf16-mixed"),
+    ("fp16", True, lambda found: found.precision, "16-mixed"),
+    ("num_train_epochs", 2.5, lambda found: found.epochs, 2.5),
+    ("max_steps", 7, lambda found: found.max_steps, 7),
+    ("gradient_accumulation_steps", 3, lambda found: found.micro_batches, 3),
+    ("max_grad_norm", 0.0, lambda found: found.max_grad_norm, 0.0),
+    ("optim", "sgd", lambda found: found.optimizer.name, "sgd"),
+    ("optim_args", "momentum=0.5", lambda found: found.optimizer.args, "momentum=0.5"),
+    ("learning_rate", 0.3, lambda found: found.optimizer.learning_rate, 0.3),
+    ("weight_decay", 0.2, lambda found: found.optimizer.weight_decay, 0.2),
+    ("adam_beta1", 0.8, lambda found: found.optimizer.beta1, 0.8),
+    ("adam_beta2", 0.9, lambda found: found.optimizer.beta2, 0.9),
+    ("adam_epsilon", 1e-3, lambda found: found.optimizer.epsilon, 1e-3),
+    ("lr_scheduler_type", "cosine", lambda found: found.schedule.name, "cosine"),
+    ("lr_scheduler_kwargs", {"num_cycles": 2}, lambda found: found.schedule.options, {"num_cycles": 2}),
+    ("warmup_steps", 5, lambda found: found.schedule.warmup, 5),
+    ("warmup_steps", 0.1, lambda found: found.schedule.warmup, 0.1),
+    ("report_to", ["tensorboard"], lambda found: found.loggers, ("tensorboard",)),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "look", "expected"), TRANSLATED)
+def test_an_argument_has_its_place(tmp_path, name, value, look, expected):
+    assert look(plan(tmp_path, **{name: value})) == expected
+    assert look(plan(tmp_path)) != expected
+
+
+@dataclasses.dataclass(repr=False)
+class OfFour(TrainingArguments):
+    """As two processes on each of two machines see it, without starting them."""
+
+    @property
+    def distributed_state(self):
+        return ProcessEnvironment(rank=0, local_rank=0, world_size=4, local_world_size=2, device=torch.device("cpu"))
+
+
+def of_four(folder, **changes):
+    made = arguments(folder, **changes)
+    return OfFour(**{item.name: getattr(made, item.name) for item in dataclasses.fields(made) if item.init})
+
+
+def test_several_processes(tmp_path):
+    found = translate(of_four(tmp_path))
+    assert (found.accelerator, found.devices, found.num_nodes) == ("cpu", 2, 2)
+    assert found.strategy.name == "DDPStrategy"
+    assert found.strategy.options["find_unused_parameters"] is True
+    assert found.strategy.options["timeout"] == datetime.timedelta(seconds=1800)
+
+
+@pytest.mark.parametrize("default", [True, False])
+@pytest.mark.parametrize("given", [None, True, False])
+def test_unused_parameters(tmp_path, default, given):
+    """What the arguments say goes before what the model would suggest."""
+    found = translate(of_four(tmp_path, ddp_find_unused_parameters=given), find_unused_parameters=default)
+    assert found.strategy.options["find_unused_parameters"] is (default if given is None else given)
+
+
+def test_the_options_of_ddp_arrive(tmp_path):
+    options = {"ddp_bucket_cap_mb": 7, "ddp_broadcast_buffers": False, "ddp_backend": "gloo", "ddp_timeout": 60}
+    strategy = translate(of_four(tmp_path, **options)).strategy.build()
+    assert isinstance(strategy, DDPStrategy)
+    assert strategy._ddp_kwargs["bucket_cap_mb"] == 7
+    assert strategy._ddp_kwargs["broadcast_buffers"] is False
+    assert strategy.process_group_backend == "gloo"
+    assert strategy._timeout == datetime.timedelta(seconds=60)
+
+
+def test_one_process_needs_no_strategy_of_its_own(tmp_path):
+    assert plan(tmp_path).strategy.build() == "auto"
+
+
+def test_lightning_takes_it(tmp_path):
+    made = lightning.Trainer(**plan(tmp_path).trainer_kwargs(), logger=False, enable_progress_bar=False)
+    assert made.num_devices == made.num_nodes == 1
+    assert str(made.strategy.root_device) == "cpu"
+    assert made.default_root_dir == str(tmp_path)
+
+
+def test_it_is_frozen(tmp_path):
+    found = plan(tmp_path)
+    for part in (found, found.strategy, found.schedule, found.optimizer):
+        name = dataclasses.fields(part)[0].name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(part, name, None)
+
+
+def test_the_arguments_stay_as_they_are(tmp_path):
+    args = arguments(tmp_path, lr_scheduler_type="cosine", lr_scheduler_kwargs={"num_cycles": 2})
+    before, attributes = args.to_dict(), dict(vars(args))
+    found = translate(args)
+    found.schedule.options["num_cycles"] = 5
+    assert args.to_dict() == before
+    assert vars(args) == attributes
+
+
+OTHER = {
+    "accelerator": "other",
+    "devices": 99,
+    "num_nodes": 98,
+    "environment": "SLURMEnvironment",
+    "strategy": StrategyPlan(name="Other", options={"bucket_cap_mb": 97}),
+    "precision": "other-mixed",
+    "epochs": 96.5,
+    "max_steps": 95,
+    "micro_batches": 94,
+    "max_grad_norm": 93.5,
+    "optimizer": OptimizerConfig(name="sgd", learning_rate=92.5),
+    "schedule": SchedulePlan(name="other", warmup=91, options={"num_cycles": 90}),
+    "loggers": ("other_logger",),
+    "default_root_dir": "other/folder",
+}
+
+
+def test_every_part_is_changed_below():
+    assert set(OTHER) == {item.name for item in dataclasses.fields(RunPlan)}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_every_part_is_shown(tmp_path, name):
+    """Whatever differs between two plans differs in what is printed."""
+    found = plan(tmp_path)
+    assert repr(dataclasses.replace(found, **{name: OTHER[name]})) != repr(found)
+
+
+def test_the_options_of_a_schedule_are_shown(tmp_path):
+    with_options = plan(tmp_path, lr_scheduler_type="cosine", lr_scheduler_kwargs={"num_cycles": 2})
+    assert repr(with_options) != repr(plan(tmp_path, lr_scheduler_type="cosine"))
+
+
+def test_it_prints_as_a_table(tmp_path):
+    """Three columns, each beginning at the same place in all lines; nothing is cut off."""
+    found = plan(tmp_path)
+    lines = repr(found).splitlines()
+    rows = [("argument", "in Lightning", "value"), *found.rows()]
+    assert len(lines) == len(rows)
+    second, third = lines[0].index("in Lightning"), lines[0].index("value")
+    for line, row in zip(lines, rows, strict=True):
+        assert (line[:second].rstrip(), line[second:third].rstrip(), line[third:]) == row
+    assert str(found) == repr(found)
+
+
+def test_a_trainer_makes_its_plan_from_the_arguments_as_they_are_now(tmp_path):
+    made = trainer(tmp_path)
+    made.args.max_steps = 3
+    assert made.plan.max_steps == 3
+    assert not hasattr(made, "_lightning_trainer")
+
+
+def test_models_that_checkpoint_their_activations_have_no_unused_parameters(tmp_path):
+    """DDP must not look for unused parameters where activations are computed twice."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_positions=8, n_embd=8, n_layer=1, n_head=1, vocab_size=11)
+    model = transformers.GPT2LMHeadModel(config)
+    found = {}
+    for checkpointing in (False, True):
+        args = of_four(tmp_path, gradient_checkpointing=checkpointing)
+        made = trainer(tmp_path, model=model, args=args, eval_dataset=None)
+        found[checkpointing] = made.plan.strategy.options["find_unused_parameters"]
+    assert found == {False: True, True: False}
+
+
+def test_the_device_of_a_gpu_is_the_one_that_the_arguments_chose(tmp_path, monkeypatch):
+    monkeypatch.setattr(TrainingArguments, "device", property(lambda self: torch.device("cuda", 2)))
+    found = plan(tmp_path)
+    assert (found.accelerator, found.devices) == ("cuda", [2])
+    assert found.strategy.options == {"device": "cuda:2"}

@@ -1,0 +1,474 @@
+"""`auto_find_batch_size`: a training that runs out of memory ends as one that had the smaller batch from the start."""
+
+import copy
+import logging
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+from tiny import At, Tiny, arguments, points, same, tiny, told, trainer, weights
+from torch import nn
+
+from lightrainer import EarlyStoppingCallback, ExportableState, Trainer, TrainerCallback, TrainerState
+
+pytestmark = pytest.mark.usefixtures("little_to_collect")  # a failed attempt is collected
+
+
+@pytest.fixture
+def keeping(monkeypatch):
+    """Half the batch and twice the accumulation; `tests/parity/test_batch_size.py` has what happens without."""
+    monkeypatch.setattr(Trainer, "keep_effective_batch_size", True)
+
+
+CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+class Limited(Tiny):
+    """A model for which a batch may be too large, from some forward pass of a training on."""
+
+    def __init__(self, limit, first=1, error=None):
+        super().__init__()
+        self.limit, self.from_pass, self.error = limit, first, error
+        self.passes = 0
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, x, labels=None):
+        if self.training:
+            self.passes += 1
+            if len(x) > self.limit and self.passes >= self.from_pass:
+                raise copy.copy(self.error) or torch.OutOfMemoryError(CUDA)
+            self.seen += x.sum()
+        return super().forward(x, labels)
+
+
+def limited(*given, **options):
+    torch.manual_seed(3)
+    return Limited(*given, **options)
+
+
+def history(of):
+    clocks = ("runtime", "per_second")
+    return [{k: v for k, v in entry.items() if not k.endswith(clocks)} for entry in of.state.log_history]
+
+
+def end_of(made):
+    """All that a training leaves behind."""
+    return {
+        "history": history(made),
+        "weights": weights(made.model),
+        "seen": made.model.seen.clone(),
+        "optimizer": made.optimizer.state_dict(),
+        "schedule": made.lr_scheduler.state_dict(),
+        "torch": torch.get_rng_state(),
+        "numpy": np.random.get_state()[1].tolist(),
+        "python": random.getstate(),
+        "steps": (made.state.global_step, made.state.max_steps, made.state.epoch, made.state.train_batch_size),
+    }
+
+
+def assert_same_end(one, other):
+    torch.testing.assert_close(one["optimizer"], other["optimizer"], rtol=0, atol=0)
+    assert same(one["weights"], other["weights"])
+    for name in ("seen", "torch"):
+        assert torch.equal(one[name], other[name])
+    for name in ("history", "schedule", "numpy", "python", "steps"):
+        assert one[name] == other[name], name
+
+
+def train(folder, model, **changes):
+    changes.setdefault("train_dataset", points(44))
+    made = told(trainer(folder, model=model, num_train_epochs=2, **changes))
+    made.train()
+    return made
+
+
+@pytest.mark.parametrize("first", [1, 4, 9], ids=lambda first: f"from pass {first} on")
+@pytest.mark.usefixtures("keeping")
+def test_it_ends_as_a_run_with_half_the_batch_and_twice_the_accumulation(tmp_path, first):
+    """Bit for bit, whenever the memory runs out: weights, optimizer, logs, generators, buffers that nobody saves."""
+    found = train(
+        tmp_path / "found",
+        limited(4, first),
+        per_device_train_batch_size=8,
+        auto_find_batch_size=True,
+        eval_steps=2,
+        eval_strategy="steps",
+        save_strategy="steps",
+        save_steps=3,
+    )
+    given = train(
+        tmp_path / "given",
+        limited(8),
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        eval_steps=2,
+        eval_strategy="steps",
+        save_strategy="steps",
+        save_steps=3,
+    )
+    assert_same_end(end_of(given), end_of(found))
+    assert found.state.train_batch_size == 4
+
+
+def test_negative_control_a_run_with_the_large_batch_ends_elsewhere(tmp_path):
+    """What is compared above does tell runs apart."""
+    large = train(tmp_path / "large", limited(8), per_device_train_batch_size=8)
+    small = train(tmp_path / "small", limited(8), per_device_train_batch_size=4, gradient_accumulation_steps=2)
+    assert not same(weights(large.model), weights(small.model))
+
+
+@pytest.mark.usefixtures("keeping")
+def test_it_halves_as_often_as_it_takes(tmp_path):
+    found = train(tmp_path / "found", limited(2), per_device_train_batch_size=16, auto_find_batch_size=True)
+    given = train(tmp_path / "given", limited(8), per_device_train_batch_size=2, gradient_accumulation_steps=8)
+    assert_same_end(end_of(given), end_of(found))
+
+
+def test_enough_memory_changes_nothing(tmp_path):
+    with_option = train(tmp_path / "a", limited(8), per_device_train_batch_size=8, auto_find_batch_size=True)
+    without = train(tmp_path / "b", limited(8), per_device_train_batch_size=8)
+    assert_same_end(end_of(without), end_of(with_option))
+
+
+@pytest.mark.usefixtures("keeping")
+def test_the_change_is_logged(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, logger="lightrainer")
+    train(tmp_path, limited(4), per_device_train_batch_size=8, gradient_accumulation_steps=3, auto_find_batch_size=True)
+    (said,) = [record.getMessage() for record in caplog.records if "Training starts again" in record.getMessage()]
+    assert CUDA in said
+    assert "per_device_train_batch_size 8 -> 4" in said
+    assert "gradient_accumulation_steps 3 -> 6" in said
+    assert said.endswith("the effective batch stays 24.")
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_batch_that_cannot_be_split_evenly_is_told(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, logger="lightrainer")
+    made = train(tmp_path, limited(4), per_device_train_batch_size=7, auto_find_batch_size=True)
+    assert "the effective batch becomes 6 instead of 7, which cannot be split evenly" in caplog.text
+    assert made.state.train_batch_size == 3
+
+
+@pytest.mark.usefixtures("keeping")
+def test_the_arguments_stay_as_they_were_given(tmp_path):
+    """While it trains, code that reads `trainer.args` and callbacks see the numbers in use."""
+    seen = set()
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            seen.add((args.per_device_train_batch_size, args.gradient_accumulation_steps, state.train_batch_size))
+
+    args = arguments(tmp_path, per_device_train_batch_size=8, auto_find_batch_size=True)
+    before = copy.deepcopy(vars(args))
+    made = train(tmp_path, limited(4), args=args, callbacks=[Watch()])
+    assert seen == {(4, 2, 4)}
+    assert made.args is args
+    assert vars(args) == before
+    assert made.accelerator.gradient_accumulation_steps == 1
+
+
+@pytest.mark.usefixtures("keeping")
+def test_the_next_training_begins_with_what_was_found(tmp_path):
+    """As in the reference, until the arguments are changed."""
+    model = limited(4)
+    made = train(tmp_path, model, per_device_train_batch_size=8, auto_find_batch_size=True)
+    assert made._train_batch_size == 4
+    passes = model.passes
+    made.train()
+    assert model.passes - passes == 2 * 11  # and none that failed
+    made.args.per_device_train_batch_size = 2
+    made.train()
+    assert made.state.train_batch_size == 2
+
+
+def test_not_even_one_sample(tmp_path):
+    made = trainer(tmp_path, model=limited(0), auto_find_batch_size=True)
+    with pytest.raises(torch.OutOfMemoryError, match=r"^No executable batch size found.*=4, and not even one") as error:
+        made.train()
+    assert CUDA in str(error.value.__cause__)
+    assert made.args.per_device_train_batch_size == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear"), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"), True),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"), True),
+        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False),
+        (ValueError("CUDA out of memory."), False),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_which_errors_are_of_memory(tmp_path, error, is_memory):
+    made = trainer(tmp_path, model=limited(2, error=error), auto_find_batch_size=True)
+    if is_memory:
+        made.train()
+        assert made.state.train_batch_size == 2
+    else:
+        with pytest.raises(type(error)):
+            made.train()
+
+
+def test_it_is_the_decision_of_the_reference_which_errors_are_of_memory():
+    """For those that it knows; `torch.OutOfMemoryError` counts whatever it says."""
+    utils = pytest.importorskip("accelerate.utils")
+    from lightrainer.lightning_modules.training.out_of_memory import is_out_of_memory
+
+    texts = [
+        CUDA,
+        "MPS backend out of memory",
+        "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.",
+        "DefaultCPUAllocator: can't allocate memory",
+        "FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed",
+        "shape mismatch",
+    ]
+    errors = [RuntimeError(text) for text in texts] + [ValueError(CUDA), KeyError("x")]
+    assert [is_out_of_memory(e) for e in errors] == [utils.memory.should_reduce_batch_size(e) for e in errors]
+    assert is_out_of_memory(torch.OutOfMemoryError("no words"))
+
+
+def test_without_the_argument_it_says_what_was_too_large_and_what_to_try(tmp_path):
+    made = trainer(tmp_path, model=limited(2), gradient_accumulation_steps=2)
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate") as error:
+        made.train()
+    (note,) = getattr(error.value, "__notes__", [str(error.value)])
+    assert "x 4 x 8, labels 4" in note
+    assert "per_device_train_batch_size=4, gradient_accumulation_steps=2" in note
+    assert "auto_find_batch_size=True" in note
+    assert "gradient_checkpointing=True" in note
+
+
+class OfTokens(nn.Module):
+    """Asks for more than any machine has, so that the allocator of the CPU refuses it for real."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(10, 4)
+
+    def forward(self, input_ids, labels=None):
+        return {"loss": self.embedding(input_ids).mean() + torch.empty(2**50).sum()}
+
+
+def test_batch_size_and_sequence_length_are_said_in_words(tmp_path):
+    data = [{"input_ids": torch.zeros(128, dtype=torch.long)} for _ in range(16)]
+    made = trainer(tmp_path, model=OfTokens(), train_dataset=data, per_device_train_batch_size=8)
+    with pytest.raises(RuntimeError, match="can't allocate memory") as error:
+        made.train()
+    note = "".join(getattr(error.value, "__notes__", [str(error.value)]))
+    assert "input_ids 8 x 128 (batch size 8, sequence length 128)" in note
+    assert "What to try: a smaller per_device_train_batch_size" in note
+
+
+class Heavy(torch.optim.SGD):
+    """An optimizer whose first step takes more than there is, as many keep two more copies of the weights."""
+
+    def step(self, closure=None):
+        raise torch.OutOfMemoryError(CUDA)
+
+
+def test_an_error_in_the_optimizer_step_says_so(tmp_path):
+    model = limited(8)
+    made = trainer(tmp_path, model=model, optimizers=(Heavy(model.parameters(), lr=0.1), None))
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate") as error:
+        made.train()
+    note = "".join(getattr(error.value, "__notes__", [str(error.value)]))
+    assert "in the optimizer step, with optim='adamw_torch_fused'" in note
+    assert "optimizer that keeps less" in note
+
+
+class EvaluationLimited(Tiny):
+    def forward(self, x, labels=None):
+        if not self.training:
+            raise torch.OutOfMemoryError(CUDA)
+        return super().forward(x, labels)
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_an_evaluation_is_not_helped_by_smaller_training_batches(tmp_path, automatic):
+    """As in 5.23: the error goes on, with what to change."""
+    torch.manual_seed(3)
+    made = trainer(tmp_path, model=EvaluationLimited(), auto_find_batch_size=automatic, eval_strategy="epoch")
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate") as error:
+        made.train()
+    (note,) = getattr(error.value, "__notes__", [str(error.value)])
+    assert "per_device_eval_batch_size=4" in note
+    assert "x 4 x 8" in note
+    assert made._train_batch_size == 4
+    with pytest.raises(torch.OutOfMemoryError):
+        made.evaluate()
+
+
+class Counting(TrainerCallback, ExportableState):
+    """Counts steps, and keeps the count in checkpoints."""
+
+    def __init__(self, start=0):
+        self.start, self.count = start, 0
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.count += 1
+
+    def state(self):
+        return {"args": {"start": self.start}, "attributes": {"count": self.count}}
+
+
+@pytest.mark.usefixtures("keeping")
+def test_callbacks_with_a_state_are_set_back(tmp_path):
+    """And the control, and patience that ran out in the failed attempt."""
+    counting, stopping = Counting(), EarlyStoppingCallback(3)
+    made = train(
+        tmp_path,
+        limited(4, first=5),
+        per_device_train_batch_size=8,
+        auto_find_batch_size=True,
+        callbacks=[counting, stopping],
+        eval_strategy="steps",
+        eval_steps=1,
+        metric_for_best_model="loss",
+    )
+    assert counting.count == made.state.global_step == len([e for e in made.state.log_history if "loss" in e])
+    assert stopping in made.callback_handler.callbacks
+
+
+def test_an_error_in_a_callback_counts_too(tmp_path):
+    """Libraries test their trainers like this."""
+
+    def fail(of, state, control):
+        if state.train_batch_size >= 4:
+            raise RuntimeError("CUDA out of memory.")
+
+    made = train(tmp_path, tiny(), auto_find_batch_size=True, callbacks=[At("on_step_end", fail)])
+    assert made.state.train_batch_size == 2
+
+
+@pytest.mark.usefixtures("keeping")
+def test_an_optimizer_that_was_passed_in_is_set_back(tmp_path):
+    """With its state, the one that it brought along included."""
+
+    def with_history(model):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        model(**{name: value[None] for name, value in points(1)[0].items()})["loss"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+
+    ends = []
+    for name, options in (
+        ("found", {"per_device_train_batch_size": 8, "auto_find_batch_size": True}),
+        ("given", {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}),
+    ):
+        model = limited(4, first=3)
+        ends.append(end_of(train(tmp_path / name, model, optimizers=with_history(model), **options)))
+    assert_same_end(*reversed(ends))
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_model_init_is_called_once(tmp_path):
+    calls = []
+
+    def make():
+        calls.append(1)
+        return limited(4, first=2)
+
+    made = trainer(tmp_path, model_init=make, per_device_train_batch_size=8, auto_find_batch_size=True)
+    made.train()
+    assert made.state.train_batch_size == 4
+    assert len(calls) == 2  # one at the construction, one for the training
+
+
+@pytest.mark.parametrize("touched", [True, False])
+def test_frozen_weights_are_not_copied(tmp_path, touched):
+    """And if something changed them all the same, they cannot be set back, which is said."""
+
+    def freeze(model):
+        model.first.requires_grad_(False)
+        return model
+
+    def touch(of, state, control):
+        if touched:
+            torch.nn.init.zeros_(of.model.first.bias)
+
+    options = {"callbacks": [At("on_step_end", touch, 1)]}
+    model = freeze(limited(4, first=2))
+    made = told(trainer(tmp_path, model=model, per_device_train_batch_size=8, auto_find_batch_size=True, **options))
+    if touched:
+        with pytest.raises(torch.OutOfMemoryError) as error:
+            made.train()
+        assert "first.bias" in "".join(getattr(error.value, "__notes__", [str(error.value)]))
+    else:
+        made.train()
+        assert made.state.train_batch_size == 4
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_resumed_training_takes_the_size_of_the_checkpoint(tmp_path):
+    """And ends with the bits of the uninterrupted one; a smaller batch in the arguments goes first."""
+    options = {"auto_find_batch_size": True, "save_strategy": "steps", "save_steps": 2}
+    whole = train(tmp_path, limited(4), per_device_train_batch_size=8, **options)
+    step = tmp_path / "checkpoint-4"
+    assert TrainerState.load_from_json(step / "trainer_state.json").train_batch_size == 4
+    options["train_dataset"] = points(44)
+    resumed = trainer(tmp_path, model=limited(4), per_device_train_batch_size=8, num_train_epochs=2, **options)
+    torch.nn.init.zeros_(resumed.model.second.weight)  # what it begins with is of no importance
+    resumed.train(resume_from_checkpoint=str(step))
+    assert resumed.model.passes == 3 + 11  # none that failed; the last step of an epoch has 4 samples
+    assert same(weights(whole.model), weights(resumed.model))
+    assert resumed._train_batch_size == 4
+    smaller = trainer(tmp_path, model=limited(4), per_device_train_batch_size=2, **options)
+    smaller.train(resume_from_checkpoint=str(step))
+    assert smaller._train_batch_size == 2
+
+
+@pytest.mark.usefixtures("keeping")
+def test_a_resumed_training_that_runs_out_of_memory_begins_again_where_it_was_resumed(tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 2, "train_dataset": points(44)}
+    train(tmp_path, limited(8), per_device_train_batch_size=8, **options)
+    step = str(tmp_path / "checkpoint-4")
+    ends = []
+    for given in (
+        {"per_device_train_batch_size": 8, "auto_find_batch_size": True},
+        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+    ):
+        made = trainer(tmp_path / "other", model=limited(4, first=3), num_train_epochs=2, **options, **given)
+        made.train(resume_from_checkpoint=step)
+        ends.append(made)
+    found, given = ends
+    assert found.state.global_step == given.state.global_step == 12
+    assert same(weights(given.model), weights(found.model))
+    assert history(given) == history(found)
+    assert found.state.train_batch_size == 4
+
+
+@pytest.mark.parametrize("first", [1, 4, 9], ids=lambda first: f"from pass {first} on")
+def test_it_ends_as_a_run_with_the_batch_that_fits(tmp_path, first):
+    """By default, as by choice, bit for bit: also where the memory runs out in the middle, unlike in the reference."""
+    found = train(tmp_path / "found", limited(5, first), per_device_train_batch_size=8, auto_find_batch_size=True)
+    given = train(tmp_path / "given", limited(8), per_device_train_batch_size=5)
+    assert_same_end(end_of(given), end_of(found))
+    assert found.state.train_batch_size == 5
+
+
+def test_each_smaller_batch_is_logged(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, logger="lightrainer")
+    train(tmp_path, limited(6), per_device_train_batch_size=8, auto_find_batch_size=True)
+    said = [record.getMessage() for record in caplog.records if "Training starts again" in record.getMessage()]
+    assert [re.search(r"batch size of (\d) instead of (\d)", line).groups() for line in said] == [
+        ("7", "8"),
+        ("6", "7"),
+    ]
+    assert all(CUDA in line and "keep_effective_batch_size" in line for line in said)
+
+
+def test_lengths_are_grouped_the_same_way_after_a_resumption(tmp_path):
+    """By the batch that was asked for, as in the reference, whatever was found."""
+    data = [{**point, "length": index * 7 % 11} for index, point in enumerate(points(44))]
+    options = {"auto_find_batch_size": True, "save_strategy": "steps", "save_steps": 3, "train_dataset": data}
+    options |= {"train_sampling_strategy": "group_by_length", "per_device_train_batch_size": 8}
+    whole = train(tmp_path, limited(5), **options)
+    resumed = trainer(tmp_path, model=limited(5), num_train_epochs=2, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
+    assert same(weights(whole.model), weights(resumed.model))
+    assert resumed.model.passes == 18 - 12, "none that failed"

@@ -1,0 +1,473 @@
+"""What libraries that subclass the Trainer take for granted, without them; `docs/user/libraries.md` says which do.
+
+Each test does what one of them does, and looks at what becomes of it. The trainings of the libraries themselves are in
+`tests/libraries`.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import At as Calls
+from tiny import arguments, losses, points, same, split, told, trainer, weights
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
+
+from lightrainer import Trainer, TrainerCallback
+from lightrainer.facade.accelerator.accelerate_state import tell_precision, tell_process
+from lightrainer.facade.accelerator.accelerator import Accelerator
+from lightrainer.facade.arguments import old_style
+
+HOOKS = split(
+    """
+    _get_dataloader _get_eval_sampler _get_output_dir _get_train_sampler _inner_training_loop _load_best_model
+    _load_from_checkpoint _load_optimizer_and_scheduler _prepare_inputs _push_from_checkpoint _save _save_checkpoint
+    _set_signature_columns_if_needed call_model_init compute_loss_context_manager
+    create_accelerator_and_postprocess create_model_card get_decay_parameter_names get_tp_size
+    """
+)
+ATTRIBUTES = split(
+    """
+    _eval_dataloaders _signature_columns _train_batch_size accelerator args callback_handler can_return_loss
+    compute_loss_func control current_gradient_accumulation_steps data_collator hub_model_id is_deepspeed_enabled
+    is_fsdp_enabled is_in_train label_names label_smoother loss_is_scaled_for_ga lr_scheduler
+    model_accepts_loss_kwargs model_init model_wrapped optimizer processing_class push_in_progress state
+    """
+)
+ACCELERATOR = split(
+    """
+    autocast backward dataloader_config device even_batches gather gather_for_metrics is_local_main_process
+    is_main_process local_process_index mixed_precision num_processes pad_across_processes parallelism_config prepare
+    prepare_data_loader prepare_model print process_index reduce split_between_processes state sync_gradients
+    torch_device_mesh unwrap_model wait_for_everyone
+    """
+)
+
+
+def test_everything_they_reach_into_is_there(tmp_path):
+    made = trainer(tmp_path)
+    assert [name for name in (*HOOKS, *ATTRIBUTES) if not hasattr(made, name)] == []
+    assert [name for name in ACCELERATOR if not hasattr(made.accelerator, name)] == []
+    assert made.accelerator.dataloader_config.dispatch_batches is None
+    assert made.args.distributed_state.distributed_type == made.accelerator.distributed_type == "NO"
+    assert made.get_tp_size() == 1
+
+
+def test_the_page_names_them():
+    page = (Path(__file__).resolve().parents[3] / "docs" / "user" / "libraries.md").read_text(encoding="utf-8")
+    assert [name for name in (*HOOKS, *ATTRIBUTES, *ACCELERATOR) if f"`{name}" not in page] == []
+
+
+class OwnLoss(Trainer):
+    """Computes its loss itself, as trainers of preferences and of answers do."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        self.counted = num_items_in_batch
+        outputs = model(**inputs)
+        return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+
+
+def scaling(folder, declared, cls=OwnLoss):
+    """The weights after one step of two micro-batches, with the ways in which they say how the loss is scaled."""
+    made = trainer(folder, cls, gradient_accumulation_steps=2, max_steps=1, optim="sgd", max_grad_norm=0)
+    for name, value in declared.items():
+        setattr(made, name, value)
+    made.train()
+    return made, made.model.first.weight.detach().clone()
+
+
+def test_a_string_in_the_place_of_a_loss_function_says_that_the_loss_is_scaled(tmp_path):
+    """It is never called; the control is a loss that is divided."""
+    divided, with_division = scaling(tmp_path, {"model_accepts_loss_kwargs": False})
+    scaled, without = scaling(tmp_path, {"model_accepts_loss_kwargs": False, "compute_loss_func": "not None"})
+    start = trainer(tmp_path).model.first.weight
+    torch.testing.assert_close(without - start, 2 * (with_division - start))
+    assert divided.counted is None
+    assert scaled.counted == 8
+    assert losses(scaled)[0] == pytest.approx(2 * losses(divided)[0])
+
+
+@pytest.mark.parametrize(("said", "declared"), [(True, {"compute_loss_func": "not None"}), (False, {})])
+def test_a_class_may_say_so_too(tmp_path, said, declared):
+    """As from 5.19 on: with the attribute the same weights as with what older versions look at."""
+    cls = type("Says", (OwnLoss,), {"loss_is_scaled_for_ga": said})
+    other = {"compute_loss_func": None if said else "not None"}  # which the attribute overrules
+    _, expected = scaling(tmp_path, {"model_accepts_loss_kwargs": False, **declared})
+    _, found = scaling(tmp_path, {"model_accepts_loss_kwargs": False, **other}, cls)
+    assert torch.equal(found, expected)
+
+
+class Repeated(Sampler):
+    """Each sample twice, in the order of a generator of its own."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def __len__(self):
+        return 2 * len(self.source)
+
+    def __iter__(self):
+        order = torch.randperm(len(self.source), generator=torch.Generator().manual_seed(1))
+        return iter(order.repeat_interleave(2).tolist())
+
+
+class Generating(OwnLoss):
+    """Reads prompts in larger batches than it trains on, buffers what it makes of them, and counts tokens."""
+
+    def __init__(self, *positional, **keywords):
+        super().__init__(*positional, **keywords)
+        self.read, self.buffer, self.loaded = [], [], []
+        self.accelerator.dataloader_config.dispatch_batches = False
+
+    def get_train_dataloader(self):
+        return self._get_dataloader(
+            dataset=self.train_dataset,
+            description="Training",
+            batch_size=self._train_batch_size * 2,
+            sampler_fn=self._get_train_sampler,
+            is_training=True,
+        )
+
+    def _get_train_sampler(self, dataset=None):
+        return Repeated(self.train_dataset if dataset is None else dataset)
+
+    def _get_eval_sampler(self, eval_dataset):
+        return Repeated(eval_dataset)
+
+    def _prepare_inputs(self, inputs):
+        inputs = super()._prepare_inputs(inputs)
+        if not self.model.training:
+            return inputs
+        self.read.append(len(inputs["labels"]))
+        self.state.num_input_tokens_seen += 10
+        return {name: value[:3] for name, value in inputs.items()}
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        self.loaded.append(checkpoint)
+        super()._load_optimizer_and_scheduler(checkpoint)
+
+
+def test_one_that_generates_its_data(tmp_path):
+    """Its sampler, its batches, its counts; and its hook is called on the way to the first step."""
+    made = trainer(tmp_path, Generating, max_steps=3, save_strategy="steps", save_steps=2)
+    made.train()
+    assert made.read == [8, 8, 8]
+    assert made.state.num_input_tokens_seen == 30
+    assert made.num_examples(made.get_eval_dataloader()) == 6
+    assert sum(len(batch["labels"]) for batch in made.get_eval_dataloader()) == 12
+    again = trainer(tmp_path, Generating, max_steps=3)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert made.loaded == [None]
+    assert again.loaded == [str(tmp_path / "checkpoint-2")]
+    assert again.state.num_input_tokens_seen == 30
+    assert same(weights(again.model), weights(made.model))
+
+
+class OwnLoader(Trainer):
+    """Makes its loaders with torch and prepares them, as those of sentence-transformers does."""
+
+    own_batches = False
+
+    def get_train_dataloader(self):
+        self.accelerator.even_batches = False
+        sampler = RandomSampler(self.train_dataset, generator=torch.Generator())
+        how = {"batch_size": 4, "sampler": sampler}
+        if self.own_batches:
+            how = {"batch_sampler": type("Own", (BatchSampler,), {})(sampler, 4, False)}
+        loader = DataLoader(self.train_dataset, collate_fn=self.data_collator, **how)
+        self._train_dataloader = self.accelerator.prepare(loader)
+        return self._train_dataloader
+
+
+@pytest.mark.parametrize("own_batches", [False, True])
+def test_prepared_loaders_give_what_those_of_the_trainer_give(tmp_path, own_batches):
+    """Bit for bit, over three epochs, and after a resumption in the middle of the second one."""
+    expected = trainer(tmp_path, num_train_epochs=3)
+    expected.train()
+    cls = type("Own", (OwnLoader,), {"own_batches": own_batches})
+    made = trainer(tmp_path, cls, num_train_epochs=3, save_strategy="steps", save_steps=6)
+    made.train()
+    assert losses(made) == losses(expected)
+    assert same(weights(made.model), weights(expected.model))
+    again = trainer(tmp_path, cls, num_train_epochs=3)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    assert losses(again) == losses(expected)
+    assert same(weights(again.model), weights(expected.model))
+
+
+def test_the_end_of_a_loader_is_that_of_the_one_that_is_read(tmp_path):
+    """Within an evaluation it is that of the evaluation's; afterwards the training's again."""
+    accelerator = Accelerator(arguments(tmp_path))
+    seen = []
+    for batch in accelerator.prepare(DataLoader(torch.arange(5), batch_size=2)):
+        with accelerator.other_loader():
+            list(accelerator.prepare(DataLoader(torch.arange(3), batch_size=2)))
+        seen.append((batch.tolist(), accelerator.end_of_dataloader, accelerator.remainder))
+    assert seen == [([0, 1], False, 1), ([2, 3], False, 1), ([4], True, 1)]
+    assert not accelerator.end_of_dataloader
+    made = trainer(tmp_path, max_steps=1)
+    made.evaluate()
+    assert not made.accelerator.end_of_dataloader
+
+
+def test_loaders_with_an_iteration_of_their_own_stay_as_they_are(tmp_path):
+    class Own(DataLoader):
+        def __iter__(self):
+            return iter([1, 2])
+
+    accelerator = Accelerator(arguments(tmp_path))
+    samples = DataLoader(torch.arange(3), batch_size=None)
+    own = Own(torch.arange(3))
+    assert accelerator.prepare(own) is own
+    assert accelerator.prepare(samples) is samples
+
+
+class Unlabelled(nn.Module):
+    """A loss with weights of its own, beside the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Linear(1, 1)
+
+
+class OwnGroups(OwnLoss):
+    """Trains the weights of its loss too, and gives the optimizer its groups."""
+
+    def __init__(self, *positional, **keywords):
+        super().__init__(*positional, **keywords)
+        self.loss = Unlabelled()
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss = super().compute_loss(model, inputs) * self.loss.scale.weight.abs().sum()
+        return (loss, {}) if return_outputs else loss
+
+    def get_optimizer_cls_and_kwargs(self, args, model=None):
+        cls, keywords = super().get_optimizer_cls_and_kwargs(args, self.loss)
+        assert not {"params", "model", "optimizer_dict"} & set(keywords)
+        keywords["optimizer_dict"] = [
+            {"params": list(self.model.parameters()), "weight_decay": 0.5},
+            {"params": list(self.loss.parameters()), "weight_decay": 0.0},
+        ]
+        return cls, keywords
+
+
+def test_groups_of_parameters_may_come_with_the_optimizer(tmp_path):
+    made = trainer(tmp_path, OwnGroups)
+    before = made.loss.scale.weight.item()
+    made.train()
+    assert [group["weight_decay"] for group in made.optimizer.param_groups] == [0.5, 0.0]
+    assert made.loss.scale.weight.item() != before
+
+
+class ZeroGrad(TrainerCallback):
+    """Clears gradients that the model's `zero_grad` does not reach, through the optimizer that it is given."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_begin(self, args, state, control, optimizer, **kwargs):
+        optimizer.zero_grad()
+        self.seen.append(type(optimizer).__name__)
+
+    def on_step_end(self, args, state, control, optimizer, **kwargs):
+        optimizer.zero_grad()
+        self.seen.append(type(optimizer).__name__)
+
+
+def test_callbacks_get_the_optimizer(tmp_path):
+    callback = ZeroGrad()
+    trainer(tmp_path, max_steps=2, callbacks=[callback]).train()
+    assert callback.seen == ["AdamW"] * 3
+
+
+class OwnFiles(Trainer):
+    """Writes and reads models in a format of its own."""
+
+    def _save(self, output_dir=None, state_dict=None):
+        torch.save(self.model.state_dict(), f"{output_dir or self.args.output_dir}/own.pt")
+
+    def _load_from_checkpoint(self, checkpoint_path):
+        self.model.load_state_dict(torch.load(f"{checkpoint_path}/own.pt", weights_only=True))
+
+    def _load_best_model(self):
+        self.best = self.state.best_model_checkpoint
+        self._load_from_checkpoint(self.best)
+
+
+def test_models_in_a_format_of_their_own(tmp_path):
+    """Saved, resumed from, and the best one loaded."""
+    saving = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    made = trainer(tmp_path, OwnFiles, load_best_model_at_end=True, **saving)
+    made.train()
+    assert not (tmp_path / "checkpoint-2" / "model.safetensors").exists()
+    assert made.best == made.state.best_model_checkpoint
+    again = trainer(tmp_path, OwnFiles, load_best_model_at_end=True, **saving)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert same(weights(again.model), weights(made.model))
+
+
+class Evaluated(Trainer):
+    """Has an evaluator in the place of data: a name goes to the constructor, and no batches to the loop."""
+
+    def __init__(self, *positional, **keywords):
+        super().__init__(*positional, **{**keywords, "eval_dataset": "dummy"})
+        assert self.eval_dataset == "dummy"
+        self.eval_dataset = None
+
+    def get_eval_dataloader(self, eval_dataset=None):
+        return DataLoader([])
+
+    def evaluation_loop(self, dataloader, description, *positional, metric_key_prefix="eval", **keywords):
+        output = super().evaluation_loop(dataloader, description, *positional, **keywords)
+        self.in_train, self.in_evaluation_mode = self.is_in_train, not self.model.training
+        output.metrics.update({f"{metric_key_prefix}_quality": 0.5})
+        return output
+
+
+def test_an_evaluator_in_the_place_of_data(tmp_path):
+    best = {"metric_for_best_model": "eval_quality", "load_best_model_at_end": True}
+    modes = []
+    best["callbacks"] = [Calls("on_pre_optimizer_step", lambda made, *_: modes.append(made.model.training))]
+    made = trainer(
+        tmp_path, Evaluated, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2, **best
+    )
+    told(made).train()
+    assert made.in_train
+    assert made.in_evaluation_mode
+    assert modes == [True] * 4
+    assert made.state.best_metric == 0.5
+    assert made.evaluate()["eval_quality"] == 0.5
+    assert not made.in_train
+
+
+def test_arguments_and_handler_may_be_changed_after_construction(tmp_path):
+    """Steps, batches and rates are those at the start of the training; the handler's parts can be set and called."""
+    made = trainer(tmp_path, max_steps=9)
+    made.args.max_steps, made.args.learning_rate, made.args.per_device_train_batch_size = 2, 0.5, 8
+    made.args.gradient_accumulation_steps = 1
+    handler, events = made.callback_handler, []
+    original = handler.call_event
+    handler.call_event = lambda event, *rest, **more: (events.append(event), original(event, *rest, **more))[1]
+    assert handler.on_init_end(made.args, made.state, made.control) is made.control
+    handler.processing_class = None
+    told(made)
+    made.train()
+    assert (made.state.global_step, made.state.log_history[0]["learning_rate"]) == (2, 0.5)
+    assert events[0] == "on_init_end"
+    assert {"on_train_begin", "on_step_end", "on_log", "on_train_end"} <= set(events)
+    assert handler.optimizer is made.optimizer
+    assert handler.lr_scheduler is made.lr_scheduler
+    assert len(handler.train_dataloader.dataset) == 16
+
+
+def test_something_around_the_whole_loop(tmp_path):
+    class Around(Trainer):
+        def _inner_training_loop(self, *positional, **keywords):
+            self.seen = [*keywords]
+            output = super()._inner_training_loop(*positional, **keywords)
+            self.seen.append(output.global_step)
+            return output
+
+    made = trainer(tmp_path, Around, max_steps=2)
+    assert made.train().global_step == 2
+    assert made.seen == ["args", "resume_from_checkpoint", "trial", "ignore_keys_for_eval", 2]
+
+
+@pytest.mark.parametrize("name", ["_wrap_model", "_run_epoch"])
+def test_what_would_never_be_called_is_refused_by_name(tmp_path, name):
+    cls = type("Overriding", (Trainer,), {name: lambda self, *rest: None})
+    with pytest.raises(NotImplementedError, match=f"Overriding overrides private steps.*\n- {name}: "):
+        trainer(tmp_path, cls)
+
+
+def test_numbers_of_the_other_loop_are_refused_by_name(tmp_path):
+    made = trainer(tmp_path)
+    assert not hasattr(made, "_total_loss_scalar")
+    with pytest.raises(AttributeError, match="_globalstep_last_logged belongs to the loop of transformers"):
+        made._globalstep_last_logged  # noqa: B018 - it raises
+
+
+@pytest.mark.parametrize("what", ["fsdp", "deepspeed"])
+def test_other_models_cannot_be_sharded(tmp_path, what):
+    """There is no plugin to do it with, so who asks for it hears of that; without the argument it is None."""
+    args = arguments(tmp_path)
+    state = Accelerator(args).state
+    assert getattr(state, f"{what}_plugin") is None
+    setattr(args, what, ["full_shard"])
+    with pytest.raises(NotImplementedError, match=f"accelerator.state.{what}_plugin"):
+        getattr(state, f"{what}_plugin")
+    assert (state.num_processes, state.mixed_precision) == (1, "no")
+
+
+def test_batches_of_nothing_but_samples_cannot_be_dealt_out(tmp_path, monkeypatch):
+    accelerator = Accelerator(arguments(tmp_path))
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    with pytest.raises(NotImplementedError, match="batch_size=None"):
+        accelerator.prepare(DataLoader(torch.arange(3), batch_size=None))
+
+
+@pytest.fixture
+def states():
+    """The states of accelerate, empty at the beginning and at the end."""
+    module = pytest.importorskip("accelerate.state")
+    module.AcceleratorState._reset_state(reset_partial_state=True)
+    yield module
+    module.AcceleratorState._reset_state(reset_partial_state=True)
+    old_style.accept(False)
+
+
+def test_accelerate_knows_the_process_where_names_are_served(tmp_path, states):
+    """Its loggers and functions need that; it follows the arguments, and what agrees with them stays."""
+    logger = pytest.importorskip("accelerate.logging").get_logger("anybody")
+    old_style.accept()
+    args = arguments(tmp_path, bf16=True)
+    logger.debug("there is a state")
+    assert states.PartialState().device == torch.device("cpu")
+    assert not states.AcceleratorState._shared_state
+    Accelerator(args)
+    assert states.AcceleratorState().mixed_precision == "bf16"
+    Accelerator(arguments(tmp_path))
+    assert states.AcceleratorState().mixed_precision == "no"
+    pytest.importorskip("accelerate.utils").set_seed(3, device_specific=True)
+    states.PartialState().marked = True
+    arguments(tmp_path)
+    assert states.PartialState().marked
+
+
+def test_accelerate_is_left_alone_elsewhere(tmp_path, states):
+    """Where nothing is served, and where the arguments are to follow what it says."""
+    args = arguments(tmp_path)
+    tell_process(args)
+    tell_precision(args)
+    assert not states.PartialState._shared_state
+    old_style.accept()
+    states.PartialState(cpu=True).marked = True
+    arguments(tmp_path, accelerator_config={"use_configured_state": True})
+    assert states.PartialState().marked
+
+
+def test_a_state_of_another_device_gives_way(tmp_path, states):
+    """A library that asks for a state before there are arguments gets the machine's device, not theirs."""
+    old_style.accept()
+    states.PartialState().device = torch.device("meta")
+    arguments(tmp_path)
+    assert states.PartialState().device == torch.device("cpu")
+
+
+def test_samples_of_a_hook(tmp_path):
+    """`_set_signature_columns_if_needed` is overridden to say which columns are kept."""
+    seen = []
+
+    class Kept(OwnLoss):
+        def _set_signature_columns_if_needed(self):
+            if self._signature_columns is None:
+                self._signature_columns = ["x", "labels", "weight"]
+
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            seen.append(sorted(inputs))
+            inputs.pop("weight")
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    data = [{**sample, "weight": torch.tensor(1.0), "text": "left out"} for sample in points()]
+    trainer(tmp_path, Kept, train_dataset=data, max_steps=1, callbacks=[Calls("on_step_end", lambda *_: None)]).train()
+    assert seen == [["labels", "weight", "x"]]

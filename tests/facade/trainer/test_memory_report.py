@@ -1,0 +1,114 @@
+"""The memory report: what a stage left allocated, and how far beyond that it went."""
+
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from lightrainer.facade.trainer.memory_report import MemoryTracker
+
+MEGABYTES = 1 << 20
+BIG = 96
+
+
+@pytest.fixture
+def tracker(little_to_collect):
+    pytest.importorskip("psutil")
+    return MemoryTracker(skip=False)
+
+
+@pytest.fixture
+def watchers():
+    """The threads that measure, but for those that were there before."""
+    before = set(threading.enumerate())
+    return lambda: [thread for thread in threading.enumerate() if thread not in before]
+
+
+def allocate():
+    """Memory that is really there: each page is written to."""
+    return np.ones(BIG * MEGABYTES, dtype=np.uint8)
+
+
+def report(tracker, stage):
+    metrics = {}
+    tracker.stop(stage, metrics)
+    return metrics
+
+
+def test_what_stays_is_the_delta(tracker):
+    tracker.start("train")
+    kept = allocate()
+    found = report(tracker, "train")
+    assert set(found) == {"train_mem_cpu_alloc_delta", "train_mem_cpu_peaked_delta"}
+    assert 0.9 * BIG < found["train_mem_cpu_alloc_delta"] / MEGABYTES < 1.5 * BIG
+    assert found["train_mem_cpu_peaked_delta"] < 0.2 * BIG * MEGABYTES
+    assert kept.sum() == BIG * MEGABYTES
+
+
+def test_what_was_given_back_is_the_peak(tracker):
+    tracker.start("eval")
+    kept = allocate()
+    time.sleep(0.05)  # the watch looks every millisecond
+    del kept
+    found = report(tracker, "eval")
+    assert found["eval_mem_cpu_peaked_delta"] > 0.8 * BIG * MEGABYTES
+    assert found["eval_mem_cpu_alloc_delta"] < 0.2 * BIG * MEGABYTES
+
+
+def test_the_construction_is_told_with_the_next_stage_and_only_once(tracker):
+    tracker.start("init")
+    tracker.stop("init")
+    tracker.start("train")
+    construction = {"before_init_mem_cpu", "init_mem_cpu_alloc_delta", "init_mem_cpu_peaked_delta"}
+    assert set(report(tracker, "train")) == construction | {"train_mem_cpu_alloc_delta", "train_mem_cpu_peaked_delta"}
+    tracker.start("test")
+    assert set(report(tracker, "test")) == {"test_mem_cpu_alloc_delta", "test_mem_cpu_peaked_delta"}
+
+
+def test_only_the_outermost_stage_is_measured(tracker, watchers):
+    tracker.start("train")
+    tracker.start("eval")
+    assert report(tracker, "eval") == {}
+    assert len(watchers()) == 1
+    assert set(report(tracker, "train")) == {"train_mem_cpu_alloc_delta", "train_mem_cpu_peaked_delta"}
+    assert report(tracker, "train") == {}
+    assert watchers() == []
+
+
+def test_metrics_that_are_there_stay(tracker):
+    tracker.start("train")
+    metrics = {"train_loss": 1.0}
+    tracker.stop("train", metrics)
+    assert metrics["train_loss"] == 1.0
+    assert len(metrics) == 3
+
+
+def test_nothing_is_measured_when_nobody_asks(watchers):
+    tracker = MemoryTracker(skip=True)
+    tracker.start("train")
+    assert watchers() == []
+    assert report(tracker, "train") == {}
+
+
+def test_what_is_missing_is_said(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    tracker = MemoryTracker(skip=False)
+    tracker.start("train")
+    assert report(tracker, "train") == {}
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    words = ["skip_memory_metrics=False", "psutil", "pip install psutil"]
+    assert [word for word in words if word not in record.getMessage()] == []
+
+
+def test_a_stage_that_begins_again_begins_anew(tracker, watchers):
+    """After a training that failed, the next one is not charged with what happened in between."""
+    tracker.start("train")
+    kept = allocate()
+    tracker.start("train")
+    found = report(tracker, "train")
+    assert found["train_mem_cpu_alloc_delta"] < 0.5 * BIG * MEGABYTES
+    assert watchers() == []
+    assert kept.sum() == BIG * MEGABYTES

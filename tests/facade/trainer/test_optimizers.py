@@ -1,0 +1,382 @@
+"""The Trainer's side of the optimizers: what it makes of the arguments, and when it speaks to them."""
+
+import logging
+import sys
+import types
+
+import pytest
+import torch
+from tiny import Tiny, arguments, losses, tiny, trainer
+from torch import nn
+
+from lightrainer import Trainer, TrainerCallback
+from lightrainer.facade.distributed.process import ProcessEnvironment
+from lightrainer.lightning_modules.optim import Adafactor, AdafactorSchedule, LayerwiseOptimizer
+
+
+class InBackward(torch.optim.Optimizer):
+    """SGD in the backward pass, with the interface of LOMO: it takes the model, and has no `step`."""
+
+    def __init__(self, model, lr):
+        super().__init__([parameter for parameter in model.parameters() if parameter.requires_grad], {"lr": lr})
+        self.rates = []
+
+    def fused_backward(self, loss, lr):
+        self.rates.append(lr)
+        loss.backward()
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                if parameter.grad is not None:
+                    parameter.add_(parameter.grad, alpha=-lr)
+                    parameter.grad = None
+
+
+class LowRank(torch.optim.SGD):
+    """Takes the settings of GaLore in a group, and does without them."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr=lr)
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    lomo, galore = types.ModuleType("lomo_optim"), types.ModuleType("galore_torch")
+    lomo.Lomo = lomo.AdaLomo = InBackward
+    galore.GaLoreAdamW = galore.GaLoreAdamW8bit = LowRank
+    monkeypatch.setitem(sys.modules, "lomo_optim", lomo)
+    monkeypatch.setitem(sys.modules, "galore_torch", galore)
+
+
+def weights(made):
+    return torch.cat([parameter.detach().flatten() for parameter in made.model.parameters()])
+
+
+def trained(folder, **changes):
+    made = trainer(folder, **{"model": tiny(), **changes})
+    made.train()
+    return made
+
+
+class Events(TrainerCallback):
+    def __init__(self):
+        self.seen = []
+
+    def on_step_begin(self, *_, **__):
+        self.seen.append("step begins")
+
+    def on_pre_optimizer_step(self, *_, **__):
+        self.seen.append("before step")
+
+    def on_step_end(self, *_, **__):
+        self.seen.append("step ends")
+
+
+def test_class_and_arguments_without_a_trainer(tmp_path, stand_ins):
+    args = arguments(tmp_path, optim="lomo", learning_rate=0.5)
+    model = Tiny()
+    assert Trainer.get_optimizer_cls_and_kwargs(args, model) == (InBackward, {"lr": 0.5, "model": model})
+
+
+def test_an_override_of_the_class_and_its_arguments_is_called(tmp_path):
+    class Own(Trainer):
+        @staticmethod
+        def get_optimizer_cls_and_kwargs(args, model=None):
+            return torch.optim.SGD, {"lr": args.learning_rate, "params": model.second.parameters()}
+
+    made = trained(tmp_path, cls=Own)
+    assert isinstance(made.optimizer, torch.optim.SGD)
+    assert torch.equal(made.model.first.weight, tiny().first.weight)
+    assert not torch.equal(made.model.second.weight, tiny().second.weight)
+
+
+def test_a_library_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "schedulefree", None)
+    made = trainer(tmp_path, optim="schedule_free_adamw")
+    with pytest.raises(ImportError, match=r"optim='schedule_free_adamw'.*pip install 'schedulefree"):
+        made.train()
+
+
+def test_lomo_steps_in_each_backward_pass_at_the_rate_of_the_schedule(tmp_path, stand_ins):
+    events = Events()
+    made = trained(tmp_path / "lomo", optim="lomo", callbacks=[events], model=Tiny(dropout=0.0))
+    rates = [entry["learning_rate"] for entry in made.state.log_history if "learning_rate" in entry]
+    assert made.optimizer.rates == rates == pytest.approx([0.01, 0.0075, 0.005, 0.0025])
+    assert events.seen == ["step begins", "before step", "step ends"] * 4
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
+def test_lomo_gives_the_weights_of_sgd(tmp_path, stand_ins, max_grad_norm):
+    """Clipping comes too late for it, as in the reference. Its steps may round otherwise."""
+    fused = trained(tmp_path, optim="lomo", max_grad_norm=max_grad_norm)
+    usual = trained(tmp_path, optim="sgd", max_grad_norm=0.0)
+    torch.testing.assert_close(weights(fused), weights(usual))
+    assert not torch.equal(weights(fused), weights(trainer(tmp_path))), "negative control: it was trained"
+    assert all(entry["grad_norm"] == 0 for entry in fused.state.log_history if "grad_norm" in entry)
+
+
+def test_lomo_of_the_user_steps_too(tmp_path):
+    """Where `optim` says nothing of it, and under Lightning callbacks."""
+    import lightning
+
+    seen = []
+
+    class Watching(lightning.Callback):
+        def on_before_backward(self, trainer, module, loss):
+            seen.append(loss.item())
+
+    made = []
+    for changes in ({}, {"callbacks": [Watching()]}):
+        model = tiny()
+        optimizer = InBackward(model, lr=0.01)
+        made.append(trained(tmp_path, model=model, optimizers=(optimizer, None), **changes))
+    usual = trained(tmp_path, optim="sgd", max_grad_norm=0.0)
+    torch.testing.assert_close(weights(made[0]), weights(usual))
+    assert torch.equal(weights(made[1]), weights(made[0]))
+    assert len(seen) == 4
+
+
+def test_lomo_in_a_training_step_of_the_user(tmp_path, stand_ins):
+    """`accelerator.backward(loss, learning_rate=...)`, as the reference calls it."""
+
+    class Own(Trainer):
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            loss = self.compute_loss(model.train(), self._prepare_inputs(inputs))
+            self.accelerator.backward(loss, learning_rate=self._get_learning_rate())
+            return loss.detach()
+
+    for optim in ("lomo", "sgd"):
+        made = trained(tmp_path, cls=Own, optim=optim, max_grad_norm=0.0)
+        assert torch.equal(weights(made), weights(trained(tmp_path, optim=optim, max_grad_norm=0.0)))
+
+
+def test_layerwise_gives_the_weights_of_its_plain_kin(tmp_path, stand_ins):
+    """Schedule included; and a second training goes on with one schedule, not with two."""
+    changes = {"optim_target_modules": "all-linear", "max_grad_norm": 0.0}
+    # Without dropout: as in the reference, a number is drawn when a layerwise optimizer is made.
+    models = [Tiny(dropout=0.0) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    layerwise = trained(tmp_path, optim="galore_adamw_layerwise", model=models[0], **changes)
+    usual = trained(tmp_path, optim="galore_adamw", model=models[1], **changes)
+    assert isinstance(layerwise.optimizer, LayerwiseOptimizer)
+    torch.testing.assert_close(weights(layerwise), weights(usual))
+    rates = [
+        [entry["learning_rate"] for entry in made.state.log_history if "loss" in entry] for made in (layerwise, usual)
+    ]
+    assert rates[0] == rates[1]
+    inner = next(iter(layerwise.optimizer.optimizer_dict.values()))
+    assert inner.param_groups[0]["lr"] == usual.optimizer.param_groups[0]["lr"] == 0.0
+    layerwise.train()
+    assert inner.param_groups[0]["lr"] == 0.0
+    assert layerwise.state.global_step == 4
+
+
+REFUSED = [
+    ({"optim": "galore_adamw_layerwise", "gradient_accumulation_steps": 2}, "gradient_accumulation_steps=2"),
+    ({"optim": "galore_adamw_layerwise", "fp16": True}, "fp16=True"),
+    ({"optim": "lomo", "fp16": True}, "fp16=True"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), REFUSED, ids=str)
+def test_what_does_not_go_with_steps_in_the_backward_pass(tmp_path, stand_ins, changes, words):
+    made = trainer(tmp_path, optim_target_modules="all-linear", **changes)
+    before = weights(made)
+    with pytest.raises(ValueError, match=f"optim='{changes['optim']}' steps in each backward pass.*{words}"):
+        made.train()
+    assert torch.equal(weights(made), before)
+
+
+@pytest.mark.parametrize("optim", ["galore_adamw_layerwise", "lomo"])
+def test_several_processes_are_refused(tmp_path, stand_ins, monkeypatch, optim):
+    args = arguments(tmp_path, optim=optim, optim_target_modules="all-linear")
+    four = ProcessEnvironment(rank=0, local_rank=0, world_size=4, local_world_size=4, device=torch.device("cpu"))
+    monkeypatch.setattr(type(args), "distributed_state", four)
+    with pytest.raises(NotImplementedError, match=f"optim='{optim}'.*4 processes"):
+        Trainer.get_optimizer_cls_and_kwargs(args, Tiny())
+
+
+def test_an_optimizer_of_the_user_is_refused_too(tmp_path):
+    model = tiny()
+    made = trainer(tmp_path, model=model, optimizers=(InBackward(model, lr=0.1), None), fp16=True)
+    with pytest.raises(ValueError, match=r"The optimizer InBackward steps in each backward pass.*fp16"):
+        made.train()
+
+
+class WarmsUpItself(torch.optim.SGD):
+    """SGD with two modes, as a schedule-free optimizer has them."""
+
+    def __init__(self, params, lr, warmup_steps, weight_decay, weight_lr_power, r):
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+        self.warmup_steps = warmup_steps
+        self.calls = []
+
+    def train(self):
+        self.calls.append("train")
+
+    def eval(self):
+        self.calls.append("eval")
+
+
+@pytest.fixture
+def schedule_free(monkeypatch):
+    module = types.ModuleType("schedulefree")
+    module.SGDScheduleFree = WarmsUpItself
+    monkeypatch.setitem(sys.modules, "schedulefree", module)
+
+
+@pytest.mark.parametrize(("given", "steps"), [(3, 3), (0.5, 2), (0.0, 0)])
+def test_a_warm_up_of_the_optimizer_is_counted_in_steps(tmp_path, schedule_free, given, steps):
+    """The reference passes a share on as it is, and the rate begins ten times too high."""
+    made = trained(tmp_path, optim="schedule_free_sgd", warmup_steps=given)
+    assert made.optimizer.warmup_steps == steps
+
+
+def test_a_share_of_a_training_of_unknown_length(tmp_path, schedule_free):
+    made = trainer(tmp_path, optim="schedule_free_sgd", warmup_steps=0.5)
+    with pytest.raises(ValueError, match=r"warmup_steps=0\.5 is a share.*optim='schedule_free_sgd'"):
+        made.create_optimizer()
+
+
+def test_the_optimizer_is_told_of_training_and_evaluation(tmp_path, schedule_free):
+    made = trained(tmp_path, optim="schedule_free_sgd", eval_strategy="steps", eval_steps=2)
+    assert made.optimizer.calls == ["train", "train", "eval", "train", "train", "eval"]
+    made.evaluate()
+    assert made.optimizer.calls[-1] == "eval"
+
+
+def test_adafactor_with_its_own_schedule(tmp_path):
+    """The rates that it sets itself are logged."""
+    model = tiny()
+    optimizer = Adafactor(model.parameters(), warmup_init=True)
+    made = trained(tmp_path, model=model, optimizers=(optimizer, AdafactorSchedule(optimizer)))
+    first, *others = [entry["learning_rate"] for entry in made.state.log_history if "learning_rate" in entry]
+    assert first == 0.0
+    assert len(set(others)) == 3
+    assert all(rate > 0 for rate in others)
+
+
+def test_adafactor_by_name(tmp_path):
+    made = trained(tmp_path, optim="adafactor", weight_decay=0.1)
+    assert isinstance(made.optimizer, Adafactor)
+    assert [group["weight_decay"] for group in made.optimizer.param_groups] == [0.1, 0.0]
+    assert not any(group["relative_step"] or group["scale_parameter"] for group in made.optimizer.param_groups)
+
+
+def test_targets_that_name_nothing(tmp_path, stand_ins):
+    made = trainer(tmp_path, optim="galore_adamw", optim_target_modules=["attention"])
+    with pytest.raises(ValueError, match=r"optim_target_modules=\['attention'\].*'first', 'second'"):
+        made.train()
+
+
+def test_a_factory_of_the_user_gets_the_model(tmp_path):
+    class Half:
+        def __call__(self, model: nn.Module, lr: float):
+            return torch.optim.SGD(model.second.parameters(), lr=lr)
+
+    made = trained(tmp_path, optimizer_cls_and_kwargs=(Half, {"lr": 0.1}))
+    assert torch.equal(made.model.first.weight, tiny().first.weight)
+    assert not torch.equal(made.model.second.weight, tiny().second.weight)
+
+
+def swapped(made):
+    made.train()
+    made.model = tiny(5)
+
+
+def made_too_early(made):
+    made.create_optimizer()
+    made.model = made.model_wrapped = tiny(5)
+
+
+def of_another_model(made):
+    made.optimizer = torch.optim.SGD(tiny(4).parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("mistake", [swapped, made_too_early, of_another_model])
+def test_an_optimizer_of_another_model_is_refused(tmp_path, mistake):
+    """No weight would move. Nothing is changed, and with a new optimizer the training goes."""
+    made = trainer(tmp_path)
+    mistake(made)
+    before = weights(made)
+    with pytest.raises(ValueError, match=r"none of the 6 trainable parameters.*first\.weight.*trainer\.optimizer ="):
+        made.train()
+    assert all(map(torch.equal, before, weights(made)))
+    made.optimizer = made.lr_scheduler = None
+    made.train()
+    assert not any(map(torch.equal, before, weights(made)))
+
+
+def new_layer(made):
+    made.create_optimizer()
+    made.model.second = nn.Linear(6, 3)
+
+
+def only_a_part(made):
+    layers = made.model.first, made.model.norm
+    made.optimizer = torch.optim.SGD([one for layer in layers for one in layer.parameters()], lr=0.1)
+
+
+@pytest.mark.parametrize("mistake", [new_layer, only_a_part])
+def test_parameters_that_no_group_has_are_named(tmp_path, caplog, mistake):
+    """Once in a training; frozen ones are none."""
+    made = trainer(tmp_path)
+    mistake(made)
+    with caplog.at_level(logging.WARNING, "lightrainer"):
+        made.train()
+    said = [record.getMessage() for record in caplog.records if "in no group" in record.getMessage()]
+    assert len(said) == 1
+    assert "2 of 6 trainable parameters" in said[0]
+    assert "second.weight, second.bias" in said[0]
+    caplog.clear()
+    made.model.second.requires_grad_(False)
+    with caplog.at_level(logging.WARNING, "lightrainer"):
+        made.train()
+    assert "in no group" not in caplog.text
+
+
+def tied():
+    model = tiny()
+    model.third = model.second
+    return model
+
+
+def given_back(model):
+    """An optimizer that torch.compile's wrapper was asked for the parameters of."""
+    compiled = torch.compile(model, backend="eager")
+    return compiled, torch.optim.SGD(compiled.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (tied(), None),
+        lambda: given_back(tiny()),
+        lambda: (torch.compile(model := tiny(), backend="eager"), torch.optim.SGD(model.parameters(), lr=0.1)),
+        lambda: (model := tiny(), torch.optim.SGD([*model.parameters(), nn.Parameter(torch.ones(2))], lr=0.1)),
+    ],
+    ids=["tied", "of the compiled", "of the model in it", "with others"],
+)
+def test_an_optimizer_of_the_model_is_no_mistake(tmp_path, caplog, make):
+    model, optimizer = make()
+    made = trainer(tmp_path, model=model, optimizers=(optimizer, None))
+    with caplog.at_level(logging.WARNING, "lightrainer"):
+        made.train()
+        made.train()
+    assert "group" not in caplog.text
+
+
+def test_the_norm_counts_what_no_group_has_without_the_loss_scale(tmp_path):
+    """Under fp16 the scale is taken out of all gradients: the norm, and what clipping leaves, are nearly float32's."""
+
+    def run(**changes):
+        model = tiny()
+        made = trainer(tmp_path, model=model, max_grad_norm=0.5, **changes)
+        made.optimizer = torch.optim.SGD(model.second.parameters(), lr=0.1)
+        torch.manual_seed(5)
+        made.train()
+        return losses(made), [entry["grad_norm"] for entry in made.state.log_history[:-1]]
+
+    plain, half = run(), run(fp16=True)
+    assert half[1] == pytest.approx(plain[1], rel=0.05)
+    assert half[0] == pytest.approx(plain[0], rel=0.01)
+    assert half[0] != plain[0]

@@ -1,0 +1,132 @@
+"""A checkpoint of another model, optimizer or schedule is refused before a step, and both sides are named."""
+
+import shutil
+
+import pytest
+import torch
+from tiny import At, same, tiny, told, trainer, weights
+
+from lightrainer.lightning_modules.common.safe_serialization import to_plain
+
+SAVING = {"save_strategy": "steps", "save_steps": 2}
+
+
+def renamed():
+    """The same layers, the last of which is called otherwise."""
+    model = tiny()
+    model.head = model.second
+    del model.second
+    model.logits = lambda x: model.head(model.dropout(model.norm(torch.tanh(model.first(x)))))
+    return model
+
+
+def test_a_checkpoint_that_lacks_weights_of_the_model_is_refused(tmp_path):
+    """Before anything is touched; the model can say that they are to begin anew."""
+    trainer(tmp_path, **SAVING).train()
+    made = trainer(tmp_path, model=renamed(), **SAVING)
+    before = weights(made.model)
+    with pytest.raises(ValueError, match=r"checkpoint-2 has no values for 2 of 6.*head\.weight.*second\.weight"):
+        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert same(weights(made.model), before)
+    made.model._keys_to_ignore_on_load_missing = [r"^head\."]
+    made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert made.state.global_step == 4
+
+
+def test_so_is_a_best_checkpoint(tmp_path):
+    """It was written by this run, so that something renamed the weights on the way."""
+    best = {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True}
+
+    def rename(made, *_):
+        made.model.head, made.model.second = made.model.second, torch.nn.Identity()
+
+    made = told(trainer(tmp_path, callbacks=[At("on_save", rename)], **best))
+    with pytest.raises(ValueError, match=r"checkpoint-4 has no values for 2 of 6.*head\.weight"):
+        made.train()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A checkpoint, without the manifest: what is changed in it is not what is tested here."""
+    folder = tmp_path_factory.mktemp("saved")
+    trainer(folder, **SAVING).train()
+    (folder / "checkpoint-2" / "_manifest.json").unlink()
+    return folder / "checkpoint-2"
+
+
+def resumed(saved, folder, name=None, content=None, **changes):
+    """A trainer, and a copy of the checkpoint in which a file holds something else."""
+    checkpoint = folder / "checkpoint-2"
+    shutil.copytree(saved, checkpoint)
+    if name is not None:
+        torch.save(content, checkpoint / name)
+    return trainer(folder, **{**SAVING, **changes}), str(checkpoint)
+
+
+def refused(made, checkpoint, *words):
+    """Before the first step; what is said has all the words."""
+    steps = []
+    made.add_callback(At("on_step_begin", lambda *_: steps.append(1)))
+    with pytest.raises(ValueError, match=r".") as error:
+        made.train(resume_from_checkpoint=checkpoint)
+    assert not steps
+    assert [word for word in words if word not in str(error.value)] == [], error.value
+
+
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [
+        ({"optim": "sgd"}, "momentum"),
+        ({"optim": "adagrad"}, "lr_decay"),
+        ({"optim": "adafactor"}, "beta1"),
+        ({"optim": "rmsprop"}, "alpha"),
+    ],
+    ids=str,
+)
+def test_another_kind_of_optimizer(saved, tmp_path, changes, needed):
+    """The optimizer is as it was: without the checkpoint the training goes."""
+    made, checkpoint = resumed(saved, tmp_path, **changes)
+    refused(made, checkpoint, "optimizer.pt was written by another kind of optimizer", "betas", needed, "`optim`")
+    made.train()
+    assert made.state.global_step == 4
+
+
+def test_the_same_kind_of_optimizer_in_another_form(saved, tmp_path):
+    made, checkpoint = resumed(saved, tmp_path, optim="adamw_torch_fused", lr_scheduler_type="cosine")
+    made.train(resume_from_checkpoint=checkpoint)
+    assert made.state.global_step == 4
+
+
+def test_another_number_of_parameters(saved, tmp_path):
+    made, checkpoint = resumed(saved, tmp_path)
+    made.model.first.requires_grad_(False)
+    refused(made, checkpoint, "optimizer.pt does not fit the optimizer AdamW with groups of 1 and 3 parameters")
+
+
+CONTENTS = {
+    "optimizer.pt": ([], {}, 5, {"a": 1}),
+    "scheduler.pt": ([], {}, 5, {"a": 1}, {"last_epoch": "x", "base_lrs": [1.0, 1.0], "lr_lambdas": [None, None]}),
+    "data_state_0.pth": ([], {}, 5, {"a": 1}, torch.ones(2)),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), [(n, c) for n, all_of in CONTENTS.items() for c in all_of], ids=str)
+def test_a_file_with_something_else_in_it(saved, tmp_path, name, content):
+    made, checkpoint = resumed(saved, tmp_path, name, content)
+    refused(made, checkpoint, f"checkpoint-2/{name}")
+
+
+def test_another_kind_of_schedule(saved, tmp_path):
+    made, checkpoint = resumed(
+        saved, tmp_path, lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="steps", eval_steps=2
+    )
+    words = "scheduler.pt was written by another kind of schedule", "lr_lambdas", "ReduceLROnPlateau", "patience"
+    refused(made, checkpoint, *words, "`lr_scheduler_type`")
+
+
+@pytest.mark.parametrize("name", ["epoch", "done", "windows", "copies", "ended", "layout", "loader", "asked"])
+def test_a_position_that_is_none(saved, tmp_path, name):
+    """Each part of it is looked at: its name, what is there and what was expected are in the error."""
+    written = trainer(tmp_path, **SAVING)._data_state(str(saved))
+    made, checkpoint = resumed(saved, tmp_path, "data_state_0.pth", to_plain({**written, name: "x"}))
+    refused(made, checkpoint, f"data_state_0.pth has {name}='x', but expected is")

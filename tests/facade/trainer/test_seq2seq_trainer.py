@@ -1,0 +1,407 @@
+"""Seq2SeqTrainer with a model that has nothing of transformers, and what is said when something does not fit."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from plain_seq2seq import END, PAD, START, Plain, pad, pairs, plain, seq2seq_trainer
+from starting import finished_code
+from torch.utils.data import RandomSampler, SequentialSampler
+
+from lightrainer import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainingArguments
+from lightrainer.facade.strategies.base import StrategyPlan
+from lightrainer.facade.strategies.ddp import DDPPlan
+from lightrainer.facade.strategies.deepspeed import DeepSpeedPlan
+from lightrainer.facade.strategies.fsdp import FSDPPlan
+from lightrainer.lightning_modules.data.lengths import LengthGroupedSampler
+from lightrainer.lightning_modules.models.generation import common_length, generate, padding_token
+
+
+def right_tokens(prediction):
+    width = min(prediction.predictions.shape[1], prediction.label_ids.shape[1])
+    return {"right": float((prediction.predictions[:, :width] == prediction.label_ids[:, :width]).mean())}
+
+
+METRICS = {"compute_metrics": right_tokens}
+
+
+class Restless(Plain):
+    """Ends its sequences at different lengths."""
+
+    def generate(self, source, max_length=5):
+        return super().generate(source, max_length=int(source[0, 0]) % 3 + 2)
+
+
+def test_a_plain_model_trains_evaluates_and_predicts(tmp_path):
+    trainer = seq2seq_trainer(tmp_path, trainer=METRICS, eval_strategy="epoch")
+    trainer.train()
+    logged = [entry for entry in trainer.state.log_history if "eval_right" in entry]
+    assert len(logged) == 1
+    assert {"eval_loss", "eval_right", "eval_runtime"} <= set(logged[0])
+    prediction = trainer.predict(pairs(7, seed=3))
+    assert prediction.predictions.shape == (7, 5)
+    assert (prediction.predictions[:, 0] == START).all()
+    assert prediction.label_ids.shape == (7, 3)
+    assert {call["training"] for call in trainer.model.calls} == {False}
+
+
+def test_predictions_are_what_the_model_generates_in_the_order_of_the_data(tmp_path):
+    trainer = seq2seq_trainer(tmp_path)
+    data = pairs(7, seed=3)
+    expected = torch.cat([trainer.model.eval().generate(pad(data[i : i + 4])["source"]) for i in (0, 4)])
+    assert np.array_equal(trainer.predict(data).predictions, expected.numpy())
+
+
+def test_the_loss_is_that_of_the_labels_each_batch_counting_alike(tmp_path):
+    trainer = seq2seq_trainer(tmp_path, trainer=METRICS)
+    data = pairs(6, seed=2)
+    model = plain().eval()
+    losses = [model(**pad(batch))["loss"].item() for batch in (data[:4], data[4:])]
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(sum(losses) / 2, rel=1e-5)
+
+
+def test_without_labels_there_is_no_loss_and_no_metric(tmp_path):
+    prediction = seq2seq_trainer(tmp_path, trainer=METRICS).predict(pairs(5, labelled=False))
+    assert prediction.predictions.shape == (5, 5)
+    assert prediction.label_ids is None
+    assert not {"test_loss", "test_right"} & set(prediction.metrics)
+
+
+def test_a_collator_may_say_that_there_are_no_labels(tmp_path):
+    def collate(samples):
+        return {**pad(samples), "labels": None}
+
+    trainer = seq2seq_trainer(tmp_path, trainer={"data_collator": collate})
+    assert trainer.predict(pairs(5, labelled=False)).label_ids is None
+
+
+def test_sequences_of_different_lengths_are_filled_up(tmp_path):
+    trainer = seq2seq_trainer(tmp_path, trainer={"model": plain(kind=Restless)}, per_device_eval_batch_size=1)
+    data = pairs(6, seed=3)
+    predictions = trainer.predict(data).predictions
+    widths = [int(sample["source"][0]) % 3 + 2 for sample in data]
+    assert len(set(widths)) > 1
+    assert predictions.shape == (6, max(widths))
+    assert [(row != -100).sum() for row in predictions] == widths
+
+
+@pytest.mark.parametrize(
+    ("arguments", "call", "expected"),
+    [
+        ({}, {}, {"max_length": 5, "num_beams": 1}),
+        ({"generation_max_length": 7}, {}, {"max_length": 7, "num_beams": 1}),
+        ({"generation_max_length": 7, "generation_num_beams": 2}, {"max_length": 3}, {"max_length": 3, "num_beams": 2}),
+        ({"generation_num_beams": 2}, {"num_beams": 4}, {"max_length": 5, "num_beams": 4}),
+        ({"generation_config": {"max_length": 6}}, {}, {"max_length": 6, "num_beams": 1}),
+        ({"generation_config": {"max_length": 6, "num_beams": 3}}, {"num_beams": 2}, {"max_length": 6, "num_beams": 2}),
+        ({"generation_config": {"max_length": 6}, "generation_max_length": 4}, {}, {"max_length": 4, "num_beams": 1}),
+        ({"generation_max_length": 7}, {"max_length": None, "num_beams": None}, {"max_length": 7, "num_beams": 1}),
+    ],
+    ids=str,
+)
+def test_who_decides_how_to_generate(tmp_path, arguments, call, expected):
+    """A call before the arguments, the arguments before the generation config, and that before the model's own."""
+    extra = {"processing_class": SimpleNamespace(pad_token_id=PAD)}
+    trainer = seq2seq_trainer(tmp_path, trainer={**METRICS, **extra}, **arguments)
+    trainer.evaluate(**call)
+    trainer.predict(pairs(3), **call)
+    assert len(trainer.model.calls) == 3
+    assert all(one == {**expected, "training": False} for one in trainer.model.calls)
+
+
+def test_settings_of_one_call_do_not_stay(tmp_path):
+    trainer = seq2seq_trainer(tmp_path, generation_max_length=4)
+    trainer.predict(pairs(3), max_length=3)
+    trainer.predict(pairs(3))
+    assert [call["max_length"] for call in trainer.model.calls] == [3, 4]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_each_of_several_datasets_is_evaluated_with_the_settings_of_the_call(tmp_path, given):
+    sets = {"near": pairs(3), "far": pairs(3, seed=4)}
+    trainer = seq2seq_trainer(tmp_path, trainer={**METRICS, "eval_dataset": pairs(2) if given else sets})
+    metrics = trainer.evaluate(sets if given else None, max_length=3)
+    assert {"eval_near_right", "eval_far_right"} <= set(metrics)
+    assert [call["max_length"] for call in trainer.model.calls] == [3, 3]
+
+
+def test_an_option_that_generate_does_not_take_is_named(tmp_path):
+    trainer = seq2seq_trainer(tmp_path)
+    with pytest.raises(ValueError, match=r"Plain.generate takes no max_lenght=3. Did you mean 'max_length'"):
+        trainer.predict(pairs(3), max_lenght=3)
+
+
+def test_columns_that_generate_does_not_take_are_left_out(tmp_path):
+    class Masked(Plain):
+        def forward(self, source, mask=None, labels=None):
+            assert mask is not None
+            return super().forward(source, labels)
+
+    def collate(samples):
+        return {**pad(samples), "mask": torch.ones(len(samples))}
+
+    trainer = seq2seq_trainer(tmp_path, trainer={"model": plain(kind=Masked), "data_collator": collate})
+    assert trainer.predict(pairs(4)).predictions.shape == (4, 5)
+
+
+def test_generate_with_any_keyword_gets_the_whole_batch_and_no_more():
+    seen = {}
+
+    class Open(Plain):
+        def generate(self, **kwargs):
+            seen.update(kwargs)
+            return torch.zeros(2, 3, dtype=torch.long)
+
+    generate(Open(), {"source": 1, "labels": 2}, {"max_length": 3}, synced_gpus=False)
+    assert seen == {"source": 1, "labels": 2, "max_length": 3}
+    generate(Open(), {"source": 1}, {}, synced_gpus=True)
+    assert seen["synced_gpus"] is True
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        StrategyPlan(name="SingleDeviceStrategy", options={}),
+        DDPPlan(name="DDPStrategy", options={}),
+        FSDPPlan(name="FSDPStrategy", options={"sharding_strategy": "FULL_SHARD"}),
+        FSDPPlan(name="FSDPStrategy", options={"sharding_strategy": "NO_SHARD"}),
+        DeepSpeedPlan(name="DeepSpeedStrategy", options={"config": {"zero_optimization": {"stage": 2}}}),
+        DeepSpeedPlan(name="DeepSpeedStrategy", options={"config": {"zero_optimization": {"stage": 3}}}),
+    ],
+    ids=lambda plan: f"{plan.name} {plan.options}",
+)
+def test_processes_generate_in_step_where_they_share_the_weights(tmp_path, strategy):
+    class Synced(Plain):
+        def generate(self, source, synced_gpus=None):
+            self.calls.append(synced_gpus)
+            return torch.zeros(len(source), 3, dtype=torch.long)
+
+    class Sharded(Seq2SeqTrainer):
+        plan = SimpleNamespace(strategy=strategy)
+
+    trainer = seq2seq_trainer(tmp_path, Sharded, trainer={"model": plain(kind=Synced)})
+    trainer.prediction_step(trainer.model, pad(pairs(2)), False)
+    trainer.prediction_step(trainer.model, pad(pairs(2)), False, synced_gpus="mine")
+    expected = "FULL_SHARD" in str(strategy.options) or "'stage': 3" in str(strategy.options)
+    assert trainer.model.calls == [expected, "mine"]
+
+
+def test_nothing_is_generated_for_the_loss_alone(tmp_path):
+    trainer = seq2seq_trainer(tmp_path)  # without compute_metrics
+    assert "eval_loss" in trainer.evaluate()
+    assert trainer.model.calls == []
+    off = seq2seq_trainer(tmp_path, predict_with_generate=False)
+    assert off.predict(pairs(3)).predictions.ndim == 3
+    assert off.model.calls == []
+
+
+def test_prediction_loss_only_keeps_the_loss_alone(tmp_path):
+    prediction = seq2seq_trainer(tmp_path, prediction_loss_only=True).predict(pairs(3))
+    assert prediction.predictions is None
+    assert "test_loss" in prediction.metrics
+
+
+def test_a_loss_of_the_users_own_is_the_loss_of_the_evaluation(tmp_path):
+    class Doubling(Seq2SeqTrainer):
+        def compute_loss(self, model, inputs, return_outputs=False):
+            outputs = model(**inputs)
+            return (2 * outputs["loss"], outputs) if return_outputs else 2 * outputs["loss"]
+
+    def constant(outputs, labels, num_items_in_batch=None):
+        assert labels.shape[1] == 3
+        return outputs["logits"].sum() * 0 + 5
+
+    own = seq2seq_trainer(tmp_path, trainer=METRICS).evaluate()
+    overridden = seq2seq_trainer(tmp_path, Doubling, trainer=METRICS).evaluate()
+    passed = seq2seq_trainer(tmp_path, trainer={**METRICS, "compute_loss_func": constant}).evaluate()
+    assert overridden["eval_loss"] == pytest.approx(2 * own["eval_loss"], abs=1e-5)
+    assert passed["eval_loss"] == 5
+    assert own["eval_right"] == overridden["eval_right"] == passed["eval_right"]
+
+
+def test_the_padding_step_can_be_overridden(tmp_path):
+    class Padded(Seq2SeqTrainer):
+        def _pad_tensors_to_max_len(self, tensor, max_length):
+            return torch.nn.functional.pad(tensor, (0, max_length - tensor.shape[-1]), value=77)
+
+    trainer = seq2seq_trainer(tmp_path, Padded, generation_config={"max_length": 9})
+    prediction = trainer.predict(pairs(3), max_length=4)
+    assert prediction.predictions.shape == prediction.label_ids.shape == (3, 9)
+    assert (prediction.predictions[:, 4:] == 77).all()
+
+
+def test_loading_the_generation_config_can_be_overridden(tmp_path):
+    class Loaded(Seq2SeqTrainer):
+        @staticmethod
+        def load_generation_config(gen_config_arg):
+            return {"max_length": int(gen_config_arg)}
+
+    trainer = seq2seq_trainer(tmp_path, Loaded, generation_config="4")
+    assert trainer.predict(pairs(3, labelled=False)).predictions.shape == (3, 4)
+    assert trainer.model.generation_config == {"max_length": 4}
+
+
+@pytest.mark.parametrize(
+    ("processing_class", "config", "generation", "expected"),
+    [
+        (SimpleNamespace(pad_token_id=3, eos_token_id=4), {"pad_token_id": 5}, {"pad_token_id": 6}, 3),
+        (SimpleNamespace(pad_token_id=None, eos_token_id=4), {"pad_token_id": 5}, {"pad_token_id": 6}, 4),
+        (None, SimpleNamespace(pad_token_id=0), {"pad_token_id": 6}, 0),
+        (SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=7)), {}, {"pad_token_id": 6}, 7),
+        (None, {}, SimpleNamespace(pad_token_id=None, eos_token_id=[8, 9]), 8),
+        (object(), SimpleNamespace(pad_token_id=None, eos_token_id=2), {"eos_token_id": []}, 2),
+    ],
+)
+def test_the_padding_token_is_found(processing_class, config, generation, expected):
+    assert padding_token(processing_class, SimpleNamespace(config=config, generation_config=generation)) == expected
+
+
+def test_a_padding_token_that_nobody_knows_is_asked_for(tmp_path):
+    trainer = seq2seq_trainer(tmp_path, generation_config={"max_length": 8})
+    with pytest.raises(ValueError, match=r"no token for it is known.*generation_config of Plain\. Set pad_token_id"):
+        trainer.predict(pairs(3), max_length=4)
+
+
+@pytest.mark.parametrize(
+    ("config", "length", "expected"),
+    [
+        (None, 4, 4),
+        ({}, 4, 4),
+        ({"max_length": 6}, 4, 6),
+        ({"max_length": 6}, 9, 9),
+        ({"max_length": 3, "max_new_tokens": 7}, 4, 8),
+        (SimpleNamespace(max_length=None, max_new_tokens=3), 2, 4),
+        (SimpleNamespace(max_length=None, max_new_tokens=3), 6, 6),
+    ],
+)
+def test_the_length_that_batches_are_padded_to(config, length, expected):
+    assert common_length(config, length) == expected
+
+
+@pytest.mark.parametrize("cls", [TrainingArguments, None])
+def test_other_arguments_are_refused_and_none_are_made(tmp_path, cls, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if cls is None:
+        assert isinstance(Seq2SeqTrainer(model=plain()).args, Seq2SeqTrainingArguments)
+        return
+    with pytest.raises(
+        TypeError, match="args must be Seq2SeqTrainingArguments, but is a TrainingArguments, which lacks"
+    ):
+        Seq2SeqTrainer(model=plain(), args=cls("out", use_cpu=True))
+
+
+def test_a_model_that_cannot_generate_is_refused_before_anything_is_written(tmp_path):
+    folder = tmp_path / "out"
+    with pytest.raises(TypeError, match="predict_with_generate=True, but Linear has no method generate"):
+        seq2seq_trainer(folder, trainer={"model": torch.nn.Linear(2, 2)})
+    assert not folder.exists()
+
+
+def test_a_model_that_cannot_generate_is_fine_for_a_step_of_the_users_own(tmp_path):
+    class Own(Seq2SeqTrainer):
+        def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
+            return None, torch.ones(len(inputs["source"]), 2), None
+
+    class Mute(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, source):
+            return {"logits": self.weight * source}
+
+    assert seq2seq_trainer(tmp_path, Own, trainer={"model": Mute()}).predict(pairs(3)).predictions.shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"), [([1, 2], "returned a list"), (torch.ones(3), r"returned a Tensor of shape \(3,\)")], ids=str
+)
+def test_something_else_than_token_ids_is_refused(tmp_path, result, shown):
+    class Wrong(Plain):
+        def generate(self, source):
+            return result
+
+    with pytest.raises(TypeError, match=f"Wrong.generate {shown}.*shape .samples, length."):
+        seq2seq_trainer(tmp_path, trainer={"model": plain(kind=Wrong)}).predict(pairs(3))
+
+
+def test_the_output_object_of_a_generation_is_fine(tmp_path):
+    class Rich(Plain):
+        def generate(self, source):
+            return SimpleNamespace(sequences=torch.ones(len(source), 4, dtype=torch.long), scores=None)
+
+    assert seq2seq_trainer(tmp_path, trainer={"model": plain(kind=Rich)}).predict(pairs(3)).predictions.shape == (3, 4)
+
+
+def test_a_model_made_anew_for_a_training_generates_the_same_way(tmp_path):
+    trainer = seq2seq_trainer(
+        tmp_path, trainer={"model_init": lambda: plain(), **METRICS}, generation_config={"max_length": 3}
+    )
+    first = trainer.model
+    trainer.train()
+    assert trainer.model is not first
+    trainer.predict(pairs(3))
+    assert [call["max_length"] for call in trainer.model.calls] == [3]
+
+
+def test_a_generation_config_set_later_is_taken_up(tmp_path):
+    trainer = seq2seq_trainer(tmp_path, generation_config={"max_length": 4})
+    trainer.args.generation_config = {"max_length": 3}
+    trainer.predict(pairs(3))
+    assert trainer.model.calls[-1]["max_length"] == 3
+    trainer.args.generation_num_beams = 0
+    with pytest.raises(ValueError, match="generation_num_beams=0"):
+        trainer.predict(pairs(3))
+
+
+def test_similar_lengths_come_together_in_training_and_nowhere_else(tmp_path):
+    data = [{"input_ids": [1] * (n % 7 + 1), "labels": [1]} for n in range(200)]
+    given = {"train_dataset": data, "eval_dataset": data}
+    sorted_ish = seq2seq_trainer(tmp_path, trainer=given, sortish_sampler=True, remove_unused_columns=False)
+    sampler = sorted_ish._get_train_sampler()
+    assert isinstance(sampler, LengthGroupedSampler)
+    assert isinstance(sorted_ish._get_eval_sampler(data), SequentialSampler)
+    lengths = [len(data[index]["input_ids"]) for index in sampler]
+    batches = [lengths[start : start + 4] for start in range(0, 200, 4)]
+    assert np.mean([max(batch) - min(batch) for batch in batches]) < 1
+    plain_one = seq2seq_trainer(tmp_path, trainer=given)
+    assert isinstance(plain_one._get_train_sampler(), RandomSampler)
+
+
+def test_parameters_have_the_order_of_the_reference():
+    import inspect
+
+    from transformers import Seq2SeqTrainer as Reference
+
+    theirs = list(inspect.signature(Reference.__init__).parameters)
+    assert list(inspect.signature(Seq2SeqTrainer.__init__).parameters)[: len(theirs)] == theirs
+    for name in ("evaluate", "predict", "prediction_step"):
+        ours, reference = (inspect.signature(getattr(cls, name)).parameters for cls in (Seq2SeqTrainer, Reference))
+        assert [(p.name, p.kind, p.default) for p in ours.values()] == [
+            (p.name, p.kind, p.default) for p in reference.values()
+        ]
+
+
+def test_nothing_of_transformers_is_imported(tmp_path):
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "from plain_seq2seq import seq2seq_trainer, pairs\n"
+        f"trainer = seq2seq_trainer({str(tmp_path)!r}, generation_config={{'max_length': 4}})\n"
+        "trainer.train(); assert trainer.predict(pairs(3, labelled=False)).predictions.shape == (3, 4)\n"
+        "assert not {'transformers', 'accelerate'} & set(sys.modules)\n"
+    )
+    finished_code(code, tmp_path)
+
+
+def test_training_arguments_in_the_place_of_parameters_are_named(tmp_path):
+    with pytest.raises(TypeError, match=r"Pass args=Seq2SeqTrainingArguments\(predict_with_generate=...\)"):
+        Seq2SeqTrainer(model=plain(), predict_with_generate=True)
+
+
+def test_the_plain_model_ends_some_sequences_early_and_others_not(tmp_path):
+    """Negative control: otherwise the tests above would not see how rows are padded."""
+    predictions = seq2seq_trainer(tmp_path).predict(pairs(30, seed=9), max_length=8).predictions
+    assert 0 < (predictions == END).any(axis=1).mean() < 1
+    assert len(np.unique(predictions)) > 3

@@ -1,0 +1,419 @@
+"""A training that is asked to end is one that can go on. Real signals to real processes."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from sigterm_trainer import SCENARIOS
+from tiny import At, Tiny, points, told, trainer
+
+from lightrainer import get_last_checkpoint
+from lightrainer.callbacks import JITCheckpointCallback
+from lightrainer.lightning_modules.checkpoints import problems
+from lightrainer.lightning_modules.data.workers import deaf_worker
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the trainings are forked, or get signals of POSIX")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+HERE = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """One process forks all the trainings, since importing takes longer than training."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / "sigterm_trainer.py"), str(tmp_path_factory.mktemp("signals"))],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=ENVIRONMENT,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_stopped_training_goes_on_to_the_same_bits(reports, name):
+    """It exits with an error, leaves a checkpoint of that step, and ends as one never stopped does, logs included."""
+    report, scenario = reports[name], SCENARIOS[name]
+    assert report["code"] == scenario.code
+    assert not report["came to the end"], "what follows train() in the script was run"
+    # While a checkpoint is written it is a matter of speed whether the signal comes before the next step.
+    assert report["last"] in ({4, 5} if scenario.renames else {scenario.step})
+    assert report["hidden"] == []
+    assert report["resumed"] == 0
+    assert report["weights"], "the weights differ from those of the uninterrupted training"
+    assert report["history"], "the logs differ from those of the uninterrupted training"
+
+
+END_TO_END = """
+import atexit, sys
+sys.path.insert(0, {here!r})
+import lightrainer
+from tiny import At, points, told, trainer
+
+folder, how = sys.argv[1], sys.argv[2]
+if how == "off":
+    lightrainer.Trainer.checkpoint_on_signals = ()
+atexit.register(lambda: print("left in order", flush=True))
+ready = At("on_step_end", lambda *_: print("training", flush=True), 3)
+made = told(trainer(
+    folder, train_dataset=points(4000), dataloader_num_workers=2, callbacks=[ready], save_strategy="steps",
+    dataloader_multiprocessing_context=how if how == "spawn" else "fork",
+))
+try:
+    made.train()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise
+finally:
+    print("finally", flush=True)
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [
+        (signal.SIGTERM, "on"),
+        (signal.SIGTERM, "spawn"),
+        (signal.SIGTERM, "off"),
+        (signal.SIGINT, "on"),
+        (signal.SIGINT, "off"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_a_signal_to_the_whole_group_of_processes(tmp_path, number, how):
+    """As batch systems and terminals send it: workers that read data get it as well. Turned off it kills, as ever."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", END_TO_END.format(here=str(HERE)), str(tmp_path), how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, "PYTHONWARNINGS": "ignore"},
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if line.strip() == "training":
+                break
+        os.killpg(process.pid, number)
+        said, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    last = get_last_checkpoint(tmp_path)
+    interrupted = number == signal.SIGINT
+    # Python dies of a KeyboardInterrupt by the signal; with 1 if an exit handler runs code, as one of torch's may.
+    codes = {-number, 1} if interrupted else {128 + number if how != "off" else -number}
+    assert process.returncode in codes, errors[-3000:]
+    if how == "off":
+        assert last is None
+        return
+    assert [line for line in said.split("\n") if line in ("interrupted", "finally", "left in order", "done")] == [
+        *(["interrupted"] if interrupted else []),
+        "finally",
+        "left in order",
+    ]
+    assert last is not None
+    assert f"{number.name}: training stops at step {last.rpartition('-')[2]}" in errors
+    assert ("Once more to stop without." in errors) == interrupted
+
+
+@pytest.fixture
+def _handlers():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def asking(folder, step=2, **changes):
+    """A trainer whose training gets a SIGTERM at the end of a step."""
+    ask = At("on_step_end", lambda *_: signal.raise_signal(signal.SIGTERM), step)
+    return told(trainer(folder, enable_jit_checkpoint=True, callbacks=[ask], **changes))
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_a_handler_that_was_there_gets_the_signal_afterwards(tmp_path):
+    """And is back in its place; `train` returns, as it has not ended the process."""
+    seen = []
+
+    def handler(number, frame):
+        seen.append((number, sorted(path.name for path in tmp_path.iterdir())))
+
+    signal.signal(signal.SIGTERM, handler)
+    made = asking(tmp_path)
+    assert made.train().global_step == 2
+    assert seen == [(signal.SIGTERM, ["checkpoint-2"])]
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_an_ignored_signal_still_stops_the_training_where_it_was_asked_for(tmp_path):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    assert asking(tmp_path).train().global_step == 2
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("_handlers")
+@pytest.mark.parametrize("ending", ["exit", "error", "interrupt", "plain"])
+def test_handlers_are_as_before_however_it_ends(tmp_path, ending):
+    """Also after an error, and after Ctrl-C, which goes its usual way."""
+
+    def end(of, state, control):
+        if ending == "exit":
+            signal.raise_signal(signal.SIGTERM)
+        if ending == "error":
+            raise ZeroDivisionError
+        if ending == "interrupt":
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    during = []
+    watch = At("on_step_begin", lambda *_: during.append(signal.getsignal(signal.SIGTERM)))
+    made = told(trainer(tmp_path, enable_jit_checkpoint=True, callbacks=[watch, At("on_step_end", end, 2)]))
+    raised = {"exit": SystemExit, "error": ZeroDivisionError, "interrupt": KeyboardInterrupt}.get(ending)
+    if raised is None:
+        made.train()
+    else:
+        with pytest.raises(raised) as error:
+            made.train()
+        assert ending != "exit" or error.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.SIG_DFL not in during
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_the_same_trainer_trains_on_afterwards(tmp_path):
+    """Nothing of the signal is left behind."""
+    made = asking(tmp_path)
+    with pytest.raises(SystemExit):
+        made.train()
+    made.callback_handler.callbacks = [one for one in made.callback_handler.callbacks if not isinstance(one, At)]
+    assert made.train(resume_from_checkpoint=True).global_step == 4
+
+
+BOTH = {signal.SIGTERM, signal.SIGINT}
+
+
+def heard(of):
+    """Which of the two signals a training takes over."""
+    before, seen = {number: signal.getsignal(number) for number in BOTH}, set()
+    watch = At(
+        "on_step_begin",
+        lambda *_: seen.update(number for number in BOTH if signal.getsignal(number) is not before[number]),
+    )
+    of.add_callback(watch)
+    of.train()
+    of.remove_callback(watch)
+    assert {number: signal.getsignal(number) for number in BOTH} == before
+    return seen
+
+
+def test_who_listens_to_what(tmp_path):
+    """Where checkpoints are written; it can be turned on and off between two trainings, and shows in no list."""
+    made = trainer(tmp_path)
+    assert heard(made) == set(), "save_strategy is 'no'"
+    listed = made.callback_handler.callback_list
+    made.args.save_strategy = "epoch"
+    assert heard(made) == BOTH
+    made.checkpoint_on_signals = (signal.SIGINT,)
+    assert heard(made) == {signal.SIGINT}
+    made.checkpoint_on_signals = ()
+    assert heard(made) == set()
+    assert made.callback_handler.callback_list == listed
+    made.args.enable_jit_checkpoint = True
+    assert heard(made) == {signal.SIGTERM}
+    assert made.callback_handler.callback_list == f"{listed}\nJITCheckpointCallback"
+    del made.checkpoint_on_signals
+    assert heard(made) == BOTH
+    made.args.enable_jit_checkpoint, made.args.save_strategy = False, "no"
+    assert heard(made) == set()
+    assert made.callback_handler.callback_list == listed
+
+
+def test_a_signal_that_another_callback_listens_to_is_left_to_it(tmp_path):
+    """As with one for the signal by which a batch system announces the end; a second listener would be one too many."""
+    seen = []
+    look = At("on_step_begin", lambda of, *_: seen.append([one.signals for one in of._listeners()]))
+    mine = JITCheckpointCallback((signal.SIGTERM, signal.SIGUSR1))
+    told(trainer(tmp_path, save_strategy="epoch", callbacks=[mine, look])).train()
+    assert seen[0] == [(signal.SIGTERM, signal.SIGUSR1), (signal.SIGINT,)]
+
+
+@pytest.mark.parametrize("number", sorted(BOTH))
+def test_workers_leave_a_signal_to_a_training_that_listens(number):
+    """And die of it otherwise: torch ends workers that are stuck in a sample so."""
+    listens = torch.zeros(1, dtype=torch.bool).share_memory_()
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    for listening in (True, False):
+        listens.fill_(listening)
+        ready.clear()
+        worker = context.Process(target=deaf, args=(listens, ready), daemon=True)
+        worker.start()
+        assert ready.wait(30)
+        os.kill(worker.pid, number)
+        worker.join(0.3 if listening else 10)
+        assert worker.is_alive() == listening
+        worker.kill()
+        worker.join()
+
+
+def deaf(listens, ready):
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - open to the end
+    deaf_worker(0, signals=BOTH, listens=listens)
+    ready.set()
+    while True:
+        time.sleep(0.01)
+
+
+def raising(number, step):
+    return At("on_step_end", lambda *_: signal.raise_signal(number), step)
+
+
+@pytest.mark.parametrize("number", sorted(BOTH))
+def test_ignored_signals_stay_ignored(tmp_path, number):
+    """As `nohup` and shells want it of what runs in the background."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        made = told(trainer(tmp_path, save_strategy="epoch", callbacks=[raising(number, 2)]))
+        assert made.train().global_step == 4
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
+def test_ctrl_c_goes_to_the_script_once_there_is_a_checkpoint(tmp_path):
+    """As the KeyboardInterrupt that it would have been; a handler of the script is called, and `train` returns."""
+    made = told(trainer(tmp_path / "out", save_strategy="epoch", callbacks=[raising(signal.SIGINT, 2)]))
+    with pytest.raises(KeyboardInterrupt):
+        made.train()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["checkpoint-2"]
+    calls = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: calls.append(number))
+    try:
+        made = told(trainer(tmp_path / "own", save_strategy="epoch", callbacks=[raising(signal.SIGINT, 2)]))
+        assert made.train().global_step == 2
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert calls == [signal.SIGINT]
+
+
+def test_a_checkpoint_in_an_evaluation_is_on_the_disk_before_anything_else(tmp_path):
+    """Also one that the background would write; Ctrl-C then ends the evaluation at once."""
+    seen = []
+
+    def press(of, state, control):
+        seen.append(state.global_step)
+        signal.raise_signal(signal.SIGINT)
+
+    options = {"save_strategy": "epoch", "eval_strategy": "steps", "eval_steps": 2, "eval_dataset": points(40, seed=2)}
+    made = told(trainer(tmp_path, callbacks=[At("on_prediction_step", press)], **options))
+    made.background_checkpoints = 0
+    with pytest.raises(KeyboardInterrupt):
+        made.train()
+    assert seen == [2], "ten batches are in the evaluation"
+    assert problems(tmp_path / "checkpoint-2") == []
+
+
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_in_another_thread_it_trains_and_says_so(tmp_path, caplog, asked_for):
+    """Python gives signals to the main thread only; who has not asked for anything need not know."""
+    caplog.set_level("WARNING", logger="lightrainer")
+    before = signal.getsignal(signal.SIGTERM)
+    made = trainer(tmp_path, enable_jit_checkpoint=asked_for, save_strategy="epoch")
+    thread = threading.Thread(target=made.train)
+    thread.start()
+    thread.join(60)
+    assert made.state.global_step == 4
+    assert ("main thread" in caplog.text) == asked_for
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_a_forked_process_ends_as_any_other(tmp_path):
+    """One that a script forks off in the middle of a training inherits the handler, and must not hear it."""
+    statuses = []
+
+    def fork(of, state, control):
+        pid = os.fork()
+        if pid == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os._exit(0)
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    told(trainer(tmp_path, enable_jit_checkpoint=True, callbacks=[At("on_step_end", fork, 1)])).train()
+    assert statuses == [-signal.SIGTERM]
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_the_last_checkpoint_is_not_taken_for_a_superfluous_one(tmp_path):
+    """With `save_total_limit=1` only the best is kept at the end of a training, of which this is not the end."""
+    torch.manual_seed(3)
+    made = asking(
+        tmp_path,
+        step=3,
+        model=Tiny(),
+        save_total_limit=1,
+        load_best_model_at_end=True,
+        metric_for_best_model="loss",
+        greater_is_better=True,
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="steps",
+        save_steps=1,
+        learning_rate=1e-3,
+        train_dataset=points(32),
+    )
+    last = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
+    with pytest.raises(SystemExit):
+        made.train()
+    assert made.state.best_global_step == 1
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-1", "checkpoint-3"}
+    assert not torch.equal(last["first.weight"], made.model.state_dict()["first.weight"])
+
+
+# --- what subclasses of the reference's callback ask and tell
+
+
+class Noticing(JITCheckpointCallback):
+    """Asks for a checkpoint when something else than a signal says so."""
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 1 and self.jit_manager:
+            self.jit_manager.is_checkpoint_requested = True
+
+
+def test_a_checkpoint_may_be_requested_without_a_signal(tmp_path):
+    """As in the reference `train` returns then, with a checkpoint of everything."""
+    notice = Noticing()
+    made = trainer(tmp_path, callbacks=[notice], enable_jit_checkpoint=True, save_strategy="no")
+    notice.set_trainer(made)
+    assert notice.trainer is made
+    assert not notice.jit_manager.is_checkpoint_requested
+    made.train()
+    assert made.state.global_step == 2
+    assert (tmp_path / "checkpoint-2" / "optimizer.pt").exists()
+    assert not notice.jit_manager.is_checkpoint_requested
+
+
+def test_the_trainer_introduces_itself_to_its_own(tmp_path):
+    made = trainer(tmp_path, enable_jit_checkpoint=True, save_strategy="no")
+    made.train()
+    (found,) = [one for one in made.callback_handler.callbacks if isinstance(one, JITCheckpointCallback)]
+    assert found.trainer is made
+    assert found.jit_manager.trainer is made
+
+
+def test_without_the_argument_there_is_no_manager(tmp_path):
+    callback = JITCheckpointCallback()
+    callback.set_trainer(trainer(tmp_path))
+    assert callback.jit_manager is None

@@ -1,0 +1,58 @@
+"""The model's special tokens follow the tokenizer, as in the reference."""
+
+import copy
+
+import pytest
+from tokenizers import Tokenizer, models
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers.trainer_utils import align_special_tokens as reference_align
+
+from lightrainer.facade.trainer.special_tokens import align_special_tokens
+
+VOCABULARY = {"<a>": 0, "<b>": 1, "<c>": 2, "x": 3, "y": 4}
+
+
+def tokenizer(**special: str) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(VOCABULARY, unk_token="x")), **special)
+
+
+def model(**special: object) -> GPT2LMHeadModel:
+    config = {"bos_token_id": 3, "eos_token_id": 4, **special}
+    return GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=4, vocab_size=5, n_positions=4, **config))
+
+
+CASES = {
+    "all new": ({"eos_token": "<a>", "bos_token": "<b>", "pad_token": "<c>"}, {}),
+    "padding only": ({"eos_token": "y", "bos_token": "x", "pad_token": "<c>"}, {}),
+    "the same": ({"eos_token": "y", "bos_token": "x"}, {}),
+    "the tokenizer has none": ({}, {}),
+    "the model has none": ({"eos_token": "<a>"}, {"eos_token_id": None, "bos_token_id": None}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("ends", [None, [4, 2]])
+def test_configs_are_those_of_the_reference(name, ends):
+    special, config = CASES[name]
+    ours, theirs = model(**config), model(**config)
+    for one in (ours, theirs):
+        if ends is not None:
+            one.generation_config.eos_token_id = copy.copy(ends)
+    align_special_tokens(ours, tokenizer(**special))
+    reference_align(theirs, tokenizer(**special))
+    for part in ("config", "generation_config"):
+        assert getattr(ours, part).to_dict() == getattr(theirs, part).to_dict()
+
+
+def test_a_new_token_is_said(caplog):
+    changed = align_special_tokens(model(), tokenizer(eos_token="y", bos_token="x", pad_token="<c>"))
+    assert changed == {"pad_token_id": 2}
+    assert "pad_token_id" in caplog.text
+
+
+@pytest.mark.parametrize("processing_class", [None, object()])
+def test_without_a_tokenizer_nothing_changes(processing_class):
+    untouched = model()
+    before = untouched.config.to_dict()
+    assert align_special_tokens(untouched, processing_class) == {}
+    assert untouched.config.to_dict() == before

@@ -1,0 +1,87 @@
+"""A JSON file that cannot be used is named, with the place in it, at every door that reads one."""
+
+import json
+
+import pytest
+from tokenizers import Tokenizer, models
+
+from lightrainer import AutoTokenizer, HfArgumentParser, PreTrainedTokenizerFast, TrainingArguments
+from lightrainer.facade.compat.checkpoints import load_sharded_checkpoint
+from lightrainer.facade.estimate.source import model_from_folder
+from lightrainer.lightning_modules.common.json_files import read_json, read_object
+from lightrainer.lightning_modules.models.generation_config import read_generation_config
+
+BROKEN = {
+    "a list": ('\n[1, {"a": 2}]', "holds a list, expected is an object"),
+    "a text": ('"a"', "holds a text"),
+    "nothing": ("", r"is not JSON \(Expecting value\): line 1 column 1"),
+    "cut off": ('{\n "a": 1,\n "b": ', r"is not JSON .*line 3 column 7"),
+    "single quotes": ("{'a': 1}", r"is not JSON .*line 1 column 2"),
+    "other bytes": (b'{"a": "\xff"}', r"is not JSON \(byte 7 is no UTF-8\)"),
+    "nested": ("[" * 100_000, "is not JSON .*(nested too deeply|Expecting value)"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_what_is_wrong_is_said_with_the_file(tmp_path, kind):
+    content, said = BROKEN[kind]
+    path = tmp_path / "settings.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=rf"(?s)what='.*settings.json'.*{said}"):
+        read_object(path, "what")
+
+
+def test_what_is_right_is_read(tmp_path):
+    path = tmp_path / "settings.json"
+    path.write_bytes(b'\xef\xbb\xbf{"a": [1]}')
+    assert read_object(path) == {"a": [1]}
+    path.write_text("[1]")
+    assert read_json(path) == [1]
+
+
+def arguments(path, **given):
+    return TrainingArguments("out", use_cpu=True, report_to="none", **given)
+
+
+DOORS = {
+    "accelerator_config": lambda path: arguments(path, accelerator_config=str(path)),
+    "fsdp_config": lambda path: arguments(path, fsdp="full_shard", fsdp_config=str(path)),
+    "deepspeed": lambda path: arguments(path, deepspeed=str(path)),
+    "parse_json_file": lambda path: HfArgumentParser(TrainingArguments).parse_json_file(path),
+    "generation_config": lambda path: read_generation_config(path, dict),
+    "estimate": model_from_folder,
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("kind", ["a list", "cut off"])
+def test_every_door_names_it(tmp_path, door, kind):
+    path = tmp_path / "settings.json"
+    path.write_text(BROKEN[kind][0])
+    with pytest.raises(ValueError, match=rf"settings.json(?s:.*){BROKEN[kind][1]}"):
+        DOORS[door](path)
+
+
+@pytest.mark.parametrize("name", ["fsdp_config", "accelerator_config", "deepspeed"])
+def test_a_folder_is_no_file(tmp_path, name):
+    with pytest.raises((OSError, ValueError), match=rf"{name}=.*is a folder.*path of a JSON file"):
+        arguments(tmp_path, **{name: str(tmp_path)})
+
+
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["a list", "cut off"])
+def test_each_file_of_a_tokenizer_is_named(tmp_path, name, kind):
+    vocabulary = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    PreTrainedTokenizerFast(tokenizer_object=vocabulary).save_pretrained(tmp_path)
+    (tmp_path / name).write_text(BROKEN[kind][0])
+    with pytest.raises(OSError, match=rf"{name}(?s:.*){BROKEN[kind][1]}.*Is it whole"):
+        AutoTokenizer.from_pretrained(str(tmp_path))
+
+
+def test_an_index_of_weights_is_named(tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weights": {}}))
+    with pytest.raises(ValueError, match=r"index.json is no index of weights: it has no object `weight_map`"):
+        load_sharded_checkpoint(None, tmp_path)  # type: ignore[arg-type] - it is not looked at

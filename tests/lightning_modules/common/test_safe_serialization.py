@@ -1,0 +1,112 @@
+"""Nested data survives a round trip through tensors and plain values, which is all that a checkpoint may hold."""
+
+import collections
+import enum
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from lightrainer.lightning_modules.checkpoints import load_torch, save_torch
+from lightrainer.lightning_modules.common.safe_serialization import NotPlainError, from_plain, is_plain, to_plain
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+class Batch(collections.UserDict):
+    pass
+
+
+class Names(list):
+    pass
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+VALUES = [
+    None,
+    True,
+    3,
+    2.5,
+    1j,
+    "text",
+    b"bytes",
+    [1, [2, (3,)]],
+    (),
+    {"a": 1, 2: "b", (3, 4): {}},
+    {"kind": "mapping", "items": []},
+    collections.OrderedDict(b=1, a=2),
+    Batch({"x": [1]}),
+    Names(["a"]),
+    Pair(1, Pair([2], "c")),
+    np.float32(1.5),
+    np.int64(-3),
+    np.bool_(True),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_values_come_back(tmp_path, value):
+    """With their types, and through a file that is read without unpickling anything."""
+    save_torch(to_plain(value), tmp_path / "value.pt")
+    made = from_plain(load_torch(tmp_path / "value.pt"))
+    assert made == value
+    assert type(made) is type(value)
+    assert repr(made) == repr(value)
+
+
+@pytest.mark.parametrize("value", [torch.arange(3), torch.zeros(2, 0), torch.tensor(1.5, dtype=torch.bfloat16)])
+def test_tensors_come_back(value):
+    made = from_plain(to_plain({"x": [value]}))["x"][0]
+    assert torch.equal(made, value)
+    assert made.dtype == value.dtype
+
+
+def test_arrays_come_back():
+    array = np.arange(6, dtype=np.uint16).reshape(2, 3)
+    made = from_plain(to_plain((array,)))[0]
+    assert made.dtype == array.dtype
+    assert (made == array).all()
+
+
+NOT_PLAIN = [object(), {1}, Colour.RED, np.array([None]), torch.nn.Parameter(torch.ones(1)), print, {"a": [object()]}]
+
+
+@pytest.mark.parametrize("value", NOT_PLAIN, ids=lambda value: type(value).__name__)
+def test_what_is_not_plain_is_refused(value):
+    """Not written down as something else."""
+    assert not is_plain(value)
+    with pytest.raises(NotPlainError, match="neither a tensor nor a plain value"):
+        to_plain(value)
+
+
+def test_the_error_names_the_class():
+    with pytest.raises(NotPlainError, match=r"test_plain\.Colour"):
+        to_plain([Colour.RED])
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        (["os", "system"], {}),
+        (["subprocess", "Popen"], {}),
+        (["nowhere.at_all", "Batch"], {}),
+        (["collections", "OrderedDict"], collections.OrderedDict()),
+    ],
+)
+def test_a_file_cannot_make_anything_but_containers(named, expected):
+    """A name that a file holds is looked up among what is imported, and used if it is a kind of dict."""
+    made = from_plain({"kind": "mapping", "class": named, "items": []})
+    assert made == expected
+    assert type(made) is type(expected)
+
+
+def test_a_class_is_not_taken_for_another_kind():
+    assert from_plain({"kind": "list", "class": ["collections", "OrderedDict"], "items": [1]}) == [1]
+    assert from_plain({"kind": "tuple", "class": ["builtins", "list"], "items": [1]}) == (1,)

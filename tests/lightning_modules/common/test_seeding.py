@@ -1,0 +1,284 @@
+"""Seeds and saved random states are the reference's, both ways."""
+
+import logging
+import os
+import random
+import zipfile
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from transformers import Trainer, trainer_utils
+from transformers.training_args import ParallelMode
+
+from lightrainer.lightning_modules.common import seeding as ours
+
+ALONE = SimpleNamespace(world_size=1, process_index=0, parallel_mode=ParallelMode.NOT_PARALLEL)
+SECOND = SimpleNamespace(world_size=2, process_index=1, parallel_mode=ParallelMode.DISTRIBUTED)
+
+
+@pytest.fixture(autouse=True)
+def _leave_no_trace():
+    """Give the other tests back their generators, settings and environment."""
+    state = ours.capture_rng_state(False)
+    environment = dict(os.environ)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.deterministic = False
+    os.environ.clear()
+    os.environ.update(environment)
+    ours.restore_rng_state(state, False)
+
+
+def draw():
+    return random.random(), np.random.rand(3).tolist(), torch.rand(3).tolist()
+
+
+def unsettle():
+    """Put every generator somewhere else."""
+    ours.set_seed(991)
+    draw()
+
+
+@pytest.mark.parametrize("seed", [0, 42, 2**32 - 1, np.int64(7)])
+def test_seeds_equal_reference(seed):
+    trainer_utils.set_seed(int(seed))
+    expected = draw()
+    unsettle()
+    ours.set_seed(seed)
+    assert draw() == expected
+    assert draw() != expected  # negative control
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_seed_out_of_range_changes_nothing(seed):
+    state = random.getstate()
+    with pytest.raises(ValueError, match=f"`seed` is {seed}"):
+        ours.set_seed(seed)
+    assert random.getstate() == state
+
+
+def test_seed_of_the_wrong_type():
+    with pytest.raises(TypeError, match="float"):
+        ours.set_seed(1.5)
+
+
+def test_deterministic_seed():
+    ours.set_seed(1, deterministic=True)
+    assert torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_full_determinism_equals_reference(warn_only):
+    """Same draws, same environment, same torch settings."""
+    seen = []
+    for enable in (trainer_utils.enable_full_determinism, ours.enable_full_determinism):
+        before = dict(os.environ)
+        enable(5, warn_only=warn_only)
+        changed = dict(os.environ.items() - before.items())
+        settings = (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.backends.cudnn.deterministic,
+            torch.backends.cudnn.benchmark,
+        )
+        seen.append((draw(), changed, settings))
+        os.environ.clear()
+        os.environ.update(before)
+        torch.use_deterministic_algorithms(False)
+    assert seen[0] == seen[1]
+    assert seen[0][1]
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_worker_seeds_equal_reference(rank):
+    torch.manual_seed(123)
+    trainer_utils.seed_worker(1, num_workers=2, rank=rank)
+    expected = draw()
+    unsettle()
+    torch.manual_seed(123)
+    ours.seed_worker(1, num_workers=2, rank=rank)
+    assert draw() == expected
+
+
+def test_worker_seeds_wrap_around():
+    """Near the end of the range the reference fails."""
+    torch.manual_seed(2**32 - 1)
+    with pytest.raises(ValueError, match="2\\*\\*32"):
+        trainer_utils.seed_worker(0, num_workers=1, rank=1)
+    torch.manual_seed(2**32 - 1)
+    ours.seed_worker(0, num_workers=1, rank=1)
+    assert torch.initial_seed() == 0
+
+
+def test_workers_draw_differently():
+    """In real workers numpy and Python are seeded, each worker its own way."""
+
+    class Noise(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return random.random(), float(np.random.rand())
+
+    seed = partial(ours.seed_worker, num_workers=2, rank=0)
+    torch.manual_seed(0)
+    loader = torch.utils.data.DataLoader(Noise(), batch_size=None, num_workers=2, worker_init_fn=seed)
+    first = list(loader)
+    torch.manual_seed(0)
+    assert list(loader) == first
+    assert len({tuple(numbers) for numbers in first}) == 4
+
+
+@pytest.mark.parametrize(("args", "name"), [(ALONE, "rng_state.pth"), (SECOND, "rng_state_1.pth")])
+def test_reference_reads_our_file(tmp_path, args, name):
+    unsettle()
+    ours.save_rng_file(tmp_path / name, distributed=args is SECOND)
+    expected = draw()
+    ours.set_seed(1)
+    assert draw() != expected
+    Trainer._load_rng_state(SimpleNamespace(args=args), str(tmp_path))
+    assert draw() == expected
+
+
+@pytest.mark.parametrize(("args", "name"), [(ALONE, "rng_state.pth"), (SECOND, "rng_state_1.pth")])
+def test_we_read_the_file_of_the_reference(tmp_path, args, name):
+    unsettle()
+    Trainer._save_rng_state(SimpleNamespace(args=args), str(tmp_path))
+    expected = draw()
+    ours.set_seed(1)
+    ours.restore_rng_state(ours.load_rng_file(tmp_path / name), distributed=args is SECOND)
+    assert draw() == expected
+
+
+def test_files_hold_the_same(tmp_path):
+    """Same keys, same types, same values."""
+    Trainer._save_rng_state(SimpleNamespace(args=ALONE), str(tmp_path))
+    ours.save_rng_file(tmp_path / "ours.pth", distributed=False)
+    expected, state = ours.load_rng_file(tmp_path / "rng_state.pth"), ours.load_rng_file(tmp_path / "ours.pth")
+    assert list(state) == list(expected)
+    assert state["python"] == expected["python"]
+    assert isinstance(state["python"], tuple)
+    assert torch.equal(state["cpu"], expected["cpu"])
+    for value, other in zip(state["numpy"], expected["numpy"], strict=True):
+        assert type(value) is type(other)
+        assert np.array_equal(value, other)
+
+
+def test_gaussian_left_over_is_kept(tmp_path):
+    """Numpy and Python keep every second normal number for the next call; that survives too."""
+    np.random.seed(0)
+    np.random.standard_normal()
+    random.gauss(0, 1)
+    ours.save_rng_file(tmp_path / "a.pth", distributed=False)
+    expected = np.random.standard_normal(), random.gauss(0, 1)
+    unsettle()
+    ours.restore_rng_state(ours.load_rng_file(tmp_path / "a.pth"), distributed=False)
+    assert (np.random.standard_normal(), random.gauss(0, 1)) == expected
+
+
+def test_files_of_the_other_numpy_can_be_read(tmp_path):
+    """Numpy 1 and 2 call the function that makes arrays differently; a file of either can be read."""
+    ours.save_rng_file(tmp_path / "a.pth", distributed=False)
+    data = (tmp_path / "a.pth").read_bytes()
+    here, other = b"numpy._core.multiarray", b"numpy.core.multiarray"
+    if here not in data:
+        here, other = other, here
+    with zipfile.ZipFile(tmp_path / "a.pth") as source, zipfile.ZipFile(tmp_path / "b.pth", "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name).replace(here, other))
+    assert other in (tmp_path / "b.pth").read_bytes()
+    assert np.array_equal(
+        ours.load_rng_file(tmp_path / "b.pth")["numpy"][1], ours.load_rng_file(tmp_path / "a.pth")["numpy"][1]
+    )
+
+
+def test_nothing_else_is_unpickled(tmp_path):
+    torch.save({"python": partial(print, "gotcha")}, tmp_path / "bad.pth")
+    with pytest.raises(Exception, match=r"functools\.partial"):
+        ours.load_rng_file(tmp_path / "bad.pth")
+
+
+def test_wrong_files(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        ours.load_rng_file(tmp_path / "none.pth")
+    torch.save([1], tmp_path / "list.pth")
+    with pytest.raises(ValueError, match="holds a list"):
+        ours.load_rng_file(tmp_path / "list.pth")
+
+
+@pytest.mark.parametrize("missing", ["python", "numpy", "cpu"])
+def test_missing_generators_are_named(missing, caplog):
+    """What is there is restored, what is not is said."""
+    state = ours.capture_rng_state(False)
+    expected = dict(zip(["python", "numpy", "cpu"], draw(), strict=True))
+    del state[missing], expected[missing]
+    unsettle()
+    with caplog.at_level(logging.WARNING):
+        ours.restore_rng_state(state, False)
+    assert [record.args[0] for record in caplog.records] == [missing]
+    drawn = dict(zip(["python", "numpy", "cpu"], draw(), strict=True))
+    assert {name: drawn[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("python", (1, 2)), ("numpy", ("MT19937",)), ("cpu", torch.zeros(3)), ("cpu", None)]
+)
+def test_damaged_states_are_named(name, value):
+    state = ours.capture_rng_state(False) | {name: value}
+    with pytest.raises(ValueError, match=f"random generator '{name}' cannot be set"):
+        ours.restore_rng_state(state, False)
+
+
+class FakeCuda:
+    """Two devices whose states are kept in a list."""
+
+    def __init__(self, monkeypatch):
+        self.states = [torch.tensor([1], dtype=torch.uint8), torch.tensor([2], dtype=torch.uint8)]
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        for module in (torch.cuda, torch.cuda.random):
+            monkeypatch.setattr(module, "get_rng_state", lambda: self.states[0])
+            monkeypatch.setattr(module, "get_rng_state_all", lambda: list(self.states))
+            monkeypatch.setattr(module, "set_rng_state", self.set_one)
+            monkeypatch.setattr(module, "set_rng_state_all", self.set_all)
+
+    def set_one(self, state):
+        self.states[0] = state.clone()
+
+    def set_all(self, states):
+        for index, state in enumerate(states):
+            self.states[index] = state.clone()
+
+
+@pytest.mark.parametrize("args", [ALONE, SECOND], ids=["alone", "distributed"])
+def test_cuda_states_have_the_form_of_the_reference(tmp_path, monkeypatch, args):
+    """One tensor in one process, a list of all devices in several (the device itself is a stand-in)."""
+    FakeCuda(monkeypatch)
+    Trainer._save_rng_state(SimpleNamespace(args=args), str(tmp_path))
+    expected = ours.load_rng_file(next(tmp_path.iterdir()))["cuda"]
+    state = ours.capture_rng_state(distributed=args is SECOND)
+    assert type(state["cuda"]) is type(expected)
+    assert [value.tolist() for value in state["cuda"]] == [value.tolist() for value in expected]
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_cuda_states_are_restored(monkeypatch, distributed):
+    cuda = FakeCuda(monkeypatch)
+    state = ours.capture_rng_state(distributed)
+    cuda.states = [torch.tensor([9], dtype=torch.uint8)] * 2
+    ours.restore_rng_state(state, distributed)
+    assert [value.item() for value in cuda.states] == ([1, 2] if distributed else [1, 9])
+
+
+def test_cuda_states_that_are_missing_or_do_not_fit(monkeypatch, caplog):
+    """A checkpoint from another kind of machine is loaded, and what is lost is said."""
+    state = ours.capture_rng_state(False)
+    cuda = FakeCuda(monkeypatch)
+    with caplog.at_level(logging.WARNING):
+        ours.restore_rng_state(state, False)
+        ours.restore_rng_state(state | {"cuda": list(cuda.states)}, False)
+    assert [record.args[0] for record in caplog.records] == ["cuda", "cuda"]
+    assert "does not have its state" in caplog.records[0].getMessage()
+    assert "could not be set" in caplog.records[1].getMessage()

@@ -1,0 +1,277 @@
+"""Batches of the collators for language models are the reference's bit for bit, drawn from the same generators."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from batches import CASES, assert_same, tokenizer, twin
+from torch.utils.data import DataLoader
+from transformers.data import data_collator as reference
+
+import lightrainer
+from lightrainer.lightning_modules.data import collators as ours
+
+
+def seed_everything(seed):
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def text(draw):
+    return " ".join("".join(draw.choices("abxy", k=draw.randint(1, 3))) for _ in range(draw.randint(1, 9)))
+
+
+def samples_of(draw, words, kind):
+    """Samples as lists, tensors, arrays, or mappings with more or fewer columns."""
+    texts = [text(draw) for _ in range(draw.randint(1, 4))]
+    encoded = [words("[CLS] " + each + " [SEP]") for each in texts]
+    if kind == "mappings":
+        return [dict(each) for each in encoded]
+    if kind == "encodings":
+        return encoded
+    if kind == "special":
+        return [
+            {**each, "special_tokens_mask": words.get_special_tokens_mask(each["input_ids"], None, True)}
+            for each in encoded
+        ]
+    ids = [each["input_ids"] for each in encoded]
+    return {"lists": ids, "tensors": [torch.tensor(i) for i in ids], "arrays": [np.array(i) for i in ids]}[kind]
+
+
+def both(name, features, draws, *args, calls=1, **options):
+    """The batches of both collators, each from its own copy of the samples and the same state of all generators."""
+    batches = []
+    for module in (ours, reference):
+        words, given = args[0], copy.deepcopy(features)
+        if module is ours and draws % 2:
+            words = twin(words)
+        collator = getattr(module, name)(words, *args[1:], **options)
+        seed_everything(draws)
+        made = [collator(copy.deepcopy(given)) for _ in range(calls)]
+        batches.append((made, [random.random(), np.random.rand(), torch.rand(1).item()]))
+    return batches
+
+
+def assert_both_same(*args, **kwargs):
+    (mine, after), (theirs, after_theirs) = both(*args, **kwargs)
+    for batch, expected in zip(mine, theirs, strict=True):
+        assert_same(batch, expected)
+    assert after == after_theirs, "another number of draws"
+    return mine
+
+
+def masking_options(draw):
+    kept = draw.choice([0.0, 0.2, 0.8, 1.0])
+    return {
+        "mlm": draw.random() < 0.85,
+        "mlm_probability": draw.choice([0, 0.15, 0.5, 1]),
+        "mask_replace_prob": kept,
+        "random_replace_prob": draw.choice([0, (1 - kept) / 2, 1 - kept]),
+        "pad_to_multiple_of": draw.choice([None, 4, 7]),
+        "return_tensors": draw.choice(["pt", "np"]),
+        "seed": draw.choice([None, None, 1, 42]),
+    }
+
+
+@pytest.mark.parametrize("kind", ["lists", "arrays", "tensors", "mappings", "encodings", "special"])
+def test_masked_batches_equal_the_reference_with_any_options(kind):
+    draw, masked = random.Random(kind), 0
+    for case in range(CASES):
+        words, options = tokenizer(draw.choice(["right", "left"])), masking_options(draw)
+        if kind == "tensors":
+            options["return_tensors"] = "pt"
+        batches = assert_both_same(
+            "DataCollatorForLanguageModeling", samples_of(draw, words, kind), case, words, calls=2, **options
+        )
+        masked += sum(int((batch["input_ids"] == words.mask_token_id).sum()) for batch in batches)
+    assert masked > CASES
+
+
+def test_another_seed_gives_another_batch():
+    """Negative control."""
+    words = tokenizer()
+    features = [{"input_ids": list(range(5, 30))}] * 4
+    batches = [ours.DataCollatorForLanguageModeling(words, seed=seed)(features)["labels"] for seed in (1, 2)]
+    assert (batches[0] != batches[1]).any()
+
+
+@pytest.mark.filterwarnings("ignore:With `whole_word_mask`:UserWarning")
+@pytest.mark.filterwarnings("ignore:Random token replacement is not supported:UserWarning")
+@pytest.mark.parametrize("kind", ["pt", "np"])
+def test_whole_words_equal_the_reference(kind):
+    draw, words = random.Random(kind), tokenizer()
+    for case in range(CASES):
+        texts = [text(draw) for _ in range(draw.randint(1, 4))]
+        special = draw.random() < 0.5
+        encoded = words(texts, padding=True, return_offsets_mapping=True, return_special_tokens_mask=special)
+        features = [{name: column[index] for name, column in encoded.items()} for index in range(len(texts))]
+        options = {"mlm_probability": draw.choice([0.15, 0.5]), "seed": draw.choice([None, 3])}
+        (batch,) = assert_both_same(
+            *("DataCollatorForLanguageModeling", features, case, words),
+            **{"whole_word_mask": True, "return_tensors": kind, **options},
+        )
+        for index in range(len(texts)):
+            labels = list(zip(encoded.word_ids(index), batch["labels"][index].tolist(), strict=True))
+            chosen = {word for word, label in labels if label != -100}
+            left = {word for word, label in labels if label == -100}
+            assert not (chosen & left) - {None}
+
+
+@pytest.mark.filterwarnings("ignore:With `whole_word_mask`:UserWarning")
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_whole_words_of_samples_of_different_lengths(side):
+    """The reference cannot stack their spans; padded by hand it gives the same batch."""
+    words = tokenizer(side)
+    texts = ["axy b", "a bx cyyx d"]
+    features = [dict(words(each, return_offsets_mapping=True)) for each in texts]
+    encoded = words(texts, padding=True, return_offsets_mapping=True)
+    padded = [{name: column[index] for name, column in encoded.items()} for index in range(2)]
+    batches = [
+        ours.DataCollatorForLanguageModeling(words, whole_word_mask=True, seed=5, mlm_probability=0.5)(each)
+        for each in (features, padded)
+    ]
+    assert_same(dict(batches[0]), dict(batches[1]))
+
+
+@pytest.mark.filterwarnings("ignore:.*DataCollatorForWholeWordMask is deprecated:FutureWarning")
+def test_the_older_class_for_whole_words(tmp_path):
+    words = tokenizer()
+    encoded = words(["axy bx c dy", "ayyx b c"], padding=True, return_offsets_mapping=True)
+    features = [{name: column[index] for name, column in encoded.items()} for index in range(2)]
+    for options in ({}, {"mlm": False, "mlm_probability": 0.5}, {"return_tensors": "np", "seed": 7}):
+        assert_both_same("DataCollatorForWholeWordMask", features, 1, words, **options)
+    with pytest.warns(FutureWarning, match=r"whole_word_mask=True"):
+        lightrainer.DataCollatorForWholeWordMask(words)
+
+
+class Sequences(torch.utils.data.Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return {"input_ids": list(range(5, 21 + index % 3))}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("seed", [None, 11])
+def test_batches_of_workers_equal_the_reference(workers, seed):
+    """Each worker has a generator of its own: of the seed and its number, or of the loader's draw."""
+    made = []
+    for module in (ours, reference):
+        torch.manual_seed(0)
+        collator = module.DataCollatorForLanguageModeling(tokenizer(), seed=seed)
+        loader = DataLoader(Sequences(), batch_size=2, num_workers=workers, collate_fn=collator)
+        made.append([dict(batch) for _ in range(2) for batch in loader])
+    for batch, expected in zip(*made, strict=True):
+        assert_same(batch, expected)
+    if workers:
+        masks = [batch["labels"][0, :16] for batch in made[0]]
+        assert (masks[0] != masks[1]).any(), "both workers draw the same"
+
+
+def test_zero_is_a_seed():
+    """In 5.3.0 it is none; later versions (5.23) have it so."""
+    collators = [ours.DataCollatorForLanguageModeling(tokenizer(), seed=0) for _ in range(2)]
+    first, second = (collator([{"input_ids": list(range(5, 25))}])["labels"] for collator in collators)
+    assert (first == second).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mlm_probability": 1.5}, "`mlm_probability` is 1.5"),
+        ({"mlm_probability": None}, "`mlm_probability` is None"),
+        ({"mask_replace_prob": -0.1}, "`mask_replace_prob` is -0.1"),
+        ({"random_replace_prob": 2}, "`random_replace_prob` is 2"),
+        ({"mask_replace_prob": 0.8, "random_replace_prob": 0.3}, "add up to more than 1"),
+        ({"mlm": False, "whole_word_mask": True}, "`mlm=False` says that nothing is masked"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        ours.DataCollatorForLanguageModeling(tokenizer(), **options)
+    with pytest.raises(ValueError):  # noqa: PT011 - in other words
+        reference.DataCollatorForLanguageModeling(tokenizer(), **options)
+
+
+def test_what_a_tokenizer_lacks_is_said():
+    with pytest.raises(ValueError, match=r"no mask token.*`mlm=False`"):
+        ours.DataCollatorForLanguageModeling(tokenizer(mask_token=None))
+    with pytest.raises(ValueError, match=r"differ in length.* no pad token"):
+        ours.DataCollatorForLanguageModeling(tokenizer(pad_token=None), mlm=False)([[5], [6, 7]])
+    whole = ours.DataCollatorForLanguageModeling(tokenizer(), True, True, mask_replace_prob=1, random_replace_prob=0)
+    with pytest.raises(ValueError, match="'offset_mapping', which the samples do not have"):
+        whole([{"input_ids": [5, 6]}])
+    with pytest.raises(ValueError, match="no samples"):
+        ours.DataCollatorForLanguageModeling(tokenizer())([])
+
+    class Bare:
+        mask_token, mask_token_id = "m", 1
+
+        def pad(self, features, **_):
+            return {"input_ids": torch.tensor([sample["input_ids"] for sample in features])}
+
+    with pytest.raises(TypeError, match=r"Bare, which cannot tell special tokens .* 'special_tokens_mask'"):
+        ours.DataCollatorForLanguageModeling(Bare())([{"input_ids": [5, 6]}])
+    batch = ours.DataCollatorForLanguageModeling(Bare(), mlm=False)([{"input_ids": [5, 6]}])
+    assert batch["labels"].tolist() == [[5, 6]]
+
+
+# --- permutation
+
+
+@pytest.mark.parametrize("kind", ["pt", "np"])
+@pytest.mark.parametrize("form", ["lists", "mappings"])
+def test_permuted_batches_equal_the_reference(kind, form):
+    draw, hidden = random.Random(form), 0
+    for case in range(CASES):
+        words = tokenizer(draw.choice(["right", "left"]))
+        length = 2 * draw.randint(1, 12)
+        rows = [draw.choices(range(2, 33), k=length - draw.randint(0, 1) * (index > 0)) for index in range(3)]
+        features = rows if form == "lists" else [{"input_ids": row, "other": 1} for row in rows]
+        options = {"plm_probability": draw.choice([1 / 6, 0.4]), "max_span_length": draw.choice([2, 5])}
+        (batch,) = assert_both_same(
+            "DataCollatorForPermutationLanguageModeling", features, case, words, return_tensors=kind, **options
+        )
+        hidden += int((batch["labels"] != -100).sum())
+    assert hidden > CASES
+
+
+def test_what_cannot_be_permuted_is_said():
+    collator = ours.DataCollatorForPermutationLanguageModeling
+    with pytest.raises(ValueError, match=r"have 3 tokens, .* has to be even"):
+        collator(tokenizer())([[5, 6, 7]])
+    with pytest.raises(ValueError, match="no mask token"):
+        collator(tokenizer(mask_token=None))([[5, 6]])
+    with pytest.raises(ValueError, match="`plm_probability` is 0"):
+        collator(tokenizer(), plm_probability=0)
+    assert collator(tokenizer(pad_token=None))([[5, 6]])["labels"].shape == (1, 2)
+
+
+# --- sentence order
+
+
+@pytest.mark.filterwarnings("ignore:.*DataCollatorForSOP is deprecated:FutureWarning")
+def test_sentence_order_batches_equal_the_reference():
+    """Whose collator of 5.3.0 forgets its tokenizer, and is given it here by hand."""
+    words = tokenizer()
+    theirs, mine = reference.DataCollatorForSOP(words), ours.DataCollatorForSOP(words)
+    theirs.tokenizer = words
+    for case in range(20):
+        draw = random.Random(case)
+        features = [
+            {
+                "input_ids": torch.tensor(row),
+                "token_type_ids": torch.tensor([0] * len(row)),
+                "sentence_order_label": torch.tensor(case % 2),
+            }
+            for row in ([draw.choice(range(2, 33)) for _ in range(draw.randint(2, 14))] for _ in range(3))
+        ]
+        torch.manual_seed(case)
+        expected = theirs(copy.deepcopy(features))
+        torch.manual_seed(case)
+        assert_same(mine(features), expected)

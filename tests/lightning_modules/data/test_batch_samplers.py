@@ -1,0 +1,194 @@
+"""Batch samplers and loaders of other people are dealt out as `accelerate` deals them out."""
+
+import itertools
+
+import accelerate.data_loader as reference
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+
+from lightrainer.lightning_modules.data.batch_samplers import GivenBatchSampler
+from lightrainer.lightning_modules.data.loader_state import NOTHING
+from lightrainer.lightning_modules.data.loaders import EpochLoader, rebuild_loader
+
+
+class Grouped(BatchSampler):
+    """Draws an order of its own in each epoch, as those of sentence-transformers do."""
+
+    def __init__(self, sampler, batch_size, drop_last):
+        super().__init__(sampler, batch_size, drop_last)
+        self.epoch = 0
+        self.epochs = []
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+        self.epochs.append(epoch)
+
+    def __iter__(self):
+        order = [list(batch) for batch in super().__iter__()]
+        shift = self.epoch % max(len(order), 1)
+        yield from [*order[shift:-1], *order[:shift], *order[-1:]] if len(order) > shift + 1 else order
+
+
+class Lengths:
+    """Says nothing about the size of its batches."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+def shares(make, given, world_size, **ways):
+    return [[list(batch) for batch in make(given, rank, world_size, **ways)] for rank in range(world_size)]
+
+
+def theirs(given, rank, world_size, **ways):
+    return reference.BatchSamplerShard(given, num_processes=world_size, process_index=rank, **ways)
+
+
+def ours(given, rank, world_size, **ways):
+    return GivenBatchSampler(given, rank=rank, world_size=world_size, **ways)
+
+
+@pytest.mark.parametrize("even_batches", [True, False])
+@pytest.mark.parametrize("split_batches", [True, False])
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_batches_are_dealt_out_as_in_the_reference(even_batches, split_batches, drop_last):
+    """Every number of samples up to several rounds, for two and for three processes."""
+    ways = {"even_batches": even_batches, "split_batches": split_batches}
+    for world_size, count in itertools.product((2, 3), range(1, 28)):
+        given = BatchSampler(range(count), 6 if split_batches else 2, drop_last)
+        expected = shares(theirs, given, world_size, **ways)
+        found = shares(ours, given, world_size, **ways)
+        assert found == [[batch for batch in share if batch] for share in expected], (world_size, count)
+        if even_batches:
+            assert [len(ours(given, rank, world_size, **ways)) for rank in range(world_size)] == list(map(len, found))
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_batches_of_unknown_size_are_dealt_out_whole(count):
+    given = Lengths([[number] * (1 + number % 3) for number in range(count)])
+    assert shares(ours, given, 3) == shares(theirs, given, 3)
+
+
+def test_a_short_batch_in_the_middle_is_not_lost():
+    """Samplers over several datasets give one at the end of each; the reference leaves out that whole round."""
+    given = Lengths([[0, 1], [2], [3, 4], [5, 6]])
+    given.batch_size, given.drop_last = 2, False
+    assert shares(ours, given, 2) == [[[0, 1], [3, 4]], [[2], [5, 6]]]
+    assert shares(theirs, given, 2) == [[[3, 4]], [[5, 6]]]  # the control
+
+
+def test_one_process_gets_all_batches():
+    given = BatchSampler(range(5), 2, False)
+    assert shares(ours, given, 1) == [[[0, 1], [2, 3], [4]]]
+    assert list(GivenBatchSampler(given, rank=None, world_size=2)) == [[0, 1], [2, 3], [4, 0], [1, 2]]
+
+
+def test_what_cannot_be_split_is_refused():
+    with pytest.raises(ValueError, match="Lengths does not say how many samples"):
+        GivenBatchSampler(Lengths([[1]]), rank=0, world_size=2, split_batches=True)
+
+
+DATA = TensorDataset(torch.arange(23))
+LOADERS = {
+    "shuffled": lambda: DataLoader(DATA, batch_size=4, shuffle=True),
+    "in order, cut": lambda: DataLoader(DATA, batch_size=4, drop_last=True),
+    "batches of torch": lambda: DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 4, False)),
+    "batches of its own": lambda: DataLoader(DATA, batch_sampler=Grouped(SequentialSampler(DATA), 4, False)),
+    "shuffled batches of its own": lambda: DataLoader(DATA, batch_sampler=Grouped(RandomSampler(DATA), 4, False)),
+}
+
+
+def prepared(loader, rank=0, world_size=1):
+    processes = {"num_processes": world_size, "process_index": rank}
+    return reference.prepare_data_loader(
+        loader, **processes, use_seedable_sampler=True, data_seed=5, put_on_device=False
+    )
+
+
+def trace(make, loader, epochs=3, **processes):
+    torch.manual_seed(23)
+    made, seen = make(loader, **processes), []
+    for _ in range(epochs):
+        for (batch,) in made:
+            ends = made.end_of_loader if isinstance(made, EpochLoader) else made.end_of_dataloader
+            seen.append((batch.tolist(), ends, made.remainder if ends else None, torch.rand(1).item()))
+    return seen
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_loader_made_anew_equals_the_reference(name):
+    """Batches, random numbers, and what is known of the end, over three epochs."""
+    anew = lambda loader, **processes: rebuild_loader(loader, seed=5, **processes)
+    assert trace(anew, LOADERS[name]()) == trace(prepared, LOADERS[name]())
+
+
+@pytest.mark.parametrize("name", [name for name in LOADERS if name != "shuffled batches of its own"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_process_equals_the_reference(name, rank):
+    """In the first epoch: afterwards the reference does not tell a batch sampler of several processes its epoch."""
+    processes = {"rank": rank, "world_size": 2}
+    anew = lambda loader, **processes: rebuild_loader(loader, seed=5, **processes)
+    assert trace(anew, LOADERS[name](), 1, **processes) == trace(prepared, LOADERS[name](), 1, **processes)
+
+
+def test_batch_samplers_are_told_their_epoch():
+    """In one process and in several."""
+    for world_size in (1, 2):
+        given = Grouped(SequentialSampler(DATA), 4, False)
+        loader = rebuild_loader(DataLoader(DATA, batch_sampler=given), world_size=world_size)
+        orders = [[batch[0].tolist() for batch in loader] for _ in range(2)]
+        assert orders[0] != orders[1]
+        assert given.epochs[-1] == 1
+
+
+@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("seen", [1, 3])
+def test_a_position_is_found_again(name, seen):
+    """From its state, in the middle of the second epoch, another loader goes on with the same batches."""
+
+    def make():
+        torch.manual_seed(23)
+        loader = rebuild_loader(LOADERS[name](), seed=5)
+        loader.track()
+        return loader
+
+    first = make()
+    list(first)
+    batches = iter(first)
+    for _ in range(seen):
+        next(batches)
+    state = first.state_dict()
+    expected = [batch[0].tolist() for batch in batches]
+    again = make()
+    again.load_state_dict(state)
+    assert [batch[0].tolist() for batch in again] == expected
+    assert expected
+    assert state["handed_out"] == seen
+    assert state.get("ahead") is not NOTHING
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(7))
+
+
+def test_streams_are_dealt_out_too():
+    batches = [
+        [batch.tolist() for batch in rebuild_loader(DataLoader(Stream(), 2), rank=r, world_size=2)] for r in (0, 1)
+    ]
+    assert batches == [[[0, 1], [4, 5]], [[2, 3], [6, 0]]]
+
+
+def test_options_are_kept():
+    """What a loader was made with, but for the order of its samples."""
+    collate = list
+    given = DataLoader(DATA, batch_size=4, collate_fn=collate, generator=torch.Generator(), timeout=0)
+    made = rebuild_loader(given)
+    assert (made.collate_fn, made.generator, made.num_workers) == (collate, given.generator, 0)

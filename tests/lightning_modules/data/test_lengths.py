@@ -1,0 +1,247 @@
+"""Samples are grouped by length in the reference's order."""
+
+import os
+from collections import Counter
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+from transformers import BatchEncoding
+from transformers.trainer_pt_utils import LengthGroupedSampler as ReferenceSampler
+from transformers.trainer_pt_utils import get_length_grouped_indices as reference_indices
+
+from lightrainer.lightning_modules.data import lengths as module
+from lightrainer.lightning_modules.data.lengths import (
+    LengthGroupedSampler,
+    column_lengths,
+    get_length_grouped_indices,
+    sample_lengths,
+)
+
+
+def generator(seed=7):
+    return torch.Generator().manual_seed(seed)
+
+
+def random_lengths(count, highest=30):
+    return torch.randint(1, highest, (count,), generator=generator(1)).tolist()
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64, 1000, 3001])
+@pytest.mark.parametrize("batch_size", [1, 4, 16])
+@pytest.mark.parametrize("multiple", [None, 1, 3])
+def test_order_equals_reference(count, batch_size, multiple):
+    """Many lengths are equal here, so ties are broken in the same way too."""
+    lengths = random_lengths(count)
+    expected = reference_indices(lengths, batch_size, multiple, generator())
+    assert get_length_grouped_indices(lengths, batch_size, multiple, generator()) == expected
+    assert sorted(expected) == list(range(count))
+
+
+def test_comparison_can_fail():
+    """Negative control: another seed is seen."""
+    lengths = random_lengths(100)
+    assert get_length_grouped_indices(lengths, 4, generator=generator(8)) != reference_indices(
+        lengths, 4, generator=generator()
+    )
+
+
+@pytest.mark.parametrize("convert", [torch.tensor, np.array, lambda x: np.array(x, np.uint8), tuple])
+def test_lengths_of_any_kind(convert):
+    lengths = random_lengths(100)
+    expected = reference_indices(lengths, 4, generator=generator())
+    assert get_length_grouped_indices(convert(lengths), 4, generator=generator()) == expected
+    assert list(LengthGroupedSampler(4, lengths=convert(lengths), generator=generator())) == expected
+
+
+def test_global_generator_is_used_as_in_the_reference():
+    """The same draws are taken from it, so that what comes after is the same too."""
+    lengths = random_lengths(100)
+    torch.manual_seed(3)
+    expected = reference_indices(lengths, 4), torch.rand(1)
+    torch.manual_seed(3)
+    assert (get_length_grouped_indices(lengths, 4), torch.rand(1)) == expected
+
+
+def test_longest_comes_first():
+    lengths = random_lengths(1000, highest=1000)
+    assert lengths[get_length_grouped_indices(lengths, 4, generator=generator())[0]] == max(lengths)
+
+
+def test_no_lengths():
+    assert get_length_grouped_indices([], 4) == []
+    with pytest.raises(IndexError):
+        reference_indices([], 4)
+
+
+def test_epochs_of_the_sampler_equal_reference():
+    """Two epochs in a row, lengths read from the samples."""
+    samples = [{"input_ids": [0] * length} for length in random_lengths(50)]
+    ours, reference = (
+        cls(4, dataset=samples, generator=generator()) for cls in (LengthGroupedSampler, ReferenceSampler)
+    )
+    assert len(ours) == len(reference) == 50
+    assert ours.lengths == reference.lengths
+    first = list(ours)
+    assert first == list(reference)
+    assert list(ours) == list(reference) != first
+
+
+class Counting(list):
+    reads = 0
+
+    def __iter__(self):
+        self.reads += len(self)
+        return super().__iter__()
+
+
+def test_lengths_are_measured_once():
+    samples = Counting([{"text": "a" * length} for length in random_lengths(20)])
+    sampler = LengthGroupedSampler(4, dataset=samples, model_input_name="text")
+    for _ in range(3):
+        list(sampler)
+    assert samples.reads == 20
+
+
+def test_given_lengths_leave_the_dataset_alone():
+    assert LengthGroupedSampler(2, dataset=object(), lengths=[3, 1, 2]).lengths == [3, 1, 2]
+
+
+def test_encodings_are_samples():
+    assert sample_lengths([BatchEncoding({"input_ids": [1, 2]})], "input_ids") == [2]
+
+
+def forms(dataset):
+    return {
+        "plain": dataset,
+        "selected": dataset.select([5, 3, 3, 0]),
+        "torch": dataset.with_format("torch"),
+        "columns": dataset.with_format("numpy", columns=["input_ids"]),
+        "joined": datasets.concatenate_datasets([dataset, dataset.select([1])]),
+        "transformed": dataset.with_transform(lambda rows: {"input_ids": [row[:1] for row in rows["input_ids"]]}),
+        "text": dataset.rename_columns({"input_ids": "x", "text": "input_ids"}),
+        "added by a transform": dataset.remove_columns("input_ids").with_transform(
+            lambda rows: {"input_ids": [[0] * len(text) for text in rows["text"]]}
+        ),
+        "fixed": datasets.Dataset.from_dict(
+            {"input_ids": [[1, 2], [3, 4]]},
+            features=datasets.Features({"input_ids": datasets.Sequence(datasets.Value("int64"), length=2)}),
+        ),
+        "matrices": datasets.Dataset.from_dict(
+            {"input_ids": [[[1, 2]], [[3, 4]]]},
+            features=datasets.Features({"input_ids": datasets.Array2D((1, 2), "int64")}),
+        ),
+    }
+
+
+BASE = datasets.Dataset.from_dict(
+    {
+        "input_ids": [[0] * length for length in random_lengths(9)],
+        "text": ["b" * length for length in reversed(random_lengths(9))],
+    }
+)
+
+
+@pytest.mark.parametrize("dataset", forms(BASE).values(), ids=forms(BASE))
+def test_tables_are_measured_as_by_the_reference(dataset):
+    """Read by column, or sample by sample where a transform makes the samples."""
+    lengths = sample_lengths(dataset, "input_ids")
+    assert lengths == ReferenceSampler(2, dataset=dataset).lengths
+    assert all(type(length) is int for length in lengths)
+
+
+def test_tables_are_not_read_sample_by_sample(monkeypatch):
+    """Their column is read, and not every sample, as the reference does."""
+    table, reads = datasets.Dataset.from_dict({"input_ids": [[0] * 5] * 300}), []
+    take, go_through = datasets.Dataset._getitem, datasets.Dataset.__iter__
+    monkeypatch.setattr(datasets.Dataset, "_getitem", lambda *words, **how: reads.append(1) or take(*words, **how))
+    monkeypatch.setattr(
+        datasets.Dataset, "__iter__", lambda self: (reads.append(1) or sample for sample in go_through(self))
+    )
+    lengths = sample_lengths(table, "input_ids")
+    assert len(reads) < 10
+    assert ReferenceSampler(2, dataset=table).lengths == lengths
+    assert len(reads) >= 300, "negative control: this is what a read is"
+
+
+@pytest.mark.parametrize(
+    ("samples", "seen"), [([(1, 2)], "the type tuple"), ([{"ids": [1]}], r"the columns \['ids'\]")]
+)
+def test_samples_that_cannot_be_measured(samples, seen):
+    with pytest.raises(ValueError, match=f"'input_ids', but the first one has {seen}.*length_column_name"):
+        LengthGroupedSampler(2, dataset=samples)
+
+
+def test_neither_dataset_nor_lengths():
+    with pytest.raises(ValueError, match="both None"):
+        LengthGroupedSampler(2)
+
+
+forking = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+class Located(list):
+    """Samples whose length says which process measured them."""
+
+    def __getitem__(self, index):
+        return {"input_ids": [0] * (os.getpid() if index % 2 else index)}
+
+    def __iter__(self):
+        return (self[index] for index in range(len(self)))
+
+
+@forking
+@pytest.mark.parametrize(("samples", "workers", "processes"), [(600, 2, 2), (600, 0, 1), (100, 2, 1)])
+def test_large_datasets_are_measured_by_several_processes(monkeypatch, samples, workers, processes):
+    """In order, and without a draw from the global generator."""
+    monkeypatch.setattr(module, "WORTH_WORKERS", 500)
+    before = torch.get_rng_state()
+    lengths = sample_lengths(Located([None] * samples), "input_ids", workers=workers)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert lengths[::2] == list(range(0, samples, 2))
+    assert len(set(lengths[1::2])) == processes
+    assert (os.getpid() in lengths) == (processes == 1)
+
+
+class Endless(Dataset):
+    """It does not say where it ends, but by its length; the length of a sample says which process measured it."""
+
+    def __len__(self):
+        return 600
+
+    def __getitem__(self, index):
+        return {"input_ids": [0] * os.getpid()}
+
+
+@forking
+def test_several_processes_share_what_is_to_be_measured(monkeypatch):
+    """Each has about as much to wait for as the other."""
+    monkeypatch.setattr(module, "WORTH_WORKERS", 500)
+    measured = Counter(sample_lengths(Endless(), "input_ids", workers=2))
+    assert len(measured) == 2
+    assert os.getpid() not in measured
+    assert all(count >= 200 for count in measured.values())
+    assert set(sample_lengths(Endless(), "input_ids", workers=0)) == {os.getpid()}
+
+
+@pytest.mark.parametrize("form", ["plain", "torch", "selected", "transformed"])
+def test_a_column_of_lengths_is_read_as_a_column(form):
+    lengths = random_lengths(50)
+    table = datasets.Dataset.from_dict({"input_ids": [[0]] * 50, "n": lengths})
+    table = {
+        "plain": table,
+        "torch": table.with_format("torch", columns=["input_ids"]),
+        "selected": datasets.concatenate_datasets([table, table]).select(range(50, 100)),
+        "transformed": table.with_transform(lambda rows: pytest.fail("a column needs no sample")),
+    }[form]
+    found = column_lengths(table, "n")
+    assert found.tolist() == lengths
+    assert column_lengths(table, "m") is None
+    assert column_lengths([{"n": 3}], "n") is None
+
+
+def test_a_column_with_gaps_holds_no_lengths():
+    with pytest.raises(ValueError, match=r"column 'n' .* 1 of its 3 values are missing"):
+        column_lengths(datasets.Dataset.from_dict({"n": [1, None, 3]}), "n")

@@ -1,0 +1,252 @@
+"""A loader gives the batches, and takes the random numbers, of one that accelerate prepared."""
+
+import functools
+import itertools
+
+import accelerate.data_loader as reference
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+
+from lightrainer.lightning_modules.data.loaders import EpochLoader, build_loader
+
+
+class Recorded(Dataset):
+    """Remembers which samples were read, and draws a random number for each, as augmentation does."""
+
+    def __init__(self, count):
+        self.count = count
+        self.read = []
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return {"index": torch.tensor(index), "noise": torch.rand(2)}
+
+
+class RecordedStream(IterableDataset):
+    def __init__(self, count):
+        self.count = count
+        self.read = []
+        self.epochs = []
+
+    def set_epoch(self, epoch):
+        self.epochs.append(epoch)
+
+    def __iter__(self):
+        for index in range(self.count):
+            self.read.append(index)
+            yield {"index": torch.tensor(index), "noise": torch.rand(2)}
+
+
+def prepared(dataset, batch_size, sampler=None, seed=None, rank=0, world_size=1, **kwargs):
+    """The loader that `Accelerator.prepare` makes, as the reference Trainer sets it up."""
+    shares = {} if isinstance(dataset, IterableDataset) else {"num_processes": world_size, "process_index": rank}
+    return reference.prepare_data_loader(
+        DataLoader(dataset, batch_size=batch_size, sampler=sampler, **kwargs),
+        device=torch.device("cpu"),
+        put_on_device=True,
+        use_seedable_sampler=True,
+        data_seed=seed,
+        **shares,
+    )
+
+
+def ours(dataset, batch_size, **kwargs):
+    return build_loader(dataset, batch_size=batch_size, **kwargs)
+
+
+def trace(make, dataset, batch_size, shuffle=False, epochs=3, **kwargs):
+    """Everything that can be seen from outside while a loader is read: batches, reads, random numbers, its ends."""
+    torch.manual_seed(23)
+    sampler = RandomSampler(dataset) if shuffle else None
+    loader = make(dataset, batch_size, sampler=sampler, **kwargs)
+    seen = [torch.get_rng_state().tolist()]
+    for _ in range(epochs):
+        for batch in loader:
+            ends = (loader.end_of_loader if isinstance(loader, EpochLoader) else loader.end_of_dataloader,)
+            ends += (loader.remainder,) if not isinstance(dataset, IterableDataset) or ends[0] else ()
+            batch = {name: value.tolist() for name, value in batch.items()}
+            seen.append((batch, ends, list(getattr(dataset, "read", [])), torch.get_rng_state().tolist()))
+            torch.rand(1)  # what the model draws falls between the draws of the loader
+        seen.append(torch.get_rng_state().tolist())
+    return seen
+
+
+MAP_STYLE = [
+    {},
+    {"shuffle": True},
+    {"shuffle": True, "seed": 7},
+    {"drop_last": True},
+    {"shuffle": True, "drop_last": True},
+]
+
+
+@pytest.mark.parametrize("options", MAP_STYLE, ids=str)
+@pytest.mark.parametrize("count", [1, 3, 9, 10])
+def test_map_style_equals_reference(count, options):
+    """Over three epochs, batch by batch: also the generator's state and what was read by then."""
+    assert trace(ours, Recorded(count), 3, **options) == trace(prepared, Recorded(count), 3, **options)
+
+
+@pytest.mark.parametrize("options", MAP_STYLE, ids=str)
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_each_process_equals_reference(rank, options):
+    options = {"seed": 7, **options, "rank": rank, "world_size": 3}
+    assert trace(ours, Recorded(22), 3, **options) == trace(prepared, Recorded(22), 3, **options)
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 9])
+def test_stream_equals_reference(count):
+    theirs, stream = RecordedStream(count), RecordedStream(count)
+    assert trace(ours, stream, 3) == trace(prepared, theirs, 3)
+    assert stream.epochs == theirs.epochs
+
+
+def test_stream_without_its_last_incomplete_round():
+    """`drop_last` means the same for a stream, alone and shared between processes."""
+    expected = [batch["index"].tolist() for batch in prepared(RecordedStream(7), 3, drop_last=True)]
+    assert expected == [[0, 1, 2], [3, 4, 5]]
+    assert [batch["index"].tolist() for batch in ours(RecordedStream(7), 3, drop_last=True)] == expected
+    shared = ours(RecordedStream(7), 2, drop_last=True, rank=1, world_size=2)
+    assert [batch["index"].tolist() for batch in shared] == [[2, 3]]
+
+
+def test_comparison_can_fail():
+    """Negative control: a loader that is not one batch ahead, and another seed, are seen."""
+    expected = trace(prepared, Recorded(10), 3, shuffle=True, seed=7)
+    assert trace(ours, Recorded(10), 3, shuffle=True, seed=8) != expected
+    plain = DataLoader(Recorded(10), batch_size=3)
+    next(iter(plain))
+    assert plain.dataset.read == [0, 1, 2]
+    ahead = build_loader(Recorded(10), batch_size=3)
+    next(iter(ahead))
+    assert ahead.dataset.read == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_pass_that_is_left_early_is_begun_again():
+    """As in the reference, the epoch counts when it was read to its end."""
+    dataset = range(20)
+    theirs = prepared(dataset, 4, sampler=RandomSampler(dataset), seed=3)
+    loader = build_loader(dataset, batch_size=4, sampler=RandomSampler(dataset), seed=3)
+    for limit in (2, None, 3, None):
+        expected = [batch.tolist() for batch in itertools.islice(theirs, limit)]
+        assert [batch.tolist() for batch in itertools.islice(loader, limit)] == expected
+    assert loader.epoch == theirs.iteration == 2
+
+
+def test_epoch_can_be_set():
+    dataset = range(20)
+    theirs = prepared(dataset, 4, sampler=RandomSampler(dataset), seed=3)
+    loader = build_loader(dataset, batch_size=4, sampler=RandomSampler(dataset), seed=3)
+    for epoch in (5, 2):
+        theirs.set_epoch(epoch)
+        loader.set_epoch(epoch)
+        assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in theirs]
+
+
+@pytest.mark.parametrize("skip", range(5))
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_skip_equals_reference_and_loads_no_skipped_sample(skip, shuffle):
+    """Batches, random numbers and reads are those of `accelerate.skip_first_batches`; the next pass is a whole one."""
+    traces = []
+    for make in (ours, prepared):
+        torch.manual_seed(23)
+        dataset = Recorded(10)
+        loader = make(dataset, 3, sampler=RandomSampler(dataset) if shuffle else None, seed=4)
+        if make is ours:
+            loader.skip(skip)
+            skipping = loader
+        else:
+            skipping = reference.skip_first_batches(loader, skip) if skip else loader
+        batches = [batch["index"].tolist() for batch in skipping]
+        traces.append((batches, list(dataset.read), torch.get_rng_state().tolist()))
+        if make is ours:
+            assert list(dataset.read) == list(itertools.chain.from_iterable(batches))
+            assert len(list(loader)) == 4
+    assert traces[0] == traces[1]
+
+
+def test_end_is_known_after_a_skip():
+    loader = build_loader(range(10), batch_size=3)
+    loader.skip(2)
+    assert [loader.end_of_loader for _ in loader] == [False, True]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_skip_in_a_stream_reads_and_drops(world_size):
+    loader = build_loader(RecordedStream(12), batch_size=2, rank=world_size - 1, world_size=world_size)
+    everything = [batch["index"].tolist() for batch in loader]
+    loader.skip(2)
+    assert [batch["index"].tolist() for batch in loader] == everything[2:]
+    assert [batch["index"].tolist() for batch in loader] == everything
+
+
+@pytest.mark.parametrize(("count", "expected"), [(12, 0), (13, 1), (17, 5)])
+def test_remainder_counts_samples_of_all_processes(count, expected):
+    loader = build_loader(range(count), batch_size=2, rank=1, world_size=3)
+    assert loader.remainder == expected
+    assert build_loader(range(count), batch_size=2, rank=1, world_size=3, drop_last=True).remainder == -1
+
+
+def test_remainder_of_a_stream_is_unknown_before_its_end():
+    """In a second pass too, which may be of another length."""
+    loader = build_loader(RecordedStream(7), batch_size=3)
+    assert [loader.remainder for _ in loader] == [-1, -1, 1]
+    loader.dataset.count = 8
+    assert [loader.remainder for _ in loader] == [-1, -1, 2]
+
+
+def test_remainder_of_a_shared_stream_is_that_before_filling():
+    for rank in range(2):
+        loader = build_loader(RecordedStream(11), batch_size=4, rank=rank, world_size=2)
+        assert [len(batch["index"]) for batch in loader] == [4, 2]
+        assert loader.remainder == 3
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("even_batches", [False, True])
+def test_length(rank, even_batches):
+    loader = build_loader(range(17), batch_size=4, rank=rank, world_size=2, even_batches=even_batches)
+    assert len(loader) == len(list(loader)) == 3 - (not even_batches and rank == 1)
+
+
+def test_empty_data_gives_no_batch():
+    loader = build_loader([], batch_size=2)
+    assert (list(loader), loader.end_of_loader, loader.epoch) == ([], False, 0)
+
+
+def test_further_arguments_reach_the_loader():
+    loader = build_loader(range(5), batch_size=2, collate_fn=sum, pin_memory=False, timeout=0.0)
+    assert list(loader) == [1, 5, 4]
+    assert build_loader(range(5), batch_size=2, sampler=SequentialSampler(range(3))).dataset == range(5)
+
+
+class Noisy(Dataset):
+    """Draws from the generator of its worker."""
+
+    def __len__(self):
+        return 11
+
+    def __getitem__(self, index):
+        return {"index": torch.tensor(index), "noise": torch.rand(2)}
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # a machine with one core
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # Python 3.12 and later
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_equal_reference(persistent):
+    """Two worker processes: the order, and every worker's random numbers, over two epochs."""
+    options = {"shuffle": True, "epochs": 2, "num_workers": 2, "persistent_workers": persistent}
+    options["worker_init_fn"] = functools.partial(_seed_of_worker, 100)
+    seen = trace(ours, Noisy(), 3, **options)
+    assert seen == trace(prepared, Noisy(), 3, **options)
+    without = trace(ours, Noisy(), 3, shuffle=True, epochs=2)
+    indices = [[step[0]["index"] for step in run if isinstance(step, tuple)] for run in (seen, without)]
+    assert indices[0] == indices[1], "workers change nothing in the order"
+
+
+def _seed_of_worker(seed, worker):
+    torch.manual_seed(seed + worker)

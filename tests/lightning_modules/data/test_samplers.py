@@ -1,0 +1,338 @@
+"""Every process gets the samples, in the order, that accelerate gives it."""
+
+import itertools
+from types import SimpleNamespace
+
+import accelerate.data_loader as reference
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from lightrainer.lightning_modules.data.samplers import (
+    IterableShard,
+    RoundBatchSampler,
+    SeedableRandomSampler,
+    ShardedBatchSampler,
+)
+
+EVERY_SHARDING = list(itertools.product(range(26), range(1, 5), (False, True), (False, True)))
+"""Length of the dataset, batch size, drop_last, even_batches."""
+
+
+def reference_batches(sampler, batch_size, drop_last, even_batches, rank, world_size):
+    batches = BatchSampler(sampler, batch_size, drop_last)
+    if world_size == 1:  # accelerate leaves the loader of a single process as it is
+        return batches
+    return reference.BatchSamplerShard(batches, world_size, rank, even_batches=even_batches)
+
+
+def our_batches(sampler, batch_size, drop_last, even_batches, rank, world_size):
+    return ShardedBatchSampler(
+        sampler, batch_size, drop_last, rank=rank, world_size=world_size, even_batches=even_batches
+    )
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_sharded_batches_equal_reference(world_size):
+    """Indices and lengths, for every rank, and again in a second epoch of the same sampler."""
+    for (count, *options), rank in itertools.product(EVERY_SHARDING, range(world_size)):
+        case = (count, *options, rank)
+        expected = reference_batches(SequentialSampler(range(count)), *options, rank, world_size)
+        ours = our_batches(SequentialSampler(range(count)), *options, rank, world_size)
+        wanted = list(expected)
+        assert list(ours) == wanted, case
+        assert list(ours) == wanted, case
+        assert len(ours) == len(expected), case
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_sharded_batches_follow_the_order_of_the_sampler(world_size):
+    """The last round is filled up from the start of this epoch's order, not of the dataset."""
+    for rank, epoch in itertools.product(range(world_size), range(3)):
+        theirs = reference.SeedableRandomSampler(range(21), data_seed=5)
+        ours = SeedableRandomSampler(range(21), seed=5)
+        for sampler in (theirs, ours):
+            sampler.set_epoch(epoch)
+        expected = list(reference_batches(theirs, 2, False, True, rank, world_size))
+        assert list(our_batches(ours, 2, False, True, rank, world_size)) == expected
+
+
+def test_comparison_of_shards_can_fail():
+    """Negative control: another rank, or another way to end, is seen."""
+    expected = list(reference_batches(SequentialSampler(range(21)), 2, False, True, 3, 4))
+    assert list(our_batches(SequentialSampler(range(21)), 2, False, True, 2, 4)) != expected
+    assert list(our_batches(SequentialSampler(range(21)), 2, False, False, 3, 4)) != expected
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_length_is_the_number_of_batches(world_size):
+    for (count, *options), rank in itertools.product(EVERY_SHARDING, range(world_size)):
+        ours = our_batches(SequentialSampler(range(count)), *options, rank, world_size)
+        assert len(list(ours)) == len(ours), (count, *options, rank)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("even_batches", [False, True])
+def test_skip_passes_over_batches_once(world_size, even_batches):
+    for rank, skip in itertools.product(range(world_size), range(9)):
+        ours = our_batches(SequentialSampler(range(22)), 3, False, even_batches, rank, world_size)
+        everything = list(ours)
+        ours.skip = skip
+        assert list(ours) == everything[skip:]
+        assert list(ours) == everything
+
+
+@pytest.mark.parametrize("options", [{}, {"replacement": True}, {"replacement": True, "num_samples": 40}])
+@pytest.mark.parametrize("count", [1, 10, 100])
+def test_random_order_equals_reference(count, options):
+    """Several epochs in turn, then an earlier one again; the global generator is left alone."""
+    theirs = reference.SeedableRandomSampler(range(count), data_seed=11, **options)
+    ours = SeedableRandomSampler(range(count), seed=11, **options)
+    before = torch.get_rng_state()
+    for epoch in (0, 1, 2, 3, 7, 1):
+        theirs.set_epoch(epoch)
+        ours.set_epoch(epoch)
+        expected = list(theirs)
+        assert list(ours) == expected
+        assert list(ours) == expected, "a second pass over the same epoch"
+    assert len(ours) == len(theirs)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_comparison_of_orders_can_fail():
+    """Negative control: seed and epoch matter."""
+    expected = list(reference.SeedableRandomSampler(range(100), data_seed=11))
+    assert list(SeedableRandomSampler(range(100), seed=12)) != expected
+    ours = SeedableRandomSampler(range(100), seed=11)
+    ours.set_epoch(1)
+    assert list(ours) != expected
+
+
+@pytest.mark.parametrize("options", [{}, {"replacement": True, "num_samples": 13}])
+def test_like_takes_over_what_a_plain_sampler_was_told(options):
+    plain = RandomSampler(range(20), **options)
+    assert list(SeedableRandomSampler.like(plain, 3)) == list(SeedableRandomSampler(range(20), seed=3, **options))
+
+
+class Stream(IterableDataset):
+    def __init__(self, count):
+        self.count = count
+        self.read = 0
+
+    def __iter__(self):
+        for index in range(self.count):
+            self.read += 1
+            yield index
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_split_batches_equal_reference(world_size):
+    """Of every batch each rank gets its part, filled up from the first batch."""
+    for count, share, drop_last, even_batches in itertools.product(range(26), (1, 2, 3), (False, True), (False, True)):
+        for rank in range(world_size):
+            batches = BatchSampler(SequentialSampler(range(count)), share * world_size, drop_last)
+            expected = reference.BatchSamplerShard(
+                batches, world_size, rank, split_batches=True, even_batches=even_batches
+            )
+            ours = ShardedBatchSampler(
+                SequentialSampler(range(count)),
+                share * world_size,
+                drop_last,
+                rank=rank,
+                world_size=world_size,
+                even_batches=even_batches,
+                split_batches=True,
+            )
+            assert list(ours) == list(expected), (count, share, drop_last, even_batches, rank)
+            assert len(ours) == len(list(ours)), "the reference counts batches that a rank does not get"
+            assert ours.batch_size == expected.batch_size
+
+
+def test_a_batch_that_cannot_be_split_evenly():
+    for make in (ShardedBatchSampler, RoundBatchSampler):
+        with pytest.raises(ValueError, match="a batch of 5 cannot be split evenly over 2"):
+            make(SequentialSampler(range(9)), 5, False, world_size=2, split_batches=True)
+    with pytest.raises(ValueError, match="5"):
+        reference.BatchSamplerShard(BatchSampler(range(9), 5, False), 2, 0, split_batches=True)
+
+
+def dispatched(count, batch_size, world_size, drop_last, split_batches=False, map_style=False):
+    """What accelerate's main process hands out: its own code, told that it is process 0 of many.
+
+    Returns:
+        A list of batches for each rank, and the remainder.
+    """
+
+    def cut(batch, where, process_index, num_processes):
+        if (where.start, where.stop) == (0, num_processes) and not kept and not drop_last:
+            kept.append(batch[where])  # what the last round is filled up with
+            return kept[0]
+        size = where.stop - where.start
+        return [batch[rank * size : (rank + 1) * size].tolist() for rank in range(num_processes)]
+
+    kept = []
+    data = {"dataset": Stream(count), "batch_size": batch_size, "drop_last": drop_last}
+    if map_style:
+        data = {"dataset": range(count), "batch_sampler": BatchSampler(range(count), batch_size, drop_last)}
+    loader = reference.DataLoaderDispatcher(**data, split_batches=split_batches, _drop_last=drop_last, slice_fn=cut)
+    loader.state = SimpleNamespace(process_index=0, num_processes=world_size, device=torch.device("cpu"))
+    rounds = list(loader)
+    return [[batches[rank] for batches in rounds] for rank in range(world_size)], loader.remainder
+
+
+def our_shares(count, batch_size, world_size, drop_last, **options):
+    shards = [
+        IterableShard(Stream(count), batch_size, rank=rank, world_size=world_size, drop_last=drop_last, **options)
+        for rank in range(world_size)
+    ]
+    batches = [[batch.tolist() for batch in DataLoader(shard, batch_size=shard.share)] for shard in shards]
+    return batches, {shard.last_round for shard in shards}
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_shares_of_a_stream_equal_reference(world_size, drop_last):
+    """Batches of every rank, and how many samples of the last round are no filling.
+
+    A stream with fewer samples than processes is left out: the reference gives some of them an empty batch. With
+    drop_last, one shorter than a round is an error in the reference.
+    """
+    for count, batch_size in itertools.product(range(1, 20), range(1, 5)):
+        if count < (world_size * batch_size if drop_last else world_size):
+            continue
+        expected, remainder = dispatched(count, batch_size, world_size, drop_last)
+        ours, last_round = our_shares(count, batch_size, world_size, drop_last)
+        assert ours == expected, (count, batch_size)
+        assert drop_last or last_round == {remainder}, (count, batch_size)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_split_shares_of_a_stream_equal_reference(world_size, drop_last):
+    for count, share in itertools.product(range(1, 20), range(1, 4)):
+        if count < (world_size * share if drop_last else world_size):
+            continue
+        expected, remainder = dispatched(count, share * world_size, world_size, drop_last, split_batches=True)
+        ours, last_round = our_shares(count, share * world_size, world_size, drop_last, split_batches=True)
+        assert ours == expected, (count, share)
+        assert drop_last or last_round == {remainder}, (count, share)
+
+
+@pytest.mark.parametrize("split_batches", [False, True])
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_rounds_that_one_process_reads_for_all_equal_reference(world_size, drop_last, split_batches):
+    """The batches of all ranks in turn; map-style, so that what process 0 reads for the others is known beforehand."""
+    for count, share in itertools.product(range(1, 20), range(1, 4)):
+        if count < (world_size * share if drop_last else world_size):
+            continue
+        size = share * world_size if split_batches else share
+        expected, _ = dispatched(count, size, world_size, drop_last, split_batches, map_style=True)
+        ours = RoundBatchSampler(range(count), size, drop_last, world_size=world_size, split_batches=split_batches)
+        in_turn = list(ours)
+        assert [in_turn[rank::world_size] for rank in range(world_size)] == expected, (count, share)
+        assert len(ours) == len(in_turn)
+        ours.skip = 1
+        assert list(ours) == in_turn[world_size:]
+        assert list(ours) == in_turn
+
+
+@pytest.mark.parametrize("split_batches", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_whole_rounds_of_a_stream_equal_reference(drop_last, split_batches):
+    """Where each process reads for itself the last round is filled up with all that began the stream."""
+    for count, share, world_size in itertools.product(range(1, 20), range(1, 4), (2, 3)):
+        size = share * world_size if split_batches else share
+        shards = [
+            reference.IterableDatasetShard(Stream(count), size, drop_last, world_size, rank, split_batches)
+            for rank in range(world_size)
+        ]
+        expected = [[batch.tolist() for batch in DataLoader(shard, batch_size=share)] for shard in shards]
+        ours, _ = our_shares(count, size, world_size, drop_last, split_batches=split_batches, fill_round=True)
+        assert ours == expected, (count, share, world_size)
+
+
+class SizedStream(Stream):
+    def __len__(self):
+        return self.count
+
+
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"fill_round": True}, {"split_batches": True}], ids=str)
+def test_share_of_a_stream_knows_its_length_where_the_stream_does(options):
+    for count, rank in itertools.product(range(20), range(2)):
+        shard = IterableShard(SizedStream(count), 4, rank=rank, world_size=2, **options)
+        assert len(shard) == len(list(shard)), count
+    with pytest.raises(TypeError, match="len"):
+        len(IterableShard(Stream(3), 4, rank=0, world_size=2))
+
+
+def test_comparison_of_streams_can_fail():
+    """Negative control: accelerate's other way to share a stream, which fills up whole batches, is seen."""
+    other = [reference.IterableDatasetShard(Stream(7), 4, num_processes=2, process_index=rank) for rank in range(2)]
+    expected, _ = dispatched(7, 4, 2, drop_last=False)
+    assert expected == [[[0, 1, 2, 3]], [[4, 5, 6, 0]]] == our_shares(7, 4, 2, drop_last=False)[0]
+    assert [[list(shard)] for shard in other] == expected, "they agree here"
+    other = [reference.IterableDatasetShard(Stream(5), 4, num_processes=2, process_index=rank) for rank in range(2)]
+    expected, _ = dispatched(5, 4, 2, drop_last=False)
+    assert expected == [[[0, 1, 2]], [[3, 4, 0]]]
+    assert [[list(shard)] for shard in other] != expected
+
+
+def test_stream_with_fewer_samples_than_processes_is_repeated():
+    """Nobody gets an empty batch."""
+    batches, last_round = our_shares(2, 3, 4, drop_last=False)
+    assert batches == [[[0]], [[1]], [[0]], [[1]]]
+    assert last_round == {2}
+
+
+def test_empty_stream_gives_nothing():
+    assert our_shares(0, 2, 3, drop_last=False) == ([[], [], []], {-1})
+
+
+def test_stream_is_read_no_further_than_needed():
+    """A stream may be endless: a round is read when its first sample is asked for."""
+    shard = IterableShard(Stream(100), 2, rank=1, world_size=2)
+    samples = iter(shard)
+    assert shard.dataset.read == 0
+    assert [next(samples), next(samples)] == [2, 3]
+    assert shard.dataset.read == 4
+
+
+def test_stream_hears_of_its_epoch():
+    stream = Stream(4)
+    heard = []
+    stream.set_epoch = heard.append
+    shard = IterableShard(stream, 1, rank=0, world_size=2)
+    shard.set_epoch(3)
+    assert (shard.epoch, heard) == (3, [3])
+
+
+class DrawingStream(IterableDataset):
+    """Draws its samples from a generator of its own."""
+
+    def __init__(self, seed):
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __iter__(self):
+        return iter(torch.randint(1000, (8,), generator=self.generator).tolist())
+
+
+def test_generator_of_a_stream_is_seeded_with_the_epoch():
+    """So all processes read the same stream, whatever their generators were; as accelerate's IterableDatasetShard."""
+    for epoch in range(3):
+        shards = [IterableShard(DrawingStream(rank), 2, rank=rank, world_size=2) for rank in range(2)]
+        theirs = [
+            reference.IterableDatasetShard(DrawingStream(rank), 2, num_processes=2, process_index=rank)
+            for rank in range(2)
+        ]
+        for shard in shards + theirs:
+            shard.set_epoch(epoch)
+        assert [list(shard) for shard in shards] == [list(shard) for shard in theirs]
+
+
+def test_stream_that_knows_epochs_seeds_itself():
+    stream = DrawingStream(5)
+    stream.set_epoch = lambda epoch: None
+    shard = IterableShard(stream, 8, rank=0, world_size=1)
+    shard.set_epoch(1)
+    assert list(shard) == list(DrawingStream(5))

@@ -1,0 +1,84 @@
+"""Attention of a ring of processes, in a ring of one: what it refuses, and that it leaves nothing behind."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn import functional
+
+from lightrainer.lightning_modules.distributed.ring_attention import (
+    _NEEDED,
+    _torch_module,
+    ring_attention,
+    set_rotation,
+)
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def heads(count: int = 2, length: int = 4) -> torch.Tensor:
+    return torch.randn(1, count, length, 8)
+
+
+def test_it_is_the_attention_of_the_whole_and_torch_keeps_nothing(mesh):
+    query, key, value = (heads().requires_grad_() for _ in range(3))
+    before, known = functional.scaled_dot_product_attention, len(_torch_module()._replaced_functions)
+    expected = torch.autograd.grad(before(query, key, value, is_causal=True).square().sum(), (query, key, value))
+    tokens = torch.arange(4)[None]
+    with ring_attention(mesh, [tokens], [1]) as calls:
+        out = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        found = torch.autograd.grad(out.square().sum(), (query, key, value))
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert calls.count == 1
+    assert functional.scaled_dot_product_attention is before
+    assert len(_torch_module()._replaced_functions) == known
+
+
+REFUSED = [
+    ({"attn_mask": torch.ones(4, 4, dtype=torch.bool)}, "an attn_mask: rings have the causal mask only"),
+    ({"is_causal": False}, "is_causal=False: processes have the first and the last positions"),
+    ({"dropout_p": 0.1}, "dropout_p=0.1: parts would drop other weights"),
+    ({"query": heads(length=2)}, r"query of shape \(1, 2, 2, 8\) and key of shape \(1, 2, 4, 8\)"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[message[:20] for _, message in REFUSED])
+def test_calls_that_a_ring_would_answer_wrongly_are_refused(mesh, changes, message):
+    before = functional.scaled_dot_product_attention
+    inputs = {"query": heads(), "key": heads(), "value": heads(), "is_causal": True, **changes}
+    with pytest.raises(ValueError, match=message), ring_attention(mesh, [torch.arange(4)[None]], [1]):
+        functional.scaled_dot_product_attention(**inputs)
+    assert functional.scaled_dot_product_attention is before
+
+
+def test_there_has_to_be_something_to_split(mesh):
+    with pytest.raises(ValueError, match="there is no tensor to split"), ring_attention(mesh, [], []):
+        pass
+
+
+def test_a_torch_without_it_says_which_has_it(monkeypatch):
+    monkeypatch.setattr(
+        "lightrainer.lightning_modules.distributed.ring_attention._PLACES", ("torch.distributed.nowhere",)
+    )
+    with pytest.raises(NotImplementedError, match=r"has no context_parallel of the known form.*Install torch 2\.13"):
+        set_rotation("allgather")
+
+
+def test_private_names_of_torch_are_used_in_one_place():
+    """They are there, and no other module has any of them, also as text."""
+    assert _torch_module().__name__.endswith("_attention")
+    private = [name for name in (*_NEEDED, "_replaced_functions", "_local_tensor") if name.startswith("_")]
+    root = Path(__file__).parents[3]
+    texts = {
+        path: path.read_text() for folder in ("lightning_modules", "facade") for path in (root / folder).rglob("*.py")
+    }
+    found = {path.name for path, text in texts.items() if any(name in text for name in private)}
+    assert found == {"ring_attention.py"}

@@ -1,0 +1,224 @@
+"""What an evaluation collects is what the reference joins, but each value is copied once."""
+
+from collections import OrderedDict, UserDict, namedtuple
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from same_values import same
+from transformers import trainer_pt_utils as reference
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from lightrainer.lightning_modules.evaluation import collecting as collect
+from lightrainer.lightning_modules.evaluation.collecting import (
+    BatchCollector,
+    LossCollector,
+    find_batch_size,
+    map_nested,
+    nested_detach,
+    nested_numpify,
+)
+
+Pair = namedtuple("Pair", "first second")
+SIZES = [(3, 5), (3, 2), (1, 7), (2, 7), (4, 1)]
+"""Rows and columns of five batches."""
+
+
+def numbers(*shape, dtype=torch.float32):
+    return (torch.rand(shape, generator=torch.Generator().manual_seed(sum(shape))) * 100).to(dtype)
+
+
+STRUCTURES = {
+    "1-d": lambda rows, columns: numbers(rows),
+    "2-d, equal widths": lambda rows, columns: numbers(rows, 4),
+    "2-d": lambda rows, columns: numbers(rows, columns),
+    "3-d": lambda rows, columns: numbers(rows, columns, 3),
+    "4-d": lambda rows, columns: numbers(rows, columns, 2, 2),
+    "scalar": lambda rows, columns: numbers(),
+    "tuple": lambda rows, columns: (numbers(rows, columns), numbers(rows)),
+    "list": lambda rows, columns: [numbers(rows, columns, 2), numbers(rows, columns)],
+    "dict": lambda rows, columns: {"logits": numbers(rows, columns), "pooled": numbers(rows, 3)},
+    "ordered dict": lambda rows, columns: OrderedDict(b=numbers(rows), a=numbers(rows, columns)),
+    "user dict": lambda rows, columns: UserDict(b=numbers(rows), a=numbers(rows, columns)),
+    "deep": lambda rows, columns: ({"a": [numbers(rows, columns), (numbers(rows),)]}, numbers(rows, columns, 2)),
+    "model output": lambda rows, columns: SequenceClassifierOutput(logits=numbers(rows, columns)),
+}
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.bool]
+
+
+def batches_of(name, count=None):
+    return [STRUCTURES[name](*size) for size in SIZES[:count]]
+
+
+def collected(batches, to_host_after=(), concatenate=True):
+    """What our collector and the reference's make of the same batches."""
+    ours, theirs = BatchCollector(concatenate), reference.EvalLoopContainer(concatenate, padding_index=-100)
+    for index, batch in enumerate(batches):
+        ours.add(batch)
+        theirs.add(batch)
+        if index in to_host_after:
+            ours.to_host()
+            theirs.to_cpu_and_numpy()
+    return ours.result(), theirs.get_arrays()
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_collector_equals_reference(name):
+    ways = product([(), (0,), (1, 2), (0, 1, 2, 3, 4)], [True, False])
+    assert [way for way in ways if not same(*collected(batches_of(name), *way))] == []
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("to_host_after", [(), (1, 3)])
+def test_precisions_equal_reference(dtype, to_host_after):
+    """bfloat16 becomes float32. Equal widths and different ones, where -100 fills up."""
+    assert same(*collected([numbers(rows, 4, dtype=dtype) for rows, _ in SIZES], to_host_after))
+    if dtype is torch.uint8 and to_host_after:
+        return  #
+    assert same(*collected([numbers(*size, dtype=dtype) for size in SIZES], to_host_after))
+
+
+@pytest.mark.parametrize("name", [name for name in STRUCTURES if name != "scalar"])
+def test_one_batch_equals_reference(name):
+    assert same(*collected(batches_of(name, 1)))
+
+
+def test_scalars_count_as_one_sample_each():
+    """One batch too, which the reference leaves without a dimension."""
+    for count in (1, 3):
+        assert collected([torch.tensor(2.0)] * count)[0].tolist() == [2.0] * count
+
+
+def test_nothing_collected():
+    for concatenate in (True, False):
+        collector = BatchCollector(concatenate)
+        collector.to_host()
+        assert collector.result() is None
+
+
+def test_collector_can_be_used_again():
+    collector = BatchCollector()
+    for _ in range(2):
+        collector.add(torch.arange(3))
+        collector.to_host()
+        collector.add(torch.arange(2))
+        assert collector.result().tolist() == [0, 1, 2, 0, 1]
+
+
+@pytest.mark.parametrize("to_host_after", [(), (0, 2), range(5)])
+def test_a_batch_goes_to_the_host_once(monkeypatch, to_host_after):
+    moved = []
+    monkeypatch.setattr(collect, "nested_numpify", lambda batch: moved.append(batch) or batch.numpy())
+    batches = batches_of("2-d")
+    collector = BatchCollector()
+    for index, batch in enumerate(batches):
+        collector.add(batch)
+        if index in to_host_after:
+            collector.to_host()
+    collector.result()
+    assert [id(batch) for batch in moved] == [id(batch) for batch in batches]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.ones(3, 2),
+        np.ones((4, 1)),
+        torch.tensor(1.0),
+        [],
+        {},
+        "text",
+        None,
+        7,
+        [torch.tensor(1.0), torch.ones(5)],
+        {"a": "text", "b": {"c": torch.tensor(0.0), "d": (None, np.ones(6))}, "e": torch.ones(2)},
+        UserDict(a=torch.ones(2, 3)),
+        SequenceClassifierOutput(logits=torch.ones(4, 2)),
+    ],
+    ids=repr,
+)
+def test_batch_size_equals_reference(value):
+    assert find_batch_size(value) == reference.find_batch_size(value)
+
+
+def test_nested_values_keep_their_types():
+    value = {"a": [1, (2, Pair(3, 4))], "b": OrderedDict(c=5)}
+    doubled = map_nested(lambda leaf: 2 * leaf, value)
+    assert doubled == {"a": [2, (4, Pair(6, 8))], "b": OrderedDict(c=10)}
+    assert type(doubled["a"][1][1]) is Pair
+    assert type(doubled["b"]) is OrderedDict
+
+
+def test_detach_and_numpify_equal_reference():
+    value = [torch.ones(2, requires_grad=True) * 2, {"a": torch.zeros(1, dtype=torch.bfloat16, requires_grad=True)}]
+    detached = nested_detach([*value, "text"])
+    assert not detached[0].requires_grad
+    assert not detached[1]["a"].requires_grad
+    assert detached[2] == "text"
+    assert same(nested_numpify(value), reference.nested_numpify(reference.nested_detach(value)))
+
+
+def test_what_is_in_memory_is_written_to_its_place_at_once():
+    """The tensor of a model may be used again for its next batch; in the reference too, which copies later."""
+    buffer = torch.zeros(2, 3)
+    collector = BatchCollector(rows=4)
+    for value in (1.0, 2.0):
+        collector.add(buffer.fill_(value))
+    assert collector.result().tolist() == [[1.0] * 3] * 2 + [[2.0] * 3] * 2
+
+
+def test_what_is_on_a_device_stays_there_until_it_is_asked_for(monkeypatch):
+    """As the documents say of `eval_accumulation_steps`."""
+    monkeypatch.setattr(collect, "_is_on_host", lambda batch: False)
+    moved = []
+    monkeypatch.setattr(collect, "nested_numpify", lambda batch: moved.append(batch) or batch.numpy())
+    collector = BatchCollector()
+    for _ in range(3):
+        collector.add(torch.ones(2))
+    assert not moved
+    collector.to_host()
+    assert len(moved) == 3
+    assert collector.result().shape == (6,)
+
+
+LOSSES = {
+    "numbers": lambda index: numbers() + index,
+    "several a batch": lambda index: numbers(3) + index,
+    "more and more": lambda index: numbers(index + 1),
+    "half precision": lambda index: numbers(dtype=torch.bfloat16) + index,
+    "double precision": lambda index: numbers(dtype=torch.float64) + index,
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("on_host", [True, False], ids=["", "as on a device"])
+def test_losses_equal_reference(monkeypatch, name, on_host):
+    """Repeated for the samples of a batch, of which the last one has fewer."""
+    monkeypatch.setattr(collect, "_is_on_host", lambda loss: on_host)
+    ways = product([True, False], [None, 2, 4], [(), (0, 3), range(6)])
+    assert [way for way in ways if not same(*collected_losses(name, *way))] == []
+
+
+def collected_losses(name, concatenate, last, to_host_after):
+    ours, theirs = LossCollector(concatenate), reference.EvalLoopContainer(concatenate, padding_index=-100)
+    for index in range(6):
+        loss = LOSSES[name](index)
+        rows = last if index == 5 else None
+        ours.add(loss, 4, rows)
+        theirs.add(loss.repeat(4)[:rows])
+        if index in to_host_after:
+            ours.to_host()
+            theirs.to_cpu_and_numpy()
+    result = ours.result()
+    assert ours.result() is None, "it can be used again"
+    return result, theirs.get_arrays()
+
+
+def test_many_losses_take_the_room_of_numbers():
+    """Tensors of one number each would take a hundred times as much."""
+    collector = LossCollector()
+    for index in range(3000):
+        collector.add(torch.tensor(float(index)), 2)
+    assert len(collector._waiting) + len(collector._parts) < 600
+    assert collector.result().tolist() == [float(index) for index in range(3000) for _ in range(2)]

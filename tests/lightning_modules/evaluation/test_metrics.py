@@ -1,0 +1,199 @@
+"""torchmetrics objects under one roof: names, one set of inputs for each kind, nothing kept."""
+
+import pytest
+import torch
+from torchmetrics import Metric, MetricCollection
+from torchmetrics import classification as of
+
+from lightrainer.lightning_modules.evaluation.metrics import BatchMetrics, as_batch_metrics
+from lightrainer.lightning_modules.evaluation.token_metrics import TokenLoss
+
+CLASSES = 3
+
+
+def batch(count=6, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(count, CLASSES, generator=generator)
+    return logits, (torch.arange(count) * 2 + seed) % CLASSES
+
+
+def updated(metrics, *batches, **further):
+    for one in batches or [batch()]:
+        metrics.update(*one, **further)
+    return metrics
+
+
+class Pair(Metric):
+    """Computes several values."""
+
+    full_state_update = False
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, preds, target):
+        self.count += len(target)
+
+    def compute(self):
+        return {"one": self.count, "two": 2 * self.count}
+
+
+NAMES = {
+    "a metric": (lambda: of.MulticlassAccuracy(CLASSES), ["MulticlassAccuracy"]),
+    "several values": (Pair, ["one", "two"]),
+    "a collection": (
+        lambda: MetricCollection([of.MulticlassAccuracy(CLASSES), TokenLoss()]),
+        ["MulticlassAccuracy", "TokenLoss"],
+    ),
+    "a named collection": (
+        lambda: MetricCollection({"a": of.MulticlassAccuracy(CLASSES), "b": Pair()}, prefix="my_"),
+        ["my_a", "my_one", "my_two"],
+    ),
+    "a dict": (
+        lambda: {
+            "acc": of.MulticlassAccuracy(CLASSES),
+            "pair": Pair(),
+            "all": MetricCollection([TokenLoss()]),
+            "keys": TokenLoss(),
+        },
+        ["acc", "pair_one", "pair_two", "all_TokenLoss", "keys"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names(name):
+    """As the dict calls them, by itself and in a collection by the class."""
+    make, names = NAMES[name]
+    assert sorted(updated(BatchMetrics(make())).compute()) == sorted(names)
+
+
+def test_values_are_those_of_the_metrics():
+    metrics = BatchMetrics({"acc": of.MulticlassAccuracy(CLASSES), "auroc": of.MulticlassAUROC(CLASSES)})
+    batches = [batch(5, 1), batch(4, 2), batch(1, 3)]
+    logits, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    found = updated(metrics, *batches).compute()
+    assert torch.allclose(found["acc"], of.MulticlassAccuracy(CLASSES)(logits, labels))
+    assert torch.allclose(found["auroc"], of.MulticlassAUROC(CLASSES)(logits.softmax(-1), labels))
+    metrics.reset()
+    assert torch.allclose(updated(metrics, batches[1]).compute()["acc"], of.MulticlassAccuracy(CLASSES)(*batches[1]))
+
+
+def test_a_collection_updates_each_group_once():
+    """Accuracy and F1 have the same sums, so that torchmetrics counts for both at once."""
+    collection = MetricCollection([of.MulticlassAccuracy(CLASSES), of.MulticlassF1Score(CLASSES)])
+    updated(BatchMetrics(collection), batch(9, 1), batch(9, 2))
+    assert len(collection.compute_groups) == 1
+
+
+def test_a_collection_of_several_kinds():
+    """Each metric gets its own form of the batch."""
+    kinds = [of.MulticlassAccuracy(CLASSES), of.MulticlassAUROC(CLASSES), TokenLoss()]
+    found = updated(BatchMetrics(MetricCollection(kinds))).compute()
+    logits, labels = batch()
+    assert torch.allclose(found["MulticlassAUROC"], of.MulticlassAUROC(CLASSES)(logits.softmax(-1), labels))
+    assert torch.allclose(found["TokenLoss"].float(), torch.nn.functional.cross_entropy(logits, labels))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "kind"),
+    [
+        (lambda predictions, labels: (predictions.argmax(-1), labels), "tuple"),
+        (lambda predictions, labels: {"preds": predictions.argmax(-1), "target": labels}, "dict"),
+        (lambda predictions, labels, inputs: (inputs["own"], labels), "with inputs"),
+        (lambda predictions, labels, **further: (further["inputs"]["own"], labels), "with all"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_function_of_ones_own(prepare, kind):
+    logits, labels = batch()
+    metrics = BatchMetrics(of.MulticlassAccuracy(CLASSES), prepare)
+    metrics.update(logits, labels, inputs={"own": logits.argmax(-1)}, loss=torch.tensor(1.0))
+    assert metrics.compute()["MulticlassAccuracy"] == of.MulticlassAccuracy(CLASSES)(logits, labels)
+
+
+def test_a_function_may_give_one_value_or_none():
+    from torchmetrics import MeanMetric
+
+    metrics = BatchMetrics(MeanMetric(), lambda predictions, labels, loss: loss if loss < 5 else None)
+    for loss in (1.0, 2.0, 9.0):
+        metrics.update(None, None, loss=torch.tensor(loss))
+    assert metrics.compute()["MeanMetric"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("own", "told", "expected"), [(None, False, 0), (None, True, 1), (True, False, 1), (False, True, 0)]
+)
+def test_labels_of_the_next_token(own, told, expected):
+    """What the metrics say of themselves comes before what is known of the model."""
+    labels = torch.tensor([[0, 1, 2, 0, 1]])
+    logits = torch.nn.functional.one_hot(labels.roll(-1, 1), CLASSES).float()  # each position says the next one
+    metrics = BatchMetrics(of.MulticlassAccuracy(CLASSES, average="micro"), shift=own)
+    metrics.update(logits, labels, shift=told)
+    assert metrics.compute()["MulticlassAccuracy"] == expected
+
+
+def test_batches_in_which_no_label_counts():
+    """They change nothing; in a collection they also do not decide which metrics count together."""
+    nothing = (batch()[0], torch.full((6,), -100))
+    for make in (
+        lambda: of.MulticlassAccuracy(CLASSES),
+        lambda: MetricCollection([of.MulticlassPrecision(CLASSES), of.MulticlassAUROC(CLASSES)]),
+        lambda: MetricCollection({"1": of.MulticlassAccuracy(CLASSES), "2": of.MulticlassAccuracy(CLASSES, top_k=2)}),
+    ):
+        with_them, without = BatchMetrics(make()), BatchMetrics(make())
+        updated(with_them, nothing, nothing, batch(9, 2), nothing, batch(3, 4))
+        updated(without, batch(9, 2), batch(3, 4))
+        assert with_them.compute() == without.compute()
+
+
+@pytest.mark.parametrize("make", [lambda: of.MulticlassAccuracy(CLASSES), lambda: of.MulticlassAUROC(CLASSES)])
+def test_a_batch_that_is_not_counted_shows_what_states_look_like(make):
+    """Lists get tensors of no rows, of the type and shape of others; sums stay empty."""
+    metric = make()
+    BatchMetrics(metric).update_without_counting(*batch())
+    example = make()
+    example.update(*batch())
+    for name, state in metric.metric_state.items():
+        if isinstance(state, list):
+            assert [(row.dtype, *row.shape) for row in state] == [
+                (row.dtype, 0, *row.shape[1:]) for row in getattr(example, name)
+            ]
+        else:
+            assert not state.any()
+    assert not metric.update_called
+    counted = make()
+    for one in (metric, counted):
+        BatchMetrics(one).update(*batch(4, 3))
+    assert metric.compute() == counted.compute()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        (3, "there is int"),
+        ([of.BinaryAccuracy()], r"there is list. A list of metrics becomes a MetricCollection\(list\)"),
+        ({"a": of.BinaryAccuracy(), "b": len}, "there is 'b': builtin_function_or_method"),
+        ({}, "nothing in it"),
+        (of.BinaryAccuracy, "there is (type|ABCMeta)"),
+    ],
+)
+def test_what_is_no_metric(metrics, message):
+    with pytest.raises(TypeError, match=message):
+        BatchMetrics(metrics)
+
+
+def test_what_is_taken_up():
+    metric = of.BinaryAccuracy()
+    for given in (metric, MetricCollection([metric]), {"a": metric}):
+        assert isinstance(as_batch_metrics(given), BatchMetrics)
+    ready = BatchMetrics(metric)
+    assert as_batch_metrics(ready) is ready
+    assert not ready.state_dict(), "metrics add nothing to a checkpoint"
+
+
+def test_updates_take_no_gradient():
+    logits = batch()[0].requires_grad_()
+    metrics = updated(BatchMetrics(TokenLoss()), (logits, batch()[1]))
+    assert not metrics.compute()["TokenLoss"].requires_grad

@@ -1,0 +1,106 @@
+"""A turn of the training loop without Lightning's hooks for others: everything is counted and called as with them."""
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+
+from lightrainer.lightning_modules.internals import fast_path as lean
+from lightrainer.lightning_modules.internals import lightning_internals as engine
+
+BATCHES = 3
+
+
+class Recording(lean.LeanModule):
+    """Writes down each call, and how far the loop says that it has come; may end an epoch before a batch."""
+
+    def __init__(self, leave=()):
+        super().__init__()
+        self.automatic_optimization = False
+        self.weight = torch.nn.Parameter(torch.ones(1))
+        self.leave = leave
+        self.seen = []
+
+    def note(self, hook, batch_idx):
+        loop = self.trainer.fit_loop.epoch_loop
+        progress = loop.batch_progress
+        counts = (progress.current, progress.total, progress.is_last_batch, loop._batches_that_stepped)
+        self.seen.append((hook, self.current_epoch, batch_idx, self.global_step, str(counts)))
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.note("start", batch_idx)
+        return -1 if (self.current_epoch, batch_idx) in self.leave else None
+
+    def training_step(self, batch, batch_idx):
+        self.note("step", batch_idx)
+        (self.weight * batch).sum().backward()
+        lean.stepper(self.trainer, self.optimizers())()
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.note("end", batch_idx)
+
+    def on_train_epoch_end(self):
+        self.note("epoch", -1)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.125)
+
+
+def make_trainer(callbacks=(), plugins=(), **options):
+    silent = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "num_sanity_val_steps": 0}
+    sizes = {"accelerator": "cpu", "max_epochs": 2, "enable_model_summary": False, "limit_val_batches": 0}
+    with engine.quiet():
+        return Trainer(callbacks=list(callbacks), plugins=list(plugins), **silent, **sizes, **options)
+
+
+def lean_trainer(callbacks=(), **options):
+    trainer = make_trainer(callbacks, [lean.LeanPrecision()], **options)
+    lean.step_lightly(trainer)
+    return trainer
+
+
+def told(trainer, leave=()):
+    module = Recording(leave)
+    loader = torch.utils.data.DataLoader([torch.full((1,), float(index)) for index in range(BATCHES)])
+    with engine.quiet():
+        trainer.fit(module, engine.combined(loader, training=True))
+    return module.seen, module.weight.item(), trainer.fit_loop.state_dict()
+
+
+@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
+@pytest.mark.parametrize("leave", [(), ((0, 1),), ((0, 0), (1, 2))], ids=["all", "after one", "before any"])
+def test_a_turn_counts_and_calls_as_lightnings(leave):
+    trainer = lean_trainer()
+    assert "advance" in vars(trainer.fit_loop.epoch_loop)
+    assert told(trainer, leave) == told(make_trainer(), leave)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, True),
+        ({"callbacks": [Callback()]}, False),
+        ({"strategy": DDPStrategy()}, True),
+        ({"strategy": type("Further", (DDPStrategy,), {})()}, False),
+        ({"strategy": type("Further", (SingleDeviceStrategy,), {})("cpu")}, False),
+    ],
+    ids=["one process", "a callback", "DDP", "a strategy made of DDP", "a strategy of one process"],
+)
+def test_turns_are_lightnings_where_more_may_happen_in_them(options, expected):
+    trainer = lean_trainer(**options)
+    assert ("advance" in vars(trainer.fit_loop.epoch_loop)) is expected
+    assert lean.steps_by_itself(trainer) is expected
+
+
+def test_steps_are_lightnings_where_models_are_averaged():
+    strategy = DDPStrategy()
+    strategy._model_averager = object()
+    assert not lean.steps_by_itself(make_trainer(plugins=[lean.LeanPrecision()], strategy=strategy))
+
+
+def test_what_nobody_profiles_is_not_measured():
+    """Lightning's profiler makes a context for each block; here all have the one that does nothing."""
+    trainer = lean_trainer()
+    assert trainer.profiler.profile("a") is trainer.profiler.profile("b")
+    with trainer.profiler.profile("a") as entered:
+        assert entered is None

@@ -1,0 +1,63 @@
+"""What the modules take from Lightning's inside means what we take it for."""
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.cli import LightningCLI
+from module_world import make_trainer, points
+from torch.utils.data import DataLoader, DistributedSampler
+
+from lightrainer.lightning_modules import DataModule
+from lightrainer.lightning_modules.internals import lightning_internals as engine
+
+
+class Asked(LightningModule):
+    def __init__(self, size: int = 1):
+        super().__init__()
+        self.asked = engine.made_by_cli()
+        self.layer = torch.nn.Linear(size, size)
+
+
+def test_the_cli_is_known(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["program"])
+    # Lightning 2.6 uses names that jsonargparse 4.53 is about to rename (2026).
+    monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
+    cli = LightningCLI(
+        Asked, args=["--model.size=2"], run=False, save_config_callback=None, seed_everything_default=False
+    )
+    assert cli.model.asked
+    assert not Asked().asked
+    assert not engine.made_by_cli()
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_lightning_deals_out_samples_or_not(monkeypatch, active):
+    """As it would in two processes: the flag decides whether its sampler is put into a loader."""
+    trainer = make_trainer(use_distributed_sampler=not active)
+    assert engine.deals_out_samples(trainer) is not active
+    engine.deal_out_samples(trainer, active)
+    assert engine.deals_out_samples(trainer) is active
+    connector = trainer._accelerator_connector
+    monkeypatch.setattr(type(connector), "is_distributed", True)
+    loader = DataLoader(points(), batch_size=4)
+    monkeypatch.setattr(type(trainer), "distributed_sampler_kwargs", {"num_replicas": 2, "rank": 0})
+    prepared = trainer._data_connector._prepare_dataloader(loader, shuffle=False, mode=None)
+    assert isinstance(prepared.sampler, DistributedSampler) is active
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers")
+@pytest.mark.parametrize("given", [True, False])
+def test_the_data_module_gives_the_sampler_back(given):
+    data, trainer, seen = DataModule(points()), make_trainer(use_distributed_sampler=given, fast_dev_run=1), []
+
+    class Module(Asked):
+        def training_step(self, batch, batch_idx):
+            seen.append(engine.deals_out_samples(trainer))
+            return self.layer(torch.ones(1)).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    trainer.fit(Module(), data)
+    assert seen == [False]
+    assert engine.deals_out_samples(trainer) is given

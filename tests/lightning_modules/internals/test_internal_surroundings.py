@@ -1,0 +1,249 @@
+"""What Lightning does around a `fit` that a script must not feel: announcements, leftovers, warnings, hooks."""
+
+import gc
+import logging
+import warnings
+import weakref
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.utilities import CombinedLoader
+from plain_fit import Loader, Model, make_trainer, run
+
+from lightrainer.lightning_modules.internals import fast_path as lean
+from lightrainer.lightning_modules.internals import lightning_internals as engine
+
+
+class Heard(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.messages = []
+
+    def emit(self, record):
+        self.messages.append(record.getMessage())
+
+
+NAMES = ("lightning.pytorch", "lightning.fabric")
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    """What Lightning's loggers say from INFO on."""
+    handler = Heard()
+    for name in NAMES:
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.INFO)
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).manager._clear_cache()
+    yield handler.messages
+    for name in NAMES:
+        logging.getLogger(name).removeHandler(handler)
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_announcements_are_kept_out(heard, active):
+    """Devices found, limits reached; a negative control hears them."""
+    with engine.quiet(active):
+        trainer = make_trainer(limit_val_batches=0)
+        trainer.fit(Model(), engine.combined(Loader(), training=True), [])
+    said = any("max_epochs=1" in message for message in heard), any("GPU available" in message for message in heard)
+    assert said == ((False, False) if active else (True, True))
+
+
+@pytest.mark.parametrize("before", [logging.NOTSET, logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR])
+def test_quiet_restores_levels(monkeypatch, before):
+    """Also after an error; and what the user made quieter stays so."""
+    loggers = [logging.getLogger(name) for name in NAMES]
+    for logger in loggers:
+        monkeypatch.setattr(logger, "level", before)
+    quieter = [max(before, logging.WARNING)] * 2
+
+    def fail_quietly():
+        with engine.quiet():
+            assert [logger.level for logger in loggers] == quieter
+            with engine.quiet():
+                assert [logger.level for logger in loggers] == quieter
+            assert [logger.level for logger in loggers] == quieter
+            raise ValueError("in the middle")
+
+    with pytest.raises(ValueError, match="middle"):
+        fail_quietly()
+    assert [logger.level for logger in loggers] == [before] * 2
+    with engine.quiet(False):
+        assert [logger.level for logger in loggers] == [before] * 2
+
+
+def test_warnings_are_not_announcements(heard):
+    with engine.quiet():
+        logging.getLogger("lightning.pytorch").warning("mind this")
+    assert heard == ["mind this"]
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate", "test"])
+@pytest.mark.parametrize("released", [True, False], ids=["released", "negative control"])
+def test_release_lets_module_and_data_go(verb, released):
+    """While the trainer lives on, as it does in the hands of a callback."""
+    trainer, module, loader = make_trainer(), Model(), Loader()
+    references = [weakref.ref(module), weakref.ref(loader)]
+    run(trainer, module, verb, loader)
+    if released:
+        engine.release(trainer)
+    del module, loader
+    gc.collect()
+    assert [reference() is None for reference in references] == [released] * 2
+
+
+def test_released_module_can_be_used_again():
+    module = Model()
+    for _ in range(2):
+        trainer = make_trainer()
+        run(trainer, module)
+        engine.release(trainer)
+        with pytest.raises(RuntimeError, match="not attached"):
+            _ = module.trainer
+    assert float(module.weight.detach()) == pytest.approx(-0.4)
+
+
+def test_release_before_any_run():
+    engine.release(make_trainer())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_combined_is_silent_and_holds_the_loader(recwarn, training):
+    """In the mode that Lightning itself would take; warnings are errors in these tests, so it is silent in use too."""
+    loader = Loader()
+    combined = engine.combined(loader, training=training)
+    assert (combined.flattened, combined._mode) == ([loader], "max_size_cycle" if training else "sequential")
+    assert not recwarn.list
+    run(make_trainer(), Model(), "fit" if training else "validate", loader)
+
+
+def test_plain_collection_warns():
+    """Negative control: this is what `combined` keeps quiet about."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        CombinedLoader(Loader(), "sequential")
+    if not caught:
+        pytest.skip("this torch has nothing to warn of")
+    assert "LeafSpec" in str(caught[0].message)
+
+
+class LeanModel(lean.LeanModule):
+    """Manual optimization, and a count of the hooks around a batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.batches = []
+
+    def training_step(self, batch, batch_idx):
+        self.batches.append(batch)
+        optimizer = self.optimizers()
+        self.manual_backward((self.weight * batch).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def validation_step(self, batch, batch_idx):
+        self.batches.append(batch)
+
+    def transfer_batch_to_device(self, batch, device, dataloader_idx):
+        raise AssertionError("batches stay where they are")
+
+    on_before_batch_transfer = on_after_batch_transfer = transfer_batch_to_device
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate"])
+def test_batches_of_a_lean_module_stay_where_they_are(verb):
+    """The very objects that the loader gave."""
+    module, batches = LeanModel(), [torch.ones(1), torch.ones(1)]
+    loader = Loader()
+    loader.__class__ = type("Fixed", (Loader,), {"__iter__": lambda self: iter(batches)})
+    run(make_trainer(), module, verb, loader)
+    assert [id(batch) for batch in module.batches] == [id(batch) for batch in batches]
+
+
+def test_lean_module_registers_as_any_other(monkeypatch):
+    """Only the name that Lightning sets all the time takes the short way."""
+    module, slow = LeanModel(), []
+    usual = torch.nn.Module.__setattr__
+    monkeypatch.setattr(torch.nn.Module, "__setattr__", lambda self, *args: slow.append(args[0]) or usual(self, *args))
+    module._current_fx_name = "hook"
+    module.layer = torch.nn.Linear(1, 1)
+    assert (slow.count("_current_fx_name"), slow.count("layer")) == (0, 1)
+    assert vars(module)["_current_fx_name"] == "hook"
+    assert list(dict(module.named_parameters())) == ["weight", "layer.weight", "layer.bias"]
+
+
+class Hooks(Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_before_backward(self, trainer, module, loss):
+        self.seen.append("before backward")
+
+    def on_after_backward(self, trainer, module):
+        self.seen.append("after backward")
+
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        self.seen.append("before step")
+
+
+@pytest.mark.parametrize("listening", [True, False])
+def test_lean_precision_calls_the_hooks_of_callbacks(listening):
+    """All of them if there is a callback, and the same training without one."""
+    weights = []
+    for plugins in ([lean.LeanPrecision()], []):
+        module, hooks = LeanModel(), Hooks()
+        trainer = make_trainer(plugins=plugins, callbacks=[hooks] if listening else [])
+        run(trainer, module)
+        weights.append(float(module.weight.detach()))
+        assert hooks.seen == (["before backward", "after backward", "before step"] * 2 if listening else [])
+        assert trainer.global_step == 2
+    assert weights[0] == weights[1] != 0
+
+
+class Logs(Callback):
+    """Logs in every hook of a step, as callbacks may."""
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        module.log("before", float(batch_idx))
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        module.log("after", float(batch_idx), on_step=True, on_epoch=True)
+
+    def on_validation_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        module.log("evaluated", float(batch_idx), batch_size=1)
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate"])
+def test_callbacks_can_log_in_light_steps(verb):
+    """What `step_lightly` leaves out for modules alone is there for them."""
+    results = []
+    for light in (True, False):
+        trainer = make_trainer(callbacks=[Logs()])
+        if light:
+            lean.step_lightly(trainer)
+        run(trainer, LeanModel(), verb)
+        results.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+    expected = {"before": 1.0, "after": 0.5, "after_step": 1.0, "after_epoch": 0.5}
+    assert results == [expected if verb == "fit" else {"evaluated": 0.5}] * 2
+
+
+@pytest.mark.parametrize("light", [True, False])
+def test_light_steps_prepare_for_no_logs(monkeypatch, light):
+    """Without callbacks; the negative control counts them."""
+    trainer, calls = make_trainer(), []
+    for name in ("on_batch_start", "on_batch_end", "update_train_step_metrics"):
+        usual = getattr(type(trainer._logger_connector), name)
+        counting = lambda self, *args, name=name, usual=usual: calls.append(name) or usual(self, *args)
+        monkeypatch.setattr(type(trainer._logger_connector), name, counting)
+    if light:
+        lean.step_lightly(trainer)
+    run(trainer, LeanModel())
+    steps = ["on_batch_start", "on_batch_end", "update_train_step_metrics"] * 2
+    assert calls == ([] if light else steps)
+    assert (trainer.global_step, trainer.current_epoch) == (2, 1)

@@ -1,0 +1,167 @@
+"""Places in Lightning's loops, found from what other libraries write down, and written as Lightning does itself."""
+
+import math
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.utils.data import DataLoader, Dataset
+
+from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals.loop_states import loops_at, place_from_state, place_in_loops
+
+pytestmark = [
+    # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    # Lightning advises more workers on machines with many cores.
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    # It says so where a module could validate and is not asked to.
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+]
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return torch.tensor([float(index)])
+
+
+class Linear(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def training_step(self, batch, batch_idx):
+        return (self.weight * batch).mean()
+
+    def validation_step(self, batch, batch_idx):
+        return None
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class Places(Callback):
+    """Where the loops stand at the end of every batch and epoch, and what Lightning would save there."""
+
+    def __init__(self):
+        self.batches, self.epochs = [], []
+
+    def on_train_batch_end(self, trainer, module, *args):
+        self.batches.append((place_in_loops(trainer), saved_by(trainer)))
+
+    def on_train_epoch_end(self, trainer, module):
+        self.epochs.append(place_in_loops(trainer))
+
+
+def saved_by(trainer):
+    return trainer.fit_loop.state_dict()
+
+
+@pytest.fixture
+def fitted():
+    places = Places()
+    with engine.quiet():
+        trainer = Trainer(
+            accelerator="cpu",
+            max_epochs=2,
+            callbacks=[places],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            accumulate_grad_batches=2,
+        )
+        trainer.fit(Linear(), DataLoader(Numbers(), batch_size=2), DataLoader(Numbers()))
+    return places
+
+
+def test_a_batch_counts_as_soon_as_its_step_is_taken(fitted):
+    assert [place for place, _ in fitted.batches] == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
+    assert fitted.epochs == [(1, 0), (2, 0)]
+
+
+def test_what_is_written_is_what_lightning_writes(fitted):
+    """In the middle of the second epoch, at the end of a step: all counters that stand in ours."""
+    place, theirs = fitted.batches[4]
+    assert place == (1, 2)
+    ours = loops_at(epoch=1, done=2, steps=3, batches=5)["fit_loop"]
+    assert ours.keys() <= theirs.keys()
+    assert len(theirs.keys() - ours.keys()) == 4  # the loop of the validation, and states of loops that have none
+    assert ours["epoch_progress"] == theirs["epoch_progress"]
+    batches = theirs["epoch_loop.batch_progress"]
+    assert ours["epoch_loop.batch_progress"] == batches
+    assert ours["epoch_loop.state_dict"] == theirs["epoch_loop.state_dict"]
+    for name in ("epoch_loop.scheduler_progress", "epoch_loop.automatic_optimization.optim_progress"):
+        assert totals(ours[name]) == totals(theirs[name])
+
+
+def totals(counters):
+    """The counters over all epochs; those of the present one start anew in each."""
+    if "total" in counters:
+        return counters["total"]
+    return {name: totals(inner) for name, inner in counters.items()}
+
+
+@pytest.mark.parametrize("batches", [1, 2, 5, 6, 7, 12])
+@pytest.mark.parametrize("accumulation", [1, 2, 4])
+def test_every_place_is_found_from_steps_and_epochs(batches, accumulation):
+    """As the Trainer API counts: `epoch` is a share of the batches, the last window of an epoch may be shorter."""
+    each = math.ceil(batches / accumulation)
+    for steps in range(1, 4 * each + 1):
+        epoch, windows = divmod(steps, each)
+        seen = min(windows * accumulation, batches)
+        state = {"global_step": steps, "epoch": epoch + seen / batches, "max_steps": 4 * each}
+        assert place_from_state(state, accumulation=accumulation) == (epoch, windows * accumulation), (steps, state)
+
+
+def test_the_place_in_a_stream():
+    """Its epochs are shares of `max_steps`; one that ended early began anew."""
+    assert place_from_state({"global_step": 4, "epoch": 0.4, "max_steps": 10}) == (0, 4)
+    assert place_from_state({"global_step": 7, "epoch": 1.2, "max_steps": 10}) == (1, 2)
+    assert place_from_state({"global_step": 0, "epoch": 0, "max_steps": 10}) == (0, 0)
+
+
+def test_reading_begins_anew():
+    """Lightning's iterator is made before its hooks are called, and of a loader without a length it has read."""
+
+    class Counting:
+        def __init__(self):
+            self.read = []
+
+        def __iter__(self):
+            for number in range(3):
+                self.read.append(number)
+                yield torch.tensor([float(number)])
+
+    class Begins(Linear):
+        def on_train_start(self):
+            assert loader.read == [0]
+            engine.begin_reading_anew(self.trainer)
+            assert loader.read == [0, 0]
+
+    loader = Counting()
+    with engine.quiet():
+        trainer = Trainer(
+            accelerator="cpu",
+            max_epochs=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            limit_val_batches=0,
+        )
+        trainer.fit(Begins(), loader)
+    assert loader.read == [0, 0, 1, 2]
+    assert trainer.global_step == 3
+
+
+def test_the_step_of_the_loggers_is_under_that_name():
+    with engine.quiet():
+        trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    assert trainer.fit_loop.state_dict()["epoch_loop.state_dict"] == {engine.LOGGED_STEPS: 0}

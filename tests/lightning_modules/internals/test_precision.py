@@ -1,0 +1,216 @@
+"""Forward passes that are cast, and losses that are scaled."""
+
+import copy
+import inspect
+import io
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from lightrainer.lightning_modules.internals.precision import LossScaler, casting
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.seen = []
+
+    def forward(self, x, labels=None):
+        """What this does."""
+        self.seen.append(torch.is_autocast_enabled("cpu"))
+        hidden = self.layer(x)
+        return {"hidden": hidden, "more": (hidden, [hidden.double(), hidden.argmax(), "text", None])}
+
+
+def bfloat16():
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+def rounded(model, x):
+    """What bfloat16 makes of the layer."""
+    with bfloat16():
+        return model.layer(x).float()
+
+
+X = torch.linspace(-1.0, 1.0, 8).reshape(2, 4)
+
+
+def test_a_forward_pass_is_cast_and_what_comes_out_is_float32():
+    model = Model()
+    with casting(model, bfloat16):
+        out = model(X)
+        assert not torch.is_autocast_enabled("cpu")
+    assert model.seen == [True]
+    assert torch.equal(out["hidden"], rounded(model, X))
+    assert out["hidden"].dtype == out["more"][0].dtype == torch.float32
+    assert [getattr(leaf, "dtype", leaf) for leaf in out["more"][1]] == [torch.float64, torch.int64, "text", None]
+
+
+def test_afterwards_the_model_is_as_it_was():
+    model, plain = Model(), Model()
+    with pytest.raises(ZeroDivisionError), casting(model, bfloat16):
+        raise ZeroDivisionError
+    assert vars(model).keys() == vars(plain).keys()
+    model(X)
+    assert model.seen == [False]
+    assert not torch.equal(model(X)["hidden"], rounded(model, X))
+
+
+def test_an_error_in_the_model_leaves_no_casting_behind():
+    model = Model()
+    with casting(model, bfloat16):
+        with pytest.raises(TypeError):
+            model(X, what="is this")
+        assert not torch.is_autocast_enabled("cpu")
+
+
+def test_it_looks_like_the_forward_that_it_stands_for():
+    """The names of its arguments choose the columns of the data."""
+    model = Model()
+    expected = inspect.signature(model.forward)
+    with casting(model, bfloat16):
+        assert inspect.signature(model.forward) == expected
+        assert model.forward.__doc__ == Model.forward.__doc__
+        assert model.forward.__self__ is model
+
+
+def test_hooks_of_the_user_see_what_a_caller_sees():
+    model, seen = Model(), []
+    model.register_forward_hook(lambda module, args, out: seen.append(out["hidden"].dtype))
+    model.layer.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
+    with casting(model, bfloat16):
+        model(X)
+    assert seen == [torch.bfloat16, torch.float32]
+
+
+def test_a_copy_made_meanwhile_has_weights_of_its_own():
+    """As averaging of weights makes them: a copy that called the original would show its changes."""
+    model = Model()
+    with casting(model, bfloat16):
+        copied = copy.deepcopy(model)
+        with torch.no_grad():
+            model.layer.weight.zero_()
+        assert torch.equal(copied(X)["hidden"], rounded(copied, X))
+        assert not torch.equal(copied(X)["hidden"], model(X)["hidden"])
+    assert copied.seen == [True, True]
+    assert model.seen == [True]
+
+
+def test_a_model_can_be_pickled_meanwhile():
+    model = Model()
+    with casting(model, bfloat16):
+        read = pickle.loads(pickle.dumps(model))
+        torch.save(model, io.BytesIO())
+    assert torch.equal(read(X)["hidden"], model(X)["hidden"])
+    assert read.seen == [False]
+
+
+def test_a_forward_that_was_replaced_is_cast_and_put_back():
+    """Other libraries replace it on the instance, too."""
+    model = Model()
+
+    def replaced(x):
+        return model.layer(x) * 2.0
+
+    model.forward = replaced
+    with casting(model, bfloat16):
+        assert torch.equal(model(X), 2.0 * rounded(model, X))
+    assert model.forward is replaced
+
+
+def test_a_model_is_cast_inside_of_a_wrapper():
+    model = Model()
+    wrapper = nn.Sequential(model)
+    with casting(model, bfloat16):
+        assert torch.equal(wrapper(X)["hidden"], rounded(model, X))
+
+
+def step_of(scaler, optimizer, gradient, unscale=0):
+    """One step with a gradient of so much before scaling."""
+    (weight,) = optimizer.param_groups[0]["params"]
+    weight.grad = None
+    scaler.scale(weight * gradient).sum().backward()
+    for _ in range(unscale):
+        scaler.unscale_(optimizer)
+    before = weight.item()
+    scaler.step(optimizer)
+    scaler.update()
+    return before - weight.item()
+
+
+def made(optimizer=torch.optim.SGD, **options):
+    weight = nn.Parameter(torch.zeros(1))
+    return LossScaler("cpu", init_scale=4.0, growth_interval=2), optimizer([weight], lr=1.0, **options)
+
+
+@pytest.mark.parametrize("unscale", [0, 1, 2])
+def test_unscaling_more_than_once_is_once(unscale):
+    """In each step anew. torch's own raises at the second time."""
+    scaler, optimizer = made()
+    assert [step_of(scaler, optimizer, gradient, unscale) for gradient in (3.0, 5.0)] == [3.0, 5.0]
+    control = torch.amp.GradScaler("cpu")
+    if unscale == 2:
+        with pytest.raises(RuntimeError, match="already been called"):
+            step_of(control, optimizer, 3.0, unscale)
+
+
+@pytest.mark.parametrize("unscale", [0, 2])
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_a_skipped_step_is_told(bad, unscale):
+    scaler, optimizer = made()
+    told = []
+    for gradient in (1.0, bad, bad, 1.0):
+        step_of(scaler, optimizer, gradient, unscale)
+        told.append((scaler.step_was_skipped, scaler.get_scale()))
+    assert told == [(False, 4.0), (True, 2.0), (True, 1.0), (False, 1.0)]
+    step_of(scaler, optimizer, 1.0)
+    assert scaler.get_scale() == 2.0
+
+
+def test_an_optimizer_that_looks_at_the_gradients_itself_is_asked_each_time():
+    """It leaves the weights alone; nobody needs to wait for the device to know."""
+    scaler, optimizer = made(torch.optim.AdamW, fused=True)
+    assert step_of(scaler, optimizer, math.inf, 1) == 0.0
+    assert not scaler.step_was_skipped
+    assert scaler.get_scale() == 2.0
+    assert step_of(scaler, optimizer, 1.0, 1) != 0.0
+
+
+def test_several_optimizers():
+    scaler, first = made()
+    second = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    for optimizer in (first, second):
+        scaler.scale(optimizer.param_groups[0]["params"][0] * 3.0).sum().backward()
+    scaler.unscale_(first)
+    scaler.unscale_(second)
+    for optimizer in (first, second):
+        scaler.step(optimizer)
+    scaler.update()
+    assert [one.param_groups[0]["params"][0].item() for one in (first, second)] == [-3.0, -3.0]
+
+
+def test_its_state_is_that_of_torch():
+    """So that checkpoints can be exchanged."""
+    scaler, optimizer = made()
+    step_of(scaler, optimizer, 1.0)
+    plain = torch.amp.GradScaler("cpu")
+    plain.load_state_dict(scaler.state_dict())
+    assert (
+        plain.state_dict()
+        == scaler.state_dict()
+        == {
+            "scale": 4.0,
+            "growth_factor": 2.0,
+            "backoff_factor": 0.5,
+            "growth_interval": 2,
+            "_growth_tracker": 1,
+        }
+    )
+    again = LossScaler("cpu")
+    again.load_state_dict(plain.state_dict())
+    assert step_of(again, optimizer, 1.0) == 1.0
+    assert again.get_scale() == 8.0

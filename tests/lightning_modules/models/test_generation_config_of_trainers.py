@@ -1,0 +1,198 @@
+"""Where the settings of a generation come from, and what is said of those that cannot be."""
+
+import json
+import sys
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+from plain_seq2seq import Plain, plain, seq2seq_trainer
+from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
+from transformers import Seq2SeqTrainer as Reference
+
+from lightrainer import Seq2SeqTrainer
+from lightrainer.lightning_modules.models.generation_config import (
+    give_generation_config,
+    kind_of_config,
+    read_generation_config,
+)
+
+
+def t5():
+    tokens = {"vocab_size": 11, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    return T5ForConditionalGeneration(T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, **tokens))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    GenerationConfig(max_length=7, num_beams=2).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_an_object_is_copied():
+    given = GenerationConfig(max_length=7)
+    config = Seq2SeqTrainer.load_generation_config(given)
+    assert config is not given
+    assert config == given == Reference.load_generation_config(given)
+
+
+@pytest.mark.parametrize("part", ["", "generation_config.json"])
+@pytest.mark.parametrize("kind", [str, lambda path: path], ids=["text", "Path"])
+def test_paths_are_read_as_by_the_reference(saved, part, kind):
+    path = kind(saved / part)
+    assert Seq2SeqTrainer.load_generation_config(path) == Reference.load_generation_config(path)
+
+
+def test_a_file_of_any_name_is_read(saved):
+    (saved / "generation_config.json").rename(saved / "other.json")
+    assert Seq2SeqTrainer.load_generation_config(saved / "other.json").max_length == 7
+
+
+def test_without_transformers_a_file_is_a_dict(saved, monkeypatch):
+    monkeypatch.delitem(sys.modules, "transformers.generation.configuration_utils")
+    config = Seq2SeqTrainer.load_generation_config(saved)
+    assert config == {"max_length": 7, "num_beams": 2, **{key: value for key, value in config.items() if key[0] == "_"}}
+    assert "transformers_version" not in config
+
+
+def test_a_dict_becomes_what_the_model_generates_with():
+    config = read_generation_config({"max_new_tokens": 3, "num_beams": 2}, GenerationConfig)
+    assert config.to_dict() == GenerationConfig(max_new_tokens=3, num_beams=2).to_dict()
+    assert read_generation_config({"max_length": 3}, dict) == {"max_length": 3}
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "config.json", "~/nowhere", "a/b/c"])
+def test_a_path_with_nothing_there_is_named(name):
+    with pytest.raises(FileNotFoundError, match=f"generation_config='{name}' is neither a JSON file nor a folder"):
+        Seq2SeqTrainer.load_generation_config(name)
+
+
+def test_a_name_that_is_not_found_on_the_hub_is_named(monkeypatch):
+    def missing(name):
+        raise OSError(f"no {name} here")
+
+    monkeypatch.setattr(GenerationConfig, "from_pretrained", staticmethod(missing))
+    with pytest.raises(FileNotFoundError, match="generation_config='me/model' cannot be read: no me/model here"):
+        Seq2SeqTrainer.load_generation_config("me/model")
+    with pytest.raises(FileNotFoundError, match="This model loads no generation config from the Hub"):
+        read_generation_config("me/model", dict)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("{max: 1}", ".*Expecting property name"), ("[1]", ".*the file holds a list")]
+)
+def test_a_file_with_something_else_is_named(tmp_path, text, said):
+    path = tmp_path / "settings.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"generation_config='.*settings.json' cannot be used.*\n{said}"):
+        read_generation_config(path, dict)
+
+
+STRICTLY_WRONG = [
+    ({"temperature": 0.5, "top_p": 0.9}, ["temperature", "top_p"]),
+    ({"length_penalty": 2.0}, ["length_penalty"]),
+    ({"num_return_sequences": 3}, ["num_return_sequences"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "names"), STRICTLY_WRONG, ids=str)
+@pytest.mark.parametrize("form", ["object", "dict", "folder"])
+def test_what_a_model_could_not_be_saved_with_is_refused_at_once(tmp_path, settings, names, form):
+    """As the reference does; all that is wrong is listed, before anything is written."""
+    given = dict(settings)
+    if form == "folder":
+        given = tmp_path / "config"
+        given.mkdir()
+        (given / "generation_config.json").write_text(json.dumps(settings))
+    elif form == "object":
+        given = GenerationConfig()
+        for name, value in settings.items():
+            setattr(given, name, value)
+    with pytest.raises(ValueError, match=r"generation_config=.*cannot be used. Mend it before training") as error:
+        seq2seq_trainer(tmp_path / "out", trainer={"model": t5()}, generation_config=given)
+    assert all(f"`{name}`" in str(error.value) for name in names)
+    assert not (tmp_path / "out").exists()
+    if form != "dict":
+        with pytest.raises(ValueError, match=names[0]):
+            Reference.load_generation_config(given)
+
+
+def test_unknown_settings_in_a_dict_are_named(tmp_path):
+    wrong = {"max_lenght": 5, "beams": 2}
+    with pytest.raises(ValueError, match=r"GenerationConfig has no setting 'max_lenght'. Did you mean") as error:
+        seq2seq_trainer(tmp_path, trainer={"model": t5()}, generation_config=wrong)
+    assert "'beams'" in str(error.value)
+    with pytest.raises(
+        ValueError, match=r"Plain.generate takes no max_lenght=5, beams=2. It takes: source, max_length"
+    ):
+        seq2seq_trainer(tmp_path, generation_config=wrong)
+
+
+def test_values_that_cannot_be_are_named_all_together(tmp_path):
+    with pytest.raises(ValueError, match="cannot be used") as error:
+        seq2seq_trainer(tmp_path, generation_config={"max_length": 0, "num_beams": "2"})
+    assert "max_length=0 must be" in str(error.value)
+    assert "num_beams='2' must be" in str(error.value)
+
+
+def test_a_path_for_a_plain_model_gives_its_generate_the_settings(saved, tmp_path):
+    (saved / "generation_config.json").write_text(json.dumps({"max_length": 4, "transformers_version": "5.3.0"}))
+    trainer = seq2seq_trainer(tmp_path, generation_config=saved)
+    assert trainer.model.generation_config == {"max_length": 4}
+
+
+@dataclass
+class Settings:
+    max_length: int = 5
+    num_beams: int = 1
+
+
+class Reading(Plain):
+    """Its generate reads the settings of the model itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.generation_config = Settings()
+
+    def generate(self, source):
+        return super().generate(source, self.generation_config.max_length, self.generation_config.num_beams)
+
+
+@pytest.mark.parametrize(
+    "given", [{"max_length": 3}, Settings(max_length=3), SimpleNamespace(max_length=3, num_beams=1)]
+)
+def test_a_model_that_reads_its_own_config_is_given_this_one(tmp_path, given):
+    extra = {"model": plain(kind=Reading), "processing_class": SimpleNamespace(pad_token_id=0)}
+    trainer = seq2seq_trainer(tmp_path, trainer=extra, generation_config=given)
+    trainer.prediction_step(trainer.model, {"source": torch.ones(2, 2, dtype=torch.long)}, False)
+    assert trainer.model.calls[-1]["max_length"] == 3
+    assert Settings().max_length == 5
+
+
+def test_a_model_that_reads_its_own_config_knows_its_settings(tmp_path):
+    with pytest.raises(ValueError, match=r"Settings has no setting 'max_lenght'. Did you mean 'max_length'"):
+        seq2seq_trainer(tmp_path, trainer={"model": plain(kind=Reading)}, generation_config={"max_lenght": 3})
+
+
+@pytest.mark.parametrize("given", [Settings(max_length=3), GenerationConfig(max_length=3)], ids=["own", "transformers"])
+def test_an_object_for_a_model_without_a_config_gives_its_generate_the_settings(given):
+    model = plain()
+    give_generation_config(model, read_generation_config(given, kind_of_config(model)))
+    assert model.generation_config["max_length"] == 3
+
+
+def test_which_kind_of_config_a_model_has():
+    assert kind_of_config(t5()) is GenerationConfig
+    assert kind_of_config(plain()) is dict
+    assert kind_of_config(plain(kind=Reading)) is dict
+
+
+def test_a_model_that_cannot_generate_needs_no_settings(tmp_path):
+    with pytest.raises(TypeError, match="Linear has no method generate"):
+        seq2seq_trainer(
+            tmp_path,
+            trainer={"model": torch.nn.Linear(2, 2)},
+            generation_config={"max_length": 3},
+            predict_with_generate=False,
+        )

@@ -1,0 +1,207 @@
+"""What is learned about a model by looking at it, the same as the reference learns."""
+
+import functools
+import inspect
+import sys
+import types
+
+import pytest
+import torch
+from module_world import Net
+from torch import nn
+
+from lightrainer.lightning_modules.models import inspection as models
+
+
+def test_wrappers_are_taken_off():
+    model = Net()
+    wrapped = [
+        model,
+        nn.DataParallel(model),
+        torch.compile(model, backend="eager"),
+        torch.compile(nn.DataParallel(model), backend="eager"),
+        nn.DataParallel(torch.compile(model, backend="eager")),
+    ]
+    assert all(models.unwrap_model(each) is model for each in wrapped)
+
+
+def test_a_model_of_the_user_that_holds_a_module_is_no_wrapper():
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = Net()
+
+    holder = Holder()
+    assert models.unwrap_model(holder) is holder
+
+
+def test_models_of_the_other_library(monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    model = transformers.GPT2Model(transformers.GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=11))
+    assert models.is_pretrained(model)
+    assert not models.is_pretrained(Net())
+    monkeypatch.delitem(sys.modules, "transformers.modeling_utils")
+    assert not models.is_pretrained(Net())
+    assert "transformers.modeling_utils" not in sys.modules
+
+
+def test_the_model_under_an_adapter(monkeypatch):
+    base = Net()
+    peft = types.ModuleType("peft")
+    peft.PeftModel = type("PeftModel", (), {"get_base_model": lambda self: base})
+    peft.PeftMixedModel = type("PeftMixedModel", (), {"base_model": types.SimpleNamespace(model=base)})
+    assert models.base_of_adapter(base) is base
+    monkeypatch.setitem(sys.modules, "peft", peft)
+    assert models.base_of_adapter(peft.PeftModel()) is base
+    assert models.base_of_adapter(peft.PeftMixedModel()) is base
+    assert models.base_of_adapter(base) is base
+
+
+class TakesAnything(Net):
+    def forward(self, x, **more):
+        return super().forward(x)
+
+
+class SaysYes(Net):
+    accepts_loss_kwargs = True
+
+
+class SaysNo(TakesAnything):
+    accepts_loss_kwargs = False
+
+
+@pytest.mark.parametrize(("cls", "expected"), [(Net, False), (TakesAnything, True), (SaysYes, True), (SaysNo, False)])
+def test_who_can_be_told_the_number_of_items(cls, expected):
+    """What the model says itself goes before what its `forward` takes."""
+    assert models.accepts_loss_kwargs(cls()) is expected
+
+
+NAMES = [
+    "GPT2LMHeadModel",
+    "BertForSequenceClassification",
+    "BertForQuestionAnswering",
+    "BertForNextSentencePrediction",
+    "BertForPreTraining",
+    "T5ForConditionalGeneration",
+    "BertModel",
+    "CLIPModel",
+    "ViTForImageClassification",
+    "Wav2Vec2ForCTC",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_and_losses_are_found_as_in_the_reference(name):
+    transformers = pytest.importorskip("transformers")
+    from transformers.utils import generic
+
+    cls = getattr(transformers, name)
+    assert models.find_labels(cls) == generic.find_labels(cls)
+    assert models.can_return_loss(cls) == generic.can_return_loss(cls)
+
+
+def test_labels_of_models_of_the_user():
+    class ForQuestionAnswering(nn.Module):
+        def forward(self, x, start_positions=None, end_positions=None, my_label_ids=None):
+            return None
+
+    class Spans(nn.Module):
+        forward = ForQuestionAnswering.forward
+
+    class ReturnsLoss(nn.Module):
+        def forward(self, x, return_loss=True):
+            return None
+
+    class MayReturnLoss(nn.Module):
+        def forward(self, x, return_loss=None):
+            return None
+
+    assert models.find_labels(Net) == ["labels"]
+    assert models.find_labels(ForQuestionAnswering) == ["start_positions", "end_positions", "my_label_ids"]
+    assert models.find_labels(Spans) == ["my_label_ids"]
+    assert models.can_return_loss(ReturnsLoss)
+    assert not models.can_return_loss(MayReturnLoss)
+    assert not models.can_return_loss(Net)
+
+
+class Steps:
+    def new(self, model, inputs, num_items_in_batch=None):
+        return "new"
+
+    def old(self, model, inputs):
+        return "old"
+
+    def anything(self, *positional, **keywords):
+        return "anything"
+
+    @staticmethod
+    def static(model, num_items_in_batch):
+        return "static"
+
+    @functools.wraps(old)
+    def wrapped(self, *positional, **keywords):
+        return self.old(*positional, **keywords)
+
+
+ITEMS = {"num_items_in_batch": 3}
+FUNCTIONS = [
+    (Steps().new, ITEMS),
+    (Steps().old, {}),
+    (Steps().anything, ITEMS),
+    (Steps().static, ITEMS),
+    (Steps().wrapped, {}),
+    (lambda model, inputs: None, {}),
+    (lambda model, **more: None, ITEMS),
+    (functools.partial(Steps().new, "model"), ITEMS),
+    (functools.partial(Steps().old, "model"), {}),
+]
+
+
+@pytest.mark.parametrize(("function", "expected"), FUNCTIONS)
+def test_arguments_are_given_to_those_who_take_them(function, expected):
+    assert models.accepted_arguments(function, **ITEMS) == expected
+    assert models.accepted_arguments(function) == {}
+
+
+def test_some_of_several_arguments():
+    def function(a, b, *, c):
+        return None
+
+    assert models.accepted_arguments(function, b=1, c=2, d=3) == {"b": 1, "c": 2}
+
+
+def test_the_signature_is_looked_up_once(monkeypatch):
+    """This is asked at every step."""
+    looked_up = []
+    original = inspect.signature
+
+    def counting(function, **options):
+        looked_up.append(function)
+        return original(function, **options)
+
+    monkeypatch.setattr(inspect, "signature", counting)
+
+    class Fresh:
+        def step(self, model, num_items_in_batch=None):
+            return None
+
+    for _ in range(3):
+        assert models.accepted_arguments(Fresh().step, **ITEMS) == ITEMS
+    assert len(looked_up) == 1
+
+
+def test_the_class_of_a_model_that_fully_shard_has_renamed():
+    """One of its author's own that begins like that stays, too."""
+    from torch.distributed.fsdp import FSDPModule
+
+    class TinyForCausalLM(nn.Module):
+        pass
+
+    class FSDPLike(TinyForCausalLM):
+        pass
+
+    model = TinyForCausalLM()
+    assert models.class_of(model) is TinyForCausalLM
+    model.__class__ = type("FSDPTinyForCausalLM", (FSDPModule, TinyForCausalLM), {})
+    assert models.class_of(model) is TinyForCausalLM
+    assert models.class_of(FSDPLike()) is FSDPLike

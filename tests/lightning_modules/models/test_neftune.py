@@ -1,0 +1,117 @@
+"""The noise on the embeddings is the reference's, bit for bit, and goes away again."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.integrations.neftune import activate_neftune, deactivate_neftune
+
+from lightrainer.lightning_modules.models.neftune import neftune_hook
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(13, 6)
+
+    def get_input_embeddings(self):
+        return self.table
+
+    def forward(self, tokens):
+        return self.table(tokens)
+
+
+TOKENS = torch.arange(12).view(3, 4)
+
+
+def noisy(model, activate, tokens=TOKENS):
+    activate(model)
+    torch.manual_seed(5)
+    return model(tokens)
+
+
+@pytest.mark.parametrize("alpha", [0, 0.1, 5, 15.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_noise_equals_reference(alpha, dtype):
+    expected = noisy(Plain().to(dtype), lambda model: activate_neftune(model, alpha))
+    seen = noisy(Plain().to(dtype), lambda model: neftune_hook(model, alpha))
+    assert torch.equal(seen, expected)
+    assert torch.equal(seen, Plain().to(dtype)(TOKENS)) == (alpha == 0)
+
+
+def test_comparison_can_fail():
+    """Negative control: another strength is seen."""
+    expected = noisy(Plain(), lambda model: activate_neftune(model, 5))
+    assert not torch.equal(noisy(Plain(), lambda model: neftune_hook(model, 5.01)), expected)
+
+
+def test_language_model_equals_reference():
+    """Loss and gradients of a GPT-2 in training, dropout on."""
+    config = GPT2Config(vocab_size=13, n_layer=1, n_head=2, n_embd=4, n_positions=8)
+    model = GPT2LMHeadModel(config).train()
+    seen = []
+    for activate in (activate_neftune, neftune_hook):
+        twin = copy.deepcopy(model)
+        activate(twin, 5.0)
+        torch.manual_seed(5)
+        loss = twin(input_ids=TOKENS, labels=TOKENS).loss
+        loss.backward()
+        seen.append([loss.detach(), *(parameter.grad for parameter in twin.parameters())])
+    assert all(torch.equal(left, right) for left, right in zip(*seen, strict=True))
+
+
+def test_no_noise_in_evaluation():
+    """Nor is anything drawn from the generator."""
+    model = Plain().eval()
+    neftune_hook(model, 5)
+    state = torch.get_rng_state()
+    seen = model(TOKENS)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(seen, Plain()(TOKENS))
+
+
+def test_handle_ends_the_noise():
+    """By `remove()` and at the end of a `with` block, with nothing left on the module."""
+    model, plain = Plain(), Plain()(TOKENS)
+    attributes = set(vars(model.table))
+    handle = neftune_hook(model, 5)
+    assert not torch.equal(model(TOKENS), plain)
+    handle.remove()
+    assert torch.equal(model(TOKENS), plain)
+    with neftune_hook(model, 5):
+        assert not torch.equal(model(TOKENS), plain)
+    assert torch.equal(model(TOKENS), plain)
+    assert set(vars(model.table)) == attributes
+
+
+def test_reference_can_be_used_beside_it():
+    """Its own activation and deactivation still work on the same model."""
+    model = Plain()
+    with neftune_hook(model, 0):
+        handle = activate_neftune(model, 5)
+        deactivate_neftune(model, handle)
+        assert torch.equal(model(TOKENS), Plain()(TOKENS))
+
+
+def test_model_with_noise_can_be_pickled():
+    model = Plain()
+    neftune_hook(model, 5)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        torch.manual_seed(5)
+        seen = twin(TOKENS)
+        torch.manual_seed(5)
+        assert torch.equal(seen, model(TOKENS))
+
+
+def test_model_that_does_not_say_where():
+    with pytest.raises(TypeError, match=r"Linear does not say where.*get_input_embeddings\(\)"):
+        neftune_hook(nn.Linear(1, 1), 5)
+
+
+def test_negative_strength():
+    with pytest.raises(ValueError, match="-1"):
+        neftune_hook(Plain(), -1)

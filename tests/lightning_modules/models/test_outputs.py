@@ -1,0 +1,206 @@
+"""A loss is found in whatever a model returns, or the error says what was returned and what is expected."""
+
+import re
+from collections import OrderedDict, UserDict, namedtuple
+from dataclasses import dataclass
+from types import MappingProxyType, SimpleNamespace
+
+import pytest
+import torch
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from lightrainer.lightning_modules.models.outputs import read_loss, require_trainable, split_outputs
+
+LOSS, LOGITS, HIDDEN = torch.tensor(1.5), torch.ones(2, 3), torch.zeros(2, 4)
+Named = namedtuple("Named", "loss logits hidden")
+
+
+@dataclass
+class Plain:
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    hidden: torch.Tensor | None = None
+
+
+@dataclass(slots=True)
+class Slotted:
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    hidden: torch.Tensor | None = None
+
+
+FORMS = {
+    "dict": {"loss": LOSS, "logits": LOGITS, "hidden": HIDDEN},
+    "dict, loss last": {"logits": LOGITS, "hidden": HIDDEN, "loss": LOSS},
+    "ordered dict": OrderedDict(loss=LOSS, logits=LOGITS, hidden=HIDDEN),
+    "user dict": UserDict(loss=LOSS, logits=LOGITS, hidden=HIDDEN),
+    "mapping proxy": MappingProxyType({"loss": LOSS, "logits": LOGITS, "hidden": HIDDEN}),
+    "model output": SequenceClassifierOutput(loss=LOSS, logits=LOGITS, hidden_states=HIDDEN),
+    "tuple": (LOSS, LOGITS, HIDDEN),
+    "named tuple": Named(LOSS, LOGITS, HIDDEN),
+    "list": [LOSS, LOGITS, HIDDEN],
+    "namespace": SimpleNamespace(loss=LOSS, logits=LOGITS, hidden=HIDDEN),
+    "dataclass": Plain(loss=LOSS, logits=LOGITS, hidden=HIDDEN),
+    "dataclass with slots": Slotted(loss=LOSS, logits=LOGITS, hidden=HIDDEN),
+}
+WITHOUT_LOSS = {
+    "dict": {"logits": LOGITS, "hidden": HIDDEN},
+    "model output": SequenceClassifierOutput(logits=LOGITS, hidden_states=HIDDEN),
+    "tuple": (LOGITS, HIDDEN),
+    "list": [LOGITS, HIDDEN],
+    "namespace": SimpleNamespace(logits=LOGITS, hidden=HIDDEN),
+    "dataclass": Plain(logits=LOGITS, hidden=HIDDEN),
+    "dataclass with slots": Slotted(logits=LOGITS, hidden=HIDDEN),
+}
+
+
+def identical(first, second):
+    return len(first) == len(second) and all(one is two for one, two in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("outputs", FORMS.values(), ids=FORMS)
+def test_loss_is_read(outputs):
+    """The very tensor that the model made, so that its graph is kept."""
+    assert read_loss(outputs) is LOSS
+
+
+def test_a_bare_loss_is_read():
+    loss = torch.ones(3, requires_grad=True).sum()
+    assert read_loss(loss) is loss
+
+
+def test_a_vector_starts_with_the_loss_where_that_is_asked_for():
+    """A module of Lightning's may return the logits of one class so; a matrix is never a loss."""
+    vector = torch.tensor([2.0, 3.0, 4.0])
+    assert read_loss(vector, first_of_vector=True) == 2.0
+    assert split_outputs(vector, [], has_loss=True).tolist() == [3.0, 4.0]
+    for outputs, first in ((vector, False), (vector[:0], True), (vector[:, None], True)):
+        with pytest.raises(ValueError, match="did not return a loss"):
+            read_loss(outputs, first_of_vector=first)
+
+
+def test_property_is_read():
+    class Lazy:
+        @property
+        def loss(self):
+            return LOSS
+
+    assert read_loss(Lazy()) is LOSS
+
+
+def test_loss_of_several_devices_is_read_as_it_is():
+    """One for each device, as `nn.DataParallel` gives it: the caller takes the mean."""
+    losses = torch.ones(2)
+    assert read_loss({"loss": losses}) is losses
+    assert read_loss((losses, LOGITS)) is losses
+
+
+@pytest.mark.parametrize("outputs", FORMS.values(), ids=FORMS)
+def test_predictions_are_all_but_the_loss(outputs):
+    """In the order in which the model has them."""
+    assert identical(split_outputs(outputs, [], has_loss=True), (LOGITS, HIDDEN))
+
+
+@pytest.mark.parametrize("outputs", WITHOUT_LOSS.values(), ids=WITHOUT_LOSS)
+def test_predictions_of_a_model_without_labels(outputs):
+    assert identical(split_outputs(outputs, [], has_loss=False), (LOGITS, HIDDEN))
+
+
+def test_a_bare_loss_has_no_predictions():
+    assert identical(split_outputs(LOSS, [], has_loss=True), ())
+
+
+@pytest.mark.parametrize("name", [name for name in FORMS if not re.match("tuple|named|list|model", name)])
+def test_ignored_keys_are_left_out(name):
+    assert identical(split_outputs(FORMS[name], ["hidden"], has_loss=True), (LOGITS,))
+    assert identical(split_outputs(FORMS[name], ["hidden", "logits"], has_loss=True), ())
+    assert identical(split_outputs(FORMS[name], ("no such name",), has_loss=True), (LOGITS, HIDDEN))
+
+
+def test_ignored_keys_are_left_out_without_loss():
+    assert identical(split_outputs(WITHOUT_LOSS["dict"], ["hidden"], has_loss=False), (LOGITS,))
+    assert identical(split_outputs(WITHOUT_LOSS["model output"], ["hidden_states"], has_loss=False), (LOGITS,))
+
+
+def test_loss_is_a_prediction_when_there_were_no_labels():
+    """As in the reference: only what was computed with labels has a loss to take out."""
+    assert identical(split_outputs({"loss": LOSS, "logits": LOGITS}, [], has_loss=False), (LOSS, LOGITS))
+
+
+EXPECTED = "Expected is a mapping with the key `loss`, an object with the attribute `loss`, or a tuple"
+
+
+@pytest.mark.parametrize(
+    ("outputs", "returned"),
+    [
+        ({"logits": LOGITS, "hidden": HIDDEN}, "a dict with logits, hidden."),
+        ({"loss": None, "logits": LOGITS}, "a dict with loss, logits."),
+        ({}, "a dict with nothing in it."),
+        (SequenceClassifierOutput(logits=LOGITS), "a SequenceClassifierOutput with logits."),
+        (Plain(logits=LOGITS), "a Plain with logits."),
+        (SimpleNamespace(), "a SimpleNamespace with nothing in it."),
+        (LOGITS, "a Tensor of shape (2, 3)."),
+        ((), "a tuple."),
+        ([], "a list."),
+        ((None, LOGITS), "a tuple."),
+        (None, "a NoneType."),
+        ("text", "a str."),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_missing_loss_is_explained(outputs, returned):
+    """What came back, what went in, what was expected, and what to do."""
+    with pytest.raises(ValueError, match="did not return a loss") as error:
+        read_loss(outputs, {"input_ids": LOGITS, "mask": LOGITS})
+    message = str(error.value)
+    assert f"it returned {returned} It was given: input_ids, mask. {EXPECTED}" in message
+    assert message.endswith("Otherwise override `compute_loss`, or pass `compute_loss_func`.")
+    assert "when they are given `labels`" in message
+
+
+def test_message_without_inputs():
+    with pytest.raises(ValueError, match="did not return a loss") as error:
+        read_loss({"logits": LOGITS})
+    assert "It was given" not in str(error.value)
+    assert EXPECTED in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "kind"),
+    [
+        ({"loss": 1.5}, "float"),
+        ((1.5, LOGITS), "float"),
+        (SimpleNamespace(loss="low"), "str"),
+        ([[LOSS], LOGITS], "list"),
+        ({"loss": torch.ones(1).numpy()}, "ndarray"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_loss_that_is_no_tensor_is_explained(outputs, kind):
+    with pytest.raises(
+        TypeError, match=rf"returned is a {kind} \(.*backward\(\) needs a torch.Tensor. Return the loss"
+    ):
+        read_loss(outputs)
+
+
+def test_long_values_are_cut_in_the_message():
+    with pytest.raises(TypeError) as error:
+        read_loss({"loss": list(range(1000))})
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("loss", [torch.ones((), requires_grad=True), torch.ones(1, requires_grad=True) * 2])
+def test_one_number_with_a_graph_is_trainable(loss):
+    require_trainable(loss)
+    loss.backward()
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (0,)])
+def test_loss_of_several_numbers_is_explained(shape):
+    with pytest.raises(ValueError, match=rf"has shape {re.escape(str(shape))}, but .* a single number: take its mean"):
+        require_trainable(torch.ones(shape, requires_grad=True))
+
+
+def test_loss_without_a_graph_is_explained():
+    with pytest.raises(ValueError, match=r"does not depend on any trainable parameter.*requires_grad=False"):
+        require_trainable(torch.ones(()))

@@ -1,0 +1,165 @@
+"""Adafactor has the reference's bits, whatever its options, and so has its schedule."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+import transformers
+from reference_side import same
+from torch import nn
+from transformers.optimization import AdafactorSchedule as ReferenceSchedule
+
+from lightrainer.lightning_modules.optim import Adafactor, AdafactorSchedule, get_adafactor_schedule
+
+SHAPES = [(3, 4), (5,), (), (2, 3, 4), (1, 7)]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+
+STEP_SIZES = [
+    {"lr": 1e-2, "relative_step": False, "scale_parameter": False},
+    {"lr": 1e-2, "relative_step": False, "scale_parameter": True},
+    {"relative_step": True, "scale_parameter": False},
+    {"relative_step": True, "scale_parameter": True, "warmup_init": False},
+    {"relative_step": True, "scale_parameter": True, "warmup_init": True},
+]
+OTHERS = [
+    {"beta1": beta1, "weight_decay": weight_decay, **more}
+    for beta1, weight_decay in itertools.product((None, 0.9), (0.0, 0.1))
+    for more in ({}, {"clip_threshold": 0.5, "decay_rate": -0.5, "eps": (1e-20, 1e-2)})
+]
+
+
+def parameters(dtype=torch.float32):
+    torch.manual_seed(0)
+    return [nn.Parameter(torch.randn(shape).to(dtype)) for shape in SHAPES]
+
+
+def step(optimizer, number):
+    """A step with gradients of its number; those of number 3 are zero, and the second parameter has none at first."""
+    torch.manual_seed(number)
+    for index, parameter in enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]):
+        gradient = torch.randn(parameter.shape) * (number != 3)
+        parameter.grad = None if index == 1 and number < 2 else gradient.to(parameter.dtype)
+    optimizer.step()
+
+
+def train(cls, options, dtype=torch.float32, steps=6):
+    weights = parameters(dtype)
+    optimizer = cls(weights, **options)
+    for number in range(steps):
+        step(optimizer, number)
+    return [weight.data for weight in weights], optimizer
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("options", STEP_SIZES, ids=str)
+def test_all_options_equal_reference(options, dtype):
+    for others in OTHERS:
+        weights, optimizer = train(Adafactor, options | others, dtype)
+        expected, reference = train(transformers.Adafactor, options | others, dtype)
+        assert same(weights, expected), others
+        assert same(optimizer.state_dict(), reference.state_dict()), others
+
+
+@pytest.mark.parametrize("changed", [{"clip_threshold": 0.9}, {"decay_rate": -0.7}, {"weight_decay": 1e-3}], ids=str)
+def test_the_comparison_can_fail(changed):
+    """Negative control."""
+    options = STEP_SIZES[0]
+    assert not same(train(Adafactor, options)[0], train(transformers.Adafactor, options | changed)[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("first", "second"), [(Adafactor, transformers.Adafactor), (transformers.Adafactor, Adafactor)]
+)
+def test_states_are_interchanged_with_the_reference(first, second, dtype):
+    options = {**STEP_SIZES[1], "beta1": 0.9}
+    weights, optimizer = train(first, options, dtype, steps=3)
+    other_weights = [nn.Parameter(weight.clone()) for weight in weights]
+    other = second(other_weights, **options)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for number in range(3, 6):
+        step(optimizer, number)
+        step(other, number)
+    assert same(weights, [weight.data for weight in other_weights])
+    assert same(optimizer.state_dict(), other.state_dict())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_goes_on_as_if_never_interrupted(dtype):
+    """Torch casts a loaded state to the type of the weights; that would lose what the float32 state is for."""
+    options = STEP_SIZES[1] | {"beta1": 0.9}
+    whole, optimizer = train(Adafactor, options, dtype)
+    weights, interrupted = train(Adafactor, options, dtype, steps=3)
+    resumed = Adafactor([nn.Parameter(weight) for weight in weights], **options)
+    resumed.load_state_dict(copy.deepcopy(interrupted.state_dict()))
+    for number in range(3, 6):
+        step(resumed, number)
+    assert same(weights, whole)
+    assert same(resumed.state_dict(), optimizer.state_dict())
+
+
+def test_a_closure_gives_the_loss():
+    weight = nn.Parameter(torch.ones(3, 3))
+    optimizer = Adafactor([weight], lr=None)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = weight.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) == 9
+    assert not torch.equal(weight, torch.ones(3, 3))
+
+
+def test_sparse_gradients_are_refused():
+    embedding = nn.Embedding(4, 2, sparse=True)
+    embedding(torch.tensor([1])).sum().backward()
+    with pytest.raises(RuntimeError, match=r"sparse gradients.*sparse=False"):
+        Adafactor(embedding.parameters()).step()
+
+
+def test_options_that_do_not_go_together():
+    for cls in (Adafactor, transformers.Adafactor):
+        for options in ({"lr": 0.1}, {"relative_step": False, "warmup_init": True}):
+            with pytest.raises(ValueError, match="relative_step"):
+                cls(parameters(), **options)
+
+
+@pytest.mark.parametrize("initial_lr", [0.0, 0.5])
+@pytest.mark.parametrize("options", STEP_SIZES[2:], ids=str)
+def test_the_schedule_shows_the_rates_of_the_reference(options, initial_lr):
+    made = []
+    for cls, schedule in ((Adafactor, AdafactorSchedule), (transformers.Adafactor, ReferenceSchedule)):
+        weights = parameters()
+        optimizer = cls([{"params": weights[:2]}, {"params": weights[2:]}], **options)
+        scheduler = schedule(optimizer, initial_lr)
+        rates = [scheduler.get_last_lr()]
+        for number in range(5):
+            step(optimizer, number)
+            scheduler.step()
+            rates.append(scheduler.get_last_lr())
+        made.append([list(map(float, shown)) for shown in rates] + [scheduler.state_dict()])
+    assert same(*made)
+    assert made[0][0] == [initial_lr, initial_lr]
+    assert made[0][3] != made[0][0]
+
+
+def test_the_schedule_by_function():
+    scheduler = get_adafactor_schedule(Adafactor(parameters()), initial_lr=0.25)
+    assert isinstance(scheduler, AdafactorSchedule)
+    assert scheduler.get_last_lr() == [0.25]
+
+
+def test_the_schedule_shows_a_rate_for_a_group_without_gradients():
+    """The reference shows fewer rates than there are groups, which newer versions of torch do not take."""
+    weights = parameters()
+    optimizer = Adafactor([{"params": weights[1:2]}, {"params": weights[2:]}])
+    scheduler = AdafactorSchedule(optimizer, 0.5)
+    weights[2].grad = torch.ones_like(weights[2])
+    optimizer.step()
+    scheduler.step()
+    first, second = scheduler.get_last_lr()
+    assert first == 0.5
+    assert second != 0.5

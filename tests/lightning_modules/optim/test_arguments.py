@@ -1,0 +1,70 @@
+"""The optimizer's own arguments, from one text."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from lightrainer.lightning_modules.optim import OptimizerConfig, parse_optimizer_args
+from lightrainer.lightning_modules.optim.arguments import OptimizerArguments, dtype, flag
+
+
+def test_arguments_are_parsed():
+    assert parse_optimizer_args(None) == parse_optimizer_args("") == {}
+    assert parse_optimizer_args(" a = 1, b=x ") == {"a": "1", "b": "x"}
+
+
+@pytest.mark.parametrize("text", ["momentum", "momentum=0.9,", "=1", "a=b=c", "a=1;b=2"])
+def test_unreadable_arguments(text):
+    with pytest.raises(ValueError, match="optim_args"):
+        parse_optimizer_args(text)
+
+
+def test_what_is_taken_is_read_and_gone():
+    arguments = OptimizerArguments("rank=4,scale=0.5,name=std,on=Yes,off=0,half=bfloat16,rest=1")
+    assert arguments.take("rank", int, 128) == 4
+    assert arguments.take("gap", int, 200) == 200
+    assert arguments.given(float, "scale", "other") == {"scale": 0.5}
+    assert arguments.take("name", str, "") == "std"
+    assert (arguments.take("on", flag, False), arguments.take("off", flag, True)) == (True, False)
+    assert arguments.take("half", dtype, torch.float32) is torch.bfloat16
+    assert arguments.left == ["rest"]
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "kind"),
+    [
+        (float, "much", "a number"),
+        (int, "1.5", "a whole number"),
+        (flag, "ture", "true or false"),
+        (dtype, "float33", "the name of a torch dtype"),
+        (dtype, "nn", "the name of a torch dtype"),
+    ],
+)
+def test_values_of_the_wrong_kind(read, text, kind):
+    with pytest.raises(ValueError, match=rf"value='{text}' \(`optim_args`\) must be {kind}"):
+        OptimizerArguments(f"value={text}").take("value", read, None)
+
+
+def test_values_of_the_wrong_kind_are_found_when_it_is_built():
+    with pytest.raises(ValueError, match="momentum='much'"):
+        OptimizerConfig(name="sgd", args="momentum=much").build(nn.Linear(1, 1))
+
+
+def test_arguments_without_effect_are_named(caplog):
+    """The reference passes over them in silence."""
+    with caplog.at_level(logging.WARNING):
+        OptimizerConfig(name="sgd", args="momentum=0.9,beta=1,weight_decay=0.3").build(nn.Linear(1, 1))
+    unknown, overruled = (record.getMessage() for record in caplog.records)
+    assert "['beta']" in unknown
+    assert "weight_decay=0.3" in overruled
+    assert "momentum" not in overruled
+
+
+def test_adafactor_has_no_arguments_of_its_own_here(caplog):
+    """As in the reference, which says nothing."""
+    with caplog.at_level(logging.WARNING):
+        optimizer = OptimizerConfig(name="adafactor", args="clip_threshold=2").build(nn.Linear(1, 1))
+    assert optimizer.defaults["clip_threshold"] == 1.0
+    assert "clip_threshold" in caplog.text

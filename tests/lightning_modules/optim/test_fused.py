@@ -1,0 +1,116 @@
+"""Optimizers that step in the backward pass, under the facade's module and under a plain LightningModule."""
+
+import warnings
+
+import lightning
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lightrainer import LossModule
+from lightrainer.lightning_modules.optim import OptimizerConfig, let_backward_step, steps_in_backward
+from lightrainer.lightning_modules.optim.schedules import ScheduleConfig, get_scheduler
+
+
+class InBackward(torch.optim.Optimizer):
+    """SGD in the backward pass, with the interface of LOMO: no `step`."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+        self.rates = []
+
+    def fused_backward(self, loss, lr):
+        self.rates.append(lr)
+        loss.backward()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter -= lr * parameter.grad
+                    parameter.grad = None
+
+
+def test_the_usual_optimizers_stay_as_they_are():
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    before = optimizer.step
+    let_backward_step(optimizer)
+    let_backward_step(None)
+    assert optimizer.step == before
+    assert not steps_in_backward(optimizer)
+
+
+def test_step_does_nothing_and_schedules_do_not_complain():
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = InBackward([weight], lr=0.5)
+    with pytest.raises(NotImplementedError):
+        optimizer.step()
+    let_backward_step(optimizer)
+    assert steps_in_backward(optimizer)
+    scheduler = get_scheduler("linear", optimizer, 0, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            optimizer.fused_backward(weight.sum(), scheduler.get_last_lr()[0])
+            optimizer.step()
+            scheduler.step()
+    assert optimizer.step(lambda: 7) == 7
+    assert torch.equal(weight, torch.ones(1) - 0.5 - 0.375 - 0.25)
+
+
+def test_it_is_made_ready_after_a_schedule_too():
+    optimizer = InBackward([nn.Parameter(torch.ones(1))], lr=0.5)
+    scheduler = get_scheduler("linear", optimizer, 0, 4)
+    let_backward_step(optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            optimizer.step()
+            scheduler.step()
+
+
+class Regression(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return {"loss": self.linear(x).square().mean()}
+
+
+class Config(OptimizerConfig):
+    """Builds the optimizer of this test."""
+
+    def build(self, model, decay_names=None):
+        optimizer = InBackward(model.parameters(), self.learning_rate)
+        let_backward_step(optimizer)
+        return optimizer
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
+@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
+def test_a_plain_lightning_module_trains_with_it(tmp_path):
+    """Each step at the rate of the schedule, and to those weights of SGD, whose steps torch may round otherwise."""
+    torch.manual_seed(0)
+    data = [{"x": torch.randn(3)} for _ in range(12)]
+    weights = []
+    for config in (Config(learning_rate=0.1), OptimizerConfig(name="sgd", learning_rate=0.1)):
+        torch.manual_seed(1)
+        module = LossModule(Regression(), optimizer=config, schedule=ScheduleConfig(name="linear"))
+        first = module.model.linear.weight.detach().clone()
+        trainer = lightning.Trainer(
+            max_epochs=1,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
+        )
+        trainer.fit(module, DataLoader(data, batch_size=4))
+        assert trainer.global_step == 3
+        weights.append(module.model.linear.weight.detach())
+        if isinstance(config, Config):
+            assert trainer.optimizers[0].rates == pytest.approx([0.1, 0.2 / 3, 0.1 / 3])
+    torch.testing.assert_close(*weights)
+    assert not torch.equal(weights[0], first), "negative control: they were trained"

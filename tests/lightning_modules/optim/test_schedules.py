@@ -1,0 +1,262 @@
+"""The schedules give the reference's learning rates to the last bit, and exchange their states with it."""
+
+import inspect
+import io
+import logging
+import math
+import pickle
+
+import pytest
+import torch
+from transformers import optimization as reference
+
+from lightrainer import TrainingArguments
+from lightrainer.lightning_modules.common.suggestions import SchedulerType
+from lightrainer.lightning_modules.optim import schedules as ours
+
+RATE = 3e-4
+
+CASES = [
+    ("constant", None, None, {}),
+    ("constant_with_warmup", 0, None, {}),
+    ("constant_with_warmup", 7, None, {}),
+    ("linear", 0, 10, {}),
+    ("linear", 7, 53, {}),
+    ("linear", 20, 10, {}),
+    ("linear", 10, 10, {}),
+    ("cosine", 0, 10, {}),
+    ("cosine", 7, 53, {}),
+    ("cosine", 7, 53, {"num_cycles": 1.7}),
+    ("cosine_with_restarts", 7, 53, {}),
+    ("cosine_with_restarts", 3, 53, {"num_cycles": 4}),
+    ("polynomial", 7, 53, {}),
+    ("polynomial", 0, 53, {"power": 2.3, "lr_end": 1e-5}),
+    ("inverse_sqrt", 7, None, {}),
+    ("inverse_sqrt", 0, None, {}),
+    ("cosine_with_min_lr", 7, 53, {"min_lr": 1e-5}),
+    ("cosine_with_min_lr", 7, 53, {"min_lr_rate": 0.1, "num_cycles": 1.3}),
+    ("cosine_warmup_with_min_lr", 7, 53, {"min_lr": 1e-5}),
+    ("cosine_warmup_with_min_lr", 7, 53, {"min_lr_rate": 0.1, "warmup_lr_rate": 0.2, "num_cycles": 1}),
+    ("cosine_warmup_with_min_lr", 1, 5, {"min_lr_rate": 0, "warmup_lr_rate": 0}),
+    ("warmup_stable_decay", 7, 53, {"num_decay_steps": 20}),
+    ("warmup_stable_decay", 7, None, {"num_decay_steps": 20, "num_stable_steps": 5}),
+    ("warmup_stable_decay", 7, 20, {"num_decay_steps": 20, "min_lr_ratio": 0.1}),
+    *(
+        ("warmup_stable_decay", 7, 53, {"num_decay_steps": 20, "warmup_type": rise, "decay_type": fall, **floor})
+        for rise, fall, floor in [
+            ("cosine", "linear", {"min_lr_ratio": 0.1}),
+            ("1-sqrt", "1-sqrt", {}),
+            ("linear", "cosine", {"num_cycles": 1.1, "min_lr_ratio": 0.03}),
+        ]
+    ),
+]
+IDS = [f"{case[0]}-{number}" for number, case in enumerate(CASES)]
+
+
+def make_optimizer():
+    parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    return torch.optim.SGD([{"params": parameters[:1]}, {"params": parameters[1:], "lr": 1 / 3}], lr=RATE)
+
+
+def build(module, name, warmup, total, kwargs):
+    optimizer = make_optimizer()
+    return optimizer, module.get_scheduler(name, optimizer, warmup, total, kwargs)
+
+
+def rates(optimizer, scheduler, steps):
+    seen = []
+    for _ in range(steps):
+        seen.append([float(group["lr"]).hex() for group in optimizer.param_groups])
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+@pytest.mark.parametrize(("name", "warmup", "total", "kwargs"), CASES, ids=IDS)
+def test_whole_run_equals_reference(name, warmup, total, kwargs):
+    """Every learning rate, also past the end, has the reference's bits."""
+    expected = rates(*build(reference, name, warmup, total, kwargs), 70)
+    assert rates(*build(ours, name, warmup, total, kwargs), 70) == expected
+
+
+def test_every_schedule_is_compared():
+    assert {case[0] for case in CASES} | {"reduce_lr_on_plateau"} == {kind.value for kind in SchedulerType}
+    assert set(ours.SCHEDULES) == set(SchedulerType)
+
+
+def test_comparison_can_fail():
+    """Negative control: one more warm-up step is seen."""
+    assert rates(*build(ours, "linear", 7, 53, {}), 70) != rates(*build(reference, "linear", 8, 53, {}), 70)
+
+
+def test_plateau_follows_reference():
+    """The plateau schedule takes the same steps down."""
+    losses = [3.0, 2.0, 2.0, 2.0, 2.0, 1.9, 1.9, 1.9, 1.9, 1.9]
+    seen = []
+    for module in (ours, reference):
+        optimizer, scheduler = build(module, "reduce_lr_on_plateau", None, None, {"patience": 1, "factor": 0.3})
+        seen.append([])
+        for loss in losses:
+            scheduler.step(loss)
+            seen[-1].append(optimizer.param_groups[0]["lr"])
+    assert seen[0] == seen[1]
+    assert len(set(seen[0])) > 1
+
+
+def through_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize(("name", "warmup", "total", "kwargs"), CASES, ids=IDS)
+@pytest.mark.parametrize(("source", "target"), [(ours, reference), (reference, ours)], ids=["to", "from"])
+def test_states_are_interchangeable(source, target, name, warmup, total, kwargs):
+    """A state saved by either is loaded by the other, safely, and goes on with the same rates."""
+    optimizer, scheduler = build(source, name, warmup, total, kwargs)
+    rates(optimizer, scheduler, 11)
+    other_optimizer, other = build(target, name, warmup, total, kwargs)
+    assert other.state_dict().keys() == scheduler.state_dict().keys()
+    assert other.state_dict()["lr_lambdas"] == scheduler.state_dict()["lr_lambdas"]
+    other_optimizer.load_state_dict(through_file(optimizer.state_dict()))
+    other.load_state_dict(through_file(scheduler.state_dict()))
+    assert rates(other_optimizer, other, 40) == rates(optimizer, scheduler, 40)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_factors_can_be_pickled(case):
+    """The factor survives a pickle, as a worker that is spawned needs it."""
+    _, scheduler = build(ours, *case)
+    for factor in scheduler.lr_lambdas:
+        assert pickle.loads(pickle.dumps(factor))(9) == factor(9)
+
+
+@pytest.mark.parametrize(
+    ("name", "warmup", "total", "kwargs", "missing"),
+    [
+        ("linear", None, 10, {}, "num_warmup_steps"),
+        ("cosine", 3, None, {}, "num_training_steps"),
+        ("constant_with_warmup", None, None, {}, "num_warmup_steps"),
+        ("inverse_sqrt", None, None, {}, "num_warmup_steps"),
+        ("warmup_stable_decay", 3, 10, {}, "num_decay_steps"),
+        ("warmup_stable_decay", 3, None, {"num_decay_steps": 4}, "num_stable_steps"),
+        ("cosine_with_min_lr", 3, 10, {}, "min_lr_rate"),
+        ("cosine_warmup_with_min_lr", 3, 10, {"min_lr": 1e-6, "min_lr_rate": 0.1}, "both were given"),
+    ],
+)
+def test_missing_values_are_named(name, warmup, total, kwargs, missing):
+    """The error names the schedule and what it lacks."""
+    with pytest.raises(ValueError, match=missing) as caught:
+        build(ours, name, warmup, total, kwargs)
+    assert name in str(caught.value)
+
+
+def test_direct_call_with_none_is_named():
+    with pytest.raises(ValueError, match="'linear' needs `num_training_steps`"):
+        ours.get_linear_schedule_with_warmup(make_optimizer(), 3, None)
+
+
+def test_unknown_name_and_argument():
+    """An unknown schedule, argument or curve is an error that lists the known ones."""
+    with pytest.raises(ValueError, match="cosine"):
+        build(ours, "cosin", 3, 10, {})
+    with pytest.raises(TypeError, match=r"no argument \['cycles'\].*num_cycles"):
+        build(ours, "cosine", 3, 10, {"cycles": 2})
+    with pytest.raises(ValueError, match=r"decay_type.*1-sqrt"):
+        build(ours, "warmup_stable_decay", 3, 10, {"num_decay_steps": 2, "decay_type": "exp"})
+
+
+def test_lr_end_above_the_rate():
+    with pytest.raises(ValueError, match=r"`lr_end` \(0.1\) must be below"):
+        build(ours, "polynomial", 3, 10, {"lr_end": 0.1})
+
+
+def test_both_lengths_of_wsd_warn_as_in_the_reference():
+    arguments = ("warmup_stable_decay", 7, 53, {"num_decay_steps": 20, "num_stable_steps": 5})
+    with pytest.warns(UserWarning, match="num_stable_steps"):
+        expected = rates(*build(reference, *arguments), 60)
+    with pytest.warns(UserWarning, match="num_stable_steps"):
+        assert rates(*build(ours, *arguments), 60) == expected
+
+
+def test_inverse_sqrt_takes_its_timescale():
+    """5.3.0 drops the schedule's own arguments in `get_scheduler`; 5.23 passes them on, and so do we."""
+    seen = rates(*build(ours, "inverse_sqrt", 3, None, {"timescale": 50}), 40)
+    optimizer = make_optimizer()
+    assert seen == rates(optimizer, reference.get_inverse_sqrt_schedule(optimizer, 3, timescale=50), 40)
+    assert seen != rates(*build(reference, "inverse_sqrt", 3, None, {"timescale": 50}), 40)
+
+
+def test_arguments_of_constant_schedules_are_not_dropped_in_silence(caplog):
+    with caplog.at_level(logging.WARNING):
+        build(ours, "constant", None, None, {"num_cycles": 2})
+    assert "num_cycles" in caplog.text
+    assert "left out" in caplog.text
+
+
+def test_polynomial_with_nothing_but_warmup():
+    """The reference divides by zero at the last step; here the rate ends at `lr_end`."""
+    optimizer, scheduler = build(ours, "polynomial", 5, 5, {"lr_end": 1e-5})
+    rates(optimizer, scheduler, 6)
+    assert math.isclose(optimizer.param_groups[0]["lr"], 1e-5)
+    with pytest.raises(ZeroDivisionError):
+        rates(*build(reference, "polynomial", 5, 5, {"lr_end": 1e-5}), 6)
+
+
+def test_config_builds_the_schedule():
+    """A config gives what `get_scheduler` gives."""
+    config = ours.ScheduleConfig(name="cosine", warmup_steps=7, total_steps=53, kwargs={"num_cycles": 1.7})
+    optimizer = make_optimizer()
+    assert rates(optimizer, config.build(optimizer), 60) == rates(
+        *build(reference, "cosine", 7, 53, {"num_cycles": 1.7}), 60
+    )
+
+
+def test_config_refuses_nonsense():
+    with pytest.raises(ValueError, match="linear"):
+        ours.ScheduleConfig(name="liner")
+    with pytest.raises(ValueError, match="`warmup_steps` is -1"):
+        ours.ScheduleConfig(warmup_steps=-1)
+
+
+NAN, INFINITE = float("nan"), float("inf")
+NUMBERS = {
+    "linear": {"num_warmup_steps": [-1, NAN, "3", True], "num_training_steps": [-5, INFINITE, "10", [1]]},
+    "cosine": {"num_cycles": [-0.5, NAN, "1", None]},
+    "cosine_with_restarts": {"num_cycles": [-1, "1"]},
+    "polynomial": {"power": [-1, NAN, "1"], "lr_end": [-1e-7, NAN, "0"]},
+    "inverse_sqrt": {"timescale": [0, -3, NAN, "5"]},
+    "cosine_with_min_lr": {"min_lr": [-1e-5, NAN, "0"], "min_lr_rate": [-0.1, "0.1"]},
+    "cosine_warmup_with_min_lr": {"min_lr_rate": [-0.1], "warmup_lr_rate": [-0.1, NAN, "0"]},
+    "warmup_stable_decay": {
+        "num_decay_steps": [-5, NAN, "5"],
+        "num_stable_steps": [-1, "5"],
+        "min_lr_ratio": [-1, "0"],
+        "num_cycles": [-1],
+    },
+    "reduce_lr_on_plateau": {"patience": [-1, "3"], "factor": [-0.5, 0, "x"], "cooldown": [-1], "min_lr": [-1, [-1]]},
+}
+WRONG = [(name, key, value) for name, keys in NUMBERS.items() for key, values in keys.items() for value in values]
+
+
+@pytest.mark.parametrize(("name", "key", "value"), WRONG)
+def test_numbers_that_cannot_be_are_named(name, key, value):
+    """By the function, by `get_scheduler`, by a config, and by the training arguments."""
+    own = {"num_decay_steps": 2} if name == "warmup_stable_decay" and key != "num_decay_steps" else {}
+    own |= {"min_lr_rate": 0.1} if key == "warmup_lr_rate" else {}
+    steps = {"num_warmup_steps": 0, "num_training_steps": 10}
+    steps, own = ({**steps, key: value}, own) if key in steps else (steps, {**own, key: value})
+    doors = [lambda: ours.get_scheduler(name, make_optimizer(), **steps, scheduler_specific_kwargs=own)]
+    if key not in steps:
+        doors += [lambda: ours.ScheduleConfig(name=name, kwargs=own)]
+        doors += [lambda: TrainingArguments(use_cpu=True, lr_scheduler_type=name, lr_scheduler_kwargs=own)]
+    for door in doors:
+        with pytest.raises((ValueError, TypeError), match=rf"`{key}` is .*(it has to be|expected is a number)"):
+            door()
+
+
+def test_the_signatures_are_those_of_the_functions():
+    assert list(inspect.signature(ours.SCHEDULES[SchedulerType.WARMUP_STABLE_DECAY]).parameters)[:3] == [
+        *("optimizer", "num_warmup_steps", "num_decay_steps")
+    ]

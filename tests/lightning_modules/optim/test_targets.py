@@ -1,0 +1,109 @@
+"""Which linear layers are meant by `optim_target_modules`: the reference's, with errors that help."""
+
+import logging
+
+import pytest
+import stand_ins
+from reference_side import reference_class_and_kwargs
+from torch import nn
+
+from lightrainer.lightning_modules.common.suggestions import OptimizerNames
+from lightrainer.lightning_modules.optim import OptimizerConfig
+from lightrainer.lightning_modules.optim.targets import target_layers
+
+NAME = OptimizerNames.GALORE_ADAMW
+LAYERS = ["blocks.0.attn", "blocks.0.mlp", "blocks.1.attn", "blocks.1.mlp", "head"]
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        block = {"attn": nn.Linear(2, 2), "norm": nn.LayerNorm(2), "mlp": nn.Linear(2, 2)}
+        self.blocks = nn.ModuleList(nn.ModuleDict(block) for _ in range(1))
+        self.blocks.append(
+            nn.ModuleDict({"attn": nn.Linear(2, 2), "norm": nn.LayerNorm(2), "mlp": nn.Linear(2, 2, bias=False)})
+        )
+        self.embedding = nn.Embedding(3, 2)
+        self.head = nn.Linear(2, 3)
+
+
+MEANT = [
+    ("all-linear", LAYERS),
+    ("all_linear", LAYERS),
+    ("head", ["head"]),
+    (r"blocks\.\d\.attn", ["blocks.0.attn", "blocks.1.attn"]),
+    (r".*\.1\..*", ["blocks.1.attn", "blocks.1.mlp"]),
+    (["attn", "mlp"], LAYERS[:4]),
+    (["head", r"blocks\.0\.m.*"], ["blocks.0.mlp", "head"]),
+    (["blocks.1.attn"], ["blocks.1.attn"]),
+    (["blocks"], LAYERS[:4]),
+]
+
+
+@pytest.mark.parametrize(("targets", "expected"), MEANT, ids=str)
+def test_layers_are_those_of_the_reference(monkeypatch, targets, expected):
+    stand_ins.install(monkeypatch, "galore_torch")
+    model = Model()
+    assert target_layers(NAME, model, targets) == expected
+    config = OptimizerConfig(name=NAME, target_modules=targets)
+    others, projected = reference_class_and_kwargs(config, model)[1]["params"]
+    assert list(map(id, projected["params"])) == [id(model.get_submodule(path).weight) for path in expected]
+    assert len(others["params"]) + len(projected["params"]) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("targets", ["attn", "all-linaer", ["norm"], ["query", "value"], [], ""], ids=str)
+def test_what_names_no_layer_is_an_error(monkeypatch, targets):
+    stand_ins.install(monkeypatch, "galore_torch")
+    config = OptimizerConfig(name=NAME, target_modules=targets)
+    with pytest.raises(ValueError, match="No target modules"):
+        reference_class_and_kwargs(config, Model())
+    with pytest.raises(ValueError, match="optim_target_modules") as caught:
+        config.build(Model())
+    assert repr(targets) in str(caught.value)
+    assert "'blocks.0.attn', 'blocks.0.mlp'" in str(caught.value)
+
+
+def test_the_nearest_layer_is_shown():
+    with pytest.raises(ValueError, match=r"Did you mean 'blocks\.0\.attn'\?"):
+        target_layers(NAME, Model(), ["blocks.0.atn"])
+
+
+def test_a_model_without_linear_layers_says_so():
+    with pytest.raises(ValueError, match="The model has: none at all"):
+        target_layers(NAME, nn.Embedding(2, 2), "all-linear")
+
+
+@pytest.mark.parametrize("targets", [True, 3, ("attn",), ["attn", 3], {"attn": 1}], ids=str)
+def test_other_types_are_errors(targets):
+    with pytest.raises(TypeError, match="optim_target_modules must be"):
+        target_layers(NAME, Model(), targets)
+
+
+def test_nothing_is_an_error(monkeypatch):
+    stand_ins.install(monkeypatch, "galore_torch")
+    config = OptimizerConfig(name=NAME)
+    with pytest.raises(ValueError, match="optim_target_modules"):
+        reference_class_and_kwargs(config, Model())
+    with pytest.raises(ValueError, match="optim='galore_adamw' needs optim_target_modules"):
+        config.build(Model())
+
+
+@pytest.mark.parametrize("targets", ["blocks.(", ["attn", "blocks.("]], ids=str)
+def test_what_is_no_expression_is_named(targets):
+    with pytest.raises(ValueError, match=r"'blocks\.\(' is not a regular expression"):
+        target_layers(NAME, Model(), targets)
+
+
+def test_entries_without_a_layer_are_named(caplog):
+    with caplog.at_level(logging.WARNING):
+        assert target_layers(NAME, Model(), ["attn", "query", "norm"]) == ["blocks.0.attn", "blocks.1.attn"]
+    (record,) = caplog.records
+    assert "['query', 'norm']" in record.getMessage()
+
+
+def test_weight_decay_has_no_effect_and_that_is_said(monkeypatch, caplog):
+    """The groups of the low-rank optimizers have none in the reference, which says nothing."""
+    stand_ins.install(monkeypatch, "galore_torch")
+    with caplog.at_level(logging.WARNING):
+        OptimizerConfig(name=NAME, target_modules="all-linear", weight_decay=0.1).build(Model())
+    assert "weight_decay=0.1 has no effect on 'galore_adamw'" in caplog.text

@@ -1,0 +1,172 @@
+"""`LightningCLI` understands modules and data: models, optimizers, metrics and datasets out of a YAML file."""
+
+import pytest
+import torch
+from lightning.pytorch.cli import LightningCLI
+from module_world import Counted, Net, TokenNet, same_weights
+from torchmetrics.classification import MulticlassAccuracy
+
+from lightrainer.lightning_modules import (
+    CausalLMModule,
+    DataModule,
+    LossModule,
+    OptimizerConfig,
+    Seq2SeqModule,
+    SequenceClassificationModule,
+    TokenClassificationModule,
+)
+from lightrainer.lightning_modules.internals import lightning_internals as engine
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+]
+
+CONFIG = """
+seed_everything: 3
+trainer:
+  accelerator: cpu
+  max_epochs: 2
+  default_root_dir: FOLDER
+  enable_progress_bar: false
+  enable_model_summary: false
+  num_sanity_val_steps: 0
+  accumulate_grad_batches: 2
+  logger: {class_path: lightning.pytorch.loggers.CSVLogger, init_args: {save_dir: FOLDER}}
+  callbacks:
+    - {class_path: lightning.pytorch.callbacks.ModelCheckpoint, init_args: {dirpath: FOLDER/saved, filename: last}}
+model:
+  class_path: lightrainer.lightning_modules.LossModule
+  init_args:
+    model: {class_path: module_world.Net, init_args: {width: 5}}
+    optimizer: {name: adamw_torch, learning_rate: 0.1, weight_decay: 0.1}
+    schedule: {name: cosine, warmup_steps: 0.1}
+    label_smoothing: 0.1
+    metrics: {acc: {class_path: torchmetrics.classification.MulticlassAccuracy, init_args: {num_classes: 3}}}
+data:
+  train_dataset: module_world.points
+  val_dataset:
+    a: module_world.points
+    b: {class_path: module_world.Counted, init_args: {count: 5}}
+  test_dataset: {class_path: module_world.Counted, init_args: {count: 6}}
+  batch_size: 4
+  group_by_length: false
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_arguments(monkeypatch):
+    """Lightning warns where a program has arguments of its own, as pytest has."""
+    monkeypatch.setattr("sys.argv", ["program"])
+    # Lightning 2.6 uses names that jsonargparse 4.53 is about to rename (2026).
+    monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG.replace("FOLDER", str(tmp_path)))
+    return path
+
+
+def cli(kind, *arguments, run=True, data=DataModule, subclasses=True):
+    with engine.quiet():
+        return LightningCLI(
+            kind,
+            data,
+            subclass_mode_model=subclasses,
+            args=list(map(str, arguments)),
+            run=run,
+            save_config_callback=None,
+            seed_everything_default=7,
+        )
+
+
+def test_a_file_describes_a_training(config, tmp_path, monkeypatch, capsys):
+    """An argument on the command line goes before it; `load_from_checkpoint` needs nothing but the checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    made = cli(LossModule, "fit", "--config", config, "--model.optimizer.learning_rate=0.2")
+    module, trainer = made.model, made.trainer
+    assert trainer.global_step == 6
+    assert module.optimizer_config == OptimizerConfig(name="adamw_torch", learning_rate=0.2, weight_decay=0.1)
+    assert (module.label_smoothing, type(module.model), module.model.layers[0].out_features) == (0.1, Net, 5)
+    assert isinstance(made.datamodule.val_dataset["b"], Counted)
+    assert {"val_a_loss", "val_b_loss", "val_a_acc", "val_b_acc"} <= set(trainer.callback_metrics)
+    assert "val_loss" not in trainer.callback_metrics
+
+    file = tmp_path / "saved" / "last.ckpt"
+    torch.load(file, weights_only=True)  # plain values, and nothing else
+    loaded = LossModule.load_from_checkpoint(file)
+    assert same_weights(loaded.model, module.model)
+    assert loaded.learning_rate == 0.2
+    assert isinstance(loaded.metrics.metrics[0], MulticlassAccuracy)
+    rows = (tmp_path / "lightning_logs" / "version_0" / "hparams.yaml").read_text()
+    assert "learning_rate: 0.2" in rows
+    assert "batch_size: 4" in rows
+
+    tested = cli(LossModule, "test", "--config", config, f"--ckpt_path={file}")
+    assert tested.datamodule.test_dataset.items[0].keys() == {"x", "labels"}
+    assert "test_acc" in tested.trainer.callback_metrics
+
+
+@pytest.mark.parametrize(
+    ("kind", "further"),
+    [
+        (LossModule, []),
+        (CausalLMModule, []),
+        (SequenceClassificationModule, ["--model.num_labels=4"]),
+        (TokenClassificationModule, ["--model.num_labels=4", "--model.train_metrics=true"]),
+        (Seq2SeqModule, ["--model.generation={max_new_tokens: 4}", "--model.pad_token_id=0"]),
+    ],
+)
+def test_every_module_has_all_options(kind, further):
+    """Those of its parents too; with an optimizer and a schedule of torch, by their class paths."""
+    options = [
+        "--model.model=module_world.TokenNet",
+        "--model.loss_fn={class_path: torch.nn.CrossEntropyLoss, init_args: {ignore_index: 7}}",
+        "--model.optimizer={class_path: torch.optim.SGD, init_args: {lr: 0.5}}",
+        "--model.schedule={class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 3}}",
+        "--model.neftune_noise_alpha=5",
+        "--model.label_names=[labels]",
+        "--data.batch_size=7",
+    ]
+    made = cli(kind, *options, *further, run=False, subclasses=False)
+    made.model.configure_model()
+    assert type(made.model) is kind
+    assert isinstance(made.model.model, TokenNet)
+    assert isinstance(made.model.configure_optimizers()["optimizer"], torch.optim.SGD)
+    assert made.model.learning_rate == 0.5
+    assert made.model.loss_fn.ignore_index == 7
+    assert (made.model.neftune_noise_alpha, made.datamodule.batch_size) == (5, 7)
+
+
+def test_a_misspelt_option_is_an_error():
+    model, misspelt = "--model.model=module_world.Net", "--model.optimizer.learning_rat=1"
+    with pytest.raises(ValueError, match=r"no 'learning_rat'\. Did you mean 'learning_rate'"):
+        cli(LossModule, model, misspelt, run=False, subclasses=False)
+
+
+def test_a_subclass_of_the_data_module(tmp_path):
+    """With arguments of its own, beside those of its parent."""
+    made = cli(
+        LossModule,
+        "--model.model=module_world.Net",
+        "--data.count=12",
+        "--data.batch_size=3",
+        run=False,
+        data=OwnData,
+        subclasses=False,
+    )
+    made.datamodule.setup("fit")
+    assert len(made.datamodule.train_dataloader()) == 4
+    assert made.datamodule.hparams["count"] == 12
+
+
+class OwnData(DataModule):
+    def __init__(self, count: int = 5, **kwargs):
+        super().__init__(**kwargs)
+        self.count = count
+
+    def setup(self, stage):
+        self.train_dataset = Counted(self.count)
+        super().setup(stage)

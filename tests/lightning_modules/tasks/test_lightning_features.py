@@ -1,0 +1,408 @@
+"""What `lightning.Trainer` can do it does with our modules and data too, and each option has its effect."""
+
+import copy
+import math
+
+import pytest
+import torch
+from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.tuner import Tuner
+from module_world import Bare, Net, Seen, TokenNet, make_trainer, pad, points, same_weights, seeded, sentences
+from torch.nn import functional
+from torch.utils.data import IterableDataset
+
+from lightrainer.lightning_modules import (
+    CausalLMModule,
+    DataModule,
+    LossModule,
+    OptimizerConfig,
+    ScheduleConfig,
+    SequenceClassificationModule,
+    set_seed,
+)
+from lightrainer.lightning_modules.internals import lightning_internals as engine
+
+pytestmark = [
+    # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    # Lightning advises more workers on machines with many cores.
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+]
+OPTIMIZER = {"learning_rate": 0.05, "weight_decay": 0.1}
+
+
+@pytest.fixture(autouse=True)
+def _quiet_and_single_threaded():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with engine.quiet():
+        yield
+    torch.set_num_threads(before)
+
+
+def module(kind=LossModule, model=Net, **kwargs):
+    return kind(seeded(model), **{"optimizer": OPTIMIZER, **kwargs})
+
+
+def data(**kwargs):
+    return DataModule(points(), points(10, seed=5), **{"batch_size": 4, **kwargs})
+
+
+def fitted(made=None, datamodule=None, **options):
+    """The module after a training with these options, and what was seen of it."""
+    made, seen = module() if made is None else made, Seen()
+    trainer = make_trainer(**options, callbacks=[seen, *options.pop("callbacks", [])])
+    set_seed(7)
+    trainer.fit(made, data() if datamodule is None else datamodule)
+    return made, seen, trainer
+
+
+class TestAccumulation:
+    def test_two_batches_a_step_are_one_batch_of_twice_the_size(self):
+        """Eight samples a step either way, and four in the last one, whose only batch counts as much as others."""
+        short = points(20)
+        two, _, trainer = fitted(datamodule=DataModule(short, batch_size=4), accumulate_grad_batches=2)
+        one, _, other = fitted(datamodule=DataModule(short, batch_size=8))
+        assert trainer.global_step == other.global_step == 6
+        torch.testing.assert_close(two.model.state_dict(), one.model.state_dict(), rtol=1e-5, atol=1e-6)
+        without = fitted(datamodule=DataModule(short, batch_size=4))[0]
+        assert not torch.allclose(without.model.layers[0].weight, one.model.layers[0].weight, atol=1e-3)
+
+    @pytest.mark.parametrize("kind", [LossModule, CausalLMModule])
+    def test_each_token_of_a_step_counts_the_same(self, kind):
+        """However many of them its batches have: the gradient of the mean over all tokens."""
+        texts, sgd = sentences(12), {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}}
+        model = seeded(TokenNet)
+        untouched = copy.deepcopy(model)
+        made = kind(model, optimizer=sgd)
+        datamodule = DataModule(texts, collate_fn=pad, batch_size=4, shuffle=False)
+        seen = fitted(made, datamodule, accumulate_grad_batches=3, max_epochs=1)[1]
+        whole = untouched(**pad(texts))["loss"]
+        whole.backward()
+        for before, after in zip(untouched.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(after, before - before.grad, rtol=1e-5, atol=1e-6)
+        assert seen.logged[-1] == pytest.approx(whole.item(), rel=1e-5), "the loss of the step is logged"
+        assert sum(seen.losses) / 3 != pytest.approx(whole.item(), rel=1e-3), "a mean of means is another number"
+
+    def test_a_batch_without_labels_that_count(self):
+        """Its loss is 0, and it takes nothing from the others."""
+
+        def collate(items):
+            batch = pad(items)
+            if all("mute" in item for item in items):
+                batch["labels"][:] = -100
+            return batch
+
+        texts = [*sentences(4), *({**item, "mute": True} for item in sentences(4, seed=1))]
+        sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}}
+        options = {"collate_fn": collate, "batch_size": 4, "shuffle": False}
+        columns = ["input_ids", "mute"]
+        both = fitted(
+            LossModule(seeded(TokenNet), optimizer=sgd),
+            DataModule(texts, columns=columns, **options),
+            accumulate_grad_batches=2,
+            max_epochs=1,
+        )[0]
+        alone = fitted(
+            LossModule(seeded(TokenNet), optimizer=sgd), DataModule(texts[:4], columns=columns, **options), max_epochs=1
+        )[0]
+        torch.testing.assert_close(both.model.state_dict(), alone.model.state_dict(), rtol=1e-5, atol=1e-6)
+
+    def test_an_optimizer_that_steps_in_the_backward_pass_cannot_accumulate(self, monkeypatch):
+        monkeypatch.setattr(
+            "lightrainer.lightning_modules.tasks.optimized_module.steps_in_backward", lambda optimizer: True
+        )
+        with pytest.raises(ValueError, match="steps in every backward pass and cannot accumulate"):
+            fitted(accumulate_grad_batches=2)
+
+
+class TestClipping:
+    def test_norm(self):
+        """With a limit of almost nothing, steps of SGD are at most that long."""
+        sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}}
+        start = seeded(Net)
+        clipped = fitted(module(optimizer=sgd), gradient_clip_val=1e-3, max_epochs=1, limit_train_batches=1)[0].model
+        moved = [now - then for now, then in zip(clipped.parameters(), start.parameters(), strict=True)]
+        assert torch.stack([part.norm() for part in moved]).norm().item() == pytest.approx(1e-3, rel=1e-3)
+
+    def test_value(self):
+        sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}}
+        options = {"gradient_clip_val": 1e-3, "gradient_clip_algorithm": "value", "limit_train_batches": 1}
+        clipped, start = fitted(module(optimizer=sgd), max_epochs=1, **options)[0].model, seeded(Net)
+        moved = max(
+            (now - then).abs().max() for now, then in zip(clipped.parameters(), start.parameters(), strict=True)
+        )
+        assert moved.item() == pytest.approx(1e-3, rel=1e-3)
+
+    @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+    def test_the_default_optimizer_clips_under_mixed_precision(self, precision):
+        """It is a fused one, which Lightning alone refuses to clip for. Clipped to nothing, nothing moves."""
+        plugins = [MixedPrecision(precision, "cpu")]
+        sgd = {"name": "sgd", "learning_rate": 1.0}
+        for optimizer in ({"learning_rate": 0.05}, sgd):
+            made = module(optimizer=optimizer)
+            _, seen, _ = fitted(made, plugins=plugins, gradient_clip_val=0.5, max_epochs=1)
+            assert all(map(math.isfinite, seen.losses))
+        start, clipped = seeded(Net), fitted(module(optimizer=sgd), plugins=plugins, gradient_clip_val=1e-12)[0].model
+        torch.testing.assert_close(clipped.state_dict(), start.state_dict(), rtol=0, atol=1e-6)
+
+
+class TestPrecision:
+    def test_64_true(self):
+        made, _, _ = fitted(precision="64-true")
+        assert {parameter.dtype for parameter in made.parameters()} == {torch.float64}
+
+    @pytest.mark.parametrize("options", [{"precision": "bf16-mixed"}, {"plugins": [MixedPrecision("16-mixed", "cpu")]}])
+    def test_mixed(self, options):
+        """Half precision is used, learns, and gives nearly the numbers of full precision; weights stay in full."""
+        dtypes = []
+        made = module()
+        made.model.layers[0].register_forward_hook(lambda layer, args, output: dtypes.append(output.dtype))
+        _, seen, trainer = fitted(made, max_epochs=8, **options)
+        half = torch.bfloat16 if "precision" in options else torch.float16
+        assert set(dtypes) == {half}
+        assert {parameter.dtype for parameter in made.parameters()} == {torch.float32}
+        whole = fitted(max_epochs=8)[1]
+        assert seen.losses != whole.losses
+        assert seen.losses[:6] == pytest.approx(whole.losses[:6], abs=0.05)
+        assert sum(seen.losses[-6:]) < sum(seen.losses[:6]) / 2
+        scaler = trainer.precision_plugin.scaler
+        assert (scaler is not None and scaler.get_scale() > 1) == (half == torch.float16)
+
+    @pytest.mark.filterwarnings("ignore:You passed `Trainer.accelerator='cpu', precision='16-mixed'")
+    def test_16_mixed_by_name_is_what_lightning_makes_of_it_on_the_cpu(self):
+        assert fitted(precision="16-mixed")[2].precision_plugin.precision == "bf16-mixed"
+
+    def test_an_overflow_in_fp16_skips_the_step(self):
+        """The scaler is a real one: it starts too high here, comes down, and the training still learns."""
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+        made, _, _ = fitted(
+            module(), plugins=[MixedPrecision("16-mixed", "cpu", scaler)], max_epochs=1, gradient_clip_val=1.0
+        )
+        assert scaler.get_scale() < 2.0**40
+        assert all(torch.isfinite(parameter).all() for parameter in made.parameters())
+
+
+class Counter(IterableDataset):
+    """A stream that gives other samples in each epoch."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return iter(points(12, seed=100 + self.epoch))
+
+
+class TestLimits:
+    @pytest.mark.parametrize("dataset", [points(), Counter()], ids=["map", "stream"])
+    def test_overfit_batches(self, dataset):
+        """The same two batches in every epoch, in order; without it they are others."""
+        datamodule = lambda: DataModule(dataset, batch_size=4)
+        seen = fitted(datamodule=datamodule(), overfit_batches=2, max_epochs=30)[1]
+        assert len(seen.batches) == 60
+        assert all(torch.equal(batch, seen.batches[index % 2]) for index, batch in enumerate(seen.batches))
+        assert seen.losses[-1] < 0.1 < seen.losses[0], "and they are learnt by heart"
+        usual = fitted(datamodule=datamodule(), limit_train_batches=2, max_epochs=2)[1]
+        assert not torch.equal(usual.batches[0], usual.batches[2])
+
+    def test_fast_dev_run(self):
+        made, seen, trainer = fitted(fast_dev_run=2)
+        assert (trainer.global_step, len(seen.batches)) == (2, 2)
+        assert "val_loss" in trainer.callback_metrics
+        assert not same_weights(made.model, seeded(Net))
+
+    def test_epochs_that_are_cut_short_are_not_alike(self):
+        """The loader learns of the next epoch although it has never come to the end of one."""
+        seen = fitted(limit_train_batches=2)[1]
+        assert not torch.equal(seen.batches[0], seen.batches[2])
+
+
+@pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")  # there is no validation
+class TestTuner:
+    def test_learning_rate(self, tmp_path):
+        made, trainer = module(schedule={"name": "linear"}), make_trainer(default_root_dir=tmp_path, max_epochs=9)
+        found = Tuner(trainer).lr_find(made, datamodule=data(), num_training=40)
+        assert found.suggestion() == made.learning_rate != OPTIMIZER["learning_rate"]
+        assert made.hparams["optimizer"]["learning_rate"] == made.learning_rate
+        assert same_weights(made.model, seeded(Net)), "the search leaves no trace"
+        seen = Seen()
+        trainer = make_trainer(default_root_dir=tmp_path, callbacks=[seen])
+        trainer.fit(made, data())
+        assert seen.rates[0] == made.learning_rate, "and the training uses it"
+        assert seen.rates[-1] == pytest.approx(made.learning_rate / 12)
+
+    def test_learning_rate_of_a_class_path_and_of_a_function(self, tmp_path):
+        forms = [{"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}, lambda groups: torch.optim.SGD(groups)]
+        for form in forms:
+            made, trainer = module(optimizer=form), make_trainer(default_root_dir=tmp_path, max_epochs=9)
+            found = Tuner(trainer).lr_find(made, datamodule=data(), num_training=30)
+            assert made.learning_rate == found.suggestion()
+            assert {group["lr"] for group in made.configure_optimizers().param_groups} == {made.learning_rate}
+
+    def test_batch_size(self, tmp_path):
+        """Doubled from 2, trial by trial, and the loaders follow."""
+        made, datamodule = module(), DataModule(points(64), batch_size=2)
+        trainer = make_trainer(default_root_dir=tmp_path, max_epochs=1)
+        found = Tuner(trainer).scale_batch_size(
+            made, datamodule=datamodule, init_val=2, max_trials=3, steps_per_trial=2
+        )
+        assert found == datamodule.batch_size == datamodule.hparams["batch_size"] == 8
+        assert same_weights(made.model, seeded(Net))
+        seen = Seen()
+        make_trainer(max_epochs=1, callbacks=[seen]).fit(made, datamodule)
+        assert [len(batch) for batch in seen.batches] == [8] * 8
+
+    def test_batch_size_that_is_too_large(self, tmp_path):
+        """An error of memory ends the search, with the last size that fitted."""
+
+        class Limited(Net):
+            def forward(self, x, labels=None):
+                if len(x) > 8:
+                    raise RuntimeError("CUDA out of memory. (as it were)")
+                return super().forward(x, labels)
+
+        datamodule = DataModule(points(64), batch_size=2)
+        trainer = make_trainer(default_root_dir=tmp_path, max_epochs=1)
+        found = Tuner(trainer).scale_batch_size(module(model=Limited), datamodule=datamodule, steps_per_trial=2)
+        assert found == datamodule.batch_size == 8
+
+
+class TestCompile:
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+    @pytest.mark.parametrize("what", ["module", "model"])
+    def test_compiled_is_the_same(self, what):
+        """`torch.compile` of the module or of the model, with the graphs of a real compiler, if not its code."""
+        seen, losses = [], {}
+        for compiled in (False, True):
+            torch.compiler.reset()
+            made = module(schedule={"name": "linear", "warmup_steps": 2}, neftune_noise_alpha=None)
+            if compiled and what == "module":
+                made = torch.compile(made, backend=counting(seen))
+            elif compiled:
+                made = LossModule(
+                    torch.compile(made.model, backend=counting(seen)),
+                    optimizer=OPTIMIZER,
+                    schedule={"name": "linear", "warmup_steps": 2},
+                )
+            losses[compiled] = fitted(made, accumulate_grad_batches=2)[1].losses
+        assert seen, "something was compiled"
+        assert losses[True] == pytest.approx(losses[False], rel=1e-5)
+
+
+def counting(seen):
+    def backend(graph, inputs):
+        seen.append(graph)
+        return graph.forward
+
+    return backend
+
+
+def test_weight_decay_spares_biases_and_norms():
+    """In every form in which an optimizer can be given: without gradients only matrices shrink."""
+    forms = [
+        OptimizerConfig(**OPTIMIZER),
+        {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.05, "weight_decay": 0.1}},
+        lambda groups: torch.optim.AdamW(groups, lr=0.05, weight_decay=0.1),
+    ]
+    for form in forms:
+        made = module(optimizer=form)
+        before = copy.deepcopy(made.model.state_dict())
+        optimizer = made.configure_optimizers()
+        for parameter in made.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        shrunk = {name for name, value in made.model.state_dict().items() if not torch.equal(value, before[name])}
+        assert shrunk == {"layers.0.weight", "layers.3.weight"}
+
+
+def test_label_smoothing_is_a_part_of_the_loss_everywhere():
+    smoothed, plain = module(label_smoothing=0.2), module()
+    trainer = make_trainer()
+    results = [trainer.validate(one, data(), verbose=False)[0]["val_loss"] for one in (smoothed, plain)]
+    batch = {name: torch.stack([item[name] for item in points(10, seed=5)]) for name in ("x", "labels")}
+    logits = plain.model(batch["x"])["logits"].detach()
+    assert results[0] == pytest.approx(float(functional.cross_entropy(logits, batch["labels"], label_smoothing=0.2)))
+    assert results[1] == pytest.approx(float(functional.cross_entropy(logits, batch["labels"])))
+
+
+def test_noise_on_embeddings_only_while_training():
+    made = LossModule(seeded(TokenNet), optimizer=OPTIMIZER, neftune_noise_alpha=5.0)
+    texts = DataModule(sentences(), sentences(8, seed=3), collate_fn=pad, batch_size=4)
+    noisy = fitted(made, texts)[1].losses
+    plain = fitted(LossModule(seeded(TokenNet), optimizer=OPTIMIZER), texts)[1].losses
+    assert noisy != plain
+    assert not made.model.embedding._forward_hooks, "it ends with the training"
+    again = fitted(LossModule(seeded(TokenNet), optimizer=OPTIMIZER, neftune_noise_alpha=5.0), texts)[1].losses
+    assert again == noisy
+
+
+def test_schedules_have_the_length_of_the_training():
+    """Also of one that is limited by steps, and a warm-up that is a share of it."""
+    made = module(schedule=ScheduleConfig(name="linear", warmup_steps=0.5))
+    seen = fitted(made, max_epochs=-1, max_steps=8)[1]
+    assert seen.rates == pytest.approx([0.05 * rate for rate in (0, 0.25, 0.5, 0.75, 1, 0.75, 0.5, 0.25)])
+
+
+@pytest.mark.filterwarnings("ignore:.*IterableDataset")
+def test_a_training_without_end_needs_a_length():
+    with pytest.raises(ValueError, match="give the Trainer max_steps, or the schedule total_steps"):
+        fitted(module(schedule={"name": "linear"}), DataModule(Counter(), batch_size=4), max_epochs=2)
+
+
+def test_a_schedule_of_torch_is_stepped_after_each_epoch():
+    halving = {"class_path": "torch.optim.lr_scheduler.StepLR", "init_args": {"step_size": 1, "gamma": 0.5}}
+    for schedule in (halving, lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)):
+        seen = fitted(module(schedule=schedule))[1]
+        assert seen.rates == [0.05] * 6 + [0.025] * 6
+
+
+def test_the_model_is_put_into_training_mode():
+    """`from_pretrained` leaves it in evaluation mode, in which there is no dropout."""
+    made = LossModule(seeded(Net, dropout=0.5), optimizer=OPTIMIZER)
+    made.model.eval()
+    assert fitted(made)[1].losses == fitted(LossModule(seeded(Net, dropout=0.5), optimizer=OPTIMIZER))[1].losses
+
+
+def test_a_model_of_logits_alone():
+    made = fitted(SequenceClassificationModule(seeded(Bare), num_labels=3, optimizer=OPTIMIZER), max_epochs=20)[2]
+    assert made.callback_metrics["val_accuracy"] > 0.7
+
+
+class OwnStep(LossModule):
+    """Computes its loss itself, and tells nobody how many items there are."""
+
+    def training_step(self, batch, batch_idx):
+        return self.model(**batch)["loss"] * 2
+
+
+class OwnOptimization(LossModule):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(super().training_step(batch, batch_idx) * 2)
+        optimizer.step()
+
+
+def test_subclasses_with_steps_of_their_own():
+    """What they return is divided by the batches of a step, as Lightning does; or nothing is, where they step."""
+    sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
+    texts = DataModule(points(8), batch_size=4, shuffle=False)
+    whole = {name: torch.stack([item[name] for item in points(8)]) for name in ("x", "labels")}
+    expected = seeded(Net)
+    (expected(**whole)["loss"] * 2).backward()
+    made = fitted(OwnStep(seeded(Net), optimizer=sgd), texts, accumulate_grad_batches=2, max_epochs=1)[0]
+    for before, after in zip(expected.parameters(), made.parameters(), strict=True):
+        torch.testing.assert_close(after, before - 0.1 * before.grad)
+    by_hand, one = seeded(Net), DataModule(points(8), batch_size=8, shuffle=False)
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(OwnOptimization(by_hand, optimizer=sgd), one)
+    for before, after in zip(expected.parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(after, before - 0.1 * before.grad)

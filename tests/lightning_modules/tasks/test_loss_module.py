@@ -1,0 +1,292 @@
+"""Any model that returns a loss trains under `lightning.Trainer`, with Lightning's own features."""
+
+import math
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.optim import OptimizerConfig
+from lightrainer.lightning_modules.optim.schedules import ScheduleConfig
+from lightrainer.lightning_modules.tasks.loss_module import LossModule
+
+pytestmark = [
+    # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    # Lightning advises more workers on machines with many cores.
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    # It says so where a module could validate and is not asked to.
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+]
+
+
+class Net(nn.Module):
+    """A normalised regression with dropout; returns its loss in one of the usual forms."""
+
+    def __init__(self, form="dict"):
+        super().__init__()
+        self.form = form
+        self.layers = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.Dropout(0.2), nn.Linear(8, 1))
+
+    def forward(self, x, y=None):
+        logits = self.layers(x).squeeze(-1)
+        loss = None if y is None else nn.functional.mse_loss(logits, y)
+        return {"dict": {"loss": loss, "logits": logits}, "tuple": (loss, logits)}[self.form]
+
+
+def samples(count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(count, 3, generator=generator)
+    return [{"x": row, "y": row.sum() + 2} for row in rows]
+
+
+def loader(count=22, batch_size=3, seed=0):
+    return DataLoader(samples(count, seed), batch_size=batch_size)
+
+
+def make_trainer(**kwargs):
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    options |= {"enable_model_summary": False, "max_epochs": 2, "accelerator": "cpu", "num_sanity_val_steps": 0}
+    with engine.quiet():
+        return Trainer(**{**options, **kwargs})
+
+
+@pytest.fixture(autouse=True)
+def _quiet_and_single_threaded():
+    """Sums in several threads may be added in another order: one thread makes bitwise claims fair."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with engine.quiet():
+        yield
+    torch.set_num_threads(before)
+
+
+def make_module(**kwargs):
+    torch.manual_seed(1)
+    return LossModule(Net(kwargs.pop("form", "dict")), **kwargs)
+
+
+class LearningRates(Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_end(self, trainer, module, *args):
+        self.seen.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+
+OPTIMIZER = OptimizerConfig(learning_rate=0.05, weight_decay=0.1)
+
+
+def train_by_hand(epochs=2, accumulation=3, clip=0.3, warmup=2):
+    """The same training without Lightning; the last step of an epoch may have fewer micro-batches."""
+    torch.manual_seed(1)
+    model = Net()
+    decaying = [model.layers[0].weight, model.layers[3].weight]
+    others = [model.layers[0].bias, model.layers[1].weight, model.layers[1].bias, model.layers[3].bias]
+    groups = [{"params": decaying, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=0.05, betas=(0.9, 0.999), eps=1e-8, fused=True)
+    batches = loader()
+    total = epochs * math.ceil(len(batches) / accumulation)
+    norms, step = [], 0
+    model.train()
+    for _ in range(epochs):
+        for index, batch in enumerate(batches):
+            in_step = min(accumulation, len(batches) - index // accumulation * accumulation)
+            (model(**batch)["loss"] / in_step).backward()
+            if (index + 1) % accumulation and index + 1 < len(batches):
+                continue
+            norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), clip)))
+            factor = step / warmup if step < warmup else (total - step) / (total - warmup)
+            for group in optimizer.param_groups:
+                group["lr"] = 0.05 * factor
+            optimizer.step()
+            optimizer.zero_grad()
+            step += 1
+    assert step == total
+    assert max(norms) > clip, "the clipping does something"
+    return model
+
+
+def train_with_lightning(clip=0.3, form="dict", accumulation=3):
+    schedule = ScheduleConfig(name="linear", warmup_steps=2)
+    module = make_module(optimizer=OPTIMIZER, schedule=schedule, form=form)
+    trainer = make_trainer(accumulate_grad_batches=accumulation, gradient_clip_val=clip)
+    trainer.fit(module, loader())
+    assert trainer.global_step == 2 * math.ceil(8 / accumulation)
+    return module.model
+
+
+@pytest.mark.parametrize("form", ["dict", "tuple"])
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_weights_equal_those_of_a_loop_by_hand(form, accumulation):
+    """Bit for bit: accumulation, clipping, weight decay by groups, dropout, a linear schedule."""
+    expected, trained = train_by_hand(accumulation=accumulation), train_with_lightning(0.3, form, accumulation)
+    for (name, theirs), ours in zip(expected.named_parameters(), trained.parameters(), strict=True):
+        assert torch.equal(theirs, ours), name
+
+
+def test_the_last_step_of_an_epoch_is_a_mean_too():
+    """Of two batches, where others have three: Lightning alone would let them count less."""
+    torch.testing.assert_close(train_with_lightning().state_dict(), train_by_hand().state_dict(), rtol=1e-5, atol=1e-6)
+
+
+def test_comparison_can_fail():
+    """Negative control: without clipping the weights differ."""
+    expected, trained = train_by_hand(), train_with_lightning(clip=None)
+    assert not torch.equal(expected.layers[0].weight, trained.layers[0].weight)
+
+
+def test_length_of_the_training_is_the_length_of_the_schedule():
+    """With accumulation: six steps, from the full rate to none."""
+    module = make_module(optimizer=OPTIMIZER, schedule=ScheduleConfig(name="linear"))
+    rates = LearningRates()
+    make_trainer(accumulate_grad_batches=3, callbacks=[rates]).fit(module, loader())
+    steps = [0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 6]
+    assert rates.seen == pytest.approx([0.05 * (6 - step) / 6 for step in steps])
+    assert module.schedule_config.total_steps is None, "the configuration is left as it was"
+
+
+def test_length_of_the_schedule_can_be_given():
+    module = make_module(optimizer=OPTIMIZER, schedule=ScheduleConfig(name="linear", total_steps=100))
+    rates = LearningRates()
+    make_trainer(max_epochs=1, callbacks=[rates]).fit(module, loader())
+    assert rates.seen == pytest.approx([0.05 * (100 - step) / 100 for step in range(1, 9)])
+
+
+def test_no_schedule_is_a_constant_rate():
+    rates = LearningRates()
+    make_trainer(max_epochs=1, callbacks=[rates]).fit(make_module(optimizer=OPTIMIZER), loader())
+    assert rates.seen == [0.05] * 8
+
+
+def test_default_optimizer_is_the_documented_one():
+    module = make_module()
+    optimizer = module.configure_optimizers()
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert optimizer.defaults["lr"] == 5e-5
+    assert optimizer.defaults["fused"]
+
+
+@pytest.mark.parametrize("name", ["reduce_lr_on_plateau"])
+def test_plateau_schedule_watches_the_validation_loss(name):
+    """The rate is halved after each epoch in which it did not get better: here it never does."""
+    schedule = ScheduleConfig(name=name, kwargs={"factor": 0.5, "patience": 0, "threshold": 1e9, "mode": "max"})
+    module = make_module(optimizer=OptimizerConfig(learning_rate=1e-3), schedule=schedule)
+    rates = LearningRates()
+    make_trainer(max_epochs=3, callbacks=[rates]).fit(module, loader(6), loader(6, seed=1))
+    assert rates.seen == [1e-3] * 4 + [5e-4] * 2
+    config = module.configure_optimizers()["lr_scheduler"]
+    assert (config["monitor"], config["interval"]) == ("val_loss", "epoch")
+
+
+def test_plateau_schedule_without_validation_is_an_error():
+    module = make_module(schedule=ScheduleConfig(name="reduce_lr_on_plateau"))
+    with pytest.raises(MisconfigurationException, match="val_loss"):
+        make_trainer(max_epochs=1).fit(module, loader(6))
+
+
+class Losses(Callback):
+    """Keeps `train_loss` after each step."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_end(self, trainer, module, outputs, *args):
+        assert trainer.callback_metrics["train_loss"] == outputs["loss"]
+        self.seen.append(float(trainer.callback_metrics["train_loss"]))
+
+
+def test_train_loss_is_logged_at_each_step():
+    losses = Losses()
+    make_trainer(max_epochs=12, callbacks=[losses]).fit(make_module(optimizer=OPTIMIZER), loader())
+    assert len(losses.seen) == 96
+    assert sum(losses.seen[-8:]) < sum(losses.seen[:8]) / 2, "and it falls"
+
+
+@pytest.mark.parametrize("verb", ["validate", "test"])
+def test_each_sample_counts_the_same(verb):
+    """The last batch of three is smaller; the loss is that of all seven samples, in eval mode."""
+    module, trainer = make_module(), make_trainer()
+    results = getattr(trainer, verb)(module, loader(7), verbose=False)
+    module.eval()
+    whole = next(iter(loader(7, batch_size=7)))
+    with torch.no_grad():
+        expected = float(module.model(**whole)["loss"])
+    name = {"validate": "val_loss", "test": "test_loss"}[verb]
+    assert results == [{name: pytest.approx(expected, rel=1e-5)}]
+    by_batch = [float(module.model(**batch)["loss"].detach()) for batch in loader(7)]
+    assert sum(by_batch) / 3 != pytest.approx(expected, rel=1e-3), "a mean over batches would be another number"
+
+
+def test_validation_during_the_training():
+    module, trainer = make_module(), make_trainer(max_epochs=1)
+    trainer.fit(module, loader(), loader(7))
+    fitted = float(trainer.callback_metrics["val_loss"])
+    (alone,) = make_trainer().validate(module, loader(7), verbose=False)
+    assert alone["val_loss"] == pytest.approx(fitted, rel=1e-5)
+
+
+def test_predictions_are_what_the_model_returns():
+    """Also without labels."""
+    module = make_module()
+    data = DataLoader([{"x": sample["x"]} for sample in samples(5)], batch_size=3)
+    outputs = make_trainer().predict(module, data)
+    assert [set(output) for output in outputs] == [{"loss", "logits"}] * 2
+    module.eval()
+    for output, batch in zip(outputs, data, strict=True):
+        assert output["loss"] is None
+        # Without gradients torch may choose other kernels.
+        torch.testing.assert_close(output["logits"], module(**batch)["logits"])
+        torch.testing.assert_close(output["logits"], module(batch["x"])["logits"])
+
+
+def test_state_dict_round_trip(tmp_path):
+    """By hand, and through a checkpoint of Lightning; the model's own names are below `model.`."""
+    module = make_module()
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(module, loader())
+    assert [name.split(".")[0] for name in module.state_dict()] == ["model"] * 6
+    fresh = LossModule(Net())
+    assert not torch.equal(fresh.model.layers[0].weight, module.model.layers[0].weight)
+    fresh.load_state_dict(module.state_dict())
+    trainer.save_checkpoint(tmp_path / "model.ckpt")
+    loaded = LossModule.load_from_checkpoint(tmp_path / "model.ckpt", model=Net())
+    for name, value in module.state_dict().items():
+        assert torch.equal(fresh.state_dict()[name], value)
+        assert torch.equal(loaded.state_dict()[name], value)
+
+
+def test_training_goes_on_from_a_checkpoint(tmp_path):
+    """Lightning's `ckpt_path`: weights, optimizer and schedule as if never stopped (no dropout here)."""
+    weights = []
+    schedule = ScheduleConfig(name="linear", total_steps=16)
+    for lengths in ((2,), (1, 2)):
+        path = None
+        for epochs in lengths:
+            module = make_module(optimizer=OPTIMIZER, schedule=schedule)
+            module.model.layers[2].p = 0.0
+            trainer = make_trainer(max_epochs=epochs)
+            trainer.fit(module, loader(), ckpt_path=path)
+            path = tmp_path / f"{epochs}.ckpt"
+            trainer.save_checkpoint(path)
+        weights.append(module.model.layers[0].weight)
+    assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate", "test"])
+def test_model_without_a_loss_is_an_error(verb):
+    """Which says what the model returned and what it was given."""
+    data = DataLoader([{"x": sample["x"]} for sample in samples(4)], batch_size=2)
+    message = "did not return a loss from the inputs: it returned a dict with loss, logits. It was given: x"
+    with pytest.raises(ValueError, match=message):
+        getattr(make_trainer(), verb)(make_module(), data)
+
+
+def test_it_is_a_plain_lightning_module():
+    module = make_module()
+    assert isinstance(module, LightningModule)
+    assert module.automatic_optimization

@@ -1,0 +1,236 @@
+"""The module's model: given or made later, noted in checkpoints, saved and loaded."""
+
+import copy
+import functools
+
+import pytest
+import torch
+from module_world import Net, TokenNet, make_trainer, points, same_weights, seeded
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils.data import DataLoader
+from torchmetrics.classification import MulticlassAccuracy
+
+from lightrainer.lightning_modules import (
+    CausalLMModule,
+    DataModule,
+    LossModule,
+    OptimizerConfig,
+    ScheduleConfig,
+    SequenceClassificationModule,
+)
+from lightrainer.lightning_modules.internals import lightning_internals as engine
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+]
+DESCRIBED = {"class_path": "module_world.Net", "init_args": {"width": 5}}
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    with engine.quiet():
+        yield
+
+
+def loader():
+    return DataLoader(points(), batch_size=4)
+
+
+def saved(module, folder, **options):
+    trainer = make_trainer(max_epochs=1, **options)
+    trainer.fit(module, loader())
+    trainer.save_checkpoint(folder / "module.ckpt")
+    return folder / "module.ckpt"
+
+
+class TestForms:
+    @pytest.mark.parametrize("source", [DESCRIBED, lambda: Net(5), functools.partial(Net, width=5)])
+    def test_made_when_it_is_needed(self, source, tmp_path):
+        module = LossModule(source, optimizer={"learning_rate": 0.1})
+        assert module.model is None
+        make_trainer(fast_dev_run=True).fit(module, loader())
+        assert module.model.layers[0].out_features == 5
+        made = module.model
+        make_trainer().validate(module, loader(), verbose=False)
+        assert module.model is made, "and once only"
+
+    def test_it_is_made_for_whatever_comes_first(self):
+        module = LossModule(DESCRIBED)
+        assert module(torch.randn(2, 4))["logits"].shape == (2, 3)
+        assert LossModule(DESCRIBED).configure_optimizers().param_groups[0]["params"]
+
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            (None, "`model` is None, but expected is a torch.nn.Module"),
+            (3, "`model` is a int, but expected"),
+            ({"class": "Net"}, "`model` is a dict, but expected"),
+        ],
+    )
+    def test_no_model(self, source, message):
+        with pytest.raises(TypeError, match=message):
+            LossModule(source)
+
+    def test_a_function_that_makes_something_else(self):
+        with pytest.raises(TypeError, match=r"returned a int, not a torch\.nn\.Module"):
+            LossModule(lambda: 3).configure_model()
+
+    @pytest.mark.parametrize(
+        ("path", "message"),
+        [
+            ("module_world.Nett", "has no 'Nett'. Did you mean 'Net'"),
+            ("nowhere.Net", "names no class"),
+            ("os.system", "is no Module. Name a subclass of it, or a constructor"),
+            ("subprocess.Popen", "is no Module"),
+            ("module_world", "names no class"),
+            (3, "names no class"),
+        ],
+    )
+    def test_class_paths_of_something_else(self, path, message):
+        """They may come from somebody's checkpoint: nothing is called that makes no model."""
+        with pytest.raises(ValueError, match=message):
+            LossModule({"class_path": path, "init_args": {}}).configure_model()
+
+    def test_a_description_with_something_else_in_it(self):
+        with pytest.raises(ValueError, match=r"has \['init_arg'\] too. Did you mean 'init_args'"):
+            LossModule({"class_path": "module_world.Net", "init_arg": {}}).configure_model()
+
+    def test_a_subclass_that_makes_its_own(self):
+        class Own(LossModule):
+            def configure_model(self):
+                if self.model is None:
+                    self.model = Net(7)
+
+        module = Own(optimizer={"learning_rate": 0.1})
+        make_trainer(fast_dev_run=True).fit(module, loader())
+        assert module.model.layers[0].out_features == 7
+
+
+class TestCheckpoints:
+    def test_a_described_model_needs_nothing_but_the_file(self, tmp_path):
+        module = LossModule(
+            DESCRIBED,
+            optimizer=OptimizerConfig(name="adamw_torch", learning_rate=0.1),
+            schedule=ScheduleConfig(name="cosine", kwargs={"num_cycles": 1}),
+            label_smoothing=0.1,
+        )
+        path = saved(module, tmp_path)
+        torch.load(path, weights_only=True)
+        loaded = LossModule.load_from_checkpoint(path)
+        assert same_weights(loaded.model, module.model)
+        assert loaded.optimizer_config == module.optimizer_config
+        assert loaded.schedule_config == module.schedule_config
+        assert (loaded.label_smoothing, dict(loaded.hparams)) == (0.1, dict(module.hparams))
+
+    @pytest.mark.parametrize("source", [Net, lambda: seeded(Net)], ids=["object", "function"])
+    def test_any_other_model_is_passed_once_more(self, tmp_path, source):
+        module = LossModule(seeded(Net) if source is Net else source, optimizer={"learning_rate": 0.1})
+        path = saved(module, tmp_path)
+        torch.load(path, weights_only=True)
+        loaded = LossModule.load_from_checkpoint(path, model=Net())
+        assert same_weights(loaded.model, module.model)
+        assert loaded.learning_rate == 0.1
+        with pytest.raises(TypeError, match=r"LossModule.load_from_checkpoint\(path, model=...\)"):
+            LossModule.load_from_checkpoint(path)
+
+    def test_arguments_may_be_replaced(self, tmp_path):
+        path = saved(LossModule(DESCRIBED, optimizer={"learning_rate": 0.1}), tmp_path)
+        loaded = LossModule.load_from_checkpoint(path, optimizer={"learning_rate": 0.3}, metrics=MulticlassAccuracy(3))
+        assert (loaded.learning_rate, loaded.metrics.names) == (0.3, [""])
+
+    def test_modules_of_tasks_note_their_own_arguments(self, tmp_path):
+        path = saved(SequenceClassificationModule(DESCRIBED, num_labels=3), tmp_path)
+        loaded = SequenceClassificationModule.load_from_checkpoint(path)
+        assert loaded.num_labels == 3
+        assert loaded.metrics.names == ["accuracy"]
+
+    def test_a_subclass_with_arguments_of_its_own(self, tmp_path):
+        """`save_hyperparameters()` notes them, and a config among them is written down in plain values."""
+        path = saved(Mine(width=6, best=OptimizerConfig(learning_rate=0.2)), tmp_path)
+        torch.load(path, weights_only=True)
+        loaded = Mine.load_from_checkpoint(path)
+        assert loaded.model.layers[0].out_features == 6
+        assert loaded.learning_rate == 0.2
+
+    def test_a_function_for_an_optimizer_is_passed_once_more(self, tmp_path):
+        path = saved(LossModule(DESCRIBED, optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1)), tmp_path)
+        torch.load(path, weights_only=True)
+        assert LossModule.load_from_checkpoint(path).optimizer_config == OptimizerConfig()
+
+
+class Mine(LossModule):
+    def __init__(self, width: int, best: OptimizerConfig | dict):
+        super().__init__(Net(width), optimizer=best)
+        self.save_hyperparameters()
+
+
+class TestPretrained:
+    def test_models_of_the_library(self, tmp_path):
+        """Saved through their own `save_pretrained`, loaded through `from_pretrained`, by class or by its path."""
+        transformers = pytest.importorskip("transformers")
+        config = transformers.GPT2Config(n_positions=16, n_embd=8, n_layer=1, n_head=2, vocab_size=11)
+        module = CausalLMModule(transformers.GPT2LMHeadModel(config))
+        module.save_pretrained(tmp_path / "saved")
+        assert {"config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "saved").iterdir()}
+        path = "transformers.AutoModelForCausalLM"
+        for kind in (transformers.AutoModelForCausalLM, path):
+            loaded = CausalLMModule.from_pretrained(
+                kind, tmp_path / "saved", model_kwargs={"attn_pdrop": 0.5}, optimizer={"learning_rate": 0.3}
+            )
+            assert same_weights(loaded.model, module.model)
+            assert (loaded.learning_rate, loaded.model.config.attn_pdrop) == (0.3, 0.5)
+        arguments = {"pretrained_model_name_or_path": str(tmp_path / "saved")}
+        described = CausalLMModule({"class_path": f"{path}.from_pretrained", "init_args": arguments})
+        described.configure_model()
+        assert same_weights(described.model, module.model)
+
+    def test_any_other_model_is_saved_as_a_file_of_weights(self, tmp_path):
+        module = LossModule(seeded(Net))
+        module.save_pretrained(tmp_path / "new" / "folder")
+        weights = load_file(tmp_path / "new" / "folder" / "model.safetensors")
+        torch.testing.assert_close(weights, dict(module.model.state_dict()), rtol=0, atol=0)
+        with pytest.raises(TypeError, match="model_class=Net has no from_pretrained"):
+            LossModule.from_pretrained(Net, tmp_path)
+
+    def test_the_cache_is_off_in_a_training(self):
+        """As under the Trainer API; and on again after it."""
+        model, seen = seeded(Net), []
+
+        class Config:
+            use_cache = True
+
+        model.config = Config()
+        model.register_forward_hook(lambda *_: seen.append(model.config.use_cache))
+        make_trainer(fast_dev_run=True).fit(LossModule(model, optimizer={"learning_rate": 0.1}), loader())
+        assert seen == [False]
+        assert model.config.use_cache
+
+
+def test_plain_modules_have_the_columns_of_their_model():
+    assert set(LossModule(seeded(TokenNet)).input_columns) >= {"input_ids", "labels"}
+    assert "x" in LossModule(DESCRIBED).input_columns
+
+
+def test_smoothing_of_several_labels_makes_no_sense():
+    model = seeded(Net)
+    model.config = nn.Module()
+    model.config.problem_type = "multi_label_classification"
+    with pytest.raises(ValueError, match="several labels cannot be smoothed"):
+        make_trainer(fast_dev_run=True).fit(LossModule(model, label_smoothing=0.1), loader())
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.5])
+def test_smoothing_is_a_share(smoothing):
+    with pytest.raises(ValueError, match="it is a share"):
+        LossModule(Net(), label_smoothing=smoothing)
+
+
+def test_copies_and_repeated_trainings():
+    """Nothing of one training is left in the next: the noise is added once."""
+    module = LossModule(seeded(TokenNet), optimizer={"learning_rate": 0.1}, neftune_noise_alpha=1.0)
+    texts = DataModule([{"input_ids": torch.ones(3).long(), "labels": torch.ones(3).long()}] * 4, batch_size=2)
+    for _ in range(2):
+        make_trainer(fast_dev_run=True).fit(copy.deepcopy(module), texts)
+    assert not module.model.embedding._forward_hooks

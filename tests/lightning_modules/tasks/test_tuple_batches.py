@@ -1,0 +1,393 @@
+"""Batches that are tuples, lists or one tensor, as Lightning users begin with, and a loss function of their own."""
+
+import math
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from module_world import Bare, TokenNet, make_trainer, same_weights, seeded
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MeanSquaredError
+from torchmetrics.classification import MulticlassAccuracy
+
+from lightrainer.lightning_modules import (
+    CausalLMModule,
+    DataModule,
+    LossModule,
+    Seq2SeqModule,
+    SequenceClassificationModule,
+    TokenClassificationModule,
+    set_seed,
+)
+from lightrainer.lightning_modules.data.batch_inputs import count_targets
+from lightrainer.lightning_modules.data.uneven_batches import cut_batch
+from lightrainer.lightning_modules.internals import lightning_internals as engine
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
+]
+ROWS = torch.randn(22, 4, generator=torch.Generator().manual_seed(0))
+CLASSES = ROWS[:, :3].argmax(1)
+TOKENS = torch.randint(1, 11, (12, 5), generator=torch.Generator().manual_seed(1))
+SGD = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    with engine.quiet():
+        yield
+
+
+def network(outputs=3, dropout=0.0):
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, outputs))
+
+
+class OwnLoss(nn.Module):
+    """Takes both parts of a batch, and returns its loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x, y):
+        logits = self.layer(x)
+        return functional.cross_entropy(logits, y), logits
+
+
+class Distance(nn.Module):
+    """Returns its loss for one tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return {"loss": self.layer(x).square().mean()}
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, left, right):
+        return self.layer(left + right)
+
+
+def as_lists(samples):
+    """A collate function whose batches are lists."""
+    return [torch.stack(part) for part in zip(*samples, strict=True)]
+
+
+accuracy = {"accuracy": MulticlassAccuracy(3, average="micro")}
+CASES = {
+    "classifier": (lambda: LossModule(network(), loss_fn=nn.CrossEntropyLoss(), metrics=accuracy), (ROWS, CLASSES)),
+    "function": (lambda: LossModule(network(), loss_fn=functional.cross_entropy), (ROWS, CLASSES)),
+    "regression": (
+        lambda: LossModule(network(1), loss_fn=nn.MSELoss(), metrics={"mse": MeanSquaredError()}),
+        (ROWS, ROWS.sum(1, keepdim=True)),
+    ),
+    "autoencoder": (lambda: LossModule(network(4), loss_fn=nn.MSELoss(), metrics=MeanSquaredError()), (ROWS,)),
+    "two inputs": (lambda: LossModule(TwoInputs(), loss_fn=nn.CrossEntropyLoss()), (ROWS, -ROWS + 1, CLASSES)),
+    "model's own loss": (lambda: LossModule(OwnLoss(), metrics=accuracy), (ROWS, CLASSES)),
+    "smoothed": (lambda: LossModule(Bare(), label_smoothing=0.1, metrics=accuracy), (ROWS, CLASSES)),
+    "one tensor": (lambda: LossModule(Distance()), (ROWS,)),
+    "sequences": (lambda: SequenceClassificationModule(network(), num_labels=3), (ROWS, CLASSES)),
+    "tokens": (
+        lambda: TokenClassificationModule(nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 4)), num_labels=4),
+        (TOKENS, TOKENS % 4),
+    ),
+    "next token": (lambda: CausalLMModule(nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 11))), (TOKENS,)),
+    "next token, labels": (lambda: CausalLMModule(TokenNet(), metrics=False), (TOKENS, TOKENS)),
+}
+
+
+@pytest.mark.parametrize("through", ["loader", "lists", "data module"])
+@pytest.mark.parametrize("name", CASES)
+def test_what_lightning_users_begin_with_runs(name, through):
+    """Training, validation, test and predictions, with metrics; the loss of what is learned becomes smaller."""
+    make, tensors = CASES[name]
+    dataset = TensorDataset(*tensors)
+    torch.manual_seed(0)
+    module = make()
+    module.learning_rate = 0.05
+    if through == "data module":
+        data = DataModule(dataset, dataset, dataset, dataset, batch_size=4)
+        loaders = {"datamodule": data}
+    else:
+        loaders = {
+            "dataloaders": DataLoader(dataset, batch_size=4, collate_fn=as_lists if through == "lists" else None)
+        }
+    trainer = make_trainer(max_epochs=3, accumulate_grad_batches=2)
+    before = trainer.validate(module, **loaders)[0]
+    trainer.fit(module, *loaders.values())
+    after = trainer.validate(module, **loaders)[0]
+    assert after["val_loss"] < before["val_loss"]
+    assert math.isclose(trainer.test(module, **loaders)[0]["test_loss"], after["val_loss"], rel_tol=1e-6)
+    assert len(trainer.predict(module, **loaders)) == math.ceil(len(dataset) / 4)
+    if module.metrics is not None:
+        assert len(after) > 1, "the metrics are logged beside the loss"
+
+
+def test_a_dataset_that_is_one_tensor_needs_no_wrapper():
+    module = LossModule(network(4), loss_fn=nn.MSELoss(), optimizer=SGD)
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(module, DataLoader(ROWS, batch_size=4))
+    predicted = torch.cat(trainer.predict(module, DataLoader(ROWS, batch_size=4)))
+    assert torch.equal(predicted, module.model(ROWS)) or torch.allclose(predicted, module.model(ROWS))
+
+
+def test_inputs_may_have_names_and_labels_none():
+    """`({"x": ...}, y)`: what a tokenizer gave, and a label."""
+    samples = [({"x": x}, y) for x, y in zip(ROWS, CLASSES, strict=True)]
+    module = LossModule(Bare(), loss_fn=nn.CrossEntropyLoss(), optimizer=SGD)
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(module, DataModule(samples, batch_size=4))
+    assert trainer.predict(module, DataLoader(samples, batch_size=4))[0].shape == (4, 3)
+
+
+def test_a_mapping_has_its_labels_by_name():
+    samples = [{"x": x, "answer": y} for x, y in zip(ROWS, CLASSES, strict=True)]
+    module = LossModule(Bare(), loss_fn=nn.CrossEntropyLoss(), label_names=["answer"], metrics=accuracy)
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(module, DataModule(samples, samples, predict_dataset=samples, batch_size=4))
+    assert set(trainer.callback_metrics) == {"train_loss", "val_loss", "val_accuracy"}
+    assert trainer.predict(module, DataLoader(samples, batch_size=4))[0].shape == (4, 3)
+
+
+def test_predictions_of_inputs_without_labels():
+    """The same module, and data that has no labels any more: of one input, and of several."""
+    trainer = make_trainer()
+    one = LossModule(network(), loss_fn=nn.CrossEntropyLoss())
+    assert torch.cat(trainer.predict(one, DataLoader(TensorDataset(ROWS), batch_size=4))).shape == (22, 3)
+    two = LossModule(TwoInputs(), loss_fn=nn.CrossEntropyLoss())
+    predicted = torch.cat(trainer.predict(two, DataLoader(TensorDataset(ROWS, ROWS), batch_size=22)))
+    assert torch.equal(predicted, two.model(ROWS, ROWS))
+
+
+def by_hand(sizes, accumulation, tokens):
+    """The weights after one epoch in which every label of a step counts the same."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 11))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = token_batches(sizes, tokens)
+    for start in range(0, len(batches), accumulation):
+        window = batches[start : start + accumulation]
+        count = sum(int((labels != -100).sum()) for _, labels in window)
+        for ids, labels in window:
+            logits = model(ids).flatten(0, 1)
+            (functional.cross_entropy(logits, labels.flatten(), reduction="sum") / count).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+def token_batches(sizes, tokens):
+    """Batches of other sizes, with other numbers of labels that do not count."""
+    batches, generator = [], torch.Generator().manual_seed(8)
+    for index, size in enumerate(sizes):
+        ids = torch.randint(1, 11, (size, tokens), generator=generator)
+        labels = ids.clone()
+        labels[:, : index % tokens] = -100
+        batches.append((ids, labels))
+    return batches
+
+
+class Flat(nn.Module):
+    """The cross entropy of tokens: torch wants the classes in the second dimension."""
+
+    reduction, ignore_index = "mean", -100
+
+    def forward(self, output, target):
+        return functional.cross_entropy(output.flatten(0, 1), target.flatten())
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_every_label_of_a_step_counts_the_same(accumulation):
+    sizes = [4, 4, 1, 2, 4]
+    expected = by_hand(sizes, accumulation, tokens=4)
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 11))
+    module = LossModule(model, loss_fn=Flat(), optimizer=SGD)
+    trainer = make_trainer(max_epochs=1, accumulate_grad_batches=accumulation)
+    trainer.fit(module, DataLoader(token_batches(sizes, 4), batch_size=None))
+    torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "labels", "counted"),
+    [
+        (nn.CrossEntropyLoss(), torch.tensor([1, -100, 2]), 2),
+        (nn.CrossEntropyLoss(ignore_index=2), torch.tensor([1, 2, 2]), 1),
+        (functional.cross_entropy, torch.tensor([1, -100, 2]), 2),
+        (nn.MSELoss(), torch.zeros(3, 2), 6),
+        (nn.KLDivLoss(reduction="batchmean"), torch.zeros(3, 2), 3),
+        (nn.MSELoss(), (torch.zeros(3, 2), torch.zeros(3)), 3),
+        (nn.MSELoss(reduction="sum"), torch.zeros(3, 2), None),
+    ],
+)
+def test_what_a_loss_is_the_mean_of(loss_fn, labels, counted):
+    found = count_targets(loss_fn, labels, torch.device("cpu"))
+    assert (None if found is None else int(found)) == counted
+
+
+def test_a_tuple_trains_as_a_mapping_does_to_the_last_bit():
+    """With dropout and the order of the Trainer API."""
+    samples = [{"input": x, "labels": y} for x, y in zip(ROWS, CLASSES, strict=True)]
+    trained = []
+    for dataset in (TensorDataset(ROWS, CLASSES), samples):
+        module = LossModule(seeded(network, dropout=0.3), loss_fn=nn.CrossEntropyLoss(), optimizer=SGD)
+        set_seed(7)
+        make_trainer(accumulate_grad_batches=2).fit(module, DataModule(dataset, batch_size=4))
+        trained.append(module.model)
+    assert same_weights(*trained)
+    assert not same_weights(trained[0], seeded(network)), "they have learned something"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_interrupted_training_goes_on_exactly(tmp_path, workers):
+    def fit(ckpt_path=None, **options):
+        module = LossModule(seeded(network, dropout=0.3), loss_fn=nn.CrossEntropyLoss(), optimizer=SGD)
+        set_seed(7)
+        if ckpt_path is not None:
+            torch.rand(11)
+        data = DataModule(TensorDataset(ROWS, CLASSES), batch_size=4, num_workers=workers)
+        make_trainer(**options).fit(module, data, ckpt_path=ckpt_path)
+        return module.model
+
+    whole = fit()
+    saving = ModelCheckpoint(tmp_path, filename="stopped", every_n_train_steps=4, save_top_k=-1)
+    fit(max_steps=4, max_epochs=-1, callbacks=[saving], enable_checkpointing=True)
+    assert same_weights(whole, fit(ckpt_path=tmp_path / "stopped.ckpt"))
+
+
+def test_a_described_loss_function_is_in_the_checkpoint_and_a_weight_of_classes_moves_with_the_module(tmp_path):
+    description = {"class_path": "torch.nn.CrossEntropyLoss", "init_args": {"label_smoothing": 0.2}}
+    module = LossModule(network(), loss_fn=description, optimizer=SGD)
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(module, DataLoader(TensorDataset(ROWS, CLASSES), batch_size=4))
+    trainer.save_checkpoint(tmp_path / "module.ckpt")
+    again = LossModule.load_from_checkpoint(tmp_path / "module.ckpt", model=network(), weights_only=True)
+    assert again.loss_fn.label_smoothing == 0.2
+    weighted = LossModule(network(), loss_fn=nn.CrossEntropyLoss(torch.ones(3))).to("meta")
+    assert weighted.loss_fn.weight.device.type == "meta"
+
+
+def test_tuples_for_a_model_that_generates():
+    class Generating(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = TokenNet()
+
+        def forward(self, input_ids, labels=None):
+            loss = None if labels is None else self.net(input_ids, labels)["loss"]
+            return {"loss": loss, "logits": self.net(input_ids)["logits"]}
+
+        def generate(self, input_ids, **kwargs):
+            return input_ids[:, :3]
+
+    module = Seq2SeqModule(Generating(), metrics={"accuracy": MulticlassAccuracy(11, average="micro")}, pad_token_id=0)
+    trainer = make_trainer(max_epochs=1)
+    loader = DataLoader(TensorDataset(TOKENS, TOKENS), batch_size=4)
+    trainer.fit(module, loader, loader)
+    assert "val_accuracy" in trainer.callback_metrics
+    assert torch.equal(torch.cat(trainer.predict(module, loader)), TOKENS[:, :3])
+
+
+def test_tuples_are_cut_where_processes_repeat_samples():
+    x, y = cut_batch((torch.zeros(2, 3), torch.zeros(2)), 1)
+    assert (x.shape, y.shape) == ((1, 3), (1,))
+    assert cut_batch(torch.zeros(4, 3), 1).shape == (1, 3)
+    nested = cut_batch([{"x": torch.zeros(4, 3)}, ["a", "b", "c", "d"], torch.tensor(1.0)], 2)
+    assert (nested[0]["x"].shape, nested[1], nested[2].ndim) == ((2, 3), ["a", "b"], 0)
+
+
+def fit_one(module, *tensors, **options):
+    make_trainer(max_epochs=1, **options).fit(module, DataLoader(TensorDataset(*tensors), batch_size=4))
+
+
+def test_a_model_without_a_loss_is_told_of_loss_fn():
+    with pytest.raises(ValueError, match=r"given: Tensor \(4, 4\), Tensor \(4,\).*Otherwise pass `loss_fn`"):
+        fit_one(LossModule(TwoInputsAlone()), ROWS, CLASSES)
+    with pytest.raises(ValueError, match="Otherwise pass `loss_fn`"):
+        fit_one(SequenceClassificationModule(network()), ROWS)
+
+
+class TwoInputsAlone(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x, y=None):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"loss_fn": nn.CrossEntropyLoss}, TypeError, r"the class CrossEntropyLoss: make one of it, as in CrossEnt"),
+        ({"loss_fn": "cross_entropy"}, TypeError, "`loss_fn` is a str"),
+        ({"loss_fn": nn.Linear(1, 1)}, ValueError, "a Linear with parameters to train"),
+        ({"loss_fn": nn.MSELoss(), "label_smoothing": 0.1}, ValueError, r"nn.CrossEntropyLoss\(label_smoothing=0.1\)"),
+        ({"loss_fn": {"class_path": "torch.nn.CrossEntropyLos"}}, ValueError, "Did you mean"),
+    ],
+)
+def test_what_is_no_loss_function_is_refused(arguments, kind, message):
+    with pytest.raises(kind, match=message):
+        LossModule(network(), **arguments)
+
+
+def test_a_loss_that_is_no_number_is_explained():
+    with pytest.raises(ValueError, match=r"loss of shape \(4,\).*reduction"):
+        fit_one(LossModule(network(), loss_fn=nn.CrossEntropyLoss(reduction="none")), ROWS, CLASSES)
+
+
+def test_a_batch_without_labels_is_explained():
+    samples = [{"x": x, "y": y} for x, y in zip(ROWS, CLASSES, strict=True)]
+    module = LossModule(Bare(), loss_fn=nn.CrossEntropyLoss())
+    with pytest.raises(ValueError, match=r"the batch has no \['labels'\]. It has: x, y. .*label_names="):
+        make_trainer(max_epochs=1).fit(module, DataLoader(samples, batch_size=4))
+
+
+class Strange:
+    """A sample of a kind that no collator knows."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [[(torch.zeros(index + 1), 1) for index in range(4)], [(Strange(), 1)] * 4, [Strange()] * 4],
+    ids=["ragged", "strange part", "strange"],
+)
+def test_samples_that_do_not_fit_together_are_told_of_collate_fn(samples):
+    with pytest.raises(ValueError, match="collate_fn"):
+        next(iter(DataModule(samples, batch_size=4).train_dataloader()))
+
+
+def test_advice_of_a_data_module_names_its_own_arguments():
+    samples = [{"a": x, "b": y} for x, y in zip(ROWS, CLASSES, strict=True)]
+    trainer = make_trainer(max_epochs=1)
+    with pytest.raises(ValueError, match=r"No column of the data.*columns=\[\.\.\.\]"):
+        trainer.fit(LossModule(Bare()), DataModule(samples, batch_size=4))
+    with pytest.raises(ValueError, match=r"grouped by length.*\(`length_column`\)"):
+        DataModule(TensorDataset(ROWS, CLASSES), group_by_length=True).train_dataloader()
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"class_path": "torch.optim.lr_scheduler.ReduceLROnPlateau", "monitor": "val_acc"},
+        {"class_path": "torch.optim.lr_scheduler.ReduceLROnPlateau", "init_args": {"monitor": "val_acc"}},
+        {"name": "reduce_lr_on_plateau", "monitor": "val_acc"},
+    ],
+    ids=["beside", "among the arguments", "of a config"],
+)
+def test_what_a_plateau_schedule_watches_is_said_to_the_module(schedule):
+    with pytest.raises(ValueError, match=r"an argument of the module: schedule=\{\.\.\.\}, monitor='val_acc'"):
+        LossModule(network(), schedule=schedule)

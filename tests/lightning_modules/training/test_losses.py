@@ -1,0 +1,212 @@
+"""The running loss is the reference's to the last bit, and costs no waiting for the device."""
+
+import math
+import random
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lightrainer.lightning_modules.training.losses import LossMeter
+
+NAN, INF = math.nan, math.inf
+
+
+class ReferenceMeter:
+    """The running loss as the reference documents it: a float32 tensor to which each loss is added in turn."""
+
+    def __init__(self, skip_not_finite):
+        self.skip = skip_not_finite
+        self.total = torch.tensor(0.0)
+
+    def add(self, loss, steps_since_log):
+        if self.skip and not torch.isfinite(loss):
+            self.total += self.total / (1 + steps_since_log)
+        else:
+            self.total += loss
+
+    def take(self):
+        total = self.total.item()
+        self.total -= self.total
+        return total
+
+
+def same(first, second):
+    """Equal bits, where one NaN is as good as another."""
+    return first == second or (math.isnan(first) and math.isnan(second))
+
+
+def compare(losses, skip, take_after=(), micro_batches=1):
+    """Both meters over the same losses, read after the given numbers of losses and at the end."""
+    ours, theirs = LossMeter(skip), ReferenceMeter(skip)
+    last_log = 0
+    results = []
+    for index, loss in enumerate(losses):
+        steps = index // micro_batches - last_log
+        ours.add(loss, steps)
+        theirs.add(loss, steps)
+        if index + 1 in take_after:
+            results.append((ours.take(), theirs.take()))
+            last_log = (index + 1) // micro_batches
+    results.append((ours.take(), theirs.take()))
+    return results
+
+
+def random_losses(count, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return list((torch.rand(count, generator=generator, dtype=torch.float64) * 11).to(dtype))
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 7, 1023, 1024, 1025, 3000])
+def test_sum_equals_reference(count, skip):
+    """Also with more losses than are kept singly."""
+    for ours, theirs in compare(random_losses(count), skip):
+        assert same(ours, theirs)
+
+
+def test_comparison_can_fail():
+    """Negative control: the order of the additions shows in the last bits, and so does the precision."""
+    losses = random_losses(3000)
+    expected = compare(losses, False)[0][1]
+    assert compare(losses[::-1], False)[0][0] != expected
+    assert float(torch.stack(losses).double().sum().float()) != expected
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("skip", [False, True])
+def test_other_precisions_equal_reference(dtype, skip):
+    losses = random_losses(2000, dtype=dtype)
+    results = compare(losses, skip, take_after=(100, 1500))
+    assert len(results) == 3
+    assert all(same(ours, theirs) for ours, theirs in results)
+
+
+def test_mixed_precisions_equal_reference():
+    dtypes = random.Random(3).choices([torch.float32, torch.bfloat16, torch.float64], k=2000)
+    losses = [loss.to(dtype) for loss, dtype in zip(random_losses(2000, dtype=torch.float64), dtypes, strict=True)]
+    assert all(same(ours, theirs) for ours, theirs in compare(losses, False, take_after=(10, 1100)))
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("micro_batches", [1, 3])
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_not_finite_losses_equal_reference(bad, skip, micro_batches):
+    """At the start, in a row, over a boundary of chunks, and just before and after a log."""
+    losses = random_losses(2100)
+    for index in (0, 1, 50, 51, 52, 99, 100, 1023, 1024, 1800):
+        losses[index] = torch.tensor(bad)
+    results = compare(losses, skip, take_after=(100, 1500), micro_batches=micro_batches)
+    assert all(same(ours, theirs) for ours, theirs in results)
+    assert all(math.isfinite(ours) is skip for ours, _ in results)
+
+
+def test_filter_takes_the_mean_so_far():
+    """By hand: 3 + 5, then half of it for the bad one in the second step since the log."""
+    meter = LossMeter(True)
+    for loss, steps in ((3.0, 0), (5.0, 1), (NAN, 1)):
+        meter.add(torch.tensor(loss), steps)
+    assert meter.take() == 12.0
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_not_finite_losses_are_counted(skip):
+    """Since the last log; so a hidden NaN can still be spoken of."""
+    meter = LossMeter(skip)
+    for loss in (1.0, NAN, INF, 2.0, -INF):
+        meter.add(torch.tensor(loss), 0)
+    assert meter.not_finite == 0
+    meter.take()
+    assert meter.not_finite == 3
+    meter.add(torch.tensor(1.0), 0)
+    meter.take()
+    assert meter.not_finite == 0
+
+
+def test_without_filter_a_nan_stays():
+    """As in the reference, which subtracts the sum from itself."""
+    results = compare([torch.tensor(value) for value in (1.0, INF, 2.0, 3.0)], False, take_after=(2, 3))
+    assert [math.isnan(ours) for ours, _ in results] == [False, True, True]
+    assert all(same(ours, theirs) for ours, theirs in results)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_overflow_equals_reference(skip):
+    losses = [torch.tensor(3e38), torch.tensor(3e38), torch.tensor(1.0), torch.tensor(NAN)]
+    assert all(same(ours, theirs) for ours, theirs in compare(losses, skip, take_after=(1, 3)))
+
+
+def test_taking_twice_gives_zero():
+    meter = LossMeter(False)
+    meter.add(torch.tensor(2.5), 0)
+    assert (meter.take(), meter.take()) == (2.5, 0.0)
+
+
+class Operators(TorchDispatchMode):
+    """Counts what is run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+def test_adding_never_waits_for_the_device():
+    """No loss is read out, however many there are, with and without the filter."""
+    losses = random_losses(2500)
+    losses[10] = torch.tensor(NAN)
+    with Operators() as operators:
+        for skip in (False, True):
+            meter = LossMeter(skip)
+            for loss in losses:
+                meter.add(loss, 0)
+    assert operators.names.count("aten::_local_scalar_dense") == 0
+    assert "aten::cat" in operators.names or "aten::stack" in operators.names, "the operators are seen at all"
+
+
+def test_counting_of_waits_can_fail():
+    """Negative control: the reference's filter reads every loss."""
+    meter = ReferenceMeter(True)
+    with Operators() as operators:
+        for loss in random_losses(5):
+            meter.add(loss, 0)
+    assert operators.names.count("aten::_local_scalar_dense") >= 5
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("saved_after", [0, 1, 7, 1024, 1500])
+def test_a_state_goes_on_to_the_same_sums(skip, saved_after):
+    """With losses that are not finite before and after it, in half precision too."""
+    losses = [*random_losses(1500), torch.tensor(NAN), torch.tensor(2.5, dtype=torch.bfloat16), torch.tensor(INF)]
+    losses[3] = torch.tensor(INF)
+    whole, first = LossMeter(skip), LossMeter(skip)
+    for meter in (whole, first):
+        meter.add(torch.tensor(0.3), 0)
+        meter.take()
+    for step, loss in enumerate(losses):
+        whole.add(loss, step)
+        if step < saved_after:
+            first.add(loss, step)
+    state = first.state_dict()
+    resumed = LossMeter(skip)
+    resumed.load_state_dict(state)
+    for step, loss in enumerate(losses[saved_after:], start=saved_after):
+        resumed.add(loss, step)
+    assert same(resumed.take(), whole.take())
+    assert (resumed.not_finite, resumed.first_not_finite) == (whole.not_finite, whole.first_not_finite) == (3, 3)
+    assert (first.take() != 0) == (saved_after > 0), "the state takes nothing away"
+
+
+def test_the_first_loss_that_is_not_finite_is_known():
+    """By the steps since the last log, also when others come after it."""
+    meter = LossMeter(True)
+    for step, loss in enumerate([1.0, INF, 2.0, NAN]):
+        meter.add(torch.tensor(loss), step)
+    meter.take()
+    assert meter.first_not_finite == 1
+    meter.add(torch.tensor(1.0), 0)
+    meter.take()
+    assert meter.first_not_finite is None

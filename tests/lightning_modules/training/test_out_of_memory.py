@@ -1,0 +1,142 @@
+"""Errors of memory: recognised, explained, and shared."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from lightrainer.lightning_modules.training.out_of_memory import (
+    MemoryPact,
+    OutOfMemoryElsewhereError,
+    add_note,
+    explained,
+    is_out_of_memory,
+    release_memory,
+    shapes_of,
+)
+
+
+@pytest.fixture
+def _alone(tmp_path):
+    """A group of one process: what is exchanged comes back."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def notes(error):
+    return getattr(error, "__notes__", [str(error)])
+
+
+def test_real_errors_of_memory_are_recognised():
+    """The CPU has a limit too."""
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(2**56)
+    assert is_out_of_memory(error.value)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("out of memory budget"), MemoryError(), KeyError("CUDA out of memory.")]
+)
+def test_others_are_not(error):
+    assert not is_out_of_memory(error)
+
+
+def test_the_innermost_explanation_stays_the_only_one():
+    with pytest.raises(torch.OutOfMemoryError) as error, explained(lambda: "outer"), explained(lambda: "inner"):
+        raise torch.OutOfMemoryError("none left")
+    assert notes(error.value) == ["inner"]
+
+
+def test_other_errors_are_not_explained():
+    with pytest.raises(ZeroDivisionError) as error, explained(lambda: pytest.fail("asked")):
+        raise ZeroDivisionError
+    assert not hasattr(error.value, "__notes__")
+
+
+def test_a_note_in_python_3_10(monkeypatch):
+    """It becomes a part of the message, and the error stays recognisable."""
+    monkeypatch.setattr("sys.version_info", (3, 10, 0))
+    error = RuntimeError("CUDA out of memory. Tried")
+    add_note(error, "a note")
+    assert str(error) == "CUDA out of memory. Tried\na note"
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "shown"),
+    [
+        ({"x": torch.zeros(4, 8), "labels": torch.tensor(1), "text": "no tensor"}, "x 4 x 8, labels a number"),
+        ((torch.zeros(2), torch.zeros(3, 1)), "0 2, 1 3 x 1"),
+        (torch.zeros(5), "0 5"),
+        ({}, "unknown"),
+    ],
+    ids=str,
+)
+def test_shapes(inputs, shown):
+    assert shapes_of(inputs) == shown
+
+
+def test_memory_can_be_released():
+    release_memory()
+
+
+def fail():
+    raise torch.OutOfMemoryError("none left")
+
+
+@pytest.mark.usefixtures("_alone")
+def test_a_failure_waits_until_all_processes_are_there():
+    """What comes after it is left out; the next step is a new one."""
+    pact, done = MemoryPact(torch.device("cpu")), []
+    assert pact.attempt(lambda: 1) == 1
+    assert pact.attempt(fail) is None
+    assert pact.attempt(lambda: done.append(1)) is None
+    assert done == []
+    with pytest.raises(torch.OutOfMemoryError, match="none left") as error:
+        pact.settle()
+    assert error.value.is_shared
+    assert pact.attempt(lambda: 2) == 2
+    pact.settle()
+
+
+@pytest.mark.usefixtures("_alone")
+def test_other_errors_do_not_wait():
+    with pytest.raises(ZeroDivisionError):
+        MemoryPact(torch.device("cpu")).attempt(lambda: 1 / 0)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_a_failure_of_another_process(monkeypatch):
+    def said_elsewhere(flags, op=None):
+        flags[0] = 1
+
+    monkeypatch.setattr(dist, "all_reduce", said_elsewhere)
+    with pytest.raises(OutOfMemoryElsewhereError) as error:
+        MemoryPact(torch.device("cpu")).settle()
+    assert is_out_of_memory(error.value)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_gradients_are_averaged_in_buckets(monkeypatch):
+    """Of every kind: small and large, sparse, of two types, frozen, and missing in this process."""
+    monkeypatch.setattr("lightrainer.lightning_modules.training.out_of_memory._BUCKET_BYTES", 40)
+    sizes = []
+    real = dist.all_reduce
+    monkeypatch.setattr(
+        dist, "all_reduce", lambda tensor, **options: sizes.append(tensor.numel()) or real(tensor, **options)
+    )
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    parameters = [nn.Parameter(torch.zeros(size)) for size in (3, 4, 30, 2)]
+    parameters += [nn.Parameter(torch.zeros(2, dtype=torch.float64)), nn.Parameter(torch.zeros(3), requires_grad=False)]
+    embedding = nn.Embedding(5, 2, sparse=True)
+    unused = nn.Parameter(torch.zeros(2))
+    sum(parameter.sum() for parameter in parameters if parameter.requires_grad).backward()
+    embedding(torch.tensor([1])).sum().backward()
+    MemoryPact(torch.device("cpu")).settle([*parameters, embedding.weight, unused])
+    for parameter in parameters[:-1]:
+        assert torch.equal(parameter.grad, torch.full_like(parameter, 0.5))
+    assert torch.equal(embedding.weight.grad.to_dense()[1], torch.full((2,), 0.5))
+    assert parameters[-1].grad is None
+    assert unused.grad is None  # nobody has one
+    assert sizes == [7 + 1, 5 * 2, 7, 30, 2, 2]

@@ -1,0 +1,113 @@
+"""What a training changes can be set back, to the bit."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lightrainer.lightning_modules.training.snapshot import StartingPoint
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.first = nn.Linear(4, 4)
+        self.dropout = nn.Dropout(0.5)
+        self.tied = self.first
+        self.register_buffer("hidden", torch.zeros(3), persistent=False)
+        self.register_buffer("missing", None)
+        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+
+    def forward(self, x):
+        self.hidden += 1
+        return self.dropout(self.first(self.norm(x))).sum() * self.frozen.sum()
+
+
+def made():
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2)
+
+
+def train(model, optimizer, scheduler, steps):
+    for _ in range(steps):
+        model(torch.randn(8, 4)).backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+
+
+def state(model, optimizer, scheduler):
+    return copy.deepcopy(
+        [
+            dict(model.named_parameters()),
+            dict(model.named_buffers()),
+            optimizer.state_dict(),
+            scheduler.state_dict(),
+            torch.get_rng_state(),
+            np.random.get_state()[1],
+            random.getstate(),
+            [module.training for module in model.modules()],
+            [parameter.requires_grad for parameter in model.parameters()],
+        ]
+    )
+
+
+def assert_same(left, right):
+    torch.testing.assert_close(left[:6], right[:6], rtol=0, atol=0)
+    assert left[6:] == right[6:]
+
+
+@pytest.mark.parametrize("trained_before", [0, 3], ids=["new", "trained before"])
+def test_everything_is_as_it_was_and_goes_the_same_way_again(trained_before):
+    """Twice, since one attempt may not be enough."""
+    parts = made()
+    train(*parts, trained_before)
+    before, identities = state(*parts), [id(tensor) for tensor in parts[0].parameters()]
+    start = StartingPoint(*parts)
+    ends = []
+    for _ in range(2):
+        train(*parts, 3)
+        np.random.rand(), random.random()
+        ends.append(state(*parts))
+        parts[0].eval()
+        parts[0].hidden = torch.ones(7)
+        parts[0].first.bias.requires_grad_(False)
+        parts[0].first.weight.grad = torch.ones(4, 4)
+        start.restore()
+        assert_same(before, state(*parts))
+        assert [id(tensor) for tensor in parts[0].parameters()] == identities
+        assert all(parameter.grad is None for parameter in parts[0].parameters())
+    assert_same(*ends)
+    with pytest.raises(AssertionError):
+        assert_same(before, ends[0])  # control: something had changed
+
+
+def test_without_an_optimizer():
+    model, *_ = made()
+    before = copy.deepcopy(model.state_dict())
+    start = StartingPoint(model, None, None)
+    nn.init.zeros_(model.first.weight)
+    start.restore()
+    torch.testing.assert_close(before, model.state_dict(), rtol=0, atol=0)
+
+
+def test_frozen_weights_are_not_copied_and_a_change_is_seen():
+    model, *_ = made()
+    start = StartingPoint(model, None, None)
+    assert start.lost == []
+    assert len(start._trained) == 4  # norm and first, each with weight and bias; the tied ones once
+    model.frozen.add_(1)
+    assert start.lost == ["frozen"]
+
+
+def test_weights_without_a_shape_yet():
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
+    start = StartingPoint(model, None, None)
+    model(torch.ones(2, 4))
+    start.restore()
