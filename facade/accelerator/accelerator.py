@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .accelerate_state import tell_precision
+from ..arguments.accelerate_state import tell_precision
 from .gradient_state import GradientState
 from .grid import Grid
 from .link import RunLink

@@ -4,8 +4,8 @@ import math
 import os
 from dataclasses import dataclass
 
-from ..accelerator.accelerate_state import tell_process
 from ..distributed.process import join_others, launched_world_size
+from .accelerate_state import tell_process
 from .coercion import coerce
 from .data_rules import warn_of_dealing
 from .deepspeed_config import tell_models

@@ -14,9 +14,9 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
 from lightrainer import Trainer, TrainerCallback
-from lightrainer.facade.accelerator.accelerate_state import tell_precision, tell_process
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.arguments import old_style
+from lightrainer.facade.arguments.accelerate_state import tell_precision, tell_process
 
 HOOKS = split(
     """

@@ -11,10 +11,10 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ..arguments import old_style
+from . import old_style
 
 if TYPE_CHECKING:
-    from ..arguments import TrainingArguments
+    from .training_arguments import TrainingArguments
 
 
 def tell_process(args: TrainingArguments) -> None:
