@@ -126,7 +126,7 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
         raise ValueError(f"There are {len(metrics)} --metric and {len(directions)} --direction: give one for each.")
     space = read_space(options.space)
     check_values(space, Seq2SeqTrainingArguments)
-    _say_what_is_an_option([dimension.name for dimension in space])
+    _warn_what_is_an_option([dimension.name for dimension in space])
     read_options(options.n_trials, directions, {})
     if len(metrics) > 1 and options.pruner != "none":
         raise ValueError("--pruner needs a single --metric: optuna prunes nothing where there are several objectives.")
@@ -201,7 +201,7 @@ def _warn_of_steps(names: list[str]) -> None:
         )
 
 
-def _say_what_is_an_option(names: list[str]) -> None:
+def _warn_what_is_an_option(names: list[str]) -> None:
     """A name that is misspelt would otherwise be found out by the script, if at all."""
     from dataclasses import fields
 

@@ -96,7 +96,7 @@ class LightningBridge(BridgeCore, Callback):
         self._begin_anew()
         self._fitting = True
         self._connect(trainer, pl_module)
-        self._take_up_plan(trainer)
+        self._apply_plan(trainer)
         self._reports.changed(trainer.callback_metrics)
         self._intercept(trainer, pl_module)
         self._tell("on_train_begin")

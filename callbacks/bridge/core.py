@@ -53,7 +53,7 @@ class BridgeCore:
         handler.train_dataloader = trainer.train_dataloader
         handler.eval_dataloader = _only(trainer.val_dataloaders)
 
-    def _take_up_plan(self, trainer: Any) -> None:
+    def _apply_plan(self, trainer: Any) -> None:
         state = self.state
         state.max_steps = planned_steps(trainer)
         state.num_train_epochs = planned_epochs(trainer, state.max_steps)

@@ -112,7 +112,7 @@ class LoggerCallback(TrainerCallback):
             if state.is_world_process_zero:
                 with self._training_goes_on("the end of the run"):
                     self._finish()
-        self._say_what_is_lost()
+        self._warn_what_is_lost()
 
     def _start(self, args: Any, state: TrainerState, model: Any) -> None:
         """Open a run, in the first process of all."""
@@ -152,7 +152,7 @@ class LoggerCallback(TrainerCallback):
                 error,
             )
 
-    def _say_what_is_lost(self) -> None:
+    def _warn_what_is_lost(self) -> None:
         if self._lost > 1:
             logger.warning("%s did not take %d things that it was sent in this training.", self.platform, self._lost)
         self._lost = 0

@@ -63,4 +63,4 @@ class FlyteCallback(LoggerCallback):
                 table = import_module("pandas").DataFrame(state.log_history)
                 renderer = import_module("flytekitplugins.deck.renderer").TableRenderer()
                 import_module("flytekit").Deck("Log History", renderer.to_html(table))
-        self._say_what_is_lost()
+        self._warn_what_is_lost()

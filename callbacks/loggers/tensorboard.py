@@ -59,7 +59,7 @@ class TensorBoardCallback(LoggerCallback):
     ) -> TrainerControl | None:
         """Close the writer; a later log opens one on the same directory."""
         self._finish()
-        self._say_what_is_lost()
+        self._warn_what_is_lost()
 
     def _start(self, args: Any, state: TrainerState, model: Any) -> None:
         writer = self._writer(args, state)

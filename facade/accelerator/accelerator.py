@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..arguments.accelerate_state import tell_precision
+from ..arguments.accelerate_state import export_precision
 from .gradient_state import GradientState
 from .grid import Grid
 from .link import RunLink
@@ -50,7 +50,7 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
         self.dataloader_config = SimpleNamespace(**{**config.to_dict(), **known})
         self.state = StateView(args)
         self._models, self._prepared_optimizers, self._schedulers, self._dataloaders = [], [], [], []
-        tell_precision(args)
+        export_precision(args)
 
     def __getattr__(self, name: str) -> Any:
         """Say of what is not here that it is not; `hasattr` may ask."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .training_arguments import TrainingArguments
 
 
-def tell_process(args: TrainingArguments) -> None:
+def export_process(args: TrainingArguments) -> None:
     """Let `accelerate.PartialState` say what the arguments say; what agrees with them already stays.
 
     Args:
@@ -35,12 +35,12 @@ def tell_process(args: TrainingArguments) -> None:
     module.PartialState(cpu=args.use_cpu)
 
 
-def tell_precision(args: TrainingArguments) -> None:
+def export_precision(args: TrainingArguments) -> None:
     """Let `accelerate.AcceleratorState` have the precision of the arguments, as their Trainer's `Accelerator` does."""
     module, accelerate = _state_module(), sys.modules.get("accelerate")
     if module is None or accelerate is None or not hasattr(accelerate, "Accelerator"):
         return
-    tell_process(args)
+    export_process(args)
     if module.AcceleratorState._shared_state:
         if module.AcceleratorState().mixed_precision == args.mixed_precision:
             return

@@ -10,7 +10,7 @@ LOADING_VARIABLES = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")
 _told: set[str] = set()
 
 
-def tell_loaders(wanted: bool) -> None:
+def export_loaders(wanted: bool) -> None:
     """Set the variables, or take back those that were set here for earlier arguments."""
     for name in LOADING_VARIABLES:
         if wanted:

@@ -5,12 +5,12 @@ import os
 from dataclasses import dataclass
 
 from ..distributed.process import join_others, launched_world_size
-from .accelerate_state import tell_process
+from .accelerate_state import export_process
 from .coercion import coerce
 from .data_rules import warn_of_dealing
 from .deepspeed_config import tell_models
 from .hardware import set_tf32, supports_tf32
-from .loading_variables import tell_loaders
+from .loading_variables import export_loaders
 from .old_names import OldAttributes
 from .packages import require_packages
 from .process_view import ProcessView
@@ -62,9 +62,9 @@ class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
 
     def __post_init__(self) -> None:
         if "LIGHTRAINER_TRIAL" in os.environ:  # this script is a trial of a sweep
-            from ..search.child import take_up_values
+            from ..search.child import apply_values
 
-            take_up_values(self)
+            apply_values(self)
         coerce(self, self._VALID_DICT_FIELDS)
         raise_for_problems(self)
         raise_for_unsupported(self)
@@ -74,8 +74,8 @@ class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
         if launched_world_size() > 1:
             require_packages(self)
         join_others(*self._asked_of_process)
-        tell_process(self)
-        tell_loaders(loads_weights_once(self))
+        export_process(self)
+        export_loaders(loads_weights_once(self))
         tell_models(self)
         if self.tf32 is not None and supports_tf32():
             set_tf32(self.tf32)

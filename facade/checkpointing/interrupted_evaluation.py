@@ -26,7 +26,7 @@ class Before(NamedTuple):
     """Whether DistributedDataParallel begins it with the buffers of the first process."""
 
 
-class EvaluationRedoing:
+class InterruptedEvaluation:
     """Remembers how things were before an evaluation, and brings them back for it.
 
     Args:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from ...lightning_modules.distributed.health import current_board, leave_board, meeting
+from ...lightning_modules.distributed.health import current_monitor, leave_monitor, meeting
 from .launchers import Launch, on_this_machine, port_in, port_of_job
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def join(launch: Launch, store: Any, backend: str, timeout: float) -> None:
     os.environ[_MARK] = f"{os.getpid()} {_place(launch)}"
     # A gloo group whose threads outlive Python may end with "terminate called without an active exception".
     atexit.register(leave)
-    current_board()  # from here on the others can read why this process ends
+    current_monitor()  # from here on the others can read why this process ends
 
 
 @lru_cache(maxsize=4)
@@ -122,7 +122,7 @@ def leave() -> None:
     import torch.distributed as dist
 
     if dist.is_initialized():
-        leave_board()
+        leave_monitor()
         # What an error left behind holds the frames in which it was raised, and with them the model.
         for name in ("last_exc", "last_value", "last_traceback"):
             if hasattr(sys, name):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.data.sizes import has_length
-from ...lightning_modules.data.uneven_inputs import Rounds, may_be_uneven
+from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.data.workers import iterate
 from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, find_batch_size
 from ...lightning_modules.evaluation.objects import ObjectCollector
@@ -38,7 +38,7 @@ class EvaluationFeed:
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self.is_last: collections.deque[bool] = collections.deque()
-        self.rounds: Rounds | None = None
+        self.rounds: UnevenInputs | None = None
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -46,7 +46,7 @@ class EvaluationFeed:
     def __iter__(self) -> Iterator[Any]:
         batches = iterate(self.loader)
         if may_be_uneven(self.loader):
-            self.rounds = Rounds("Evaluation", same_size=True, ends=self._ends)
+            self.rounds = UnevenInputs("Evaluation", same_size=True, ends=self._ends)
             batches = self.rounds(batches)
         for batch in batches:
             self.is_last.append(self._ends() if self.rounds is None else self.rounds.is_last)

@@ -82,7 +82,7 @@ def this_trial() -> ChildTrial | None:
     return _known["trial"]
 
 
-def take_up_values(args: Any) -> None:
+def apply_values(args: Any) -> None:
     """Set the values of the trial on training arguments that are being made, and give them a folder of their own."""
     trial = this_trial()
     if trial is None:

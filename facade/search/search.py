@@ -88,7 +88,7 @@ class Search:
     def judge(self, metrics: dict[str, float]) -> float | list[float]:
         """The value of an evaluation, kept as the Trainer's `objective`."""
         self.metrics = dict(metrics)
-        self._say_what_is_minimized()
+        self._warn_what_is_minimized()
         self.trainer.objective = judged(self.trainer.compute_objective, metrics, len(self.options.directions))
         return self.trainer.objective
 
@@ -144,7 +144,7 @@ class Search:
             if not held:
                 self._make_any_model()
 
-    def _say_what_is_minimized(self) -> None:
+    def _warn_what_is_minimized(self) -> None:
         """Warn, once, where the sum of metrics is minimized because nobody said anything else, as in the reference."""
         summed = self.trainer.compute_objective is default_compute_objective and self.options.implied
         if not summed or self._warned_of_sum:

@@ -247,7 +247,7 @@ class TrainerBase(TrainerParameters, SignalChoice):
         self._created_lr_scheduler = False
         self._remember_arguments()
 
-    def _take_up_arguments(self) -> None:
+    def _apply_arguments(self) -> None:
         """Check the arguments again, and take up what was changed since the construction.
 
         What somebody set on the Trainer itself stays, unless the argument that it came from was changed too.

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from ...lightning_modules.training.out_of_memory import MemoryPact, add_note, is_out_of_memory, release_memory
-from ...lightning_modules.training.snapshot import StartingPoint
+from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, add_note, is_out_of_memory, release_memory
+from ...lightning_modules.training.snapshot import TrainingSnapshot
 from ..arguments.fitting import effective_batch, fitted
 from .saving import Saving
 
@@ -58,7 +58,7 @@ class BatchSizeFinding(Saving):
         given, start = self.args, _Beginning(self)
         try:
             while True:
-                self._take_up_size(given)
+                self._apply_size(given)
                 try:
                     return attempt()
                 except Exception as error:
@@ -74,10 +74,10 @@ class BatchSizeFinding(Saving):
             self.args = given
             self.accelerator.gradient_accumulation_steps = given.gradient_accumulation_steps
 
-    def _memory_pact(self) -> MemoryPact | None:
+    def _memory_pact(self) -> OutOfMemoryConsensus | None:
         """How several processes agree that one of them ran out of memory; None where there is nothing to agree on."""
         several = self.args.auto_find_batch_size and self.args.world_size > 1
-        return MemoryPact(self.args.device) if several else None
+        return OutOfMemoryConsensus(self.args.device) if several else None
 
     def _require_whole_models(self) -> None:
         name = self.plan.strategy.name
@@ -100,7 +100,7 @@ class BatchSizeFinding(Saving):
         smaller = size // 2 if self.keep_effective_batch_size else int(size * 0.9)
         return smaller - smaller % unit
 
-    def _take_up_size(self, given: Any) -> None:
+    def _apply_size(self, given: Any) -> None:
         if not self.keep_effective_batch_size:
             return
         self.args = fitted(given, self._train_batch_size)
@@ -169,7 +169,7 @@ class _Beginning:
 
     def __init__(self, trainer: Any) -> None:
         several = trainer.args.world_size > 1 or trainer.is_model_parallel
-        self._point = StartingPoint(trainer.model, trainer.optimizer, trainer.lr_scheduler, distributed=several)
+        self._point = TrainingSnapshot(trainer.model, trainer.optimizer, trainer.lr_scheduler, distributed=several)
         self._attributes = {name: getattr(trainer, name) for name in _ATTRIBUTES}
         self._callbacks = [(callback, copy.deepcopy(callback.state())) for callback in trainer._stateful_callbacks()]
         self._listed = list(trainer.callback_handler.callbacks)

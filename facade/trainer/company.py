@@ -36,7 +36,7 @@ _REMEDY = (
 _KINDS = (bool, int, float, str, type(None))
 
 
-class Company(TrainerBase):
+class PeerMonitoring(TrainerBase):
     """What a process of several owes to the others."""
 
     @contextlib.contextmanager

@@ -105,8 +105,8 @@ class Elastic(Saving):
         instead = self._instead(stored)
         self._length_group = self._group_of(stored, instead)
         if stored is not None and instead is not None:
-            self._say_what_is_kept(stored["layout"], instead)
-            self._take_up_dealing(*instead)
+            self._warn_what_is_kept(stored["layout"], instead)
+            self._apply_dealing(*instead)
         try:
             yield
         finally:
@@ -146,13 +146,13 @@ class Elastic(Saving):
         before, unit = stored["layout"], stored["layout"]["world_size"] if self._splits_batches else 1
         return stored.get("group") or before["batch_size"] * unit * before["accumulation"]
 
-    def _take_up_dealing(self, batch_size: int, accumulation: int) -> None:
+    def _apply_dealing(self, batch_size: int, accumulation: int) -> None:
         self.args = copy.copy(self.args)
         self._train_batch_size = batch_size * (data_ranks(self.args) if self._splits_batches else 1)
         self.args.per_device_train_batch_size = self._train_batch_size
         self.args.gradient_accumulation_steps = self.accelerator.gradient_accumulation_steps = accumulation
 
-    def _say_what_is_kept(self, before: dict[str, int], instead: tuple[int, int]) -> None:
+    def _warn_what_is_kept(self, before: dict[str, int], instead: tuple[int, int]) -> None:
         now = self._layout()
         if not self.args.should_log:
             return
@@ -179,7 +179,7 @@ class Elastic(Saving):
         before, now = stored["layout"], self._layout()
         seen, each = stored["done"] * _samples(before), _samples(now)
         done, rest = divmod(seen, each)
-        self._say_what_changed(before, now, seen, rest)
+        self._warn_what_changed(before, now, seen, rest)
         if stored["done"] >= stored["windows"]:
             done = length.num_update_steps_per_epoch
         done = min(done, length.num_update_steps_per_epoch)
@@ -235,7 +235,7 @@ class Elastic(Saving):
         left_out = max(position - self.state.global_step - stored["ahead"], 0)
         return left_out * _samples(stored["layout"]) // _samples(self._layout())
 
-    def _say_what_changed(self, before: dict[str, int], now: dict[str, int], seen: int, rest: int) -> None:
+    def _warn_what_changed(self, before: dict[str, int], now: dict[str, int], seen: int, rest: int) -> None:
         if not self.args.should_log:
             return
         changed = ", ".join(f"{name} {before[name]} -> {now[name]}" for name in now if before[name] != now[name])

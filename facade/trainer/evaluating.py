@@ -20,7 +20,7 @@ from ..evaluation.missing_metrics import missing_metric, why_no_labels
 from ..evaluation.out_of_memory_advice import evaluating
 from ..evaluation.results import EvalLoopOutput, PredictionOutput
 from ..evaluation.speed import Moment, metrics_of_runtime
-from .company import Company
+from .company import PeerMonitoring
 from .data import DataSteps
 from .reporting import Reporting
 from .steps import BatchSteps
@@ -28,7 +28,7 @@ from .steps import BatchSteps
 logger = logging.getLogger(__name__)
 
 
-class Evaluating(DataSteps, BatchSteps, Reporting, Company):
+class Evaluating(DataSteps, BatchSteps, Reporting, PeerMonitoring):
     """From datasets to metrics and predictions."""
 
     _evaluated_columns: list[str] | None = None
@@ -50,7 +50,7 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
             The metrics.
         """
         if self._run is None:
-            self._take_up_arguments()
+            self._apply_arguments()
         given = eval_dataset is not None
         eval_dataset = eval_dataset if given else self.eval_dataset
         if isinstance(eval_dataset, dict):
@@ -91,7 +91,7 @@ class Evaluating(DataSteps, BatchSteps, Reporting, Company):
             Predictions and labels as arrays over all samples, shorter rows filled up with -100, and the metrics.
         """
         if self._run is None:
-            self._take_up_arguments()
+            self._apply_arguments()
         self._memory_tracker.start("test")
         dataloader = self.get_test_dataloader(test_dataset)
         start_time = Moment()

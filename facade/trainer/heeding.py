@@ -21,7 +21,7 @@ class SignalChoice:
     _listens: torch.Tensor | None = None
 
     @property
-    def _heeded_signals(self) -> tuple[int, ...]:
+    def _handled_signals(self) -> tuple[int, ...]:
         given = tuple(self.checkpoint_on_signals)
         if self.args.enable_jit_checkpoint:
             return tuple(dict.fromkeys((signal.SIGTERM, *given)))

@@ -220,7 +220,7 @@ class HubSide(Downloading):
         if self.args.push_to_hub:
             self.init_hf_repo()
 
-    def _take_up_hub(self) -> None:
+    def _apply_hub(self) -> None:
         """See that there is a repository, also where `push_to_hub` was turned on later."""
         self._checkpoint_to_push = self._skipped_checkpoint = None
         self._pusher.newest_step = None  # of another training

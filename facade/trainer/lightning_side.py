@@ -12,7 +12,7 @@ from typing import Any
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints.callback_paths import without_foreign_paths
-from ...lightning_modules.common.safe_serialization import NotPlainError, from_plain, to_plain
+from ...lightning_modules.common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from .reporting import Reporting
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         try:
             written[name] = to_plain(value)
-        except NotPlainError as error:
+        except UnsafeValueError as error:
             logger.warning(
                 "The checkpoint goes without %r, as it holds what cannot be written safely: %s.", name, error
             )

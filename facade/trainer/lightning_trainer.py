@@ -204,7 +204,7 @@ def _precision(trainer: Host) -> Any:
             own.scaler = scaler
         return own
     if name == "32-true":
-        return lean.LeanPrecision()
+        return lean.FastPrecision()
     return lean.ForwardPrecision(name, device, scaler)
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from ...lightning_modules import checkpoints
-from ...lightning_modules.common.safe_serialization import NotPlainError, to_plain
+from ...lightning_modules.common.safe_serialization import UnsafeValueError, to_plain
 from ...lightning_modules.data.sizes import has_length
-from ...lightning_modules.data.uneven_inputs import Rounds, may_be_uneven
+from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import Reader, WindowLoader
 from ..evaluation.results import TrainingLength
 from .elastic import Elastic
@@ -59,7 +59,7 @@ class DataPosition(Elastic):
             read=read,
         )
         if may_be_uneven(dataloader):
-            windows.together = Rounds("Training data")
+            windows.together = UnevenInputs("Training data")
         if checkpoint is None:
             return windows, length
         self._evaluated_before = {} if stored is None else stored["evaluated"]
@@ -81,7 +81,7 @@ class DataPosition(Elastic):
         with contextlib.nullcontext() if self._run is None else self._run.redoing.generators_before():
             super()._save_rng_state(output_dir)
 
-    def _take_up_progress(self, run: TrainingRun, checkpoint: str | None) -> None:
+    def _apply_progress(self, run: TrainingRun, checkpoint: str | None) -> None:
         """Go on with what the next log is made of."""
         stored = None if checkpoint is None else self._data_state(checkpoint)
         run.redoing.owed = None if stored is None else stored["in_evaluation"]
@@ -89,7 +89,7 @@ class DataPosition(Elastic):
             return
         progress = self._progress_of_all(stored, str(checkpoint))
         if progress is not None:
-            run.take_up_progress(progress)
+            run.apply_progress(progress)
 
     def _position(
         self, length: TrainingLength, sized: bool, stored: dict[str, Any] | None, checkpoint: str
@@ -128,6 +128,6 @@ def _as_plain(state: dict[str, Any]) -> Any:
     """Without the loader's state where that is not made of plain values: it then reads its way to the position."""
     try:
         return to_plain(state)
-    except NotPlainError as error:
+    except UnsafeValueError as error:
         logger.warning("The state of the data loader is not saved, as it holds what a checkpoint cannot: %s.", error)
         return to_plain({**state, "loader": None})

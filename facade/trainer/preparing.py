@@ -28,7 +28,7 @@ class ModelPreparation(TrainerBase):
     def _model_prepared(self) -> Iterator[None]:
         """The model as it is to be trained; what only the training needs is taken off at the end."""
         self._require_weights_that_can_be_scaled()
-        self._say_what_has_no_effect()
+        self._warn_what_has_no_effect()
         with contextlib.ExitStack() as until_end:
             self._add_noise(until_end)
             self._watch_numbers(until_end)
@@ -63,7 +63,7 @@ class ModelPreparation(TrainerBase):
                 "in float32 (dtype=torch.float32 in from_pretrained), or call model.float()."
             )
 
-    def _say_what_has_no_effect(self) -> None:
+    def _warn_what_has_no_effect(self) -> None:
         every = self.args.torch_empty_cache_steps
         if every is not None and self.args.device.type == "cpu":
             logger.warning(

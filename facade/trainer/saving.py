@@ -124,10 +124,13 @@ class Saving(Restoring):
         """What follows when a checkpoint is written, or on its way; nothing where nobody uploads."""
 
     @contextlib.contextmanager
-    def _staged(self, final: Path, run_dir: str) -> Iterator[tuple[Path, checkpoints.Together]]:
+    def _staged(self, final: Path, run_dir: str) -> Iterator[tuple[Path, checkpoints.DiskErrorConsensus]]:
         """The folder in the making, shared by all processes; the one that saves begins and commits it."""
         owner = self._from_main_process(checkpoints.owner_token())
-        folder, together = checkpoints.staging_path(final, owner), checkpoints.Together(final, self.args.world_size)
+        folder, together = (
+            checkpoints.staging_path(final, owner),
+            checkpoints.DiskErrorConsensus(final, self.args.world_size),
+        )
         undo, disk = partial(checkpoints.abort, folder), checkpoints.OtherDisk(folder, asked=False)
         try:
             with together.part():

@@ -121,7 +121,7 @@ class Searching(Training):
         logger.info("Trial: %s", getattr(trial, "params", values))
         self._train_batch_size = self.args.train_batch_size
         renew_accelerator(self)
-        self._take_up_arguments()
+        self._apply_arguments()
 
     def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
         """Tell the study about an evaluation, and end the trial if it is not worth to go on with; an override point.

@@ -266,8 +266,8 @@ class Seq2SeqTrainer(Trainer):
         if self.model_init is not None:
             self._set_generation_config()
 
-    def _take_up_arguments(self) -> None:
-        super()._take_up_arguments()
+    def _apply_arguments(self) -> None:
+        super()._apply_arguments()
         if self.args.generation_config is not self._generation_config_taken:
             self._set_generation_config()
 

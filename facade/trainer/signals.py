@@ -36,13 +36,13 @@ class Interruption(TokenCounting, Saving):
         """Whether a signal is what stops the training, so that its end is left to the one that goes on from here."""
         return any(callback.leaving for callback in self._listeners())
 
-    def _take_up_signals(self) -> None:
+    def _apply_signals(self) -> None:
         """Listen, or do not, as arguments and attributes have it now."""
         own = [callback for callback in self._listeners() if callback.save == self._save_at_once]
         for callback in own if not self.args.enable_jit_checkpoint else own[1:]:
             self.remove_callback(callback)
         taken = {number for one in self._listeners() if one not in own for number in one.signals}
-        signals = [number for number in self._heeded_signals if number not in taken]
+        signals = [number for number in self._handled_signals if number not in taken]
         if not self.args.enable_jit_checkpoint:
             self._listener = self._make_listener(signals) if signals else None
             self.callback_handler.unlisted = {} if self._listener is None else _events(self._listener)

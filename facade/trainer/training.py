@@ -73,9 +73,9 @@ class Training(
     def _train_from(
         self, resume_from_checkpoint: str | bool | None, trial: Any, ignore_keys_for_eval: list[str] | None
     ) -> TrainOutput:
-        self._take_up_arguments()
-        self._take_up_signals()
-        self._take_up_hub()
+        self._apply_arguments()
+        self._apply_signals()
+        self._apply_hub()
         checkpoint = self._where_to_begin(resume_from_checkpoint, trial)
         self._require_data()
         self._require_evaluation_data()
@@ -184,7 +184,7 @@ class Training(
             ignore_keys=ignore_keys,
             pact=self._memory_pact(),
         )
-        self._take_up_progress(run, checkpoint)
+        self._apply_progress(run, checkpoint)
         endless = length.num_train_epochs == sys.maxsize
         has_steps = self.state.global_step < length.max_steps
         if windows.epoch >= length.num_train_epochs or not (has_steps or windows.is_at_end):

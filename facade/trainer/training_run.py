@@ -16,9 +16,9 @@ from ...lightning_modules.distributed.tensor_parallel import stepping
 from ...lightning_modules.internals import fast_path as lean
 from ...lightning_modules.internals import lightning_internals as engine
 from ...lightning_modules.models.inspection import accepted_arguments, to_call
-from ...lightning_modules.training.out_of_memory import MemoryPact, explained
+from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, explained
 from ..arguments.enums import DebugOption
-from ..checkpointing.interrupted_evaluation import EvaluationRedoing
+from ..checkpointing.interrupted_evaluation import InterruptedEvaluation
 from ..distributed.xla_device import print_metrics
 from ..evaluation.out_of_memory_advice import advice_for_training
 from ..evaluation.speed import Moment
@@ -61,7 +61,7 @@ class TrainingRun:
         checkpoint: str | None,
         trial: Any,
         ignore_keys: list[str] | None,
-        pact: MemoryPact | None = None,
+        pact: OutOfMemoryConsensus | None = None,
     ) -> None:
         self.trainer = trainer
         self.pact = pact
@@ -80,7 +80,7 @@ class TrainingRun:
         self.stepped = False
         self.records_graph = bool(trainer.args.ddp_static_graph)  # DDP does that in the first pass, as it exchanges
         self.evaluation: Evaluation | None = None
-        self.redoing = EvaluationRedoing(self)
+        self.redoing = InterruptedEvaluation(self)
         self.schedule = ReplacedSchedule()
         self._stopped_before_step = False
         self.begun = False
@@ -123,11 +123,11 @@ class TrainingRun:
         return (windows.epoch, windows.done) if cut_short or not self.epoch_is_over else (windows.epoch + 1, 0)
 
     def progress(self) -> dict[str, Any]:
-        """What the next logs are made of, for `take_up_progress`."""
+        """What the next logs are made of, for `apply_progress`."""
         norm = self.grad_norm.item() if isinstance(self.grad_norm, torch.Tensor) else self.grad_norm
         return {"losses": self.losses.state_dict(), "grad_norm": norm, "learning_rate": self.learning_rate}
 
-    def take_up_progress(self, progress: dict[str, Any]) -> None:
+    def apply_progress(self, progress: dict[str, Any]) -> None:
         """Let the logs go on where those of an interrupted training ended."""
         self.losses.load_state_dict(progress["losses"])
         self.of_last_step = progress["grad_norm"], progress["learning_rate"]

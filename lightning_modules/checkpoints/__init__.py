@@ -41,7 +41,7 @@ from .parts_files import has_optimizer_parts, load_optimizer_parts, save_model_p
 from .space import DiskFullError, bytes_of, free_space, require_space
 from .staging import abort, begin, commit, discard, remove_leftovers, staged_folder, staging_path
 from .tensors import load_torch, save_torch
-from .together import Together
+from .together import DiskErrorConsensus
 from .verify import problems, require_intact
 from .weights import load_weights, read_weights, save_weights
 from .writers import marked_as_written
@@ -69,12 +69,12 @@ __all__ = [
     "WEIGHTS_INDEX_NAME",
     "WEIGHTS_NAME",
     "BackgroundWriter",
+    "DiskErrorConsensus",
     "DiskFullError",
     "FolderCheckpoint",
     "FolderCheckpointIO",
     "LoadReport",
     "OtherDisk",
-    "Together",
     "WriteLater",
     "WriteNow",
     "abort",

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..common.safe_serialization import NotPlainError, from_plain, to_plain
+from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..internals.loop_states import IN_WINDOWS, PROCESS_STATES, loops_at, place_from_state
 from .names import (
     OPTIMIZER_NAME,
@@ -136,7 +136,7 @@ def _plain_only(values: Mapping[str, Any]) -> Any:
             continue
         try:
             kept[name] = to_plain(value)
-        except NotPlainError as error:
+        except UnsafeValueError as error:
             _log.warning("The checkpoint goes without %r, as it holds what cannot be written safely: %s.", name, error)
     return {"kind": "mapping", "class": None, "items": [[name, written] for name, written in kept.items()]}
 

@@ -10,7 +10,7 @@ from .names import StrPath
 from .space import is_disk_full
 
 
-class Together:
+class DiskErrorConsensus:
     """The parts of one checkpoint, which all processes go through, in the same order.
 
     Args:

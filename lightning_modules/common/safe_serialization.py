@@ -12,7 +12,7 @@ import torch
 _LEAVES = (type(None), bool, int, float, complex, str, bytes)
 
 
-class NotPlainError(TypeError):
+class UnsafeValueError(TypeError):
     """Something in the data cannot be written down as plain values."""
 
 
@@ -35,14 +35,14 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         base = list if isinstance(value, list) else tuple
         return {"kind": base.__name__, "class": _name_of(kind, base), "items": [to_plain(item) for item in value]}
-    raise NotPlainError(f"a {kind.__module__}.{kind.__qualname__} is neither a tensor nor a plain value")
+    raise UnsafeValueError(f"a {kind.__module__}.{kind.__qualname__} is neither a tensor nor a plain value")
 
 
 def is_plain(value: Any) -> bool:
     """Whether `to_plain` can write it down."""
     try:
         to_plain(value)
-    except NotPlainError:
+    except UnsafeValueError:
         return False
     return True
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..evaluation.collecting import find_batch_size
 from .loader_state import NOTHING, Reading, Resumption, go_on_after
 from .samplers import IterableShard, SkippingBatchSampler
-from .shared_rng import AgreedSampler
+from .shared_rng import SharedOrderSampler
 from .streams import is_resumable
 from .worker_state import ENDED, ReportingCollate
 from .workers import telling_queues
@@ -124,10 +124,10 @@ class EpochLoader(DataLoader):
         if isinstance(seed, torch.Tensor) and getattr(sampler, "generator", seed) is None:
             # It was drawn from a generator of its own, as it is among several processes.
             sampler.generator = torch.Generator()
-            sampler = batches.sampler = AgreedSampler(sampler)
+            sampler = batches.sampler = SharedOrderSampler(sampler)
         if seed is not None and self.order_seed is not None:
             sampler.seed = seed
-        elif isinstance(sampler, AgreedSampler):  # it was drawn from the global one, as it is in one process
+        elif isinstance(sampler, SharedOrderSampler):  # it was drawn from the global one, as it is in one process
             sampler.sampler.generator = None
 
     @property

@@ -10,7 +10,7 @@ from ..common.seeding import capture_host_rng, restore_host_rng
 from .rng_discovery import own_states, restore_own, what_draws
 
 
-class Beginning:
+class EpochStart:
     """The generators that give an iteration its order: the global ones on the CPU, and those of the loader.
 
     Args:
@@ -30,7 +30,7 @@ class Beginning:
 
 
 def begin_again(loader: Any, state: dict[str, Any]) -> None:
-    """Put all generators where they were when the iteration of a `Beginning.state_dict` began."""
+    """Put all generators where they were when the iteration of a `EpochStart.state_dict` began."""
     restore_host_rng(state["began"])
     _set(loader, state["generators"])
     restore_own(state.get("own"), *what_draws(loader))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset
 
-from ..common.safe_serialization import NotPlainError, from_plain, is_plain, to_plain
+from ..common.safe_serialization import UnsafeValueError, from_plain, is_plain, to_plain
 from ..common.seeding import capture_host_rng, restore_host_rng
 from .rng_discovery import own_states, restore_own, what_draws
 from .worker_state import ENDED, Fetched, ResumedWorkers, WorkerStates, next_worker
@@ -128,7 +128,7 @@ class Reading:
         workers = self._workers
         try:
             state["ahead"] = None if self.ahead is NOTHING else [to_plain(self.ahead)]
-        except NotPlainError:
+        except UnsafeValueError:
             workers = self._workers_before
             state["before_ahead"] = self.before_ahead
         if loader.num_workers > 0:

@@ -24,7 +24,7 @@ from .dispatch import DispatchLoader
 from .epoch_loader import EpochLoader
 from .lengths import LengthGroupedSampler
 from .samplers import IterableShard, RoundBatchSampler, SeedableRandomSampler, ShardedBatchSampler, share_of
-from .shared_rng import AgreedSampler
+from .shared_rng import SharedOrderSampler
 
 __all__ = ["EpochLoader", "build_loader", "rebuild_loader"]
 
@@ -223,7 +223,7 @@ def _seeded(sampler: Any, seed: int | None, seedable: bool, world_size: int) -> 
             sampler.generator = torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
     agreed = world_size > 1 and isinstance(sampler, (RandomSampler, LengthGroupedSampler))
     remembered = type(sampler) in _WITH_GENERATOR and sampler.generator is not None
-    return AgreedSampler(sampler) if agreed or remembered else sampler
+    return SharedOrderSampler(sampler) if agreed or remembered else sampler
 
 
 def _files(dataset: Any) -> int:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 
-class AgreedSampler(Sampler[int]):
+class SharedOrderSampler(Sampler[int]):
     """The order that process 0 draws from a sampler, on every process, whatever their generators are.
 
     Each process moves its own generator on as if it were alone. All processes have to iterate together.

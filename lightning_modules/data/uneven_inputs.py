@@ -29,7 +29,7 @@ def may_be_uneven(loader: Any) -> bool:
     return isinstance(dataset, IterableDataset) or dataset is None or not hasattr(loader, "__len__")
 
 
-class Rounds:
+class UnevenInputs:
     """What each process reads, as long as all of them have something.
 
     In every round the processes tell each other whether they have a batch, and how large it is: a few bytes, over the
@@ -61,7 +61,7 @@ class Rounds:
                 said = _exchanged([int(batch is not None), own, int(batch is not None and self.ends())], group)
                 if not all(there for there, *_ in said):
                     if any(there for there, *_ in said):
-                        self._say_who_ended(count, [bool(there) for there, *_ in said])
+                        self._warn_who_ended(count, [bool(there) for there, *_ in said])
                     return
                 count += 1
                 self.is_last = any(last for *_, last in said)
@@ -84,7 +84,7 @@ class Rounds:
         self._left_out += own - least
         return map_nested(lambda leaf: _shorter(leaf, own, least), batch)
 
-    def _say_who_ended(self, count: int, there: list[bool]) -> None:
+    def _warn_who_ended(self, count: int, there: list[bool]) -> None:
         ended = [rank for rank, more in enumerate(there) if not more]
         others = [rank for rank, more in enumerate(there) if more]
         said = (

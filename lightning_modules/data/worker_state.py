@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..common.safe_serialization import NotPlainError, from_plain, to_plain
+from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.seeding import capture_host_rng, restore_host_rng, same_rng
 from .rng_discovery import own_states, restore_own
 from .streams import is_resumable
@@ -80,7 +80,7 @@ class ReportingCollate:
             try:
                 state = ENDED if self._is_short(samples) else stream.state_dict()
                 news["dataset"] = _packed(state)
-            except NotPlainError:  # it is to be read from its start again
+            except UnsafeValueError:  # it is to be read from its start again
                 news["dataset"] = _packed(ENDED)
         return news
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .preallocated_arrays import GrowingArray, GrowingTree, growing
+from .preallocated_arrays import PreallocatedArray, PreallocatedTree, growing
 
 
 def find_batch_size(tensors: Any) -> int | None:
@@ -63,7 +63,7 @@ class BatchCollector:
         self.concatenate = concatenate
         self.rows = rows
         self._on_device: list[Any] = []
-        self._joined: GrowingArray | GrowingTree | None = None
+        self._joined: PreallocatedArray | PreallocatedTree | None = None
         self._apart: list[Any] = []
 
     def add(self, batch: Any) -> None:

@@ -14,7 +14,7 @@ CHUNK = 2**20  # bytes that are moved at a time
 APART = "Set `eval_do_concat_batches=False` to get them batch by batch."
 
 
-class GrowingArray:
+class PreallocatedArray:
     """As `nested_concat` over arrays, but in one piece of memory, which is never there twice.
 
     Rows lie one after the other, as long as the longest batch so far. Where a longer one comes, the rows before it stay
@@ -116,13 +116,13 @@ class _Piece(NamedTuple):
     shape: tuple[int, ...]
 
 
-class GrowingTree:
+class PreallocatedTree:
     """As `nested_concat` over nested lists, tuples (named ones too) and mappings of arrays.
 
     Args:
         first: the first batch, whose structure the others must have; it is written too.
         rows: how many rows are expected.
-        padding: see `GrowingArray`.
+        padding: see `PreallocatedArray`.
     """
 
     def __init__(self, first: Any, rows: int | None = None, padding: float = PADDING) -> None:
@@ -155,7 +155,7 @@ class GrowingTree:
         return self.kind(results.values())
 
 
-def growing(first: Any, rows: int | None = None, padding: float = PADDING) -> GrowingArray | GrowingTree:
+def growing(first: Any, rows: int | None = None, padding: float = PADDING) -> PreallocatedArray | PreallocatedTree:
     """What all batches are written to that are like the first, which is written already.
 
     Args:
@@ -164,8 +164,8 @@ def growing(first: Any, rows: int | None = None, padding: float = PADDING) -> Gr
         padding: fills up shorter rows of the second dimension, on the right.
     """
     if _is_nested(first):
-        return GrowingTree(first, rows, padding)
-    array = GrowingArray(rows, padding)
+        return PreallocatedTree(first, rows, padding)
+    array = PreallocatedArray(rows, padding)
     array.add(first)
     return array
 

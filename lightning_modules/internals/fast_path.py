@@ -51,10 +51,10 @@ def step_lightly(trainer: Trainer) -> None:
         connector.update_train_step_metrics = connector.update_eval_step_metrics = nothing
 
 
-def evaluation_loop(trainer: Trainer, function: TrainerFn) -> LeanEvaluationLoop:
+def evaluation_loop(trainer: Trainer, function: TrainerFn) -> FastEvaluationLoop:
     """A loop that validates or tests, or that evaluates in the middle of a training, silently."""
     stage = RunningStage.TESTING if function is TrainerFn.TESTING else RunningStage.VALIDATING
-    return LeanEvaluationLoop(trainer, function, stage, verbose=function is not TrainerFn.FITTING, inference_mode=False)
+    return FastEvaluationLoop(trainer, function, stage, verbose=function is not TrainerFn.FITTING, inference_mode=False)
 
 
 def _advance(trainer: Trainer, data_fetcher: Any) -> None:
@@ -94,7 +94,7 @@ def steps_by_itself(trainer: Trainer) -> bool:
 
 def _does_no_more(trainer: Trainer) -> bool:
     precision = trainer.precision_plugin
-    return not callbacks_of(trainer) and isinstance(precision, (LeanPrecision, ForwardPrecision))
+    return not callbacks_of(trainer) and isinstance(precision, (FastPrecision, ForwardPrecision))
 
 
 def stepper(trainer: Trainer, optimizer: Any) -> Callable[[], Any]:
@@ -122,7 +122,7 @@ def stepper(trainer: Trainer, optimizer: Any) -> Callable[[], Any]:
     return step
 
 
-class LeanModule(LightningModule):
+class FastModule(LightningModule):
     """A LightningModule without the work that Lightning does around each step for hooks that nobody uses.
 
     Batches stay where they are, so `on_before_batch_transfer`, `transfer_batch_to_device` and
@@ -143,7 +143,7 @@ class LeanModule(LightningModule):
             super().__setattr__(name, value)
 
 
-class LeanEvaluationLoop(_EvaluationLoop):
+class FastEvaluationLoop(_EvaluationLoop):
     """Lightning's evaluation loop, which does for each batch only what somebody notices.
 
     With a Lightning callback, another precision or several processes it is Lightning's in every respect.
@@ -181,7 +181,7 @@ class LeanEvaluationLoop(_EvaluationLoop):
     def look_who_is_there(self) -> None:
         """Find out, once a run, whether the step of the module is all that there is to do."""
         trainer, module = self.trainer, self.trainer.lightning_module
-        alone = nobody_listens(trainer) and isinstance(module, LeanModule)
+        alone = nobody_listens(trainer) and isinstance(module, FastModule)
         self.module_step = (module.test_step if trainer.testing else module.validation_step) if alone else None
 
     def teardown(self) -> None:
@@ -198,7 +198,7 @@ class SilentProfiler(PassThroughProfiler):
         return UNMEASURED
 
 
-class LeanPrecision(Precision):
+class FastPrecision(Precision):
     """Lightning's float32 precision, which calls the hooks around backward and step only for callbacks that are there.
 
     For modules under manual optimization that define none of these hooks themselves.

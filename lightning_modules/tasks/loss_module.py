@@ -20,7 +20,7 @@ from ..models.outputs import predictions_in, read_loss
 from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_plain_setting
 from ..training.label_smoothing import LabelSmoother
 from .model_module import ModelSource
-from .optimized_module import OptimizedModule
+from .optimized_module import OptimizerModule
 from .step_window import batches_per_step
 
 __all__ = ["LossFunction", "LossModule"]
@@ -31,7 +31,7 @@ LossFunction = nn.Module | Callable[[Any, Any], torch.Tensor] | dict[str, Any] |
 _not_compiled: Any = torch.compiler.disable
 
 
-class LossModule(OptimizedModule):
+class LossModule(OptimizerModule):
     """As a model under the Trainer API, but a plain LightningModule: every feature of `lightning.Trainer` works.
 
     Automatic optimization: `accumulate_grad_batches`, `gradient_clip_val`, `precision`, strategies and loggers are

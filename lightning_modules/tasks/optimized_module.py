@@ -25,10 +25,10 @@ from ..optim.module_optimizers import (
 from .model_module import ModelModule
 from .step_window import StepWindow, batches_per_step, ends_step
 
-__all__ = ["OptimizedModule"]
+__all__ = ["OptimizerModule"]
 
 
-class OptimizedModule(ModelModule):
+class OptimizerModule(ModelModule):
     """The part of `LossModule` that trains its model.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ..checkpoints.tensors import pack, unpack
-from ..common.safe_serialization import NotPlainError, from_plain, to_plain
+from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.seeding import capture_rng_state, restore_rng_state
 from ..data.epoch_loader import EpochLoader
 from ..internals.lightning_import import Trainer, TrainerFn
@@ -120,7 +120,7 @@ def data_state(trainer: Trainer) -> dict[str, Any] | None:
     }
     try:
         return to_plain(state)
-    except NotPlainError as error:
+    except UnsafeValueError as error:
         _log.warning("The state of the data loader is not saved, as it holds what a checkpoint cannot: %s.", error)
         return to_plain({**state, "loader": None})
 

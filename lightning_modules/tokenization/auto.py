@@ -36,7 +36,7 @@ class AutoTokenizer:
         files = files_of(name, **hub_options(kwargs))
         settings = settings_in(kwargs)
         config, model = _read(files, CONFIG_FILE), _read(files, MODEL_FILE)
-        _say_what_is_not_run(name, config)
+        _warn_what_is_not_run(name, config)
         named = config.get("tokenizer_class") or model.get("tokenizer_class")
         wanted = defaults_of(named, model.get("model_type"))
         made = PreTrainedTokenizerFast._from_files(files, name, init_inputs, settings)
@@ -48,7 +48,7 @@ def _read(files: TokenizerFiles, name: str) -> dict[str, Any]:
     return {} if path is None else settings_file(path)
 
 
-def _say_what_is_not_run(name: str, config: dict[str, Any]) -> None:
+def _warn_what_is_not_run(name: str, config: dict[str, Any]) -> None:
     if "auto_map" in config:
         logger.warning(
             "%r brings a tokenizer class of its own, which is not run here: the tokenizer is what its tokenizer.json "

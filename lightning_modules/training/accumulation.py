@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..common.seeding import capture_host_rng, restore_host_rng
-from ..data.epoch_start import Beginning, begin_after, begin_again
+from ..data.epoch_start import EpochStart, begin_after, begin_again
 from ..data.rng_discovery import restore_own, what_draws
 from ..data.workers import iterate
 
@@ -62,7 +62,7 @@ class WindowLoader:
         self.exhausted = False
         self._stopped = False
         self._loader_state: dict[str, Any] | None = None
-        self._beginning: Beginning | None = None
+        self._beginning: EpochStart | None = None
         if hasattr(loader, "track"):
             loader.track()
 
@@ -173,7 +173,7 @@ class WindowLoader:
             begin_again(self.loader, state)
         elif state is not None:
             begin_after(self.loader, state)
-        self._beginning = Beginning(self.loader)
+        self._beginning = EpochStart(self.loader)
         skipped = self.done * self.accumulation
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)

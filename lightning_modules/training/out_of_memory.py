@@ -82,7 +82,7 @@ def release_memory() -> None:
         torch.mps.empty_cache()
 
 
-class MemoryPact:
+class OutOfMemoryConsensus:
     """Lets processes with a copy of the model each run out of memory together, instead of waiting for the one that did.
 
     Work in which no process waits for another goes into `attempt`; a failure there is kept, and `settle`, which all

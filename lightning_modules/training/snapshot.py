@@ -12,7 +12,7 @@ from ..checkpoints.writing import snapshot
 from ..common.seeding import capture_rng_state, restore_rng_state
 
 
-class StartingPoint:
+class TrainingSnapshot:
     """Weights, buffers, gradients, modes, optimizer, schedule and random generators, as they are when it is made.
 
     It holds a copy of all trainable weights, all buffers and the state of the optimizer in main memory. Frozen weights

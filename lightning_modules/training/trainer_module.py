@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..internals.fast_path import LeanModule
+from ..internals.fast_path import FastModule
 from ..internals.lightning_import import callbacks_of
 from ..tasks.resumable import add_process_states
 from .accumulation import Window
@@ -63,7 +63,7 @@ class Driver(Protocol):
         ...
 
 
-class DrivenModule(LeanModule):
+class DrivenModule(FastModule):
     """Manual optimization, one window of micro-batches a step, under the command of a `Driver`.
 
     The user's `Trainer.training_step` runs the backward pass itself, and clipping, callbacks and the scheduler happen

@@ -176,7 +176,7 @@ def ends(folder: Path) -> dict[str, Any]:
     except ArithmeticError as error:
         caught = str(error)
     steps = [trainer(folder).train().global_step for _ in range(2)]
-    current = board.current_board()
+    current = board.current_monitor()
     assert current is not None
     return {"caught": caught, "steps": steps, "faults": [fault.said for fault in current.faults()]}
 

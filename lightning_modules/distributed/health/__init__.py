@@ -5,17 +5,17 @@ Usable from any training loop over `torch.distributed`; in a single process all 
 
 from .comparing import require_same
 from .errors import OtherProcessError
-from .failure_monitor import Board, current_board, leave_board
+from .failure_monitor import FailureMonitor, current_monitor, leave_monitor
 from .guard import company, meeting
 from .orphans import end_with_parent
 
 __all__ = [
-    "Board",
+    "FailureMonitor",
     "OtherProcessError",
     "company",
-    "current_board",
+    "current_monitor",
     "end_with_parent",
-    "leave_board",
+    "leave_monitor",
     "meeting",
     "require_same",
 ]

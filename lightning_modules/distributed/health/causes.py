@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from .failure_monitor import FAILED, LATE, Board, Fault
+from .failure_monitor import FAILED, LATE, FailureMonitor, Fault
 
 _PATIENCE = 4.0
 """Seconds for the others to say, or show, what is the matter. It is there at once, as a rule."""
 
 
-def find_cause(board: Board, session: int, *, late: bool, seconds: float) -> str:
+def find_cause(board: FailureMonitor, session: int, *, late: bool, seconds: float) -> str:
     """Which process is to blame, and for what.
 
     Args:
@@ -44,7 +44,7 @@ def find_cause(board: Board, session: int, *, late: bool, seconds: float) -> str
     return _of_late(board, heard, seconds)
 
 
-def _known(board: Board, session: int) -> str | None:
+def _known(board: FailureMonitor, session: int) -> str | None:
     """What failed in another process, or which process is there no more."""
     faults = [fault for fault in board.faults(session) if fault.rank != board.rank]
     failed = {fault.rank: fault for fault in reversed(faults) if fault.kind == FAILED}
@@ -66,7 +66,7 @@ def _known(board: Board, session: int) -> str | None:
     return next((fault.said for fault in faults if fault.kind not in (FAILED, LATE)), None)
 
 
-def _of_late(board: Board, heard: set[int], seconds: float) -> str:
+def _of_late(board: FailureMonitor, heard: set[int], seconds: float) -> str:
     """Those that did not come, and what they were doing."""
     beats = board.beats(range(board.world_size))
     missing = [rank for rank in range(board.world_size) if rank not in heard]
@@ -82,7 +82,7 @@ def _of_late(board: Board, heard: set[int], seconds: float) -> str:
     return f"All processes waited for each other for {seconds:g} s (ddp_timeout), at different places: {places}."
 
 
-def _sentences(board: Board, ranks: list[int], about: Callable[[int], str]) -> str:
+def _sentences(board: FailureMonitor, ranks: list[int], about: Callable[[int], str]) -> str:
     shown = [f"{capital(board.name(rank))} {about(rank).rstrip('. ')}." for rank in ranks[:8]]
     return " ".join([*shown, *([f"So did {len(ranks) - 8} more."] if len(ranks) > 8 else [])])
 
@@ -92,7 +92,7 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def cause_of(fault: Fault, board: Board) -> str:
+def cause_of(fault: Fault, board: FailureMonitor) -> str:
     """What another process said, with its name."""
     if fault.kind == FAILED:
         return f"{capital(board.name(fault.rank))} failed: {fault.said.rstrip('. ')}."

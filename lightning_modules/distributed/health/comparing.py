@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ...data.shared_rng import transport_device
-from .failure_monitor import current_board
+from .failure_monitor import current_monitor
 
 _SHOWN = 12
 
@@ -34,7 +34,7 @@ def require_same(facts: Mapping[str, str], remedy: str) -> None:
     digest = torch.tensor(list(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8, device=transport_device())
     digests = [torch.empty_like(digest) for _ in range(dist.get_world_size())]
     dist.all_gather(digests, digest)
-    board = current_board()
+    board = current_monitor()
     if board is not None:
         board.look_around()  # all are there by now
     if all(torch.equal(one, digests[0]) for one in digests[1:]):

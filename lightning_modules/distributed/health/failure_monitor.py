@@ -25,7 +25,7 @@ FAILED, FOLLOWED, LATE = "failed", "followed", "late"
 
 
 @dataclass(frozen=True)
-class Card:
+class PeerInfo:
     """Who a process is."""
 
     rank: int
@@ -56,7 +56,7 @@ class Beat:
     doing: str
 
 
-class Board:
+class FailureMonitor:
     """In the store of the process group, which it needs no exchange to read: so also where others do not answer.
 
     A connection of its own is used, since the one of the group may be waiting for somebody.
@@ -76,7 +76,9 @@ class Board:
         self._store: Any = PrefixStore("lightrainer/peers", own)
         self.rank = rank
         self.world_size = world_size
-        self._cards: dict[int, Card] = {rank: Card(rank, os.getpid(), owner_token(), socket.gethostname(), _system())}
+        self._cards: dict[int, PeerInfo] = {
+            rank: PeerInfo(rank, os.getpid(), owner_token(), socket.gethostname(), _system())
+        }
         self._read: list[Fault] = []
         self._lock = threading.Lock()
         self._beats = 0
@@ -98,7 +100,7 @@ class Board:
         for key in keys:
             text = self._try(lambda key=key: self._store.get(key))
             if text is not None:
-                card = Card(**json.loads(text))
+                card = PeerInfo(**json.loads(text))
                 self._cards[card.rank] = card
 
     def gone(self) -> list[int]:
@@ -184,10 +186,10 @@ class Board:
             return None
 
 
-_known: tuple[weakref.ref[Any], Board] | None = None
+_known: tuple[weakref.ref[Any], FailureMonitor] | None = None
 
 
-def current_board() -> Board | None:
+def current_monitor() -> FailureMonitor | None:
     """The board of the default process group, made when it is first asked for; None in a single process."""
     global _known
     distributed = sys.modules.get("torch.distributed")
@@ -201,12 +203,12 @@ def current_board() -> Board | None:
     if store is None:  # MPI has none
         return None
     if _known is None or _known[0]() is not store:
-        _known = weakref.ref(store), Board(store, distributed.get_rank(), distributed.get_world_size())
-        _say_at_the_end(os.getpid())
+        _known = weakref.ref(store), FailureMonitor(store, distributed.get_rank(), distributed.get_world_size())
+        _warn_at_the_end(os.getpid())
     return _known[1]
 
 
-def leave_board() -> None:
+def leave_monitor() -> None:
     """Forget the board of a process group that is about to be destroyed."""
     global _known
     _known = None
@@ -228,7 +230,7 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
-def _say_at_the_end(pid: int) -> None:
+def _warn_at_the_end(pid: int) -> None:
     """Let an error that ends this process be read by the others."""
     before = sys.excepthook
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from .causes import find_cause
 from .errors import OtherProcessError, is_late, is_lost
-from .failure_monitor import FAILED, FOLLOWED, LATE, Board, current_board, described
+from .failure_monitor import FAILED, FOLLOWED, LATE, FailureMonitor, current_monitor, described
 from .watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def company(seconds: float = 1800, *, doing: Callable[[], str] = str, acts: bool
         OtherProcessError: another process failed, is gone, or did not come.
     """
     global _sessions, _inside
-    board = None if _inside else current_board()
+    board = None if _inside else current_monitor()
     if board is None:
         yield
         return
@@ -84,7 +84,7 @@ def meeting(rank: int | None, world_size: int, seconds: float) -> Iterator[None]
         ) from error
 
 
-def _explain(board: Board, session: int, error: BaseException, seconds: float) -> None:
+def _explain(board: FailureMonitor, session: int, error: BaseException, seconds: float) -> None:
     """Tell the others, and raise a better error where this one comes from them."""
     late = is_late(error)
     if not late and not is_lost(error):

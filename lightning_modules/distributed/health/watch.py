@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from .causes import capital, cause_of
-from .failure_monitor import FAILED, FOLLOWED, LATE, Board, Fault
+from .failure_monitor import FAILED, FOLLOWED, LATE, FailureMonitor, Fault
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Watch(threading.Thread):
 
     interval = 1.0
 
-    def __init__(self, board: Board, session: int, seconds: float, doing: Callable[[], str]) -> None:
+    def __init__(self, board: FailureMonitor, session: int, seconds: float, doing: Callable[[], str]) -> None:
         super().__init__(name="lightrainer-peers", daemon=True)
         self.board = board
         self.session = session

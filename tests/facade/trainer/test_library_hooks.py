@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 from lightrainer import Trainer, TrainerCallback
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.arguments import old_style
-from lightrainer.facade.arguments.accelerate_state import tell_precision, tell_process
+from lightrainer.facade.arguments.accelerate_state import export_precision, export_process
 
 HOOKS = split(
     """
@@ -437,8 +437,8 @@ def test_accelerate_knows_the_process_where_names_are_served(tmp_path, states):
 def test_accelerate_is_left_alone_elsewhere(tmp_path, states):
     """Where nothing is served, and where the arguments are to follow what it says."""
     args = arguments(tmp_path)
-    tell_process(args)
-    tell_precision(args)
+    export_process(args)
+    export_precision(args)
     assert not states.PartialState._shared_state
     old_style.accept()
     states.PartialState(cpu=True).marked = True

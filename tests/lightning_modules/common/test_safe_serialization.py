@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lightrainer.lightning_modules.checkpoints import load_torch, save_torch
-from lightrainer.lightning_modules.common.safe_serialization import NotPlainError, from_plain, is_plain, to_plain
+from lightrainer.lightning_modules.common.safe_serialization import UnsafeValueError, from_plain, is_plain, to_plain
 
 
 class Pair(NamedTuple):
@@ -82,12 +82,12 @@ NOT_PLAIN = [object(), {1}, Colour.RED, np.array([None]), torch.nn.Parameter(tor
 def test_what_is_not_plain_is_refused(value):
     """Not written down as something else."""
     assert not is_plain(value)
-    with pytest.raises(NotPlainError, match="neither a tensor nor a plain value"):
+    with pytest.raises(UnsafeValueError, match="neither a tensor nor a plain value"):
         to_plain(value)
 
 
 def test_the_error_names_the_class():
-    with pytest.raises(NotPlainError, match=r"test_plain\.Colour"):
+    with pytest.raises(UnsafeValueError, match=r"test_plain\.Colour"):
         to_plain([Colour.RED])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from lightrainer.lightning_modules.data.epoch_start import Beginning, begin_after, begin_again
+from lightrainer.lightning_modules.data.epoch_start import EpochStart, begin_after, begin_again
 
 
 def loader(own: bool) -> DataLoader:
@@ -28,7 +28,7 @@ def test_an_order_comes_again():
     for own in (False, True):
         first = loader(own)
         order(first)  # not the first epoch
-        beginning = Beginning(first)
+        beginning = EpochStart(first)
         expected = order(first)
         drawn = random.random(), np.random.rand()
         state = beginning.state_dict()
@@ -43,7 +43,7 @@ def test_an_order_comes_again():
 def test_the_next_order_comes_too():
     """With a generator of its own, from where that was when the state was taken."""
     first = loader(own=True)
-    beginning = Beginning(first)
+    beginning = EpochStart(first)
     order(first)
     state = beginning.state_dict()
     expected = order(first)
@@ -55,7 +55,7 @@ def test_the_next_order_comes_too():
 
 def test_any_iterable_will_do():
     """One without generators gives none."""
-    state = Beginning([1, 2]).state_dict()
+    state = EpochStart([1, 2]).state_dict()
     assert state["generators"] == state["generators_now"] == []
     begin_again([1, 2], state)
     begin_after([1, 2], state)

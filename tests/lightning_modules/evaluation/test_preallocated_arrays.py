@@ -12,7 +12,7 @@ from same_values import same
 from transformers import trainer_pt_utils as reference
 
 from lightrainer.lightning_modules.evaluation import preallocated_arrays as module
-from lightrainer.lightning_modules.evaluation.preallocated_arrays import GrowingArray, growing
+from lightrainer.lightning_modules.evaluation.preallocated_arrays import PreallocatedArray, growing
 
 Pair = namedtuple("Pair", "first second")
 SIZES = [(3, 5), (3, 2), (1, 7), (2, 7), (4, 1), (2, 9), (1, 3)]
@@ -131,7 +131,7 @@ def test_what_cannot_be_joined_is_named(leaf):
 
 def test_an_array_can_be_used_again():
     """What was handed over is not written to any more."""
-    array = GrowingArray(rows=8)
+    array = PreallocatedArray(rows=8)
     array.add(np.zeros((2, 3)))
     first = array.result()
     array.add(np.ones((1, 2)))
@@ -144,13 +144,13 @@ class Writing:
 
     def __init__(self, monkeypatch):
         self.bytes = 0
-        write = GrowingArray._write
+        write = PreallocatedArray._write
 
         def counted(array, rows, batch):
             self.bytes += rows.nbytes
             write(array, rows, batch)
 
-        monkeypatch.setattr(GrowingArray, "_write", counted)
+        monkeypatch.setattr(PreallocatedArray, "_write", counted)
 
 
 @pytest.mark.parametrize("rows", [None, 320], ids=["unknown", "expected"])

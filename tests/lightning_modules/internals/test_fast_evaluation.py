@@ -20,7 +20,7 @@ class Loader:
         return iter(self.batches)
 
 
-class Noting(lean.LeanModule):
+class Noting(lean.FastModule):
     """Notes in which state of things it is called."""
 
     def __init__(self):
@@ -49,7 +49,7 @@ def evaluated(stage, light, callbacks=()):
         enable_model_summary=False,
         inference_mode=False,
         callbacks=list(callbacks),
-        plugins=[lean.LeanPrecision()],
+        plugins=[lean.FastPrecision()],
         **quiet,
     )
     if light:

@@ -28,7 +28,7 @@ class Model(LightningModule):
 
 def make_trainer(callbacks=(), by_us=True, **kwargs):
     options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    plugins = {"plugins": [lean.LeanPrecision()]} if by_us else {}
+    plugins = {"plugins": [lean.FastPrecision()]} if by_us else {}
     silent = {"enable_model_summary": False, "accelerator": "cpu", "max_epochs": 1}
     return Trainer(callbacks=list(callbacks), **options, **silent, **plugins, **kwargs)
 

@@ -11,7 +11,7 @@ from lightrainer.lightning_modules.internals import lightning_internals as engin
 BATCHES = 3
 
 
-class Recording(lean.LeanModule):
+class Recording(lean.FastModule):
     """Writes down each call, and how far the loop says that it has come; may end an epoch before a batch."""
 
     def __init__(self, leave=()):
@@ -54,7 +54,7 @@ def make_trainer(callbacks=(), plugins=(), **options):
 
 
 def lean_trainer(callbacks=(), **options):
-    trainer = make_trainer(callbacks, [lean.LeanPrecision()], **options)
+    trainer = make_trainer(callbacks, [lean.FastPrecision()], **options)
     lean.step_lightly(trainer)
     return trainer
 
@@ -95,7 +95,7 @@ def test_turns_are_lightnings_where_more_may_happen_in_them(options, expected):
 def test_steps_are_lightnings_where_models_are_averaged():
     strategy = DDPStrategy()
     strategy._model_averager = object()
-    assert not lean.steps_by_itself(make_trainer(plugins=[lean.LeanPrecision()], strategy=strategy))
+    assert not lean.steps_by_itself(make_trainer(plugins=[lean.FastPrecision()], strategy=strategy))
 
 
 def test_what_nobody_profiles_is_not_measured():

@@ -128,7 +128,7 @@ def test_plain_collection_warns():
     assert "LeafSpec" in str(caught[0].message)
 
 
-class LeanModel(lean.LeanModule):
+class LeanModel(lean.FastModule):
     """Manual optimization, and a count of the hooks around a batch."""
 
     def __init__(self):
@@ -196,7 +196,7 @@ class Hooks(Callback):
 def test_lean_precision_calls_the_hooks_of_callbacks(listening):
     """All of them if there is a callback, and the same training without one."""
     weights = []
-    for plugins in ([lean.LeanPrecision()], []):
+    for plugins in ([lean.FastPrecision()], []):
         module, hooks = LeanModel(), Hooks()
         trainer = make_trainer(plugins=plugins, callbacks=[hooks] if listening else [])
         run(trainer, module)

@@ -50,7 +50,7 @@ def make_windows():
     )
 
 
-class Manual(lean.LeanModule):
+class Manual(lean.FastModule):
     """Takes one step a window by hand, and writes down where it stands."""
 
     def __init__(self, windows=None):

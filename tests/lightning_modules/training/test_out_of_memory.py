@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from lightrainer.lightning_modules.training.out_of_memory import (
-    MemoryPact,
+    OutOfMemoryConsensus,
     OutOfMemoryElsewhereError,
     add_note,
     explained,
@@ -88,7 +88,7 @@ def fail():
 @pytest.mark.usefixtures("_alone")
 def test_a_failure_waits_until_all_processes_are_there():
     """What comes after it is left out; the next step is a new one."""
-    pact, done = MemoryPact(torch.device("cpu")), []
+    pact, done = OutOfMemoryConsensus(torch.device("cpu")), []
     assert pact.attempt(lambda: 1) == 1
     assert pact.attempt(fail) is None
     assert pact.attempt(lambda: done.append(1)) is None
@@ -103,7 +103,7 @@ def test_a_failure_waits_until_all_processes_are_there():
 @pytest.mark.usefixtures("_alone")
 def test_other_errors_do_not_wait():
     with pytest.raises(ZeroDivisionError):
-        MemoryPact(torch.device("cpu")).attempt(lambda: 1 / 0)
+        OutOfMemoryConsensus(torch.device("cpu")).attempt(lambda: 1 / 0)
 
 
 @pytest.mark.usefixtures("_alone")
@@ -113,7 +113,7 @@ def test_a_failure_of_another_process(monkeypatch):
 
     monkeypatch.setattr(dist, "all_reduce", said_elsewhere)
     with pytest.raises(OutOfMemoryElsewhereError) as error:
-        MemoryPact(torch.device("cpu")).settle()
+        OutOfMemoryConsensus(torch.device("cpu")).settle()
     assert is_out_of_memory(error.value)
 
 
@@ -133,7 +133,7 @@ def test_gradients_are_averaged_in_buckets(monkeypatch):
     unused = nn.Parameter(torch.zeros(2))
     sum(parameter.sum() for parameter in parameters if parameter.requires_grad).backward()
     embedding(torch.tensor([1])).sum().backward()
-    MemoryPact(torch.device("cpu")).settle([*parameters, embedding.weight, unused])
+    OutOfMemoryConsensus(torch.device("cpu")).settle([*parameters, embedding.weight, unused])
     for parameter in parameters[:-1]:
         assert torch.equal(parameter.grad, torch.full_like(parameter, 0.5))
     assert torch.equal(embedding.weight.grad.to_dense()[1], torch.full((2,), 0.5))

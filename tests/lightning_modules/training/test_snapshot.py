@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightrainer.lightning_modules.training.snapshot import StartingPoint
+from lightrainer.lightning_modules.training.snapshot import TrainingSnapshot
 
 
 class Model(nn.Module):
@@ -69,7 +69,7 @@ def test_everything_is_as_it_was_and_goes_the_same_way_again(trained_before):
     parts = made()
     train(*parts, trained_before)
     before, identities = state(*parts), [id(tensor) for tensor in parts[0].parameters()]
-    start = StartingPoint(*parts)
+    start = TrainingSnapshot(*parts)
     ends = []
     for _ in range(2):
         train(*parts, 3)
@@ -91,7 +91,7 @@ def test_everything_is_as_it_was_and_goes_the_same_way_again(trained_before):
 def test_without_an_optimizer():
     model, *_ = made()
     before = copy.deepcopy(model.state_dict())
-    start = StartingPoint(model, None, None)
+    start = TrainingSnapshot(model, None, None)
     nn.init.zeros_(model.first.weight)
     start.restore()
     torch.testing.assert_close(before, model.state_dict(), rtol=0, atol=0)
@@ -99,7 +99,7 @@ def test_without_an_optimizer():
 
 def test_frozen_weights_are_not_copied_and_a_change_is_seen():
     model, *_ = made()
-    start = StartingPoint(model, None, None)
+    start = TrainingSnapshot(model, None, None)
     assert start.lost == []
     assert len(start._trained) == 4  # norm and first, each with weight and bias; the tied ones once
     model.frozen.add_(1)
@@ -108,6 +108,6 @@ def test_frozen_weights_are_not_copied_and_a_change_is_seen():
 
 def test_weights_without_a_shape_yet():
     model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
-    start = StartingPoint(model, None, None)
+    start = TrainingSnapshot(model, None, None)
     model(torch.ones(2, 4))
     start.restore()

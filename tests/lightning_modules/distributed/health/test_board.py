@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from lightrainer.lightning_modules.checkpoints import owner_token
-from lightrainer.lightning_modules.distributed.health import Board, company, require_same
+from lightrainer.lightning_modules.distributed.health import FailureMonitor, company, require_same
 from lightrainer.lightning_modules.distributed.health.causes import find_cause
 from lightrainer.lightning_modules.distributed.health.comparing import differences
 from lightrainer.lightning_modules.distributed.health.failure_monitor import FAILED, FOLLOWED, LATE
@@ -22,7 +22,7 @@ from lightrainer.lightning_modules.distributed.health.failure_monitor import FAI
 def boards(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     store = dist.HashStore()
-    made = [Board(store, rank, 3) for rank in range(3)]
+    made = [FailureMonitor(store, rank, 3) for rank in range(3)]
     for board in made:
         board.look_around()
     return made
