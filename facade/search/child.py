@@ -114,10 +114,10 @@ def begin_training(trainer: Any) -> None:
     before = found.setdefault("before", {})
     if str(folder) in before:
         return
-    there = files_below(folder) if os.path.lexists(folder) else None
-    if there and trial.resume:
-        there = without_checkpoints(there) or None
-    before[str(folder)] = None if there is None else sorted(there)
+    there = files_below(folder)
+    if trial.resume:
+        there = without_checkpoints(there)
+    before[str(folder)] = sorted(there) or None  # the Trainer has made an empty folder by now
     _write(trial, found)
 
 

@@ -62,7 +62,7 @@ class Restoring(TrainingState):
         if newest is None:
             raise CheckpointNotFoundError(
                 f"No valid checkpoint found in output_dir {folder!r}, so resume_from_checkpoint=True has nothing to go "
-                "on from. Leave it out to start anew."
+                f"on from. {_damaged_in(folder, own)}Leave it out to start anew."
             )
         return newest
 
@@ -182,3 +182,10 @@ class Restoring(TrainingState):
 def is_own(trainer: Restoring, name: str, by: type[Restoring] = Restoring) -> bool:
     """Whether a method is the one of the class `by`, not an override."""
     return getattr(getattr(trainer, name), "__func__", None) is getattr(by, name)
+
+
+def _damaged_in(folder: str, weights: bool) -> str:
+    """Say what is wrong with each checkpoint that was passed over; nothing where there is none."""
+    found = checkpoints.list_checkpoints(folder) if os.path.isdir(folder) else []
+    said = [f"{one.name} ({'; '.join(checkpoints.problems(one, weights=weights))})" for one in found]
+    return f"Damaged, and so passed over: {', '.join(said)}. " if said else ""

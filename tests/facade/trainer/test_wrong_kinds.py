@@ -48,7 +48,7 @@ def test_nothing_to_find_the_best_model_on(tmp_path, empty):
         ({"a": "train"}, r"eval_dataset\['a'\] .*str"),
         ({"a": {"b": points(4)}}, r"eval_dataset\['a'\] .*dict \(b\)"),
     ],
-    ids=str,
+    ids=["None", "an int", "a generator", "an iterator", "nothing", "text", "a dict"],
 )
 def test_evaluation_data_of_wrong_kinds(tmp_path, data, match):
     refused(tmp_path, train, match, eval_dataset=data, **EPOCH)
