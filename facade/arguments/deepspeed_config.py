@@ -103,7 +103,7 @@ def tell_models(args: Any) -> None:
         args: the training arguments.
     """
     if not args.deepspeed:
-        loaded = sys.modules.get(f"{__name__.rpartition('.arguments')[0]}.helpers.zero")
+        loaded = sys.modules.get(f"{__name__.rpartition('.arguments')[0]}.compat.zero")
         if loaded is not None:
             loaded.forget_arguments()
         return

@@ -253,7 +253,7 @@ class TrainerBase(TrainerParameters, SignalChoice):
         What somebody set on the Trainer itself stays, unless the argument that it came from was changed too.
         """
         with host_rng_untouched():  # an import of Lightning draws from Python's generator
-            import_module("..lightning_runs", __package__)  # a second that no measured time should hold
+            import_module(".lightning_trainer", __package__)  # a second that no measured time should hold
         args = self.args
         if isinstance(args, TrainingArguments):
             raise_for_problems(args)

@@ -21,6 +21,7 @@ NAMES = {
     "lightrainer.lightning_modules.checkpoints": "transformers.trainer_utils",
     "lightrainer.lightning_modules.data.collators": "transformers.data.data_collator",
     "lightrainer.lightning_modules.optim": "transformers.trainer_optimizer",
+    "lightrainer.lightning_modules.optim.schedules": "transformers.optimization",
     "lightrainer.lightning_modules.common.seeding": "transformers.trainer_utils",
 }
 """Loggers of this package, with those of the reference that speak for them; theirs is that of the nearest parent."""
