@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from threading import Thread
 
@@ -50,7 +51,7 @@ def checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
         folder: a checkpoint in the making.
         names: relative to it. Of those that `note_checksums` has noted nothing is read.
     """
-    noted, names = _take_noted(folder), list(names)
+    noted, names = take_noted(folder), [name for name in names if not fnmatch(Path(name).name, _NOTED)]
     with _flushed([folder / name for name in names]):
         return {name: noted.get(name) or checksum(folder / name) for name in names}
 
@@ -68,8 +69,8 @@ def note_checksums(folder: Path, files: Iterable[Path]) -> None:
         path.write_text(json.dumps(found), encoding="utf-8")
 
 
-def _take_noted(folder: Path) -> dict[str, str]:
-    """What was noted below a folder, by names relative to it; the notes are removed."""
+def take_noted(folder: Path) -> dict[str, str]:
+    """Take what was noted below a folder, by names relative to it; the notes are removed."""
     found: dict[str, str] = {}
     for path in list(folder.rglob(_NOTED)):
         noted: Mapping[str, str] = json.loads(path.read_text(encoding="utf-8"))

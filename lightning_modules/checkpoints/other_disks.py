@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .checksums import take_noted
 from .folders import rotate_checkpoints
 from .names import StrPath
 from .staging import abort, commit
@@ -40,6 +41,7 @@ class OtherDisk:
             limit: how many checkpoints stay.
         """
         if self.is_ours:
+            take_noted(self.folder)  # the one that saves lists the files of its own disk only
             commit(self.folder, final, keep_guests=True)
             rotate_checkpoints(Path(final).parent, limit, newest=final)
 
