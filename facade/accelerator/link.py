@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ...lightning_modules.distributed import deepspeed_engine, sharding
-from ...lightning_modules.models import inspection as models
+from ...lightning_modules.models import inspection
 
 if TYPE_CHECKING:
     from ..strategies.contracts import Host
@@ -42,12 +42,14 @@ class RunLink:
     def is_trained(self, model: nn.Module) -> bool:
         """Whether this is the model of the run, or a wrapper of it."""
         trainer = self._host()
-        return trainer is not None and models.unwrap_model(model) is models.unwrap_model(trainer.model)
+        return trainer is not None and inspection.unwrap_model(model) is inspection.unwrap_model(trainer.model)
 
     def to_call(self, model: nn.Module) -> nn.Module:
         """The sharded model, or the engine, around the user's own one; other models as they are."""
         trainer = self._host()
-        return model if trainer is None or not self.is_trained(model) else models.to_call(model, trainer.model_wrapped)
+        return (
+            model if trainer is None or not self.is_trained(model) else inspection.to_call(model, trainer.model_wrapped)
+        )
 
     @property
     def sharded(self) -> nn.Module | None:
@@ -65,7 +67,7 @@ class RunLink:
     def _called(self) -> nn.Module | None:
         trainer = self._host()
         wrapped = None if trainer is None else trainer.model_wrapped
-        return None if trainer is None or wrapped is None else models.to_call(trainer.model, wrapped)
+        return None if trainer is None or wrapped is None else inspection.to_call(trainer.model, wrapped)
 
     @property
     def ddp(self) -> Any:

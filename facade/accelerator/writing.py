@@ -12,7 +12,7 @@ from ...lightning_modules.checkpoints.sharing import without_sharing
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.distributed import deepspeed_engine, sharding
 from ...lightning_modules.internals.precision import uncast
-from ...lightning_modules.models import inspection as models
+from ...lightning_modules.models import inspection
 from .gradients import Gradients
 
 StrPath = str | os.PathLike[str]
@@ -30,7 +30,7 @@ class Writing(Gradients):
             keep_torch_compile: False also gives the model under `torch.compile`. Otherwise a compiled one stays it:
                 unlike in the reference the one that is given is not changed.
         """
-        inner = models.unwrap_model(model)
+        inner = inspection.unwrap_model(model)
         if not keep_fp32_wrapper:
             uncast(inner)
         compiled: Any = model if hasattr(model, "_orig_mod") else None
@@ -51,7 +51,7 @@ class Writing(Gradients):
         called = model if self._link is None else self._link.to_call(model)
         if sharding.is_sharded(called) or deepspeed_engine.is_engine(called):
             return sharding.whole_state_dict(called, keep=self.is_main_process)
-        return (models.unwrap_model(model) if unwrap else model).state_dict()
+        return (inspection.unwrap_model(model) if unwrap else model).state_dict()
 
     def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
         """Write something to a file, from the process that saves.

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from ...lightning_modules.models import inspection as models
+from ...lightning_modules.models import inspection
 from .data_sources import DataSource, named_sources, samples_in, sources_of
 from .repository import is_repository_name
 from .settings import settings_of
@@ -55,17 +55,17 @@ def facts_of(trainer: Any, size: tuple[int, int], **given: Any) -> CardFacts:
         size: parameters, and those of them that are trained; a model that is spread over processes hides them.
         given: what the parameters of `Trainer.create_model_card` say; it goes before what can be found out.
     """
-    model, args, state = models.unwrap_model(trainer.model), trainer.args, trainer.state
+    model, args, state = inspection.unwrap_model(trainer.model), trainer.args, trainer.state
     evaluated_on = trainer.train_dataset if trainer.eval_dataset is None else trainer.eval_dataset
     told = named_sources(
         as_list(given.get("dataset")), as_list(given.get("dataset_tags")), as_list(given.get("dataset_args"))
     )
-    base = models.base_of_adapter(model)
+    base = inspection.base_of_adapter(model)
     task = task_of(base)
     return CardFacts(
         model_name=given.get("model_name") or os.path.basename(os.path.abspath(str(args.output_dir))),
         model_class=_class_name(base),
-        library="peft" if base is not model else "transformers" if models.is_pretrained(model) else "lightrainer",
+        library="peft" if base is not model else "transformers" if inspection.is_pretrained(model) else "lightrainer",
         parameters=size[0],
         trainable=size[1],
         base_model=given.get("finetuned_from") or _origin(base),

@@ -33,7 +33,7 @@ from ...lightning_modules.checkpoints import BackgroundWriter, WriteLater, Write
 from ...lightning_modules.common.seeding import enable_full_determinism, host_rng_untouched, set_seed
 from ...lightning_modules.data.length_cache import LengthCache
 from ...lightning_modules.data.samplers import share_of
-from ...lightning_modules.models import inspection as models
+from ...lightning_modules.models import inspection
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
@@ -178,13 +178,13 @@ class TrainerBase(TrainerParameters, SignalChoice):
         if self.place_model_on_device:
             self._move_model_to_device(model, self.args.device)
         self.model = self.model_wrapped = model
-        inspected = models.base_of_adapter(model)
-        self.model_accepts_loss_kwargs = models.accepts_loss_kwargs(inspected)
-        found = models.find_labels(type(inspected))
+        inspected = inspection.base_of_adapter(model)
+        self.model_accepts_loss_kwargs = inspection.accepts_loss_kwargs(inspected)
+        found = inspection.find_labels(type(inspected))
         if parts_of_sequences(self.args) > 1:  # made of the labels where sequences are split, and nowhere else
             found = [name for name in found if name != "shift_labels"]
         self.label_names = found if self.args.label_names is None else self.args.label_names
-        self.can_return_loss = models.can_return_loss(type(inspected))
+        self.can_return_loss = inspection.can_return_loss(type(inspected))
         self.label_smoother = self._make_label_smoother()
         self.neftune_noise_alpha = self.args.neftune_noise_alpha
         config: Any = getattr(model, "config", None)
@@ -322,7 +322,7 @@ class TrainerBase(TrainerParameters, SignalChoice):
         """What the arguments become in Lightning; prints as a table."""
         wanted, _ = checkpointing(self.args)
         name = next((name for name in _CHECKPOINTING if hasattr(self.model, name)), "")
-        unused = not (models.is_pretrained(self.model) and (wanted or getattr(self.model, name, False)))
+        unused = not (inspection.is_pretrained(self.model) and (wanted or getattr(self.model, name, False)))
         steps = None if self._run is None else self._run.length.max_steps
         return translate(self.args, find_unused_parameters=unused, model=self.model, steps=steps)
 
@@ -346,7 +346,7 @@ class TrainerBase(TrainerParameters, SignalChoice):
         if getattr(model, "hf_device_map", None) is not None:
             logger.warning("The model is spread over devices already (hf_device_map) and is not moved to %s.", device)
             return
-        models.move(model, device)
+        inspection.move(model, device)
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Callback) -> None:
         """As `transformers.Trainer.add_callback`; callbacks of Lightning are welcome too."""

@@ -16,7 +16,7 @@ from ...lightning_modules.data.lengths import LengthGroupedSampler, column_lengt
 from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.sizes import has_length
 from ...lightning_modules.data.workers import attached_worker, deaf_worker
-from ...lightning_modules.models import inspection as models
+from ...lightning_modules.models import inspection
 from ..distributed.data_ranks import copies_of_batches, data_rank
 from .base import TrainerBase
 from .checks import require_dataset
@@ -208,7 +208,9 @@ class DataSteps(TrainerBase):
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
-            self._signature_columns = models.signature_columns(models.base_of_adapter(self.model), self.label_names)
+            self._signature_columns = inspection.signature_columns(
+                inspection.base_of_adapter(self.model), self.label_names
+            )
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
         if not self.args.remove_unused_columns:

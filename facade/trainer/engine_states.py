@@ -15,7 +15,7 @@ from ...lightning_modules.checkpoints import SCHEDULER_NAME
 from ...lightning_modules.checkpoints.fitting import loading_schedule
 from ...lightning_modules.checkpoints.forms import has_weights
 from ...lightning_modules.distributed import deepspeed_engine
-from ...lightning_modules.models import inspection as models
+from ...lightning_modules.models import inspection
 from ..strategies.deepspeed import DeepSpeedPlan
 from .reporting import Reporting
 
@@ -28,12 +28,12 @@ class EngineStates(Reporting):
     @property
     def _engine(self) -> Any:
         """The engine of a training, that of now or the last; None where the model is not trained by one."""
-        called = models.to_call(self.model, self.model_wrapped)
+        called = inspection.to_call(self.model, self.model_wrapped)
         return called if deepspeed_engine.trains(called) else None
 
     @property
     def _has_adapter(self) -> bool:
-        return models.base_of_adapter(self.model) is not models.unwrap_model(self.model)
+        return inspection.base_of_adapter(self.model) is not inspection.unwrap_model(self.model)
 
     def _gathers_on_save(self) -> bool:
         """Whether a model that is saved has its whole weights: the configuration of DeepSpeed can say no."""
@@ -123,6 +123,6 @@ def whole_or_parts(trainer: EngineStates, model: nn.Module, folder: str) -> bool
     """
     if not trainer._are_in_parts(folder):
         return False
-    if deepspeed_engine.trains(models.to_call(model, trainer.model_wrapped)) and trainer._run is not None:
+    if deepspeed_engine.trains(inspection.to_call(model, trainer.model_wrapped)) and trainer._run is not None:
         deepspeed_engine.load_states(trainer._engine, folder, strict=not trainer._has_adapter)
     return True

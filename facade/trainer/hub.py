@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.common.redaction import secret
-from ...lightning_modules.models import inspection as models
+from ...lightning_modules.models import inspection
 from ..arguments.enums import HubStrategy
 from ..hub import ModelCard, PushInProgress, Repository
 from ..hub.card_text import MARKER
@@ -97,7 +97,7 @@ class HubSide(Downloading):
         )
         folder = Path(str(self.args.output_dir))
         ModelCard(facts).write(folder, self._repository().license_of)
-        adapter = models.unwrap_model(self.model)
+        adapter = inspection.unwrap_model(self.model)
         if facts.library == "peft" and hasattr(adapter, "create_or_update_model_card"):
             adapter.create_or_update_model_card(str(folder))
 
@@ -185,7 +185,7 @@ class HubSide(Downloading):
     def _draft(self, output_dir: Path) -> Any:
         """Who writes the card of an upload; an override of `create_model_card` does so at once, and in its own way."""
         if getattr(self.create_model_card, "__func__", None) is not HubSide.create_model_card:
-            arguments = models.accepted_arguments(self.create_model_card, **self._card_arguments({}))
+            arguments = inspection.accepted_arguments(self.create_model_card, **self._card_arguments({}))
             self.create_model_card(**arguments)
             return None
         if not draft_is_wanted(output_dir, MARKER):
@@ -198,7 +198,7 @@ class HubSide(Downloading):
         name = self.args.hub_model_id
         model_name = name.split("/")[-1] if name else self._output_name
         arguments = {"model_name": model_name, **{key: value for key, value in given.items() if value is not None}}
-        own = as_list(getattr(models.unwrap_model(self.model), "model_tags", None))
+        own = as_list(getattr(inspection.unwrap_model(self.model), "model_tags", None))
         if own:
             arguments["tags"] = list(dict.fromkeys([*as_list(given.get("tags")), *own]))
         return arguments

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.data.sizes import has_length
 from ...lightning_modules.distributed.sharding import is_sharded
-from ...lightning_modules.internals import fast_path as lean
-from ...lightning_modules.internals import lightning_internals as engine
+from ...lightning_modules.internals import fast_path, lightning_internals
 from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 from ...lightning_modules.internals.lightning_import import isolate_rng
 from ...lightning_modules.internals.precision import casting
-from ...lightning_modules.models import inspection as models
+from ...lightning_modules.models import inspection
 from ...lightning_modules.training.forwarding_logger import ForwardingLogger
 from ...lightning_modules.training.trainer_module import DrivenModule, ShardedModule
 from ..accelerator.link import RunLink
@@ -76,8 +75,8 @@ def build_lightning_trainer(host: Host, **kwargs: Any) -> LightningTrainer:
         inference_mode=False,
         **kwargs,
     )
-    engine.leave_signals_alone(trainer)
-    lean.step_lightly(trainer)
+    lightning_internals.leave_signals_alone(trainer)
+    fast_path.step_lightly(trainer)
     _keep_random_numbers(trainer.strategy)
     return trainer
 
@@ -105,16 +104,20 @@ def run_fit(run: TrainingRun, windows: WindowLoader, *, max_epochs: int) -> None
     distributes = trainer.plan.strategy.distributes
     check_training(trainer._lightning_callbacks, trainer.model, sharded=distributes)
     module = _module(trainer, run)
-    with engine.quiet(_is_quiet()):
+    with lightning_internals.quiet(_is_quiet()):
         lightning_trainer = build_lightning_trainer(trainer, max_epochs=max_epochs, **_OWN_EVALUATIONS)
     run.attach(lightning_trainer, module)
     try:
-        with engine.quiet(_is_quiet()), engine.interruptible(), _bound(trainer, lightning_trainer, module):
-            lightning_trainer.fit(module, engine.combined(windows, training=True), val_dataloaders=[])
+        with (
+            lightning_internals.quiet(_is_quiet()),
+            lightning_internals.interruptible(),
+            _bound(trainer, lightning_trainer, module),
+        ):
+            lightning_trainer.fit(module, lightning_internals.combined(windows, training=True), val_dataloaders=[])
             if not run.begun:  # a callback such as Timer has stopped it before its first step
                 run.skip()
     finally:
-        engine.release(lightning_trainer)
+        lightning_internals.release(lightning_trainer)
 
 
 def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: Moment, test: bool) -> None:
@@ -135,7 +138,7 @@ def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: Moment, te
     if empty:
         return
     module = _module(trainer, EvaluationDriver(evaluation))
-    with engine.quiet(_is_quiet()):
+    with lightning_internals.quiet(_is_quiet()):
         lightning_trainer = build_lightning_trainer(trainer)
     trainer._setup_seconds = started.seconds_ago
     if not trainer._prepared:
@@ -143,10 +146,14 @@ def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: Moment, te
         trainer.model_preparation_time = round(trainer._setup_seconds, 4)
     loop = lightning_trainer.test if test else lightning_trainer.validate
     try:
-        with engine.quiet(_is_quiet()), engine.interruptible(), _bound(trainer, lightning_trainer, module):
-            loop(module, engine.combined(evaluation.feed, training=False), verbose=False)
+        with (
+            lightning_internals.quiet(_is_quiet()),
+            lightning_internals.interruptible(),
+            _bound(trainer, lightning_trainer, module),
+        ):
+            loop(module, lightning_internals.combined(evaluation.feed, training=False), verbose=False)
     finally:
-        engine.release(lightning_trainer)
+        lightning_internals.release(lightning_trainer)
 
 
 def _module(trainer: Host, driver: Any) -> DrivenModule:
@@ -156,7 +163,7 @@ def _module(trainer: Host, driver: Any) -> DrivenModule:
         return DrivenModule(trainer.model, driver)
 
     def configure(module: Any) -> Any:
-        before = models.to_call(trainer.model, trainer.model_wrapped)
+        before = inspection.to_call(trainer.model, trainer.model_wrapped)
         if not is_sharded(before):
             if strategy.replaces_parameters:
                 trainer.optimizer = None  # made too early, of parameters that are about to be replaced
@@ -185,7 +192,7 @@ def _bound(trainer: Host, lightning_trainer: LightningTrainer, module: DrivenMod
 
 def _backward(lightning_trainer: LightningTrainer, module: DrivenModule) -> Callable[..., None] | None:
     """The backward pass as strategy and precision want it; None for torch's own."""
-    if not lean.nobody_listens(lightning_trainer):
+    if not fast_path.nobody_listens(lightning_trainer):
         return module.manual_backward
     scaler = getattr(lightning_trainer.precision_plugin, "scaler", None)
     return None if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
@@ -204,8 +211,8 @@ def _precision(trainer: Host) -> Any:
             own.scaler = scaler
         return own
     if name == "32-true":
-        return lean.FastPrecision()
-    return lean.ForwardPrecision(name, device, scaler)
+        return fast_path.FastPrecision()
+    return fast_path.ForwardPrecision(name, device, scaler)
 
 
 def _any_of(callbacks: list[Any], kind: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...lightning_modules.common.json_files import read_object
-from ...lightning_modules.models import inspection as models
+from ...lightning_modules.models import inspection
 from ..distributed.data_ranks import copies_of_batches
 from ..evaluation import speed as formats
 from .base import TrainerBase
@@ -39,7 +39,7 @@ class Reporting(TrainerBase):
 
     def _log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Call `log`, which people override without `start_time`."""
-        self.log(logs, **models.accepted_arguments(self.log, start_time=start_time))
+        self.log(logs, **inspection.accepted_arguments(self.log, start_time=start_time))
 
     def _log_for_lightning(self, metrics: dict[str, Any]) -> None:
         """Log what a callback of Lightning logs, as anything else; a log that is asked for comes all the same."""

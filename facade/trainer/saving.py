@@ -27,7 +27,7 @@ from ...lightning_modules.checkpoints import (
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.evaluation.collecting import map_nested
-from ...lightning_modules.models import inspection as models
+from ...lightning_modules.models import inspection
 from .restoring import Restoring, is_own
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Saving(Restoring):
         folder = str(self.args.output_dir) if output_dir is None else output_dir
         os.makedirs(folder, exist_ok=True)
         logger.info("Saving the model to %s", folder)
-        model = models.unwrap_model(self.model)
+        model = inspection.unwrap_model(self.model)
         if state_dict is None or state_dict:
             self._writer.weights(model, folder, state_dict=state_dict)
         elif hasattr(getattr(model, "config", None), "save_pretrained"):  # the weights are written in another form

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ...lightning_modules.distributed.sequence_sharding import IGNORED, ready_to_split, split_names
-from ...lightning_modules.models import inspection as models
+from ...lightning_modules.models import inspection
 from ..distributed.data_ranks import parts_of_sequences
 from .optimization import OptimizationSteps
 
@@ -44,7 +44,7 @@ class SequenceSplitting(OptimizationSteps):
                 "not shifted, and the next tokens are in other processes. Override compute_loss: its inputs have "
                 "shift_labels."
             )
-        masked = models.is_pretrained(models.base_of_adapter(model))
+        masked = inspection.is_pretrained(inspection.base_of_adapter(model))
         ready = self._prepare_input(ready_to_split(inputs, size=size, whole_mask=masked))
         return partial(self._split, ready), ready
 
@@ -99,7 +99,7 @@ class SequenceSplitting(OptimizationSteps):
 
 def predicts_next_token(model: Any) -> bool:
     """Whether labels are the inputs themselves, to be shifted by one, as causal language models have it."""
-    name = models.class_of(models.base_of_adapter(model)).__name__
+    name = inspection.class_of(inspection.base_of_adapter(model)).__name__
     auto = sys.modules.get("transformers.models.auto.modeling_auto")
     if auto is not None:
         return name in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()

@@ -12,7 +12,7 @@ from torch import nn
 
 from ...lightning_modules.distributed import deepspeed_engine
 from ...lightning_modules.evaluation.collecting import map_nested, nested_detach
-from ...lightning_modules.models import inspection as models
+from ...lightning_modules.models import inspection
 from ...lightning_modules.models.liger import can_skip_logits
 from ...lightning_modules.models.outputs import read_loss, require_trainable, split_outputs
 from ..distributed.data_ranks import copies_of_batches, data_ranks
@@ -54,7 +54,7 @@ class BatchSteps(SequenceSplitting):
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
         inputs = self._prepare_inputs(inputs)
-        known = models.accepted_arguments(self.compute_loss, num_items_in_batch=num_items_in_batch)
+        known = inspection.accepted_arguments(self.compute_loss, num_items_in_batch=num_items_in_batch)
         with self.compute_loss_context_manager():
             loss: Any = self.compute_loss(model, inputs, **known)
         del inputs
@@ -225,7 +225,7 @@ class BatchSteps(SequenceSplitting):
                 )
             return loss
         if labels is not None and self.label_smoother is not None:
-            shift = predicts_next_token(models.unwrap_model(model)) and not self._is_split
+            shift = predicts_next_token(inspection.unwrap_model(model)) and not self._is_split
             items = num_items if self._spans_several_batches(model) else None
             return self.label_smoother(outputs, labels, shift_labels=shift, num_items_in_batch=items)
         return read_loss(outputs, inputs, first_of_vector=True)
@@ -249,7 +249,7 @@ class BatchSteps(SequenceSplitting):
 
     def _loss_and_outputs(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
         items = self._get_num_items_in_batch([inputs], self.args.device)
-        known = models.accepted_arguments(self.compute_loss, num_items_in_batch=items)
+        known = inspection.accepted_arguments(self.compute_loss, num_items_in_batch=items)
         with self.compute_loss_context_manager():
             loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **known)
         return loss.detach().mean(), outputs

@@ -13,8 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...lightning_modules.distributed.sharding import is_sharded, unsynchronised
 from ...lightning_modules.distributed.tensor_parallel import stepping
-from ...lightning_modules.internals import fast_path as lean
-from ...lightning_modules.internals import lightning_internals as engine
+from ...lightning_modules.internals import fast_path, lightning_internals
 from ...lightning_modules.models.inspection import accepted_arguments, to_call
 from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, explained
 from ..arguments.enums import DebugOption
@@ -95,7 +94,7 @@ class TrainingRun:
         """Take the Lightning Trainer that is about to run, and put it where the training goes on."""
         self.lightning_trainer = lightning_trainer
         self.module = module
-        engine.start_at(
+        lightning_internals.start_at(
             lightning_trainer,
             epoch=self.windows.epoch,
             window=self.windows.done,
@@ -185,7 +184,7 @@ class TrainingRun:
         connected: Any = self.lightning_trainer  # its class does not declare what connectors set
         connected.log_every_n_steps = every
         self.schedule.look(self.lightning_trainer, trainer.lr_scheduler)
-        take_step = lean.stepper(self.lightning_trainer, self.module.optimizers())
+        take_step = fast_path.stepper(self.lightning_trainer, self.module.optimizers())
         self._take_optimizer_step = stepping(take_step, self.model) if self.sharded else take_step
         self.grad_norm, self.learning_rate = self.of_last_step if self.windows.is_at_end else (None, None)
         wrapper: Any = self.lightning_trainer.strategy.model
@@ -281,7 +280,7 @@ class TrainingRun:
         """Run an evaluation in the middle of the training."""
         outer, self.evaluation = self.evaluation, evaluation
         try:
-            engine.evaluate_inside_fit(self.lightning_trainer, evaluation.feed)
+            lightning_internals.evaluate_inside_fit(self.lightning_trainer, evaluation.feed)
         finally:
             self.evaluation = outer
 

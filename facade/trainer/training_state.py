@@ -15,7 +15,7 @@ from ...lightning_modules.checkpoints.fitting import loading_optimizer, loading_
 from ...lightning_modules.checkpoints.optimizer_fit import require_fitting_optimizer_state
 from ...lightning_modules.common.seeding import load_rng_file, restore_rng_state, save_rng_file
 from ...lightning_modules.distributed import sharding
-from ...lightning_modules.models import inspection as models
+from ...lightning_modules.models import inspection
 from .callback_states import CallbackStates
 from .engine_states import EngineStates
 from .lightning_side import LightningSide
@@ -31,7 +31,7 @@ class TrainingState(CallbackStates, LightningSide, EngineStates):
     @property
     def _sharded(self) -> nn.Module | None:
         """What to call in the place of the model, if that is spread over processes."""
-        called = models.to_call(self.model, self.model_wrapped)
+        called = inspection.to_call(self.model, self.model_wrapped)
         return called if sharding.is_sharded(called) else None
 
     def _saves_parts(self, folder: str) -> bool:
@@ -45,8 +45,8 @@ class TrainingState(CallbackStates, LightningSide, EngineStates):
 
     def _whole(self, model: nn.Module) -> Any:
         """The user's model, which if it is spread over processes appears as if it were not."""
-        called = models.to_call(model, self.model_wrapped)
-        return sharding.WholeModel(called) if sharding.is_sharded(called) else models.unwrap_model(model)
+        called = inspection.to_call(model, self.model_wrapped)
+        return sharding.WholeModel(called) if sharding.is_sharded(called) else inspection.unwrap_model(model)
 
     def _parts_of_training_state(self) -> list[Callable[[str], None]]:
         return [

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import inspection as models
+from . import inspection
 from .generation_config import generate_parameters, require_accepted, setting
 
 
@@ -37,7 +37,7 @@ def generate(model: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], 
     require_accepted(model, options, "options of the generation")
     inputs = {name: value for name, value in inputs.items() if name not in options}
     _gather_weights_for_generate(model)
-    generated = model.generate(**models.accepted_arguments(model.generate, **inputs), **options)
+    generated = model.generate(**inspection.accepted_arguments(model.generate, **inputs), **options)
     return _tokens(model, getattr(generated, "sequences", generated))
 
 

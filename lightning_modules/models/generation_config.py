@@ -13,7 +13,7 @@ from typing import Any
 from ..checkpoints.names import GENERATION_CONFIG_NAME
 from ..common.json_files import read_object
 from ..common.suggestions import did_you_mean
-from . import inspection as models
+from . import inspection
 
 _WHOLE_NUMBERS = ("max_length", "max_new_tokens", "num_beams", "num_return_sequences")
 
@@ -54,7 +54,7 @@ def kind_of_config(model: Any) -> type | None:
     own = type(getattr(model, "generation_config", None))
     if callable(getattr(own, "from_pretrained", None)):
         return own
-    return None if models.is_pretrained(model) else dict
+    return None if inspection.is_pretrained(model) else dict
 
 
 def give_generation_config(model: Any, config: Any) -> None:
@@ -113,7 +113,7 @@ def require_accepted(model: Any, options: Mapping[str, Any], source: str) -> Non
     Raises:
         ValueError: it has no such parameters; all of them in one message.
     """
-    accepted = models.accepted_arguments(model.generate, **options)
+    accepted = inspection.accepted_arguments(model.generate, **options)
     refused = [name for name in options if name not in accepted]
     if refused:
         known = generate_parameters(model)
@@ -182,7 +182,7 @@ def _faults(config: Any) -> str:
     if callable(validate):
         try:
             # Strictly, for what is only warned of now stops the model from being saved later.
-            validate(**models.accepted_arguments(validate, strict=True))
+            validate(**inspection.accepted_arguments(validate, strict=True))
         except ValueError as error:
             return str(error)
         return ""

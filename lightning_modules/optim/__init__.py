@@ -1,4 +1,4 @@
-"""Optimizers by name, of other libraries too, with the documented parameter groups."""
+"""Optimizers by name, of other libraries too; schedules, clipping, gradient norms."""
 
 from .adafactor import Adafactor, AdafactorSchedule, get_adafactor_schedule
 from .arguments import parse_optimizer_args

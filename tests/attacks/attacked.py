@@ -25,7 +25,7 @@ from lightrainer.lightning_modules.checkpoints import (
     read_weights,
 )
 from lightrainer.lightning_modules.checkpoints.conversion import convert, file_to_folder
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 from lightrainer.lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 
 WEIGHTS = "model.safetensors"
@@ -175,14 +175,14 @@ def lightning_trainer(**changes: Any) -> Any:
 
 def _lightning(checkpoint: Path) -> None:
     module = LossModule(tiny())
-    with engine.quiet():
+    with lightning_internals.quiet():
         made = lightning_trainer(plugins=[FolderCheckpointIO(module)])
         made.fit(module, build_loader(points(), batch_size=4), ckpt_path=checkpoint)
 
 
 def _lightning_alone(checkpoint: Path) -> None:
     """Without a plugin: modules of ours read folders by themselves."""
-    with engine.quiet():
+    with lightning_internals.quiet():
         lightning_trainer().fit(LossModule(tiny()), build_loader(points(), batch_size=4), ckpt_path=checkpoint)
 
 

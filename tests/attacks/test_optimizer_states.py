@@ -25,7 +25,7 @@ from lightrainer.lightning_modules.checkpoints.optimizer_fit import (
     require_fitting_present_state,
 )
 from lightrainer.lightning_modules.distributed import sharding
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 from lightrainer.lightning_modules.optim.adafactor import Adafactor
 from lightrainer.lightning_modules.optim.layerwise import LayerwiseOptimizer
 
@@ -360,7 +360,7 @@ def test_lightning_refuses(written, with_plugin, spoilt):
     if spoilt:
         spoil(written)
     module = LossModule(tiny())
-    with engine.quiet():
+    with lightning_internals.quiet():
         made = lightning_trainer(plugins=[FolderCheckpointIO(module)] if with_plugin else [])
         loader = build_loader(points(), batch_size=4)
         if spoilt:
@@ -374,7 +374,7 @@ def test_lightning_refuses(written, with_plugin, spoilt):
 @pytest.mark.parametrize("with_plugin", [True, False])
 def test_lightning_refuses_a_file_of_its_own(tmp_path, with_plugin):
     module = LossModule(tiny())
-    with engine.quiet():
+    with lightning_internals.quiet():
         made = lightning_trainer(max_steps=2)
         made.fit(module, build_loader(points(), batch_size=4))
         made.save_checkpoint(tmp_path / "file.ckpt")

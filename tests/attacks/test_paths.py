@@ -23,7 +23,7 @@ from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_
 from lightrainer.lightning_modules.checkpoints import folder_io, load_torch, save_torch
 from lightrainer.lightning_modules.checkpoints.callback_paths import without_foreign_paths
 from lightrainer.lightning_modules.common.safe_serialization import from_plain, to_plain
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
@@ -181,7 +181,7 @@ def accuse(states: dict[str, Any], folder: Path, victim: Path) -> None:
 def lightning_fit(tmp_path: Path, victim: Path, *, with_plugin: bool) -> None:
     folder = tmp_path / "run" / "lightning"
     loader = build_loader(points(), batch_size=4)
-    with engine.quiet():
+    with lightning_internals.quiet():
         module = LossModule(tiny())
         first = lightning_trainer(
             max_steps=2,

@@ -93,9 +93,9 @@ def fit(folder, callbacks, *, resume=None, epochs=2, plain=()):
 
 @pytest.fixture
 def _quiet():
-    from lightrainer.lightning_modules.internals import lightning_internals as engine
+    from lightrainer.lightning_modules.internals import lightning_internals
 
-    with engine.quiet():
+    with lightning_internals.quiet():
         yield
 
 

@@ -167,8 +167,7 @@ def refused(folder: Path) -> dict[str, Any]:
 
 def sabotage(case: str) -> None:
     """Negative controls: without the exchange between processes, and with labels that are shifted after the split."""
-    from lightrainer.lightning_modules.distributed import ring_attention
-    from lightrainer.lightning_modules.distributed import sequence_sharding as sequence_parts
+    from lightrainer.lightning_modules.distributed import ring_attention, sequence_sharding
 
     def alone(attention, calls):
         calls.count = 1
@@ -182,7 +181,7 @@ def sabotage(case: str) -> None:
     if case == "no_ring":
         ring_attention._checked = alone
     if case == "late_shift":
-        sequence_parts._shifted = late
+        sequence_sharding._shifted = late
 
 
 def trainer_of(

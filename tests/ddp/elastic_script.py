@@ -21,9 +21,9 @@ from torch.nn import functional
 from torch.utils.data import IterableDataset, default_collate
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
-from lightrainer.lightning_modules.internals import lightning_internals as engine  # imported before the forks
+from lightrainer.lightning_modules.internals import lightning_internals  # imported before the forks
 
-assert engine
+assert lightning_internals
 SAMPLES = 48
 
 

@@ -24,7 +24,7 @@ from lightrainer.lightning_modules import (
     build_loader,
     set_seed,
 )
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 RANK = int(os.environ["RANK"])
 
@@ -66,7 +66,7 @@ def by_lightning(folder: Path, seed: int = 7, resume: Path | None = None) -> str
         save_top_k=-1,
     )
     saving.FILE_EXTENSION = ""
-    with engine.quiet():
+    with lightning_internals.quiet():
         trainer = Trainer(
             accelerator="cpu",
             devices=2,

@@ -28,7 +28,7 @@ from torch.nn import functional
 import lightrainer
 import lightrainer.facade.trainer.lightning_trainer  # not in each process anew
 import lightrainer.facade.trainer.training_run
-from lightrainer.lightning_modules.internals import lightning_import as _lightning
+from lightrainer.lightning_modules.internals import lightning_import
 
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
 HOST = socket.gethostname()
@@ -107,7 +107,7 @@ def samples() -> list[dict[str, torch.Tensor]]:
     return [{"x": x, "labels": x[:3].argmax()} for x in features]
 
 
-class Seeing(_lightning.Callback):
+class Seeing(lightning_import.Callback):
     """A callback of Lightning that notes how its Trainer stands."""
 
     def on_train_start(self, trainer, pl_module):

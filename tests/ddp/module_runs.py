@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
 from lightrainer.lightning_modules import CausalLMModule, DataModule, LossModule, set_seed
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 TOKENS = 11
 
@@ -97,7 +97,7 @@ def pad(items):
 
 def make_trainer(**options: Any) -> Trainer:
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 1}
-    with engine.quiet():
+    with lightning_internals.quiet():
         return Trainer(**{"accelerator": "cpu", "max_epochs": 2, "enable_checkpointing": False, **quiet, **options})
 
 

@@ -32,7 +32,7 @@ from train_script import Tokens, tokens, watch_writing
 import lightrainer
 import lightrainer.facade.trainer.lightning_trainer  # not in each process anew
 import lightrainer.facade.trainer.training_run
-from lightrainer.lightning_modules.internals import lightning_import as _lightning  # noqa: F401 - nor this
+from lightrainer.lightning_modules.internals import lightning_import  # noqa: F401 - nor this
 
 STREAMS = [(1, 0, False), (3, 0, False), (3, 0, None), (4, 2, False), (4, 2, None), (4, 0, True)]
 """Files, workers of each process, and `dispatch_batches`."""

@@ -18,10 +18,10 @@ from tiny import At, Tiny, points, same, told, trainer, weights
 
 from lightrainer import EarlyStoppingCallback, get_last_checkpoint
 from lightrainer.lightning_modules.internals import (
-    lightning_internals as engine,  # imported before the forks, so that they start at once
+    lightning_internals,  # imported before the forks, so that they start at once
 )
 
-assert engine
+assert lightning_internals
 
 ARGUMENTS = {
     "per_device_train_batch_size": 4,

@@ -8,7 +8,7 @@ import time
 
 import torch
 
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 from lightrainer.lightning_modules.internals.lightning_import import LightningModule, Trainer
 
 
@@ -35,9 +35,9 @@ class Endless(LightningModule):
 def train():
     options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = Trainer(accelerator="cpu", max_epochs=1, enable_model_summary=False, **options)
-    engine.leave_signals_alone(trainer)
-    with engine.interruptible():
-        trainer.fit(Endless(), engine.combined(Loader(), training=True))
+    lightning_internals.leave_signals_alone(trainer)
+    with lightning_internals.interruptible():
+        trainer.fit(Endless(), lightning_internals.combined(Loader(), training=True))
 
 
 def main():

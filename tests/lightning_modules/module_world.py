@@ -5,7 +5,7 @@ from lightning.pytorch import Callback, Trainer
 from torch import nn
 from torch.nn import functional
 
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 
 class Net(nn.Module):
@@ -82,7 +82,7 @@ def pad(items):
 def make_trainer(**kwargs):
     options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     options |= {"enable_model_summary": False, "max_epochs": 2, "accelerator": "cpu", "num_sanity_val_steps": 0}
-    with engine.quiet():
+    with lightning_internals.quiet():
         return Trainer(**{**options, **kwargs})
 
 

@@ -3,7 +3,7 @@
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 
 def make_trainer(**kwargs):
@@ -42,6 +42,6 @@ class Model(LightningModule):
 def run(trainer, module, verb="fit", loader=None):
     if verb == "fit":
         trainer.limit_val_batches = 0
-    loader = engine.combined(Loader() if loader is None else loader, training=verb == "fit")
-    with engine.quiet():
+    loader = lightning_internals.combined(Loader() if loader is None else loader, training=verb == "fit")
+    with lightning_internals.quiet():
         trainer.fit(module, loader, []) if verb == "fit" else getattr(trainer, verb)(module, loader, verbose=False)

@@ -19,7 +19,7 @@ from lightrainer.lightning_modules import (
     build_loader,
     set_seed,
 )
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 STEPS = 12
 """Of two epochs of 22 samples, four at a time."""
@@ -83,7 +83,7 @@ class Plain:
             saving.FILE_EXTENSION = self.extension
             callbacks.append(saving)
         folder_io = self.wrap(FolderCheckpointIO(module))
-        with engine.quiet():
+        with lightning_internals.quiet():
             return Trainer(
                 accelerator="cpu",
                 max_epochs=self.epochs,
@@ -109,7 +109,7 @@ class Plain:
         if resume is not None:
             torch.rand(13)
         held_out = build_loader(points(10, seed=11), batch_size=4) if self.validate else None
-        with engine.quiet():
+        with lightning_internals.quiet():
             self.lightning.fit(module, loader, held_out, ckpt_path=resume)
         self.weights = {name: value.detach().clone() for name, value in module.model.state_dict().items()}
         self.random = torch.get_rng_state()

@@ -9,7 +9,7 @@ from harness import DEFAULTS, Case
 from lightning.pytorch import Callback, Trainer
 
 from lightrainer.lightning_modules import DataModule, LossModule, OptimizerConfig, ScheduleConfig, set_seed
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 
 class Steps(Callback):
@@ -79,7 +79,7 @@ def plain_run(case: Case, folder: Path, kind: type = LossModule, **options: Any)
         group_by_length=arguments.get("train_sampling_strategy") == "group_by_length",
     )
     steps, evaluations = Steps(), Evaluations()
-    with engine.quiet():
+    with lightning_internals.quiet():
         trainer = Trainer(
             accelerator="cpu",
             default_root_dir=folder,

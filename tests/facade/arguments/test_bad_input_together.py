@@ -8,8 +8,7 @@ import pytest
 from lightrainer import TrainingArguments
 from lightrainer.facade.arguments.enums import OptimizerNames
 from lightrainer.facade.arguments.packages import _library_of
-from lightrainer.facade.distributed import process
-from lightrainer.facade.distributed import process_group as joining
+from lightrainer.facade.distributed import process, process_group
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +21,7 @@ def two_processes(monkeypatch):
     def waits(*args, **kwargs):
         raise AssertionError("waits for the other process")
 
-    monkeypatch.setattr(joining, "join", waits)
+    monkeypatch.setattr(process_group, "join", waits)
     monkeypatch.setattr(process, "_joined", {})
     yield
     process._looked_up.pop(os.getpid(), None)

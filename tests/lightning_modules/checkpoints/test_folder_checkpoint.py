@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import lightrainer
 from lightrainer.lightning_modules import FolderCheckpoint, FolderCheckpointIO, LossModule, build_loader
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers", "ignore:.*LeafSpec", "ignore:You defined a `validation_step` but have no"
@@ -40,7 +40,7 @@ def fit(callback, *, resume=None, epochs=2, evaluated=False, **options):
     """Four steps an epoch."""
     torch.manual_seed(5)
     module = LossModule(Net())
-    with engine.quiet():
+    with lightning_internals.quiet():
         trainer = lightning.Trainer(
             accelerator="cpu",
             max_epochs=epochs,
@@ -118,7 +118,7 @@ def test_the_best_one_stays(tmp_path):
 def test_a_plugin_of_the_same_format_is_kept_and_of_another_refused(tmp_path):
     module = LossModule(Net())
     for plugin in (FolderCheckpointIO(module), AsyncCheckpointIO(FolderCheckpointIO(module))):
-        with engine.quiet():
+        with lightning_internals.quiet():
             trainer = lightning.Trainer(
                 accelerator="cpu",
                 max_steps=2,

@@ -12,7 +12,7 @@ from torch import nn
 
 from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, OptimizerConfig, build_loader
 from lightrainer.lightning_modules.checkpoints import load_torch, problems, read_weights
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 pytestmark = [
     # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
@@ -78,7 +78,7 @@ def samples(count=8):
 
 def fit(module, *, resume=None, folder_io=None, plugins=(), epochs=1, **options):
     folder_io = FolderCheckpointIO(module) if folder_io is None else folder_io
-    with engine.quiet():
+    with lightning_internals.quiet():
         trainer = Trainer(
             accelerator="cpu",
             max_epochs=epochs,
@@ -150,7 +150,7 @@ def test_a_model_that_saves_itself_and_what_processes_its_data(tmp_path):
     model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=16, n_positions=8))
     module = LossModule(model)
     folder_io = FolderCheckpointIO(module, processing_class=Words())
-    with engine.quiet():
+    with lightning_internals.quiet():
         trainer = Trainer(accelerator="cpu", plugins=[folder_io], logger=False, enable_checkpointing=False)
         data = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 4
         trainer.fit_loop.max_epochs = 1
@@ -161,7 +161,7 @@ def test_a_model_that_saves_itself_and_what_processes_its_data(tmp_path):
     assert same(GPT2LMHeadModel.from_pretrained(tmp_path / "checkpoint-2"), model)
     fresh = LossModule(GPT2LMHeadModel(model.config))
     fit_again = FolderCheckpointIO(fresh)
-    with engine.quiet():
+    with lightning_internals.quiet():
         again = Trainer(accelerator="cpu", plugins=[fit_again], logger=False, enable_checkpointing=False)
         again.validate(fresh, build_loader(data, batch_size=2), ckpt_path=tmp_path / "checkpoint-2", verbose=False)
     assert same(fresh, module)

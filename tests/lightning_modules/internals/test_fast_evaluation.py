@@ -5,8 +5,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
 
-from lightrainer.lightning_modules.internals import fast_path as lean
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 
 
 class Loader:
@@ -20,7 +19,7 @@ class Loader:
         return iter(self.batches)
 
 
-class Noting(lean.FastModule):
+class Noting(fast_path.FastModule):
     """Notes in which state of things it is called."""
 
     def __init__(self):
@@ -49,13 +48,13 @@ def evaluated(stage, light, callbacks=()):
         enable_model_summary=False,
         inference_mode=False,
         callbacks=list(callbacks),
-        plugins=[lean.FastPrecision()],
+        plugins=[fast_path.FastPrecision()],
         **quiet,
     )
     if light:
-        lean.step_lightly(trainer)
+        fast_path.step_lightly(trainer)
     module = Noting()
-    getattr(trainer, stage)(module, engine.combined(Loader(5, 6, 7), training=False), verbose=False)
+    getattr(trainer, stage)(module, lightning_internals.combined(Loader(5, 6, 7), training=False), verbose=False)
     loop = getattr(trainer, f"{stage}_loop")
     return module.seen, loop.batch_progress.state_dict(), loop._has_run, loop._seen_batches_per_dataloader
 

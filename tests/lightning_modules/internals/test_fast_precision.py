@@ -5,8 +5,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from listening import Listening
 
-from lightrainer.lightning_modules.internals import fast_path as lean
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 from lightrainer.lightning_modules.internals.precision import LossScaler, casting
 
 STEPS = 4
@@ -39,7 +38,7 @@ class Module(LightningModule):
         loss = (out**2).mean() + (out @ out.T).mean()
         assert loss.dtype == torch.float32
         self.losses.append(loss.item())
-        if lean.nobody_listens(self.trainer):
+        if fast_path.nobody_listens(self.trainer):
             scaler = self.trainer.precision_plugin.scaler
             (loss if scaler is None else scaler.scale(loss)).backward()
         else:
@@ -48,7 +47,7 @@ class Module(LightningModule):
         if self.trainer.precision_plugin.scaler is not None:
             self.trainer.precision_plugin.scaler.unscale_(optimizer.optimizer)
         torch.nn.utils.clip_grad_norm_(self.parameters(), 0.5)
-        lean.stepper(self.trainer, optimizer)()
+        fast_path.stepper(self.trainer, optimizer)()
         self.zero_grad()
         self.counted.append(self.trainer.global_step)
 
@@ -69,7 +68,7 @@ class Module(LightningModule):
 def trainer_of(precision, callbacks=(), **options):
     scaler = LossScaler("cpu", init_scale=2.0**26) if precision == "16-mixed" else None
     return Trainer(
-        plugins=[lean.ForwardPrecision(precision, "cpu", scaler)],
+        plugins=[fast_path.ForwardPrecision(precision, "cpu", scaler)],
         callbacks=list(callbacks),
         accelerator="cpu",
         max_epochs=1,
@@ -87,8 +86,8 @@ def loader():
 
 def fitted(precision, callbacks=()):
     trainer, module = trainer_of(precision, callbacks, limit_val_batches=0), Module()
-    with engine.quiet(), casting(module.inner, trainer.precision_plugin.autocast_context_manager):
-        trainer.fit(module, engine.combined(loader(), training=True), val_dataloaders=[])
+    with lightning_internals.quiet(), casting(module.inner, trainer.precision_plugin.autocast_context_manager):
+        trainer.fit(module, lightning_internals.combined(loader(), training=True), val_dataloaders=[])
     return trainer, module
 
 
@@ -98,8 +97,8 @@ def test_with_and_without_lightnings_wrappers(name, dtype):
     """The same losses and weights, and the same count of steps; those that are left out count too."""
     listening = Listening()
     (alone, bare), (heard, wrapped) = fitted(name), fitted(name, [listening])
-    assert lean.nobody_listens(alone)
-    assert not lean.nobody_listens(heard)
+    assert fast_path.nobody_listens(alone)
+    assert not fast_path.nobody_listens(heard)
     assert bare.inner.formats == wrapped.inner.formats == {dtype}
     assert bare.losses == wrapped.losses
     assert torch.equal(bare.inner.layer.weight, wrapped.inner.layer.weight)
@@ -116,8 +115,8 @@ def test_with_and_without_lightnings_wrappers(name, dtype):
 def test_steps_of_other_stages_are_not_cast_as_a_whole(stage):
     trainer, module = trainer_of("16-mixed"), Module()
     options = {} if stage == "predict" else {"verbose": False}
-    with engine.quiet(), casting(module.inner, trainer.precision_plugin.autocast_context_manager):
-        getattr(trainer, stage)(module, engine.combined(loader(), training=False), **options)
+    with lightning_internals.quiet(), casting(module.inner, trainer.precision_plugin.autocast_context_manager):
+        getattr(trainer, stage)(module, lightning_internals.combined(loader(), training=False), **options)
     assert module.inner.formats == {torch.float16}
     assert len(module.losses) == STEPS
 

@@ -5,8 +5,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from listening import Listening
 
-from lightrainer.lightning_modules.internals import fast_path as lean
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 
 
 class Model(LightningModule):
@@ -19,7 +18,7 @@ class Model(LightningModule):
     def training_step(self, batch, batch_idx):
         loss = (self.weight * batch).sum()
         loss.backward()
-        lean.stepper(self.trainer, self.optimizers())()
+        fast_path.stepper(self.trainer, self.optimizers())()
         self.seen.append((self.trainer.global_step, self.weight.item()))
 
     def configure_optimizers(self):
@@ -28,15 +27,15 @@ class Model(LightningModule):
 
 def make_trainer(callbacks=(), by_us=True, **kwargs):
     options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    plugins = {"plugins": [lean.FastPrecision()]} if by_us else {}
+    plugins = {"plugins": [fast_path.FastPrecision()]} if by_us else {}
     silent = {"enable_model_summary": False, "accelerator": "cpu", "max_epochs": 1}
     return Trainer(callbacks=list(callbacks), **options, **silent, **plugins, **kwargs)
 
 
 def fitted(trainer):
     model = Model()
-    with engine.quiet():
-        trainer.fit(model, engine.combined(torch.utils.data.DataLoader(torch.ones(3, 1)), training=True))
+    with lightning_internals.quiet():
+        trainer.fit(model, lightning_internals.combined(torch.utils.data.DataLoader(torch.ones(3, 1)), training=True))
     return model.seen
 
 
@@ -56,9 +55,9 @@ def test_steps_are_counted_with_and_without_the_wrapper():
     ids=["bare", "a callback", "a precision plugin of Lightning"],
 )
 def test_who_listens(options, expected):
-    assert lean.nobody_listens(make_trainer(**options)) is expected
+    assert fast_path.nobody_listens(make_trainer(**options)) is expected
 
 
 def test_a_listener_gets_lightnings_wrapper():
     wrapper = type("Wrapper", (), {"step": lambda self: "wrapped"})()
-    assert lean.stepper(make_trainer([Listening()]), wrapper)() == "wrapped"
+    assert fast_path.stepper(make_trainer([Listening()]), wrapper)() == "wrapped"

@@ -5,13 +5,12 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
-from lightrainer.lightning_modules.internals import fast_path as lean
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 
 BATCHES = 3
 
 
-class Recording(lean.FastModule):
+class Recording(fast_path.FastModule):
     """Writes down each call, and how far the loop says that it has come; may end an epoch before a batch."""
 
     def __init__(self, leave=()):
@@ -34,7 +33,7 @@ class Recording(lean.FastModule):
     def training_step(self, batch, batch_idx):
         self.note("step", batch_idx)
         (self.weight * batch).sum().backward()
-        lean.stepper(self.trainer, self.optimizers())()
+        fast_path.stepper(self.trainer, self.optimizers())()
 
     def on_train_batch_end(self, outputs, batch, batch_idx):
         self.note("end", batch_idx)
@@ -49,21 +48,21 @@ class Recording(lean.FastModule):
 def make_trainer(callbacks=(), plugins=(), **options):
     silent = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "num_sanity_val_steps": 0}
     sizes = {"accelerator": "cpu", "max_epochs": 2, "enable_model_summary": False, "limit_val_batches": 0}
-    with engine.quiet():
+    with lightning_internals.quiet():
         return Trainer(callbacks=list(callbacks), plugins=list(plugins), **silent, **sizes, **options)
 
 
 def lean_trainer(callbacks=(), **options):
-    trainer = make_trainer(callbacks, [lean.FastPrecision()], **options)
-    lean.step_lightly(trainer)
+    trainer = make_trainer(callbacks, [fast_path.FastPrecision()], **options)
+    fast_path.step_lightly(trainer)
     return trainer
 
 
 def told(trainer, leave=()):
     module = Recording(leave)
     loader = torch.utils.data.DataLoader([torch.full((1,), float(index)) for index in range(BATCHES)])
-    with engine.quiet():
-        trainer.fit(module, engine.combined(loader, training=True))
+    with lightning_internals.quiet():
+        trainer.fit(module, lightning_internals.combined(loader, training=True))
     return module.seen, module.weight.item(), trainer.fit_loop.state_dict()
 
 
@@ -89,13 +88,13 @@ def test_a_turn_counts_and_calls_as_lightnings(leave):
 def test_turns_are_lightnings_where_more_may_happen_in_them(options, expected):
     trainer = lean_trainer(**options)
     assert ("advance" in vars(trainer.fit_loop.epoch_loop)) is expected
-    assert lean.steps_by_itself(trainer) is expected
+    assert fast_path.steps_by_itself(trainer) is expected
 
 
 def test_steps_are_lightnings_where_models_are_averaged():
     strategy = DDPStrategy()
     strategy._model_averager = object()
-    assert not lean.steps_by_itself(make_trainer(plugins=[lean.FastPrecision()], strategy=strategy))
+    assert not fast_path.steps_by_itself(make_trainer(plugins=[fast_path.FastPrecision()], strategy=strategy))
 
 
 def test_what_nobody_profiles_is_not_measured():

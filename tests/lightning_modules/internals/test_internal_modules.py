@@ -8,13 +8,13 @@ from module_world import make_trainer, points
 from torch.utils.data import DataLoader, DistributedSampler
 
 from lightrainer.lightning_modules import DataModule
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 
 class Asked(LightningModule):
     def __init__(self, size: int = 1):
         super().__init__()
-        self.asked = engine.made_by_cli()
+        self.asked = lightning_internals.made_by_cli()
         self.layer = torch.nn.Linear(size, size)
 
 
@@ -27,16 +27,16 @@ def test_the_cli_is_known(monkeypatch):
     )
     assert cli.model.asked
     assert not Asked().asked
-    assert not engine.made_by_cli()
+    assert not lightning_internals.made_by_cli()
 
 
 @pytest.mark.parametrize("active", [True, False])
 def test_lightning_deals_out_samples_or_not(monkeypatch, active):
     """As it would in two processes: the flag decides whether its sampler is put into a loader."""
     trainer = make_trainer(use_distributed_sampler=not active)
-    assert engine.deals_out_samples(trainer) is not active
-    engine.deal_out_samples(trainer, active)
-    assert engine.deals_out_samples(trainer) is active
+    assert lightning_internals.deals_out_samples(trainer) is not active
+    lightning_internals.deal_out_samples(trainer, active)
+    assert lightning_internals.deals_out_samples(trainer) is active
     connector = trainer._accelerator_connector
     monkeypatch.setattr(type(connector), "is_distributed", True)
     loader = DataLoader(points(), batch_size=4)
@@ -52,7 +52,7 @@ def test_the_data_module_gives_the_sampler_back(given):
 
     class Module(Asked):
         def training_step(self, batch, batch_idx):
-            seen.append(engine.deals_out_samples(trainer))
+            seen.append(lightning_internals.deals_out_samples(trainer))
             return self.layer(torch.ones(1)).sum()
 
         def configure_optimizers(self):
@@ -60,4 +60,4 @@ def test_the_data_module_gives_the_sampler_back(given):
 
     trainer.fit(Module(), data)
     assert seen == [False]
-    assert engine.deals_out_samples(trainer) is given
+    assert lightning_internals.deals_out_samples(trainer) is given

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import Trainer
 from plain_fit import Model, make_trainer, run
 
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_handlers_during_a_run(verb, alone):
     """They are the script's own, where Lightning would put its own in the place of SIGTERM's."""
     trainer, seen = make_trainer(), []
     if alone:
-        engine.leave_signals_alone(trainer)
+        lightning_internals.leave_signals_alone(trainer)
     before = signal.getsignal(signal.SIGTERM)
     run(trainer, Model(lambda: seen.append(signal.getsignal(signal.SIGTERM))), verb)
     assert seen
@@ -43,7 +43,7 @@ def test_processes_do_not_ask_each_other_for_signals(monkeypatch, alone):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "broadcast", lambda *args, **kwargs: asked.append(args))
     if alone:
-        engine.leave_signals_alone(trainer)
+        lightning_internals.leave_signals_alone(trainer)
     run(trainer, Model())
     assert len(asked) == (0 if alone else 2)
 
@@ -96,8 +96,8 @@ def test_interrupt_comes_out_as_it_is(handler):
     """And the handler is the script's own again."""
     signal.signal(signal.SIGINT, handler)
     trainer = make_trainer()
-    engine.leave_signals_alone(trainer)
-    with pytest.raises(KeyboardInterrupt, match="from the keyboard"), engine.interruptible():
+    lightning_internals.leave_signals_alone(trainer)
+    with pytest.raises(KeyboardInterrupt, match="from the keyboard"), lightning_internals.interruptible():
         run(trainer, Model(interrupt))
     assert signal.getsignal(signal.SIGINT) is handler
 
@@ -106,7 +106,7 @@ def test_interrupt_comes_out_as_it_is(handler):
 def test_interrupt_under_lightning_alone():
     """Negative control: it becomes an exit, and later ones are ignored."""
     trainer = make_trainer()
-    engine.leave_signals_alone(trainer)
+    lightning_internals.leave_signals_alone(trainer)
     with pytest.raises(SystemExit):
         run(trainer, Model(interrupt))
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -127,11 +127,11 @@ def exit_with_three_on_interrupt():
 @pytest.mark.parametrize("leave", [exit_with_three, exit_with_three_on_interrupt])
 def test_exit_of_the_script_itself_is_left_alone(leave):
     """Also where a callback answers an interrupt with an exit code of its own."""
-    with pytest.raises((SystemExit, KeyboardInterrupt)) as error, engine.interruptible():
+    with pytest.raises((SystemExit, KeyboardInterrupt)) as error, lightning_internals.interruptible():
         run(make_trainer(), Model(leave))
     assert (error.type, getattr(error.value, "code", None)) == (SystemExit, 3)
 
 
 def test_other_errors_pass():
-    with pytest.raises(ZeroDivisionError), engine.interruptible():
+    with pytest.raises(ZeroDivisionError), lightning_internals.interruptible():
         run(make_trainer(), Model(lambda: 1 / 0))

@@ -11,8 +11,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.utilities import CombinedLoader
 from plain_fit import Loader, Model, make_trainer, run
 
-from lightrainer.lightning_modules.internals import fast_path as lean
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 
 
 class Heard(logging.Handler):
@@ -43,9 +42,9 @@ def heard(monkeypatch):
 @pytest.mark.parametrize("active", [True, False])
 def test_announcements_are_kept_out(heard, active):
     """Devices found, limits reached; a negative control hears them."""
-    with engine.quiet(active):
+    with lightning_internals.quiet(active):
         trainer = make_trainer(limit_val_batches=0)
-        trainer.fit(Model(), engine.combined(Loader(), training=True), [])
+        trainer.fit(Model(), lightning_internals.combined(Loader(), training=True), [])
     said = any("max_epochs=1" in message for message in heard), any("GPU available" in message for message in heard)
     assert said == ((False, False) if active else (True, True))
 
@@ -59,9 +58,9 @@ def test_quiet_restores_levels(monkeypatch, before):
     quieter = [max(before, logging.WARNING)] * 2
 
     def fail_quietly():
-        with engine.quiet():
+        with lightning_internals.quiet():
             assert [logger.level for logger in loggers] == quieter
-            with engine.quiet():
+            with lightning_internals.quiet():
                 assert [logger.level for logger in loggers] == quieter
             assert [logger.level for logger in loggers] == quieter
             raise ValueError("in the middle")
@@ -69,12 +68,12 @@ def test_quiet_restores_levels(monkeypatch, before):
     with pytest.raises(ValueError, match="middle"):
         fail_quietly()
     assert [logger.level for logger in loggers] == [before] * 2
-    with engine.quiet(False):
+    with lightning_internals.quiet(False):
         assert [logger.level for logger in loggers] == [before] * 2
 
 
 def test_warnings_are_not_announcements(heard):
-    with engine.quiet():
+    with lightning_internals.quiet():
         logging.getLogger("lightning.pytorch").warning("mind this")
     assert heard == ["mind this"]
 
@@ -87,7 +86,7 @@ def test_release_lets_module_and_data_go(verb, released):
     references = [weakref.ref(module), weakref.ref(loader)]
     run(trainer, module, verb, loader)
     if released:
-        engine.release(trainer)
+        lightning_internals.release(trainer)
     del module, loader
     gc.collect()
     assert [reference() is None for reference in references] == [released] * 2
@@ -98,21 +97,21 @@ def test_released_module_can_be_used_again():
     for _ in range(2):
         trainer = make_trainer()
         run(trainer, module)
-        engine.release(trainer)
+        lightning_internals.release(trainer)
         with pytest.raises(RuntimeError, match="not attached"):
             _ = module.trainer
     assert float(module.weight.detach()) == pytest.approx(-0.4)
 
 
 def test_release_before_any_run():
-    engine.release(make_trainer())
+    lightning_internals.release(make_trainer())
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_combined_is_silent_and_holds_the_loader(recwarn, training):
     """In the mode that Lightning itself would take; warnings are errors in these tests, so it is silent in use too."""
     loader = Loader()
-    combined = engine.combined(loader, training=training)
+    combined = lightning_internals.combined(loader, training=training)
     assert (combined.flattened, combined._mode) == ([loader], "max_size_cycle" if training else "sequential")
     assert not recwarn.list
     run(make_trainer(), Model(), "fit" if training else "validate", loader)
@@ -128,7 +127,7 @@ def test_plain_collection_warns():
     assert "LeafSpec" in str(caught[0].message)
 
 
-class LeanModel(lean.FastModule):
+class LeanModel(fast_path.FastModule):
     """Manual optimization, and a count of the hooks around a batch."""
 
     def __init__(self):
@@ -196,7 +195,7 @@ class Hooks(Callback):
 def test_lean_precision_calls_the_hooks_of_callbacks(listening):
     """All of them if there is a callback, and the same training without one."""
     weights = []
-    for plugins in ([lean.FastPrecision()], []):
+    for plugins in ([fast_path.FastPrecision()], []):
         module, hooks = LeanModel(), Hooks()
         trainer = make_trainer(plugins=plugins, callbacks=[hooks] if listening else [])
         run(trainer, module)
@@ -226,7 +225,7 @@ def test_callbacks_can_log_in_light_steps(verb):
     for light in (True, False):
         trainer = make_trainer(callbacks=[Logs()])
         if light:
-            lean.step_lightly(trainer)
+            fast_path.step_lightly(trainer)
         run(trainer, LeanModel(), verb)
         results.append({name: float(value) for name, value in trainer.callback_metrics.items()})
     expected = {"before": 1.0, "after": 0.5, "after_step": 1.0, "after_epoch": 0.5}
@@ -242,7 +241,7 @@ def test_light_steps_prepare_for_no_logs(monkeypatch, light):
         counting = lambda self, *args, name=name, usual=usual: calls.append(name) or usual(self, *args)
         monkeypatch.setattr(type(trainer._logger_connector), name, counting)
     if light:
-        lean.step_lightly(trainer)
+        fast_path.step_lightly(trainer)
     run(trainer, LeanModel())
     steps = ["on_batch_start", "on_batch_end", "update_train_step_metrics"] * 2
     assert calls == ([] if light else steps)

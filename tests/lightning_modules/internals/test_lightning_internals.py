@@ -7,8 +7,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 
-from lightrainer.lightning_modules.internals import fast_path as lean
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 from lightrainer.lightning_modules.training.accumulation import WindowLoader
 
 WINDOWS = 4
@@ -18,7 +17,7 @@ WINDOWS = 4
 def make_trainer(**kwargs):
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     defaults = {"accelerator": "cpu", "max_epochs": 1, "enable_model_summary": False, "num_sanity_val_steps": 0}
-    with engine.quiet():
+    with lightning_internals.quiet():
         return Trainer(**{**defaults, **quiet, "limit_val_batches": 0, **kwargs})
 
 
@@ -50,7 +49,7 @@ def make_windows():
     )
 
 
-class Manual(lean.FastModule):
+class Manual(fast_path.FastModule):
     """Takes one step a window by hand, and writes down where it stands."""
 
     def __init__(self, windows=None):
@@ -90,9 +89,9 @@ class Manual(lean.FastModule):
 
 
 def fit(trainer, module, *val_loaders):
-    val_dataloaders = [engine.combined(loader, training=False) for loader in val_loaders]
-    with engine.quiet():
-        trainer.fit(module, engine.combined(module.windows, training=True), *(val_dataloaders or [[]]))
+    val_dataloaders = [lightning_internals.combined(loader, training=False) for loader in val_loaders]
+    with lightning_internals.quiet():
+        trainer.fit(module, lightning_internals.combined(module.windows, training=True), *(val_dataloaders or [[]]))
     return module.seen
 
 
@@ -119,7 +118,9 @@ def test_start_at_goes_on_as_if_never_interrupted(epoch, window):
         logger, windows = Steps(), make_windows()
         trainer = make_trainer(max_epochs=3, logger=logger, log_every_n_steps=1)
         windows.start_at(*start)
-        engine.start_at(trainer, epoch=start[0], window=start[1], global_step=WINDOWS * start[0] + start[1])
+        lightning_internals.start_at(
+            trainer, epoch=start[0], window=start[1], global_step=WINDOWS * start[0] + start[1]
+        )
         runs.append((fit(trainer, Manual(windows)), logger.lines, trainer.fit_loop.state_dict()))
         assert (trainer.current_epoch, trainer.global_step) == (3, 3 * WINDOWS)
     (whole, lines, end), (rest, last_lines, last_end) = runs
@@ -137,7 +138,7 @@ def test_start_at_counts_towards_the_last_step():
     windows = make_windows()
     windows.start_at(1, 2)
     trainer = make_trainer(max_epochs=-1, max_steps=9)
-    engine.start_at(trainer, epoch=1, window=2, global_step=6)
+    lightning_internals.start_at(trainer, epoch=1, window=2, global_step=6)
     steps = [entry[2] for entry in fit(trainer, Manual(windows)) if isinstance(entry, tuple)]
     assert steps == [6, 7, 8]
     assert trainer.global_step == 9
@@ -211,7 +212,7 @@ def test_evaluation_inside_fit(moment):
 
     def evaluate():
         before = place_of(trainer)
-        engine.evaluate_inside_fit(trainer, Loader(5, 6))
+        lightning_internals.evaluate_inside_fit(trainer, Loader(5, 6))
         assert place_of(trainer) == before
         assert module.training
         assert module.seen_in_evaluation == (False, False, 6.0)
@@ -241,7 +242,7 @@ def test_failed_evaluation_leaves_the_fit_loop_as_it_was(error):
         module.evaluate_batch = fail if batch_idx < 2 else reporting(module)
         before = place_of(trainer)
         with pytest.raises(error, match="middle") if batch_idx < 2 else contextlib.nullcontext():
-            engine.evaluate_inside_fit(trainer, Loader(5, 6))
+            lightning_internals.evaluate_inside_fit(trainer, Loader(5, 6))
         assert place_of(trainer) == before
 
     module.at_end_of_step = evaluate
@@ -257,7 +258,7 @@ def test_failed_evaluation_leaves_the_module_in_training_mode():
 
     def evaluate(batch_idx):
         with pytest.raises(ZeroDivisionError):
-            engine.evaluate_inside_fit(trainer, Loader(5))
+            lightning_internals.evaluate_inside_fit(trainer, Loader(5))
         assert module.training
 
     module.at_end_of_step = evaluate
@@ -280,7 +281,7 @@ def test_failed_evaluation_lets_go_of_its_data():
 
     def evaluate(batch_idx):
         with pytest.raises(ZeroDivisionError) as error:
-            engine.evaluate_inside_fit(trainer, Closing(5, 6))
+            lightning_internals.evaluate_inside_fit(trainer, Closing(5, 6))
         assert len(closed) == batch_idx + 1
         assert error.traceback
 
@@ -293,6 +294,8 @@ def test_evaluation_beside_lightnings_own():
     module, hooks = Manual(make_windows()), Hooks()
     trainer = make_trainer(callbacks=[hooks], limit_val_batches=1)
     module.evaluate_batch = reporting(module)
-    module.at_end_of_step = lambda batch_idx: batch_idx == 1 and engine.evaluate_inside_fit(trainer, Loader(5, 6))
+    module.at_end_of_step = lambda batch_idx: (
+        batch_idx == 1 and lightning_internals.evaluate_inside_fit(trainer, Loader(5, 6))
+    )
     fit(trainer, module, Loader(7, 8))
     assert [entry for entry in hooks.seen if entry.startswith("out")] == ["out 5", "out 6", "out 7"]

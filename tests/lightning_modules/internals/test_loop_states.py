@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import DataLoader, Dataset
 
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 from lightrainer.lightning_modules.internals.loop_states import loops_at, place_from_state, place_in_loops
 
 pytestmark = [
@@ -65,7 +65,7 @@ def saved_by(trainer):
 @pytest.fixture
 def fitted():
     places = Places()
-    with engine.quiet():
+    with lightning_internals.quiet():
         trainer = Trainer(
             accelerator="cpu",
             max_epochs=2,
@@ -142,11 +142,11 @@ def test_reading_begins_anew():
     class Begins(Linear):
         def on_train_start(self):
             assert loader.read == [0]
-            engine.begin_reading_anew(self.trainer)
+            lightning_internals.begin_reading_anew(self.trainer)
             assert loader.read == [0, 0]
 
     loader = Counting()
-    with engine.quiet():
+    with lightning_internals.quiet():
         trainer = Trainer(
             accelerator="cpu",
             max_epochs=1,
@@ -162,6 +162,6 @@ def test_reading_begins_anew():
 
 
 def test_the_step_of_the_loggers_is_under_that_name():
-    with engine.quiet():
+    with lightning_internals.quiet():
         trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    assert trainer.fit_loop.state_dict()["epoch_loop.state_dict"] == {engine.LOGGED_STEPS: 0}
+    assert trainer.fit_loop.state_dict()["epoch_loop.state_dict"] == {lightning_internals.LOGGED_STEPS: 0}

@@ -10,7 +10,7 @@ import torch
 from module_world import Net
 from torch import nn
 
-from lightrainer.lightning_modules.models import inspection as models
+from lightrainer.lightning_modules.models import inspection
 
 
 def test_wrappers_are_taken_off():
@@ -22,7 +22,7 @@ def test_wrappers_are_taken_off():
         torch.compile(nn.DataParallel(model), backend="eager"),
         nn.DataParallel(torch.compile(model, backend="eager")),
     ]
-    assert all(models.unwrap_model(each) is model for each in wrapped)
+    assert all(inspection.unwrap_model(each) is model for each in wrapped)
 
 
 def test_a_model_of_the_user_that_holds_a_module_is_no_wrapper():
@@ -32,16 +32,16 @@ def test_a_model_of_the_user_that_holds_a_module_is_no_wrapper():
             self.module = Net()
 
     holder = Holder()
-    assert models.unwrap_model(holder) is holder
+    assert inspection.unwrap_model(holder) is holder
 
 
 def test_models_of_the_other_library(monkeypatch):
     transformers = pytest.importorskip("transformers")
     model = transformers.GPT2Model(transformers.GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=11))
-    assert models.is_pretrained(model)
-    assert not models.is_pretrained(Net())
+    assert inspection.is_pretrained(model)
+    assert not inspection.is_pretrained(Net())
     monkeypatch.delitem(sys.modules, "transformers.modeling_utils")
-    assert not models.is_pretrained(Net())
+    assert not inspection.is_pretrained(Net())
     assert "transformers.modeling_utils" not in sys.modules
 
 
@@ -50,11 +50,11 @@ def test_the_model_under_an_adapter(monkeypatch):
     peft = types.ModuleType("peft")
     peft.PeftModel = type("PeftModel", (), {"get_base_model": lambda self: base})
     peft.PeftMixedModel = type("PeftMixedModel", (), {"base_model": types.SimpleNamespace(model=base)})
-    assert models.base_of_adapter(base) is base
+    assert inspection.base_of_adapter(base) is base
     monkeypatch.setitem(sys.modules, "peft", peft)
-    assert models.base_of_adapter(peft.PeftModel()) is base
-    assert models.base_of_adapter(peft.PeftMixedModel()) is base
-    assert models.base_of_adapter(base) is base
+    assert inspection.base_of_adapter(peft.PeftModel()) is base
+    assert inspection.base_of_adapter(peft.PeftMixedModel()) is base
+    assert inspection.base_of_adapter(base) is base
 
 
 class TakesAnything(Net):
@@ -73,7 +73,7 @@ class SaysNo(TakesAnything):
 @pytest.mark.parametrize(("cls", "expected"), [(Net, False), (TakesAnything, True), (SaysYes, True), (SaysNo, False)])
 def test_who_can_be_told_the_number_of_items(cls, expected):
     """What the model says itself goes before what its `forward` takes."""
-    assert models.accepts_loss_kwargs(cls()) is expected
+    assert inspection.accepts_loss_kwargs(cls()) is expected
 
 
 NAMES = [
@@ -96,8 +96,8 @@ def test_labels_and_losses_are_found_as_in_the_reference(name):
     from transformers.utils import generic
 
     cls = getattr(transformers, name)
-    assert models.find_labels(cls) == generic.find_labels(cls)
-    assert models.can_return_loss(cls) == generic.can_return_loss(cls)
+    assert inspection.find_labels(cls) == generic.find_labels(cls)
+    assert inspection.can_return_loss(cls) == generic.can_return_loss(cls)
 
 
 def test_labels_of_models_of_the_user():
@@ -116,12 +116,12 @@ def test_labels_of_models_of_the_user():
         def forward(self, x, return_loss=None):
             return None
 
-    assert models.find_labels(Net) == ["labels"]
-    assert models.find_labels(ForQuestionAnswering) == ["start_positions", "end_positions", "my_label_ids"]
-    assert models.find_labels(Spans) == ["my_label_ids"]
-    assert models.can_return_loss(ReturnsLoss)
-    assert not models.can_return_loss(MayReturnLoss)
-    assert not models.can_return_loss(Net)
+    assert inspection.find_labels(Net) == ["labels"]
+    assert inspection.find_labels(ForQuestionAnswering) == ["start_positions", "end_positions", "my_label_ids"]
+    assert inspection.find_labels(Spans) == ["my_label_ids"]
+    assert inspection.can_return_loss(ReturnsLoss)
+    assert not inspection.can_return_loss(MayReturnLoss)
+    assert not inspection.can_return_loss(Net)
 
 
 class Steps:
@@ -159,15 +159,15 @@ FUNCTIONS = [
 
 @pytest.mark.parametrize(("function", "expected"), FUNCTIONS)
 def test_arguments_are_given_to_those_who_take_them(function, expected):
-    assert models.accepted_arguments(function, **ITEMS) == expected
-    assert models.accepted_arguments(function) == {}
+    assert inspection.accepted_arguments(function, **ITEMS) == expected
+    assert inspection.accepted_arguments(function) == {}
 
 
 def test_some_of_several_arguments():
     def function(a, b, *, c):
         return None
 
-    assert models.accepted_arguments(function, b=1, c=2, d=3) == {"b": 1, "c": 2}
+    assert inspection.accepted_arguments(function, b=1, c=2, d=3) == {"b": 1, "c": 2}
 
 
 def test_the_signature_is_looked_up_once(monkeypatch):
@@ -186,7 +186,7 @@ def test_the_signature_is_looked_up_once(monkeypatch):
             return None
 
     for _ in range(3):
-        assert models.accepted_arguments(Fresh().step, **ITEMS) == ITEMS
+        assert inspection.accepted_arguments(Fresh().step, **ITEMS) == ITEMS
     assert len(looked_up) == 1
 
 
@@ -201,7 +201,7 @@ def test_the_class_of_a_model_that_fully_shard_has_renamed():
         pass
 
     model = TinyForCausalLM()
-    assert models.class_of(model) is TinyForCausalLM
+    assert inspection.class_of(model) is TinyForCausalLM
     model.__class__ = type("FSDPTinyForCausalLM", (FSDPModule, TinyForCausalLM), {})
-    assert models.class_of(model) is TinyForCausalLM
-    assert models.class_of(FSDPLike()) is FSDPLike
+    assert inspection.class_of(model) is TinyForCausalLM
+    assert inspection.class_of(FSDPLike()) is FSDPLike

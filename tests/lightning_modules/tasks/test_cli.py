@@ -15,7 +15,7 @@ from lightrainer.lightning_modules import (
     SequenceClassificationModule,
     TokenClassificationModule,
 )
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers"),
@@ -70,7 +70,7 @@ def config(tmp_path):
 
 
 def cli(kind, *arguments, run=True, data=DataModule, subclasses=True):
-    with engine.quiet():
+    with lightning_internals.quiet():
         return LightningCLI(
             kind,
             data,

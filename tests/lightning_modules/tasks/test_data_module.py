@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset
 from torchmetrics.classification import MulticlassAccuracy
 
 from lightrainer.lightning_modules import DataModule, EpochLoader, LossModule, set_seed
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers"),
@@ -26,7 +26,7 @@ OPTIMIZER = {"learning_rate": 0.05}
 
 @pytest.fixture(autouse=True)
 def _quiet():
-    with engine.quiet():
+    with lightning_internals.quiet():
         yield
 
 

@@ -20,7 +20,7 @@ from lightrainer.lightning_modules import (
     SequenceClassificationModule,
     set_seed,
 )
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 pytestmark = [
     # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
@@ -36,7 +36,7 @@ OPTIMIZER = {"learning_rate": 0.05, "weight_decay": 0.1}
 def _quiet_and_single_threaded():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    with engine.quiet():
+    with lightning_internals.quiet():
         yield
     torch.set_num_threads(before)
 

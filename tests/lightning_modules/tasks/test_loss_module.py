@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 from lightrainer.lightning_modules.optim import OptimizerConfig
 from lightrainer.lightning_modules.optim.schedules import ScheduleConfig
 from lightrainer.lightning_modules.tasks.loss_module import LossModule
@@ -51,7 +51,7 @@ def loader(count=22, batch_size=3, seed=0):
 def make_trainer(**kwargs):
     options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     options |= {"enable_model_summary": False, "max_epochs": 2, "accelerator": "cpu", "num_sanity_val_steps": 0}
-    with engine.quiet():
+    with lightning_internals.quiet():
         return Trainer(**{**options, **kwargs})
 
 
@@ -60,7 +60,7 @@ def _quiet_and_single_threaded():
     """Sums in several threads may be added in another order: one thread makes bitwise claims fair."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    with engine.quiet():
+    with lightning_internals.quiet():
         yield
     torch.set_num_threads(before)
 

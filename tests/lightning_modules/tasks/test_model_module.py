@@ -19,7 +19,7 @@ from lightrainer.lightning_modules import (
     ScheduleConfig,
     SequenceClassificationModule,
 )
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers"),
@@ -30,7 +30,7 @@ DESCRIBED = {"class_path": "module_world.Net", "init_args": {"width": 5}}
 
 @pytest.fixture(autouse=True)
 def _quiet():
-    with engine.quiet():
+    with lightning_internals.quiet():
         yield
 
 

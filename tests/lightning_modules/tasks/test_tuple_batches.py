@@ -23,7 +23,7 @@ from lightrainer.lightning_modules import (
 )
 from lightrainer.lightning_modules.data.batch_inputs import count_targets
 from lightrainer.lightning_modules.data.uneven_batches import cut_batch
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import lightning_internals
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers"),
@@ -39,7 +39,7 @@ SGD = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
 
 @pytest.fixture(autouse=True)
 def _quiet():
-    with engine.quiet():
+    with lightning_internals.quiet():
         yield
 
 

@@ -9,8 +9,7 @@ from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.loops import training_epoch_loop
 
-from lightrainer.lightning_modules.internals import fast_path as lean
-from lightrainer.lightning_modules.internals import lightning_internals as engine
+from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 from lightrainer.lightning_modules.training.accumulation import WindowLoader
 from lightrainer.lightning_modules.training.trainer_module import DrivenModule
 
@@ -100,15 +99,15 @@ class Batches:
 def make_trainer(**kwargs):
     options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "limit_val_batches": 0}
     options |= {"enable_model_summary": False, "max_epochs": 2, "accelerator": "cpu", **kwargs}
-    with engine.quiet():
+    with lightning_internals.quiet():
         return Trainer(**options)
 
 
 def fit(driver, **kwargs):
     trainer = make_trainer(**kwargs)
-    lean.step_lightly(trainer)
-    with engine.quiet():
-        trainer.fit(driver.module, engine.combined(driver.windows, training=True), [])
+    fast_path.step_lightly(trainer)
+    with lightning_internals.quiet():
+        trainer.fit(driver.module, lightning_internals.combined(driver.windows, training=True), [])
     return trainer
 
 
@@ -141,9 +140,9 @@ def test_driver_can_end_the_training(driver):
 def test_training_goes_on_in_mid_epoch(driver):
     driver.windows.start_at(1, 1)
     trainer = make_trainer()
-    engine.start_at(trainer, epoch=1, window=1, global_step=4)
-    with engine.quiet():
-        trainer.fit(driver.module, engine.combined(driver.windows, training=True), [])
+    lightning_internals.start_at(trainer, epoch=1, window=1, global_step=4)
+    with lightning_internals.quiet():
+        trainer.fit(driver.module, lightning_internals.combined(driver.windows, training=True), [])
     assert driver.events == ["optimizers", "train begins", "epoch begins", *epoch(1)[5:], "train ends"]
 
 
@@ -187,8 +186,8 @@ def test_evaluation_goes_to_the_driver(driver, verb):
     trainer = make_trainer(limit_val_batches=1.0, callbacks=[callback])
     loader = Batches(2)
     loader.__class__ = type("Fixed", (Batches,), {"__iter__": lambda self: iter(batches)})
-    with engine.quiet():
-        getattr(trainer, verb)(driver.module, engine.combined(loader, training=False), verbose=False)
+    with lightning_internals.quiet():
+        getattr(trainer, verb)(driver.module, lightning_internals.combined(loader, training=False), verbose=False)
     assert driver.events == [("evaluation", batch, False, False) for batch in batches]
     assert all(event[1] is batch for event, batch in zip(driver.events, batches, strict=True))
     assert outputs == [{"seen": batch} for batch in batches]
@@ -200,7 +199,7 @@ def test_optimizer_and_scheduler_are_lightnings_too(scheduled):
     driver, seen = Recorder(torch.nn.Linear(1, 1), scheduled), []
     logger = DummyLogger()
     logger.log_metrics = lambda metrics, step: seen.append(metrics)
-    with engine.quiet():
+    with lightning_internals.quiet():
         callbacks = [LearningRateMonitor()] if scheduled else []
     trainer = fit(driver, callbacks=callbacks, logger=logger, log_every_n_steps=1, max_epochs=1)
     assert trainer.optimizers == [driver.optimizer]
@@ -244,7 +243,7 @@ def test_name_of_the_running_hook_is_set_past_torch(driver, monkeypatch):
 
 @pytest.mark.parametrize("light", [True, False])
 def test_light_steps_are_the_same_steps(driver, monkeypatch, light):
-    """`lean.step_lightly` spares the look at the signature at every step, and changes nothing else."""
+    """`fast_path.step_lightly` spares the look at the signature at every step, and changes nothing else."""
     looks = []
     usual = training_epoch_loop.is_param_in_hook_signature
     monkeypatch.setattr(
@@ -254,9 +253,9 @@ def test_light_steps_are_the_same_steps(driver, monkeypatch, light):
     )
     trainer = make_trainer()
     if light:
-        lean.step_lightly(trainer)
-    with engine.quiet():
-        trainer.fit(driver.module, engine.combined(driver.windows, training=True), [])
+        fast_path.step_lightly(trainer)
+    with lightning_internals.quiet():
+        trainer.fit(driver.module, lightning_internals.combined(driver.windows, training=True), [])
     assert driver.events == ["optimizers", "train begins", *epoch(0), *epoch(1), "train ends"]
     assert len(looks) == (0 if light else 6)
     assert (trainer.current_epoch, trainer.global_step) == (2, 6)
