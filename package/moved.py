@@ -44,7 +44,7 @@ MODULES = {
     "lightning_modules.names": "lightning_modules.common.suggestions",
     "lightning_modules.resumable": "lightning_modules.tasks.resumable",
     "lightning_modules.samplers": "lightning_modules.data.samplers",
-    "lightning_modules.schedule_curves": "lightning_modules.optim.schedule_curves",
+    "lightning_modules.schedule_curves": "lightning_modules.common.schedule_curves",
     "lightning_modules.schedules": "lightning_modules.optim.schedules",
     "lightning_modules.seeding": "lightning_modules.common.seeding",
     "lightning_modules.seq2seq_module": "lightning_modules.tasks.seq2seq_module",

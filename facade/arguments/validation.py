@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ...lightning_modules.common.local_paths import remote_fault
-from ...lightning_modules.optim.schedule_curves import number_faults
+from ...lightning_modules.common.schedule_curves import number_faults
 from .coercion import ENUM_FIELDS
 from .data import SAMPLING_STRATEGIES
 from .data_rules import add_data_rules

@@ -1,4 +1,4 @@
-"""Lightning's private names: here and in `lean.py`, and nowhere else; each is held by a test of its own."""
+"""Lightning's private names: here and in `fast_path.py`, and nowhere else; each is held by a test of its own."""
 
 from __future__ import annotations
 
@@ -180,10 +180,13 @@ def configure_activation_checkpointing(strategy: Any) -> None:
 
 def _raised_in(exception: BaseException) -> str:
     """Name of the function that raised it: a script may call `sys.exit` on a KeyboardInterrupt of its own accord."""
-    traceback = exception.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
+    names, traceback = [""], exception.__traceback__
+    while traceback is not None:
+        names.append(traceback.tb_frame.f_code.co_name)
         traceback = traceback.tb_next
-    return "" if traceback is None else traceback.tb_frame.f_code.co_name
+    while names[-1] == "exit":  # trackers such as W&B put a function of theirs in the place of `sys.exit`
+        names.pop()
+    return names[-1]
 
 
 def _set_progress(tracker: Any, count: int) -> None:

@@ -29,8 +29,8 @@ from typing import Any, ParamSpec, TypeVar
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
+from ..common import schedule_curves
 from ..common.suggestions import SchedulerType
-from . import schedule_curves
 from .layerwise import LayerwiseOptimizer, LayerwiseSchedule
 
 __all__ = [

@@ -100,7 +100,7 @@ def test_the_same_kind_of_optimizer_in_another_form(saved, tmp_path):
 def test_another_number_of_parameters(saved, tmp_path):
     made, checkpoint = resumed(saved, tmp_path)
     made.model.first.requires_grad_(False)
-    refused(made, checkpoint, "optimizer.pt does not fit the optimizer AdamW with groups of 1 and 3 parameters")
+    refused(made, checkpoint, "optimizer.pt cannot be loaded into AdamW")
 
 
 CONTENTS = {
@@ -113,7 +113,7 @@ CONTENTS = {
 @pytest.mark.parametrize(("name", "content"), [(n, c) for n, all_of in CONTENTS.items() for c in all_of], ids=str)
 def test_a_file_with_something_else_in_it(saved, tmp_path, name, content):
     made, checkpoint = resumed(saved, tmp_path, name, content)
-    refused(made, checkpoint, f"checkpoint-2/{name}")
+    refused(made, checkpoint, "checkpoint-2", name)
 
 
 def test_another_kind_of_schedule(saved, tmp_path):

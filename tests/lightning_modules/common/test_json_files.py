@@ -83,5 +83,5 @@ def test_each_file_of_a_tokenizer_is_named(tmp_path, name, kind):
 
 def test_an_index_of_weights_is_named(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weights": {}}))
-    with pytest.raises(ValueError, match=r"index.json is no index of weights: it has no object `weight_map`"):
+    with pytest.raises(ValueError, match=r"index.json is not a readable index of shards .*weight_map"):
         load_sharded_checkpoint(None, tmp_path)  # type: ignore[arg-type] - it is not looked at

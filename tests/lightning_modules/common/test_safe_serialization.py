@@ -87,7 +87,7 @@ def test_what_is_not_plain_is_refused(value):
 
 
 def test_the_error_names_the_class():
-    with pytest.raises(UnsafeValueError, match=r"test_plain\.Colour"):
+    with pytest.raises(UnsafeValueError, match=r"test_safe_serialization\.Colour"):
         to_plain([Colour.RED])
 
 

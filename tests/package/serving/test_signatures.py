@@ -24,6 +24,9 @@ OTHERWISE = {
     # A function without self in 5.3.0, so that trainer.metrics_format(metrics) fails there.
     "trainer.Trainer.metrics_format(self)",
     "trainer_seq2seq.Seq2SeqTrainer.metrics_format(self)",
+    # "minimize" there; here a metric that is named has a direction of its own, so none is told from "minimize".
+    "trainer.Trainer.hyperparameter_search(direction)",
+    "trainer_seq2seq.Seq2SeqTrainer.hyperparameter_search(direction)",
     # What a loop over the body of the class leaves behind there.
     "trainer.TrainingArguments.is_torch_greater_or_equal_than_2_8",
     "training_args_seq2seq.Seq2SeqTrainingArguments.is_torch_greater_or_equal_than_2_8",
