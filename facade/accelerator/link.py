@@ -12,7 +12,7 @@ from ...lightning_modules.distributed import deepspeed_engine, sharding
 from ...lightning_modules.models import inspection
 
 if TYPE_CHECKING:
-    from ..strategies.contracts import Host
+    from ..protocols.trainer import TrainerProtocol
 
 _WHOLE = contextlib.nullcontext()
 
@@ -25,7 +25,7 @@ class RunLink:
         strategy: of Lightning; None where there is no run.
     """
 
-    def __init__(self, trainer: Host, strategy: Any = None) -> None:
+    def __init__(self, trainer: TrainerProtocol, strategy: Any = None) -> None:
         self._host = weakref.ref(trainer)
         self._strategy = strategy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..strategies.contracts import Host
+    from ..protocols.trainer import TrainerProtocol
     from .process import ProcessEnvironment
 
 _NAMES = {
@@ -28,7 +28,7 @@ def environment_name(process: ProcessEnvironment) -> str:
     return known or "GivenEnvironment"
 
 
-def cluster_plugins(host: Host) -> list[Any]:
+def cluster_plugins(host: TrainerProtocol) -> list[Any]:
     """What `lightning.Trainer(plugins=)` is given for it; nothing on a TPU, whose processes only XLA knows.
 
     Args:

@@ -14,7 +14,7 @@ from ...lightning_modules.models.next_token import predicts_next_token
 from ..distributed.data_ranks import copies_of_batches, data_rank, data_ranks
 
 if TYPE_CHECKING:
-    from ..strategies.contracts import EvaluationHost
+    from ..protocols.trainer import EvaluationProtocol
 
 
 def consists_of_metrics(compute_metrics: Any) -> bool:
@@ -83,7 +83,7 @@ class LiveMetrics:
         trainer: the Trainer, whose `compute_metrics` are torchmetrics objects.
     """
 
-    def __init__(self, trainer: EvaluationHost) -> None:
+    def __init__(self, trainer: EvaluationProtocol) -> None:
         from ...lightning_modules.evaluation.metrics import as_batch_metrics
 
         self.trainer = trainer

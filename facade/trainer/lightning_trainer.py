@@ -21,7 +21,7 @@ from ..accelerator.link import RunLink
 from ..distributed.cluster_environment import cluster_plugins
 from ..evaluation.loop import Evaluation
 from ..evaluation.speed import Moment
-from ..strategies.contracts import Host
+from ..protocols.trainer import TrainerProtocol
 from .lightning_callbacks import check_training
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class EvaluationDriver:
         return self.evaluation.numbers()
 
 
-def build_lightning_trainer(host: Host, **kwargs: Any) -> LightningTrainer:
+def build_lightning_trainer(host: TrainerProtocol, **kwargs: Any) -> LightningTrainer:
     """The Lightning Trainer for the plan of a Trainer: bare, so that only what was asked for happens.
 
     Args:
@@ -120,7 +120,7 @@ def run_fit(run: TrainingRun, windows: WindowLoader, *, max_epochs: int) -> None
         lightning_internals.release(lightning_trainer)
 
 
-def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: Moment, test: bool) -> None:
+def run_evaluation(trainer: TrainerProtocol, evaluation: Evaluation, *, started: Moment, test: bool) -> None:
     """Evaluate: inside of the running `fit` if there is one, otherwise as a run of its own.
 
     Args:
@@ -156,7 +156,7 @@ def run_evaluation(trainer: Host, evaluation: Evaluation, *, started: Moment, te
         lightning_internals.release(lightning_trainer)
 
 
-def _module(trainer: Host, driver: Any) -> DrivenModule:
+def _module(trainer: TrainerProtocol, driver: Any) -> DrivenModule:
     """The LightningModule around the model; one that spreads it over processes, where the strategy does."""
     strategy = trainer.plan.strategy
     if not strategy.distributes:
@@ -176,7 +176,7 @@ def _module(trainer: Host, driver: Any) -> DrivenModule:
 
 
 @contextmanager
-def _bound(trainer: Host, lightning_trainer: LightningTrainer, module: DrivenModule) -> Iterator[None]:
+def _bound(trainer: TrainerProtocol, lightning_trainer: LightningTrainer, module: DrivenModule) -> Iterator[None]:
     """Connect the accelerator to the run, and cast the forward passes of the model if the precision is mixed."""
     precision = lightning_trainer.precision_plugin
     cast = getattr(precision, "autocast_context_manager", None)
@@ -198,7 +198,7 @@ def _backward(lightning_trainer: LightningTrainer, module: DrivenModule) -> Call
     return None if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
 
 
-def _precision(trainer: Host) -> Any:
+def _precision(trainer: TrainerProtocol) -> Any:
     """The precision plugin of the plan."""
     plan, device = trainer.plan, trainer.args.device.type
     name: Any = plan.precision

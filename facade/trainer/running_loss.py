@@ -12,7 +12,7 @@ from ...lightning_modules.training.losses import LossMeter
 from ..distributed.data_ranks import copies_of_batches
 
 if TYPE_CHECKING:
-    from ..strategies.contracts import Host
+    from ..protocols.trainer import TrainerProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class RunningLoss:
         not_finite: how many losses were NaN or infinite in what `take` gave last, over all processes.
     """
 
-    def __init__(self, trainer: Host) -> None:
+    def __init__(self, trainer: TrainerProtocol) -> None:
         self.trainer = trainer
         self.meter = LossMeter(trainer.args.logging_nan_inf_filter)
         self.total = 0.0

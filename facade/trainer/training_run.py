@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ...lightning_modules.training.trainer_module import DrivenModule
     from ..evaluation.loop import Evaluation
     from ..evaluation.results import TrainingLength
-    from ..strategies.contracts import TrainingHost
+    from ..protocols.trainer import TrainingProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class TrainingRun:
 
     def __init__(
         self,
-        trainer: TrainingHost,
+        trainer: TrainingProtocol,
         length: TrainingLength,
         windows: WindowLoader,
         *,

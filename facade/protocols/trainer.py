@@ -1,4 +1,4 @@
-"""What a run and an evaluation need of the Trainer that they belong to."""
+"""The Trainer as a run and an evaluation see it: the members that they read, and the steps that they call."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import nn
 from ...callbacks import CallbackHandler, TrainerControl, TrainerState
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
-from .plan import RunPlan
+from ..strategies.plan import RunPlan
 
 
-class Host(Protocol):
+class TrainerProtocol(Protocol):
     """The Trainer, as everything that runs in its name sees it."""
 
     args: TrainingArguments
@@ -41,7 +41,7 @@ class Host(Protocol):
     def _log_for_lightning(self, metrics: dict[str, Any]) -> None: ...
 
 
-class EvaluationHost(Host, Protocol):
+class EvaluationProtocol(TrainerProtocol, Protocol):
     """What happens to a batch of an evaluation."""
 
     compute_metrics: Callable[..., dict[str, Any]] | None
@@ -62,7 +62,7 @@ class EvaluationHost(Host, Protocol):
     def _prepare_input(self, data: Any) -> Any: ...
 
 
-class TrainingHost(Host, Protocol):
+class TrainingProtocol(TrainerProtocol, Protocol):
     """What happens to a batch of a training, and at the ends of steps."""
 
     lr_scheduler: Any
