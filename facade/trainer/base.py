@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import signal
 import weakref
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -41,13 +42,13 @@ from ..arguments.checkpointing import checkpointing
 from ..arguments.support import raise_for_unsupported
 from ..arguments.unknown import understand_old_names
 from ..arguments.validation import raise_for_problems
+from ..checkpointing.signals import SignalListening
 from ..distributed.data_ranks import data_ranks, parts_of_sequences, spreads_model
 from ..hub.pushing import Pusher, PushInProgress
 from ..strategies.dry_run import stop_if_asked_to
 from ..strategies.plan import RunPlan, translate
 from .checks import MissingModelError, TrainerParameters, check_construction, check_label_names, check_overrides
 from .default_collator import default_collator
-from .heeding import SignalChoice
 from .lightning_callbacks import check_callback
 from .memory_report import MemoryTracker
 from .verbosity import set_verbosity
@@ -64,7 +65,7 @@ _CHECKPOINTING = ("is_activation_checkpointing", "is_gradient_checkpointing")
 
 
 @understand_old_names
-class TrainerBase(TrainerParameters, SignalChoice):
+class TrainerBase(TrainerParameters):
     """Attributes and construction; the concerns of the Trainer build on it, one class each.
 
     See `Trainer` for the parameters.
@@ -80,6 +81,13 @@ class TrainerBase(TrainerParameters, SignalChoice):
     lr_scheduler: Any
     model_preparation_time: float
     """Seconds that the first evaluation, or a training before it, took to set up; not there before."""
+
+    checkpoint_on_signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT)
+    """These end a training at the next step with a checkpoint to go on from; an empty tuple turns it off.
+
+    With `save_strategy="no"` nobody wants checkpoints, and signals are the script's own, unless
+    `enable_jit_checkpoint` asks for one; it always listens to SIGTERM. Signals that the process ignores stay ignored.
+    """
 
     # Beginnings of what a training, or a method, changes. Trainers with loops of their own call methods such as `log`
     # and `_save_checkpoint` without ever calling `__init__`: what those need is here, or made when it is first needed.
@@ -198,6 +206,10 @@ class TrainerBase(TrainerParameters, SignalChoice):
     @cached_property
     def _pusher(self) -> Pusher:
         return Pusher()
+
+    @cached_property
+    def _signals(self) -> SignalListening:
+        return SignalListening(cast("Any", self))
 
     @cached_property
     def _lengths(self) -> LengthCache:

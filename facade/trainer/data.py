@@ -148,10 +148,10 @@ class DataSteps(TrainerBase):
         if seeded:
             rank = data_rank(self.args)
             options["worker_init_fn"] = functools.partial(seed_worker, num_workers=workers, rank=rank)
-        if workers > 0 and self._handled_signals:  # a signal goes to all processes of a group, as a rule
-            then, listens = options.get("worker_init_fn"), self._shared_flag()
+        if workers > 0 and self._signals.handled:  # a signal goes to all processes of a group, as a rule
+            then, listens = options.get("worker_init_fn"), self._signals.shared_flag
             options["worker_init_fn"] = functools.partial(
-                deaf_worker, signals=self._handled_signals, listens=listens, then=then
+                deaf_worker, signals=self._signals.handled, listens=listens, then=then
             )
         if workers > 0 and self.args.world_size > 1:  # they hold copies of the connections to the other processes
             options["worker_init_fn"] = functools.partial(attached_worker, then=options.get("worker_init_fn"))

@@ -29,13 +29,14 @@ from ...lightning_modules.distributed import sharding
 from ...lightning_modules.evaluation.collecting import map_nested
 from ...lightning_modules.models import inspection
 from .restoring import Restoring, is_own
+from .tokens import TokenCounting
 
 logger = logging.getLogger(__name__)
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-class Saving(Restoring):
+class Saving(TokenCounting, Restoring):
     """From memory to folders."""
 
     background_checkpoints: int | None = 16 * 2**20
@@ -204,7 +205,7 @@ class Saving(Restoring):
 
     def _saves_training_state(self) -> bool:
         """Whether a checkpoint is to hold more than the model."""
-        return not self.args.save_only_model or self._time_is_up
+        return not self.args.save_only_model or self._time_is_up or self._signals.is_leaving
 
     def _bytes_to_save(self) -> int:
         optimizer = [] if not self._saves_training_state() else list(getattr(self.optimizer, "state", {}).values())
@@ -238,6 +239,15 @@ class Saving(Restoring):
             self.control.should_save = False
         else:
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    def _save_at_once(self) -> None:
+        """Write a checkpoint in the middle of something else, to the disk; a full one ends in a warning."""
+        self._flush_input_tokens()
+        try:
+            self._save_checkpoint(self.model, self._trial)
+        except OSError as error:
+            checkpoints.warn_if_disk_full(error, self._get_output_dir(self._trial))
+        self._finish_writing()
 
     def _end_writing(self) -> None:
         """Let nothing be on its way when `train` is left, be it by an exception, which goes first."""

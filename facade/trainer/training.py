@@ -29,7 +29,6 @@ from .optimization import OptimizationSteps
 from .position import DataPosition
 from .preparing import ModelPreparation
 from .restarting import Restarting
-from .signals import Interruption
 
 if TYPE_CHECKING:
     from ...lightning_modules.training.accumulation import WindowLoader
@@ -38,9 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Training(
-    Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding, DataPosition, Restarting, Interruption, HubSide
-):
+class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding, DataPosition, Restarting, HubSide):
     """From the first step to the last."""
 
     def train(
@@ -67,14 +64,14 @@ class Training(
             SystemExit, KeyboardInterrupt: a signal ended the training, and a checkpoint to go on from is written; see
                 `checkpoint_on_signals`.
         """
-        with self._signals_passed_on(), self._uploads_quiet(), self._in_company(acts=trial is None):
+        with self._signals.until_the_end(), self._uploads_quiet(), self._in_company(acts=trial is None):
             return self._train_from(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def _train_from(
         self, resume_from_checkpoint: str | bool | None, trial: Any, ignore_keys_for_eval: list[str] | None
     ) -> TrainOutput:
         self._apply_arguments()
-        self._apply_signals()
+        self._signals.begin_training(self._save_at_once)
         self._apply_hub()
         checkpoint = self._where_to_begin(resume_from_checkpoint, trial)
         self._require_data()
@@ -212,13 +209,13 @@ class Training(
         self._memory_tracker.stop("train", metrics)
         self._log(metrics)
         self._finish_writing()
-        if not self._is_leaving:
+        if not self._signals.is_leaving:
             if self.args.load_best_model_at_end and self._best_was_saved():
                 self._load_best_model()
             if not self._time_is_up:
                 self._keep_only_best_checkpoint(run.trial)
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
-        self._finish_hub(last_push=run.trial is None and not self._is_leaving)
+        self._finish_hub(last_push=run.trial is None and not self._signals.is_leaving)
         self._output = TrainOutput(self.state.global_step, train_loss, metrics)
 
     def _maybe_log_save_evaluate(
@@ -251,7 +248,7 @@ class Training(
                 metrics = self._evaluate(trial, ignore_keys_for_eval)
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
             if self.args.save_strategy == "best":
-                self.control.should_save = is_best or self._is_leaving or self._time_is_up
+                self.control.should_save = is_best or self._signals.is_leaving or self._time_is_up
         if self.control.should_save:
             self._flush_input_tokens()
             self._save_or_warn(model, trial)

@@ -242,7 +242,7 @@ def test_who_listens_to_what(tmp_path):
 def test_a_signal_that_another_callback_listens_to_is_left_to_it(tmp_path):
     """As with one for the signal by which a batch system announces the end; a second listener would be one too many."""
     seen = []
-    look = At("on_step_begin", lambda of, *_: seen.append([one.signals for one in of._listeners()]))
+    look = At("on_step_begin", lambda of, *_: seen.append([one.signals for one in of._signals.listeners()]))
     mine = JITCheckpointCallback((signal.SIGTERM, signal.SIGUSR1))
     told(trainer(tmp_path, save_strategy="epoch", callbacks=[mine, look])).train()
     assert seen[0] == [(signal.SIGTERM, signal.SIGUSR1), (signal.SIGINT,)]

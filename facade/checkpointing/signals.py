@@ -1,0 +1,103 @@
+"""`checkpoint_on_signals` and `enable_jit_checkpoint`: what a signal means for a training."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+
+import torch
+
+from ...callbacks import EVENTS, JITCheckpointCallback, TrainerCallback
+from ..protocols.checkpointing import SignalProtocol
+
+
+class SignalListening:
+    """The callbacks by which a training listens to signals, and what worker processes know of that.
+
+    Args:
+        trainer: the Trainer whose trainings a signal ends with a checkpoint.
+    """
+
+    def __init__(self, trainer: SignalProtocol) -> None:
+        self.trainer = trainer
+        self._listener: JITCheckpointCallback | None = None
+        # Where nobody asked for it; it is in no list, as scripts know the callbacks that are theirs.
+
+    @property
+    def handled(self) -> tuple[int, ...]:
+        """The signals that end a training with a checkpoint, as arguments and attributes have it now."""
+        args, given = self.trainer.args, tuple(self.trainer.checkpoint_on_signals)
+        if args.enable_jit_checkpoint:
+            return tuple(dict.fromkeys((signal.SIGTERM, *given)))
+        return () if args.save_strategy == "no" else given
+
+    @cached_property
+    def shared_flag(self) -> torch.Tensor:
+        """Whether the training listens now, in memory that worker processes see."""
+        return torch.zeros(1, dtype=torch.bool).share_memory_()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether a signal is what stops the training, so that its end is left to the one that goes on from here."""
+        return any(callback.leaving for callback in self.listeners())
+
+    def listeners(self) -> list[JITCheckpointCallback]:
+        """Return all callbacks that listen to signals, the user's own too."""
+        unlisted = [] if self._listener is None else [self._listener]
+        listed = self.trainer.callback_handler.callbacks
+        return [one for one in listed if isinstance(one, JITCheckpointCallback)] + unlisted
+
+    @contextlib.contextmanager
+    def until_the_end(self) -> Iterator[None]:
+        """Let nobody listen any more at the end, and pass on a signal that stopped the training."""
+        try:
+            yield
+        finally:
+            listeners, self._listener = self.listeners(), None
+            self.trainer.callback_handler.unlisted = {}
+            for callback in listeners:
+                callback.stop_listening()
+        for callback in listeners:
+            callback.pass_on()
+
+    def begin_training(self, save: Callable[[], None]) -> None:
+        """Listen, or do not, as arguments and attributes have it now.
+
+        Args:
+            save: writes a checkpoint in the middle of something else.
+        """
+        trainer, wanted = self.trainer, self.trainer.args.enable_jit_checkpoint
+        own = [callback for callback in self.listeners() if callback.save == save]
+        for callback in own[1:] if wanted else own:
+            trainer.remove_callback(callback)
+        taken = {number for one in self.listeners() if one not in own for number in one.signals}
+        signals = tuple(number for number in self.handled if number not in taken)
+        if not wanted:
+            self._listener = self._listening(signals, save) if signals else None
+            trainer.callback_handler.unlisted = {} if self._listener is None else _events(self._listener)
+        elif own:
+            own[0].signals = signals
+        else:
+            listener = self._listening(signals, save, insisted_on=(signal.SIGTERM,))
+            listener.set_trainer(trainer)
+            trainer.add_callback(listener)
+
+    def _listening(
+        self, signals: Iterable[int], save: Callable[[], None], insisted_on: Iterable[int] = ()
+    ) -> JITCheckpointCallback:
+        return JITCheckpointCallback(signals, save=save, insisted_on=insisted_on, on_change=self._tell_workers)
+
+    def _tell_workers(self, listening: bool) -> None:
+        self.shared_flag.fill_(listening)
+
+
+def _events(listener: JITCheckpointCallback) -> dict[str, object]:
+    """Its methods, by the events that it listens to."""
+    cls = type(listener)
+    return {
+        event: getattr(listener, event)
+        for event in EVENTS
+        if getattr(cls, event) is not getattr(TrainerCallback, event)
+    }

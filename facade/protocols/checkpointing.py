@@ -1,0 +1,28 @@
+"""The Trainer as those who write and read checkpoints see it: what they read of it, and the methods that they call."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ...callbacks import CallbackHandler
+from ..arguments.fields import ArgumentFields
+
+
+class SignalProtocol(Protocol):
+    """What there is to know about signals, and where callbacks are added."""
+
+    checkpoint_on_signals: tuple[int, ...]
+    callback_handler: CallbackHandler
+
+    @property
+    def args(self) -> ArgumentFields:
+        """The training arguments."""
+        ...
+
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback."""
+        ...
+
+    def remove_callback(self, callback: Any) -> None:
+        """Remove a callback."""
+        ...
