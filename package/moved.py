@@ -27,6 +27,7 @@ FOLDERS = {
 MODULES = {
     "facade.argument_parser": "facade.parser.argument_parser",
     "facade.enums": "facade.arguments.enums",
+    "facade.helpers.zero": "facade.arguments.hf_deepspeed",
     "facade.metrics": "facade.evaluation.speed",
     "facade.notebooks": "facade.distributed.notebooks",
     "facade.plan": "facade.strategies.plan",

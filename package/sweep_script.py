@@ -82,7 +82,7 @@ class ScriptRun:
 
     def _start(self, values: dict[str, Any]) -> int:
         """Run the script to its end; the exit code."""
-        from .facade.search.child import VARIABLE
+        from .facade.arguments.sweep_trial import VARIABLE
         from .serving import environment
 
         known = _training_arguments()
@@ -104,7 +104,7 @@ class ScriptRun:
             return self.process.wait()
 
     def _about(self, values: dict[str, Any]) -> Any:
-        from .facade.search.child import ChildTrial
+        from .facade.arguments.sweep_trial import ChildTrial
 
         return ChildTrial(
             storage=self.storage,

@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from ...lightning_modules.evaluation.collecting import map_nested
 from ...lightning_modules.evaluation.objects import cut_objects, join_objects
+from ..arguments.parallelism import copies_of_batches
 from ..distributed.collectives import all_gather, has_only_tensors, pad_to_longest, require_tensor
-from ..distributed.data_ranks import copies_of_batches
 from .gradient_state import GradientState
 from .processes import Processes
 

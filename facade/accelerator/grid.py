@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arguments.parallelism import read_parallelism
-from ..distributed.data_ranks import data_rank
+from ..arguments.parallelism import data_rank, read_parallelism
 from .link import RunLink
 from .processes import Processes
 from .refusals import refusal

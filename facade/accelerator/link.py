@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import nn
 
 from ...lightning_modules.distributed import deepspeed_engine, sharding
 from ...lightning_modules.models import inspection
 
-if TYPE_CHECKING:
-    from ..protocols.trainer import TrainerProtocol
-
 _WHOLE = contextlib.nullcontext()
+
+
+class Models(Protocol):
+    """The Trainer, whose model may be wrapped by its run."""
+
+    model: nn.Module
+    model_wrapped: nn.Module
 
 
 class RunLink:
@@ -25,7 +29,7 @@ class RunLink:
         strategy: of Lightning; None where there is no run.
     """
 
-    def __init__(self, trainer: TrainerProtocol, strategy: Any = None) -> None:
+    def __init__(self, trainer: Models, strategy: Any = None) -> None:
         self._host = weakref.ref(trainer)
         self._strategy = strategy
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.utils.data import DataLoader
 
 from ...lightning_modules.data.batch_samplers import has_batches, iterates_as_torch
 from ...lightning_modules.data.loaders import EpochLoader, rebuild_loader
 from ...lightning_modules.evaluation.collecting import map_nested
-from ..distributed.data_ranks import copies_of_batches
-
-if TYPE_CHECKING:
-    from .preparing import Preparing
+from ..arguments.parallelism import copies_of_batches
 
 
-def prepared(accelerator: Preparing, loader: DataLoader, *, placed: bool) -> DataLoader:
+def prepared(accelerator: Any, loader: DataLoader, *, placed: bool) -> DataLoader:
     """As `accelerate.Accelerator.prepare_data_loader`: see `Accelerator.prepare_data_loader` here.
 
     Args:
@@ -52,7 +49,7 @@ def prepared(accelerator: Preparing, loader: DataLoader, *, placed: bool) -> Dat
 class _Watcher:
     """Puts batches on the device, and tells the accelerator which is the last one."""
 
-    def __init__(self, accelerator: Preparing, *, placed: bool) -> None:
+    def __init__(self, accelerator: Any, *, placed: bool) -> None:
         self.accelerator = accelerator
         self.placed = placed
 

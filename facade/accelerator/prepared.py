@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.optim import Optimizer
 
 from ...lightning_modules.optim import steps_in_backward
-
-if TYPE_CHECKING:
-    from .preparing import Preparing
 
 
 def _of_optimizer(name: str) -> property:
@@ -33,7 +30,7 @@ class PreparedOptimizer(Optimizer):
     param_groups: Any = _of_optimizer("param_groups")
     defaults: Any = _of_optimizer("defaults")
 
-    def __init__(self, optimizer: Optimizer, accelerator: Preparing) -> None:
+    def __init__(self, optimizer: Optimizer, accelerator: Any) -> None:
         self.optimizer = optimizer
         self.accelerator = accelerator
         self.step_was_skipped = False
@@ -108,7 +105,7 @@ class PreparedScheduler:
         optimizers: it waits for those, where they skip a step.
     """
 
-    def __init__(self, scheduler: Any, accelerator: Preparing, optimizers: list[PreparedOptimizer]) -> None:
+    def __init__(self, scheduler: Any, accelerator: Any, optimizers: list[PreparedOptimizer]) -> None:
         self.scheduler = scheduler
         self.accelerator = accelerator
         self.optimizers = optimizers

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from . import old_style
 
 if TYPE_CHECKING:
-    from .training_arguments import TrainingArguments
+    from .process_view import ProcessView
 
 
-def export_process(args: TrainingArguments) -> None:
+def export_process(args: ProcessView) -> None:
     """Let `accelerate.PartialState` say what the arguments say; what agrees with them already stays.
 
     Args:
@@ -35,7 +35,7 @@ def export_process(args: TrainingArguments) -> None:
     module.PartialState(cpu=args.use_cpu)
 
 
-def export_precision(args: TrainingArguments) -> None:
+def export_precision(args: ProcessView) -> None:
     """Let `accelerate.AcceleratorState` have the precision of the arguments, as their Trainer's `Accelerator` does."""
     module, accelerate = _state_module(), sys.modules.get("accelerate")
     if module is None or accelerate is None or not hasattr(accelerate, "Accelerator"):

@@ -6,7 +6,6 @@ import base64
 import copy
 import json
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -94,23 +93,6 @@ def fill_from_run(config: dict[str, Any], args: Any, model: Any, steps: int | No
         # Newer versions of DeepSpeed refuse 0, older ones made 2 of it.
         *_fill(config, "scheduler.params.warmup_num_steps", args.get_warmup_steps(steps), "warmup_steps", lowest=1),
     ]
-
-
-def tell_models(args: Any) -> None:
-    """Let models that are loaded from now on know the stage, as long as these arguments are the last ones.
-
-    Args:
-        args: the training arguments.
-    """
-    if not args.deepspeed:
-        loaded = sys.modules.get(f"{__name__.rpartition('.arguments')[0]}.compat.zero")
-        if loaded is not None:
-            loaded.forget_arguments()
-        return
-    from ..compat.zero import HfTrainerDeepSpeedConfig
-
-    args.hf_deepspeed_config = HfTrainerDeepSpeedConfig(args.deepspeed)
-    args.hf_deepspeed_config.trainer_config_process(args)
 
 
 def open_keys(config: Mapping[str, Any], prefix: str = "") -> list[str]:

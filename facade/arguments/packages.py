@@ -39,8 +39,6 @@ def require_packages(args: Any) -> None:
         ImportError: a package is missing.
     """
     if args.deepspeed:
-        from ..strategies.deepspeed import require_deepspeed
-
         require_deepspeed()
     if args.fsdp and isinstance(args.fsdp_config, dict) and args.fsdp_config.get("xla"):
         from ..distributed.xla_device import require_xla
@@ -55,6 +53,19 @@ def require_packages(args: Any) -> None:
         raise ImportError(
             f"optim={OptimizerNames(args.optim).value!r} needs the package {module}, which is not installed. Install "
             f"it on all machines with: pip install {pip}"
+        )
+
+
+def require_deepspeed() -> None:
+    """Say how to install DeepSpeed where it is not.
+
+    Raises:
+        ImportError: it is not there.
+    """
+    if not _is_there("deepspeed"):
+        raise ImportError(
+            "The argument deepspeed needs the package deepspeed, which is not installed: "
+            "DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed"
         )
 
 

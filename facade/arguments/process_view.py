@@ -23,6 +23,22 @@ logger = logging.getLogger(__name__)
 class ProcessView(ArgumentFields):
     """The properties of `transformers.TrainingArguments` that depend on the process they are read in."""
 
+    _launcher_precision = "no"
+    """What `accelerate launch` asks for; used where neither fp16 nor bf16 is set."""
+
+    @property
+    def mixed_precision(self) -> str:
+        """As the attribute of that name in the reference, but it follows `fp16` and `bf16`: "no", "fp16" or "bf16"."""
+        if self.fp16:
+            return "fp16"
+        return "bf16" if self.bf16 else self._launcher_precision
+
+    @mixed_precision.setter
+    def mixed_precision(self, value: str) -> None:
+        if value not in ("no", "fp16", "bf16"):
+            raise ValueError(f"mixed_precision={value!r} is not known. Choose from: no, fp16, bf16.")
+        self.fp16, self.bf16, self._launcher_precision = value == "fp16", value == "bf16", "no"
+
     @property
     def distributed_state(self) -> ProcessEnvironment:
         """As the attribute of that name in the reference: where this process stands among all."""

@@ -2,13 +2,13 @@
 
 import math
 import os
+import sys
 from dataclasses import dataclass
 
 from ..distributed.process import join_others, launched_world_size
 from .accelerate_state import export_process
 from .coercion import coerce
 from .data_rules import warn_of_dealing
-from .deepspeed_config import tell_models
 from .hardware import set_tf32, supports_tf32
 from .loading_variables import export_loaders
 from .old_names import OldAttributes
@@ -51,8 +51,6 @@ class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
         "activation_checkpointing_kwargs",
         "lr_scheduler_kwargs",
     ]
-    # What `accelerate launch` asks for; used where neither fp16 nor bf16 is set.
-    _launcher_precision = "no"
     # What `checkpointing.agree` came to.
     _checkpointing = None
     # Read by scripts of the reference. There is no such plugin here.
@@ -62,9 +60,9 @@ class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
 
     def __post_init__(self) -> None:
         if "LIGHTRAINER_TRIAL" in os.environ:  # this script is a trial of a sweep
-            from ..search.child import apply_values
+            from .sweep_trial import apply_trial
 
-            apply_values(self)
+            apply_trial(self)
         coerce(self, self._VALID_DICT_FIELDS)
         raise_for_problems(self)
         raise_for_unsupported(self)
@@ -76,9 +74,19 @@ class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
         join_others(*self._asked_of_process)
         export_process(self)
         export_loaders(loads_weights_once(self))
-        tell_models(self)
+        self._export_deepspeed()
         if self.tf32 is not None and supports_tf32():
             set_tf32(self.tf32)
+
+    def _export_deepspeed(self) -> None:
+        """Let models of `transformers` that are loaded from now on know the stage of ZeRO."""
+        hf_deepspeed = sys.modules.get(f"{__package__}.hf_deepspeed")
+        if self.deepspeed:
+            from .hf_deepspeed import export_deepspeed
+
+            export_deepspeed(self)
+        elif hf_deepspeed is not None:
+            hf_deepspeed.forget_arguments()
 
     @property
     def train_batch_size(self) -> int:
@@ -89,19 +97,6 @@ class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
     def eval_batch_size(self) -> int:
         """Samples in one evaluation batch of this process."""
         return self.per_device_eval_batch_size
-
-    @property
-    def mixed_precision(self) -> str:
-        """As the attribute of that name in the reference, but it follows `fp16` and `bf16`: "no", "fp16" or "bf16"."""
-        if self.fp16:
-            return "fp16"
-        return "bf16" if self.bf16 else self._launcher_precision
-
-    @mixed_precision.setter
-    def mixed_precision(self, value: str) -> None:
-        if value not in ("no", "fp16", "bf16"):
-            raise ValueError(f"mixed_precision={value!r} is not known. Choose from: no, fp16, bf16.")
-        self.fp16, self.bf16, self._launcher_precision = value == "fp16", value == "bf16", "no"
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
         """As the method of that name in the reference: optimizer steps of warm-up in a run of so many steps."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..protocols.trainer import TrainerProtocol
     from .process import ProcessEnvironment
 
 _NAMES = {
@@ -28,18 +27,16 @@ def environment_name(process: ProcessEnvironment) -> str:
     return known or "GivenEnvironment"
 
 
-def cluster_plugins(host: TrainerProtocol) -> list[Any]:
-    """What `lightning.Trainer(plugins=)` is given for it; nothing on a TPU, whose processes only XLA knows.
+def cluster_plugins(process: ProcessEnvironment, environment: str) -> list[Any]:
+    """Return what `lightning.Trainer(plugins=)` is given for it.
 
     Args:
-        host: the Trainer, with its plan.
+        process: where this process stands.
+        environment: the class, see `environment_name`.
     """
-    if host.plan.strategy.accelerator == "tpu":
-        return []
     from ...lightning_modules.distributed.cluster_environments import GivenEnvironment, environment_of_launcher
 
-    process = host.args.distributed_state
-    if host.plan.environment != "GivenEnvironment":
+    if environment != "GivenEnvironment":
         return [environment_of_launcher(process.launcher, process.local_world_size)]
     node = process.rank // process.local_world_size
     told = GivenEnvironment(

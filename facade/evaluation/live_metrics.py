@@ -11,7 +11,7 @@ import torch
 from ...lightning_modules.evaluation.collecting import find_batch_size, map_nested
 from ...lightning_modules.models.inspection import base_of_adapter
 from ...lightning_modules.models.next_token import predicts_next_token
-from ..distributed.data_ranks import copies_of_batches, data_rank, data_ranks
+from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks
 
 if TYPE_CHECKING:
     from ..protocols.trainer import EvaluationProtocol

@@ -14,7 +14,7 @@ from ...lightning_modules.evaluation.collecting import BatchCollector, LossColle
 from ...lightning_modules.evaluation.objects import ObjectCollector
 from ...lightning_modules.models.inspection import accepted_arguments, to_call
 from ...lightning_modules.training.out_of_memory import explained
-from ..distributed.data_ranks import data_ranks
+from ..arguments.parallelism import data_ranks
 from ..protocols.trainer import EvaluationProtocol
 from .live_metrics import LiveMetrics, consists_of_metrics
 from .out_of_memory_advice import advice_for_evaluation

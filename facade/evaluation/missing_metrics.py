@@ -10,7 +10,7 @@ from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.models.inspection import base_of_adapter
 
 if TYPE_CHECKING:
-    from ..trainer.evaluating import Evaluating
+    from ..protocols.trainer import EvaluationProtocol
 
 
 class MissingMetricError(KeyError):
@@ -20,13 +20,16 @@ class MissingMetricError(KeyError):
         return str(self.args[0])  # a KeyError would show it in quotes
 
 
-def missing_metric(trainer: Evaluating, name: str, metrics: Mapping[str, Any]) -> MissingMetricError:
+def missing_metric(
+    trainer: EvaluationProtocol, name: str, metrics: Mapping[str, Any], columns: Sequence[str] | None
+) -> MissingMetricError:
     """The error for a metric that was asked for and is not there.
 
     Args:
         trainer: the Trainer that evaluated.
         name: the metric, with its prefix.
         metrics: those that there are.
+        columns: what the evaluated batches held.
     """
     lost = (
         f"metric_for_best_model is {trainer.args.metric_for_best_model!r}, but the evaluation has no {name!r}: it has "
@@ -34,21 +37,21 @@ def missing_metric(trainer: Evaluating, name: str, metrics: Mapping[str, Any]) -
     lost += f"{', '.join(metrics) or 'nothing'}.{did_you_mean(name, metrics)} "
     if any(known.endswith("_loss") for known in metrics):
         return MissingMetricError(lost + _why_no_metric(trainer, name))
-    return MissingMetricError(lost + why_no_labels(trainer, look=True))
+    return MissingMetricError(lost + why_no_labels(trainer, columns, look=True))
 
 
-def why_no_labels(trainer: Evaluating, *, look: bool) -> str:
+def why_no_labels(trainer: EvaluationProtocol, batch: Sequence[str] | None, *, look: bool) -> str:
     """What is known about labels that were not found, and what to set.
 
     Args:
         trainer: the Trainer that evaluated.
+        batch: what the evaluated batches held.
         look: read a sample of the dataset to say what it holds; it may draw random numbers.
     """
     model, names = base_of_adapter(trainer.model), trainer.label_names
     taken = [
         name for name, one in inspect.signature(model.forward).parameters.items() if one.kind is not one.VAR_KEYWORD
     ]
-    batch = trainer._evaluated_columns
     columns = _columns(trainer.eval_dataset, look)
     given = trainer.args.label_names is not None
     data = f"The data has: {_listed(columns)}. " if columns is not None else ""
@@ -62,7 +65,7 @@ def why_no_labels(trainer: Evaluating, *, look: bool) -> str:
     )
 
 
-def _why_no_metric(trainer: Evaluating, name: str) -> str:
+def _why_no_metric(trainer: EvaluationProtocol, name: str) -> str:
     short = name.removeprefix("eval_")
     if trainer.args.prediction_loss_only:
         return "prediction_loss_only=True leaves out all but the loss: set it to False."

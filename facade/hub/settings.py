@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Any
 
-from ..distributed.data_ranks import data_ranks
+from ..arguments.parallelism import data_ranks
 
 _WHERE_NOT_USUAL = (
     *("lr_scheduler_kwargs", "optim_args", "optim_target_modules", "weight_decay", "max_grad_norm"),

@@ -44,6 +44,8 @@ class TrainerProtocol(Protocol):
 class EvaluationProtocol(TrainerProtocol, Protocol):
     """What happens to a batch of an evaluation."""
 
+    eval_dataset: Any
+    label_names: list[str]
     compute_metrics: Callable[..., dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
     gather_function: Callable[..., Any]

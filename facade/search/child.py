@@ -1,29 +1,21 @@
-"""A script that is one trial of a sweep: its arguments get the trial's values, and its evaluations are told.
-
-The sweep writes into the environment what there is to know (`VARIABLE`); the script itself is as it was.
-"""
+"""What a script that is one trial of a sweep tells the sweep: its evaluations, its folder, that it is pruned."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
-import signal
 import sys
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ...lightning_modules.search.channel import Channel
+from ..arguments.sweep_trial import ChildTrial, this_trial
 from .objective import judged, look_up
 from .reporting import place_of
 from .trial_files import files_below, remove_all_but, without_checkpoints
 
-logger = logging.getLogger(__name__)
-
-VARIABLE = "LIGHTRAINER_TRIAL"
-"""Holds a `ChildTrial` as JSON."""
+_known: dict[str, Any] = {}
 
 
 class PrunedBySweep(SystemExit):
@@ -32,70 +24,6 @@ class PrunedBySweep(SystemExit):
     def __init__(self, step: int) -> None:
         super().__init__(0)
         self.step = step
-
-
-@dataclass(kw_only=True)
-class ChildTrial:
-    """What a script has to know of the trial that it is."""
-
-    storage: str
-    """The address of the study's storage."""
-    study: str
-    number: int
-    values: dict[str, Any]
-    """Those of training arguments, by name."""
-    metrics: list[str]
-    """The objectives."""
-    result: str
-    """The file for what the evaluations said."""
-    run_name: str
-    """The folder in `output_dir`."""
-    pruner: str = "none"
-    """The pruner, as the command line has it."""
-    unit: str = "steps"
-    """What evaluations are reported under to the pruner, `steps` or `epochs`."""
-    resume: bool = False
-    parent: int = 0
-    """The process of the sweep."""
-    trial_id: int = 0
-    reported: list[int] = field(default_factory=list)
-    """Steps, or epochs, of which the study knows already."""
-    remove_pruned: bool = False
-    """Whether what the trial writes is removed if it is pruned."""
-
-    def as_json(self) -> str:
-        """For the environment."""
-        return json.dumps(asdict(self))
-
-
-_known: dict[str, Any] = {}
-
-
-def this_trial() -> ChildTrial | None:
-    """The trial that this process is; None where it is no part of a sweep."""
-    text = os.environ.get(VARIABLE)
-    if not text:
-        return None
-    if _known.get("text") != text:
-        _known.update(text=text, trial=ChildTrial(**json.loads(text)))
-        _end_with_parent(_known["trial"])
-    return _known["trial"]
-
-
-def apply_values(args: Any) -> None:
-    """Set the values of the trial on training arguments that are being made, and give them a folder of their own."""
-    trial = this_trial()
-    if trial is None:
-        return
-    from .values import cast, declared_types
-
-    declared = declared_types(args)
-    for name, value in trial.values.items():
-        if hasattr(args, name):
-            setattr(args, name, cast(name, value, declared.get(name), getattr(args, name)))
-    folder = str(args.output_dir or "trainer_output")
-    if os.path.basename(folder) != trial.run_name:
-        args.output_dir = os.path.join(folder, trial.run_name)
 
 
 def has_checkpoint(args: Any) -> bool:
@@ -199,13 +127,3 @@ def _write(trial: ChildTrial, found: dict[str, Any]) -> None:
     beside = Path(f"{trial.result}.partial")
     beside.write_text(json.dumps(found))
     os.replace(beside, trial.result)
-
-
-def _end_with_parent(trial: ChildTrial) -> None:
-    """Let the kernel end this process when the sweep is killed: whoever goes on with it begins the trial again."""
-    if sys.platform != "linux" or not trial.parent or os.getppid() != trial.parent:
-        return
-    import ctypes
-
-    set_death_signal = 1
-    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from .values import cast, declared_types
+from ..arguments.trial_values import cast, declared_types
 
 _KINDS = ("float", "int", "categorical")
 _KEYS = ("type", "low", "high", "log", "step", "choices", "value", "min", "max")

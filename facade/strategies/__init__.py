@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..arguments.fsdp_config import FSDPSettings, settings_of
-from ..arguments.parallelism import read_parallelism
-from ..distributed.data_ranks import spreads_model
+from ..arguments.parallelism import read_parallelism, spreads_model
 from .base import StrategyPlan
 from .ddp import ddp, single
 from .deepspeed import deepspeed

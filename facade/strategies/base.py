@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -137,11 +136,6 @@ def check_processes(args: TrainingArguments) -> None:
             f"parallelism_config is made for {groups.total_size} processes, but the number of processes is "
             f"{args.world_size}: start the script with torchrun --nproc_per_node={groups.total_size}, or change it."
         )
-
-
-def has_package(name: str) -> bool:
-    """Whether a package is installed; it is not imported."""
-    return importlib.util.find_spec(name) is not None
 
 
 def picked(options: Mapping[str, Any], *names: str) -> dict[str, Any]:

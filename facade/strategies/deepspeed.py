@@ -19,12 +19,11 @@ from ..arguments.deepspeed_config import (
     open_keys,
     value_at,
 )
-from .base import StrategyPlan, has_package, picked, process_group
+from ..arguments.packages import require_deepspeed
+from .base import StrategyPlan, picked, process_group
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
-
-INSTALL = "DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,13 +192,3 @@ def _add_what_is_missing(config: dict[str, Any], args: TrainingArguments) -> Non
     adam = str(config["optimizer"].get("type", "")).lower() in ("adam", "adamw")
     if adam and args.device.type == "cpu":
         config["optimizer"].setdefault("params", {}).setdefault("torch_adam", True)  # else it would be compiled now
-
-
-def require_deepspeed() -> None:
-    """Say how to install DeepSpeed where it is not.
-
-    Raises:
-        ImportError: it is not there.
-    """
-    if not has_package("deepspeed"):
-        raise ImportError(f"The argument deepspeed needs the package deepspeed, which is not installed: {INSTALL}")

@@ -39,11 +39,11 @@ from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
 from ..arguments.checkpointing import checkpointing
+from ..arguments.parallelism import data_ranks, parts_of_sequences, spreads_model
 from ..arguments.support import raise_for_unsupported
 from ..arguments.unknown import understand_old_names
 from ..arguments.validation import raise_for_problems
 from ..checkpointing.signals import SignalListening
-from ..distributed.data_ranks import data_ranks, parts_of_sequences, spreads_model
 from ..hub.pushing import Pusher, PushInProgress
 from ..strategies.dry_run import stop_if_asked_to
 from ..strategies.plan import RunPlan, translate

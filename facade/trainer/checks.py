@@ -12,8 +12,8 @@ from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.data.sizes import has_length
 from ...lightning_modules.models.liger import liger_patch
 from ..arguments import TrainingArguments, old_style
+from ..arguments.parallelism import spreads_model
 from ..arguments.unknown import NamesItsArguments
-from ..distributed.data_ranks import spreads_model
 from ..evaluation.live_metrics import consists_of_metrics, metrics_type_problem, metrics_value_problem
 
 _STEPS_OF_THE_REFERENCE = {

@@ -17,7 +17,7 @@ from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.sizes import has_length
 from ...lightning_modules.data.workers import attached_worker, deaf_worker
 from ...lightning_modules.models import inspection
-from ..distributed.data_ranks import copies_of_batches, data_rank
+from ..arguments.parallelism import copies_of_batches, data_rank
 from .base import TrainerBase
 from .checks import require_dataset
 from .columns import is_hub_dataset, remove_unused

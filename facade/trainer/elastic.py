@@ -15,7 +15,7 @@ from ...lightning_modules.checkpoints.fitting import require_position
 from ...lightning_modules.common.safe_serialization import from_plain
 from ...lightning_modules.common.seeding import load_rng_file, restore_rng_state
 from ...lightning_modules.training.losses import LossMeter
-from ..distributed.data_ranks import copies_of_batches, data_rank, data_ranks
+from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks
 from ..evaluation.results import TrainingLength
 from .saving import Saving
 

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...lightning_modules.data.sizes import has_length
 from ..arguments.enums import DebugOption
-from ..distributed.data_ranks import data_ranks
+from ..arguments.parallelism import data_ranks
 from ..distributed.xla_device import print_metrics
 from ..evaluation.loop import Evaluation, EvaluationFeed
 from ..evaluation.missing_metrics import missing_metric, why_no_labels
@@ -166,7 +166,7 @@ class Evaluating(DataSteps, BatchSteps, Reporting, PeerMonitoring):
         self._labels_are_known_to_miss = True
         wanted = self.compute_metrics is not None and not only_loss
         lost = "compute_metrics was not called." if wanted else "The evaluation found nothing."
-        logger.warning("%s %s", lost, why_no_labels(self, look=False))
+        logger.warning("%s %s", lost, why_no_labels(self, self._evaluated_columns, look=False))
 
     def _reduce_precision(self) -> None:
         """Cast the whole model, outside of a training, as `bf16_full_eval` and `fp16_full_eval` ask for."""
@@ -229,7 +229,7 @@ class Evaluating(DataSteps, BatchSteps, Reporting, PeerMonitoring):
                     f"compute_metrics give one under {name.removeprefix('eval_')!r}, or choose another metric."
                 )
             return value
-        raise missing_metric(self, name, metrics)
+        raise missing_metric(self, name, metrics, self._evaluated_columns)
 
     def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: Moment) -> dict[str, float]:
         metrics = output.metrics if output.metrics is not None else {}

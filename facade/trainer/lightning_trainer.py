@@ -38,6 +38,12 @@ _OWN_EVALUATIONS: dict[str, Any] = {
 }
 
 
+def _cluster(host: TrainerProtocol) -> list[Any]:
+    if host.plan.strategy.accelerator == "tpu":
+        return []  # only XLA knows its processes
+    return cluster_plugins(host.args.distributed_state, host.plan.environment)
+
+
 class EvaluationDriver:
     """Drives a module that is only evaluated."""
 
@@ -63,7 +69,7 @@ def build_lightning_trainer(host: TrainerProtocol, **kwargs: Any) -> LightningTr
     callbacks = host._lightning_callbacks
     trainer = LightningTrainer(
         **host.plan.trainer_kwargs(),
-        plugins=[_precision(host), *cluster_plugins(host)],
+        plugins=[_precision(host), *_cluster(host)],
         callbacks=list(callbacks),
         logger=ForwardingLogger(host._log_for_lightning, host.plan.default_root_dir) if callbacks else False,
         log_every_n_steps=1,  # Lightning warns if it is more than there are; a training sets it when it begins

@@ -10,7 +10,7 @@ import torch
 
 from ...lightning_modules.common.json_files import read_object
 from ...lightning_modules.models import inspection
-from ..distributed.data_ranks import copies_of_batches
+from ..arguments.parallelism import copies_of_batches
 from ..evaluation import speed as formats
 from .base import TrainerBase
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...lightning_modules.training.losses import LossMeter
-from ..distributed.data_ranks import copies_of_batches
+from ..arguments.parallelism import copies_of_batches
 
 if TYPE_CHECKING:
     from ..protocols.trainer import TrainerProtocol

@@ -110,8 +110,8 @@ class Searching(Training):
         self._trial = trial
         if self.hp_search_backend is None or trial is None:
             return
+        from ..arguments.trial_values import apply
         from ..search.kept import renew_accelerator
-        from ..search.values import apply
 
         assert self.hp_space is not None
         values = self.hp_space(trial) if self.hp_search_backend == HPSearchBackend.OPTUNA else dict(trial)

@@ -13,7 +13,7 @@ from torch import nn
 
 from ...lightning_modules.distributed.sequence_sharding import IGNORED, ready_to_split, split_names
 from ...lightning_modules.models import inspection
-from ..distributed.data_ranks import parts_of_sequences
+from ..arguments.parallelism import parts_of_sequences
 from .optimization import OptimizationSteps
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..distributed.data_ranks import copies_of_batches
+from ..arguments.parallelism import copies_of_batches
 from .base import TrainerBase
 
 logger = logging.getLogger(__name__)

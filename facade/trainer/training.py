@@ -18,8 +18,7 @@ from torch import nn
 from ...callbacks import TrainerState, collect_states
 from ...lightning_modules import checkpoints
 from ...lightning_modules.data.sizes import has_length
-from ..arguments.parallelism import read_parallelism
-from ..distributed.data_ranks import parts_of_sequences
+from ..arguments.parallelism import parts_of_sequences, read_parallelism
 from ..evaluation.results import TrainingLength, TrainOutput
 from ..evaluation.speed import speed_metrics
 from .batch_size import BatchSizeFinding

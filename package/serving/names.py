@@ -114,7 +114,7 @@ SERVED: dict[str, dict[str, str]] = {
     ),
     "integrations.deepspeed": targets(
         {
-            ".facade.compat.zero": "HfDeepSpeedConfig HfTrainerDeepSpeedConfig deepspeed_config "
+            ".facade.arguments.hf_deepspeed": "HfDeepSpeedConfig HfTrainerDeepSpeedConfig deepspeed_config "
             "is_deepspeed_available "
             "is_deepspeed_zero3_enabled set_hf_deepspeed_config unset_hf_deepspeed_config",
         }

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from tiny import files
 
+from lightrainer.facade.arguments import sweep_trial
 from lightrainer.facade.search import child
 from lightrainer.facade.search.trial_files import files_below, remove_all_but
 
@@ -42,7 +43,7 @@ def test_a_trial_of_a_sweep_notes_what_was_there(tmp_path, monkeypatch, retried)
     folder, result = tmp_path / "out" / "run-0", tmp_path / "run-0.json"
     about = {"storage": "", "study": "", "number": 0, "values": {}, "metrics": [], "run_name": "run-0"}
     about |= {"result": str(result), "remove_pruned": True, "resume": retried}
-    monkeypatch.setenv(child.VARIABLE, json.dumps(about))
+    monkeypatch.setenv(sweep_trial.VARIABLE, json.dumps(about))
     write(folder, "notes.txt", "checkpoint-1/optimizer.pt")
 
     trains = SimpleNamespace(args=SimpleNamespace(output_dir=str(folder)), is_world_process_zero=lambda: True)

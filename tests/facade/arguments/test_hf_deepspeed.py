@@ -6,7 +6,7 @@ import importlib
 import pytest
 from tiny import arguments
 
-zero = importlib.import_module("lightrainer.facade.compat.zero")
+zero = importlib.import_module("lightrainer.facade.arguments.hf_deepspeed")
 STAGE3 = {
     "zero_optimization": {
         "stage": 3,

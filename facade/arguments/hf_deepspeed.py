@@ -8,8 +8,8 @@ import weakref
 from typing import Any
 
 from ...lightning_modules.distributed import deepspeed_engine
-from ..arguments.deepspeed_config import fill_from_arguments, fill_from_run, load_deepspeed, value_at
 from ..distributed.process import current_process
+from .deepspeed_config import fill_from_arguments, fill_from_run, load_deepspeed, value_at
 
 _in_force: weakref.ref[HfDeepSpeedConfig] | None = None
 
@@ -123,6 +123,16 @@ def unset_hf_deepspeed_config() -> None:
     theirs = getattr(sys.modules.get("transformers.integrations.deepspeed"), "unset_hf_deepspeed_config", None)
     if theirs is not None and theirs is not unset_hf_deepspeed_config:
         theirs()
+
+
+def export_deepspeed(args: Any) -> None:
+    """Let models that are loaded from now on know the stage, as long as these arguments are the last ones.
+
+    Args:
+        args: the training arguments, with `deepspeed`.
+    """
+    args.hf_deepspeed_config = HfTrainerDeepSpeedConfig(args.deepspeed)
+    args.hf_deepspeed_config.trainer_config_process(args)
 
 
 def forget_arguments() -> None:

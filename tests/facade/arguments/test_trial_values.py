@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tiny import arguments
 
+from lightrainer.facade.arguments.trial_values import apply
 from lightrainer.facade.search.choices import make_pruner, make_sampler
 from lightrainer.facade.search.naming import RunFolders, TrialShortNamer
 from lightrainer.facade.search.space import read_space
-from lightrainer.facade.search.values import apply
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Any, get_args
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from ..arguments.coercion import ENUM_FIELDS, coerce
-from ..arguments.training_arguments import TrainingArguments
+from .coercion import ENUM_FIELDS, coerce
+from .fields import ArgumentFields
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ def apply(args: Any, values: Any) -> list[str]:
             cast_values[name] = cast(name, value, declared.get(name), getattr(args, name, None))
     for name, value in cast_values.items():
         setattr(args, name, value)
-    if _IN_OTHER_FORMS & set(cast_values) and isinstance(args, TrainingArguments):
-        coerce(args, args._VALID_DICT_FIELDS)
+    if _IN_OTHER_FORMS & set(cast_values) and isinstance(args, ArgumentFields):
+        coerce(args, getattr(args, "_VALID_DICT_FIELDS", []))
     return list(cast_values)
 
 

@@ -1,0 +1,86 @@
+"""What a script is told that is one trial of a sweep: `lightrainer sweep` writes it into the environment."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .trial_values import cast, declared_types
+
+VARIABLE = "LIGHTRAINER_TRIAL"
+"""Holds a `ChildTrial` as JSON."""
+
+
+@dataclass(kw_only=True)
+class ChildTrial:
+    """What a script has to know of the trial that it is."""
+
+    storage: str
+    """The address of the study's storage."""
+    study: str
+    number: int
+    values: dict[str, Any]
+    """Those of training arguments, by name."""
+    metrics: list[str]
+    """The objectives."""
+    result: str
+    """The file for what the evaluations said."""
+    run_name: str
+    """The folder in `output_dir`."""
+    pruner: str = "none"
+    """The pruner, as the command line has it."""
+    unit: str = "steps"
+    """What evaluations are reported under to the pruner, `steps` or `epochs`."""
+    resume: bool = False
+    parent: int = 0
+    """The process of the sweep."""
+    trial_id: int = 0
+    reported: list[int] = field(default_factory=list)
+    """Steps, or epochs, of which the study knows already."""
+    remove_pruned: bool = False
+    """Whether what the trial writes is removed if it is pruned."""
+
+    def as_json(self) -> str:
+        """Write it down for the environment."""
+        return json.dumps(asdict(self))
+
+
+def this_trial() -> ChildTrial | None:
+    """Return the trial that this process is; None where it is no part of a sweep."""
+    text = os.environ.get(VARIABLE)
+    return _read(text) if text else None
+
+
+@functools.lru_cache(maxsize=1)
+def _read(text: str) -> ChildTrial:
+    trial = ChildTrial(**json.loads(text))
+    _end_with_parent(trial)
+    return trial
+
+
+def apply_trial(args: Any) -> None:
+    """Set the values of the trial on training arguments that are being made, and give them a folder of their own."""
+    trial = this_trial()
+    if trial is None:
+        return
+    declared = declared_types(args)
+    for name, value in trial.values.items():
+        if hasattr(args, name):
+            setattr(args, name, cast(name, value, declared.get(name), getattr(args, name)))
+    folder = str(args.output_dir or "trainer_output")
+    if os.path.basename(folder) != trial.run_name:
+        args.output_dir = os.path.join(folder, trial.run_name)
+
+
+def _end_with_parent(trial: ChildTrial) -> None:
+    """Let the kernel end this process when the sweep is killed: whoever goes on with it begins the trial again."""
+    if sys.platform != "linux" or not trial.parent or os.getppid() != trial.parent:
+        return
+    set_death_signal = 1
+    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)
