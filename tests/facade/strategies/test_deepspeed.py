@@ -14,7 +14,7 @@ from tiny import Tiny, arguments, trainer
 from lightrainer.facade.arguments.deepspeed_config import fill_from_arguments, fill_from_run, load_deepspeed, open_keys
 from lightrainer.facade.strategies.plan import translate
 
-module = importlib.import_module("lightrainer.facade.strategies.deepspeed")
+packages = importlib.import_module("lightrainer.facade.arguments.packages")
 
 ZERO = {"zero_optimization": {"stage": 2}}
 AUTO = {
@@ -323,7 +323,7 @@ def test_contradictions_with_the_run_are_found(tmp_path):
 
 def test_without_deepspeed_a_run_says_how_to_install_it(tmp_path, monkeypatch):
     """The plan can be looked at all the same."""
-    monkeypatch.setattr(module, "has_package", lambda name: False)
+    monkeypatch.setattr(packages, "_is_there", lambda name: False)
     made = trainer(tmp_path, deepspeed=ZERO)
     assert "DeepSpeedStrategy" in repr(made.plan)
     for run in (made.train, made.evaluate):
