@@ -25,8 +25,8 @@ from .data.samplers import IterableShard as IterableShard
 from .data.samplers import SeedableRandomSampler as SeedableRandomSampler
 from .data.samplers import ShardedBatchSampler as ShardedBatchSampler
 from .evaluation.metrics import BatchMetrics as BatchMetrics
-from .evaluation.token_metrics import TokenLoss as TokenLoss
-from .evaluation.token_metrics import TokenPerplexity as TokenPerplexity
+from .evaluation.metrics import TokenLoss as TokenLoss
+from .evaluation.metrics import TokenPerplexity as TokenPerplexity
 from .models.activation_checkpointing import checkpoint_activations as checkpoint_activations
 from .models.underflow_overflow import DebugUnderflowOverflow as DebugUnderflowOverflow
 from .optim import Adafactor as Adafactor

@@ -50,7 +50,7 @@ MODULES = {
     "lightning_modules.seeding": "lightning_modules.common.seeding",
     "lightning_modules.seq2seq_module": "lightning_modules.tasks.seq2seq_module",
     "lightning_modules.task_modules": "lightning_modules.tasks.task_modules",
-    "lightning_modules.token_metrics": "lightning_modules.evaluation.token_metrics",
+    "lightning_modules.token_metrics": "lightning_modules.evaluation.metrics",
     "lightning_modules.underflow_overflow": "lightning_modules.models.underflow_overflow",
 }
 

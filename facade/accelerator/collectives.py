@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...lightning_modules.evaluation.collecting import map_nested
-from ...lightning_modules.evaluation.objects import cut_objects, join_objects
+from ...lightning_modules.common.nested import map_nested
+from ...lightning_modules.evaluation.collecting import cut_objects, join_objects
 from ..arguments.parallelism import copies_of_batches
 from ..distributed.collectives import all_gather, has_only_tensors, pad_to_longest, require_tensor
 from .gradient_state import GradientState

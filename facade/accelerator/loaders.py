@@ -6,9 +6,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.data.batch_samplers import has_batches, iterates_as_torch
 from ...lightning_modules.data.loaders import EpochLoader, rebuild_loader
-from ...lightning_modules.evaluation.collecting import map_nested
 from ..arguments.parallelism import copies_of_batches
 
 

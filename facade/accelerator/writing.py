@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...lightning_modules.checkpoints.sharing import without_sharing
+from ...lightning_modules.checkpoints.tied_weights import without_sharing
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.distributed import deepspeed_engine, sharding
 from ...lightning_modules.internals.precision import uncast

@@ -14,7 +14,8 @@ from torch import nn
 
 from ...lightning_modules.checkpoints import load_torch, rotate_checkpoints, sort_checkpoints
 from ...lightning_modules.checkpoints.forms import read_index
-from ...lightning_modules.checkpoints.names import SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME, StrPath
+from ...lightning_modules.common.file_names import SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME
+from ...lightning_modules.common.local_paths import StrPath
 
 __all__ = [
     "load_sharded_checkpoint",

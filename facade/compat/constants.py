@@ -3,7 +3,7 @@
 import re
 
 from ...callbacks import DefaultFlowCallback, default_progress_callback
-from ...lightning_modules.checkpoints.names import (
+from ...lightning_modules.common.file_names import (
     ADAPTER_CONFIG_NAME,
     ADAPTER_SAFE_WEIGHTS_NAME,
     ADAPTER_WEIGHTS_NAME,

@@ -8,13 +8,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ...lightning_modules.evaluation.collecting import (
-    find_batch_size,
-    map_nested,
-    mapping_like,
-    nested_detach,
-    nested_numpify,
-)
+from ...lightning_modules.common.nested import find_batch_size, map_nested, mapping_like, nested_detach, nested_numpify
 
 __all__ = [
     "EvalLoopContainer",

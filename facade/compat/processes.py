@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...lightning_modules.evaluation.collecting import mapping_like
+from ...lightning_modules.common.nested import mapping_like
 from ..arguments.enums import ParallelMode
 from .nested import atleast_1d
 

@@ -7,11 +7,11 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.data.sizes import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.data.workers import iterate
-from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, find_batch_size
-from ...lightning_modules.evaluation.objects import ObjectCollector
+from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, ObjectCollector
 from ...lightning_modules.models.inspection import accepted_arguments, to_call
 from ...lightning_modules.training.out_of_memory import explained
 from ..arguments.parallelism import data_ranks

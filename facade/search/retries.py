@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ...callbacks import TrainerState
 from ...lightning_modules.checkpoints import last_intact_checkpoint
-from ...lightning_modules.checkpoints.owners import is_gone, owner_token
+from ...lightning_modules.common.process_identity import is_gone, owner_token
 from .storages import MAX_RETRY, retry_callback
 
 logger = logging.getLogger(__name__)

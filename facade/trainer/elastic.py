@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...lightning_modules import checkpoints
-from ...lightning_modules.checkpoints.fitting import require_position
+from ...lightning_modules.checkpoints.state_guards import require_position
 from ...lightning_modules.common.safe_serialization import from_plain
 from ...lightning_modules.common.seeding import load_rng_file, restore_rng_state
 from ...lightning_modules.training.losses import LossMeter

@@ -12,8 +12,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import SCHEDULER_NAME
-from ...lightning_modules.checkpoints.fitting import loading_schedule
 from ...lightning_modules.checkpoints.forms import has_weights
+from ...lightning_modules.checkpoints.state_guards import loading_schedule
 from ...lightning_modules.distributed import deepspeed_engine
 from ...lightning_modules.models import inspection
 from ..strategies.deepspeed import DeepSpeedPlan

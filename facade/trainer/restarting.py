@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ...lightning_modules import checkpoints
-from ...lightning_modules.checkpoints import jobs
+from ...lightning_modules.checkpoints import owners
 from .saving import Saving
 
 logger = logging.getLogger(__name__)
@@ -24,17 +24,17 @@ class Restarting(Saving):
         Under `torchrun`, checkpoints that this training wrote before it was started again go before what the script
         asks for, unless that is False. Those of other jobs in the same folder are no matter.
         """
-        launcher = jobs.own_launcher()
+        launcher = owners.own_launcher()
         if launcher is None or trial is not None:
             return self._find_checkpoint(resume_from_checkpoint)
-        jobs.begin_training(self._launchers(launcher))
+        owners.begin_training(self._launchers(launcher))
         own = self._from_main_process(self._newest_of_this_training() or "")
         if resume_from_checkpoint is False:
             return None
         if own:
             logger.warning("The job was started again, and goes on from %s.", own)
             return self._find_checkpoint(own)
-        if not jobs.restarts():
+        if not owners.restarts():
             return self._find_checkpoint(resume_from_checkpoint)
         if resume_from_checkpoint is not True or self._has_checkpoint():
             found = self._find_checkpoint(resume_from_checkpoint)
@@ -50,7 +50,7 @@ class Restarting(Saving):
         folder = str(self.args.output_dir)
         if not os.path.isdir(folder):
             return None
-        return checkpoints.last_intact_checkpoint(folder, wanted=jobs.is_of_this_training)
+        return checkpoints.last_intact_checkpoint(folder, wanted=owners.is_of_this_training)
 
     def _has_checkpoint(self) -> bool:
         folder = str(self.args.output_dir)

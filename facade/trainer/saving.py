@@ -25,8 +25,8 @@ from ...lightning_modules.checkpoints import (
     WriteNow,
 )
 from ...lightning_modules.common.local_paths import require_local
+from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.distributed import sharding
-from ...lightning_modules.evaluation.collecting import map_nested
 from ...lightning_modules.models import inspection
 from .restoring import Restoring, is_own
 from .tokens import TokenCounting

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ...lightning_modules.evaluation.collecting import find_batch_size
+from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.models.generation import (
     common_length,
     generate,

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...lightning_modules.common.nested import map_nested, nested_detach
 from ...lightning_modules.distributed import deepspeed_engine
-from ...lightning_modules.evaluation.collecting import map_nested, nested_detach
 from ...lightning_modules.models import inspection
 from ...lightning_modules.models.liger import can_skip_logits
 from ...lightning_modules.models.outputs import read_loss, require_trainable, split_outputs

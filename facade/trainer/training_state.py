@@ -11,11 +11,11 @@ from torch import nn
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME
-from ...lightning_modules.checkpoints.fitting import loading_optimizer, loading_schedule
-from ...lightning_modules.checkpoints.optimizer_fit import require_fitting_optimizer_state
+from ...lightning_modules.checkpoints.state_guards import loading_optimizer, loading_schedule
 from ...lightning_modules.common.seeding import load_rng_file, restore_rng_state, save_rng_file
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.models import inspection
+from ...lightning_modules.optim.optimizer_fit import require_fitting_optimizer_state
 from .callback_states import CallbackStates
 from .engine_states import EngineStates
 from .lightning_side import LightningSide

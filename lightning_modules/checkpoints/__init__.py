@@ -1,21 +1,13 @@
 """Write and read folders `checkpoint-N`: never half written, never blindly unpickled.
 
-The format on its own, without a trainer: names of the files, weights, tensors, integrity, crash-safe writing, and the
-choice and deletion of folders. Usable from any training loop. `FolderCheckpointIO` is for that of Lightning.
+Here: the format on its own, usable from any training loop: weights, states, integrity, crash-safe writing, choice and
+deletion of folders; `FolderCheckpointIO` is for Lightning. Not here: when a checkpoint is written
+(`facade/checkpointing`). Imports all rooms but `training` and `tasks`.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from .folders import (
-    get_last_checkpoint,
-    last_intact_checkpoint,
-    list_checkpoints,
-    rotate_checkpoints,
-    sort_checkpoints,
-)
-from .forms import LoadReport
-from .manifest import read_manifest, write_manifest
-from .names import (
+from ..common.file_names import (
     ADAPTER_CONFIG_NAME,
     ADAPTER_SAFE_WEIGHTS_NAME,
     ADAPTER_WEIGHTS_NAME,
@@ -35,16 +27,24 @@ from .names import (
     data_state_name,
     rng_state_name,
 )
-from .other_disks import OtherDisk
-from .owners import owner_token
-from .parts_files import has_optimizer_parts, load_optimizer_parts, save_model_parts, save_optimizer_parts
-from .space import DiskFullError, bytes_of, free_space, require_space
+from ..common.process_identity import owner_token
+from ..common.torch_files import load_torch, save_torch
+from .disk import DiskErrorConsensus, DiskFullError, bytes_of, free_space, require_space
+from .folders import (
+    OtherDisk,
+    get_last_checkpoint,
+    last_intact_checkpoint,
+    list_checkpoints,
+    rotate_checkpoints,
+    sort_checkpoints,
+)
+from .forms import LoadReport
+from .manifest import read_manifest, write_manifest
+from .owners import marked_as_written
+from .sharded_files import has_optimizer_parts, load_optimizer_parts, save_model_parts, save_optimizer_parts
 from .staging import abort, begin, commit, discard, remove_leftovers, staged_folder, staging_path
-from .tensors import load_torch, save_torch
-from .together import DiskErrorConsensus
 from .verify import problems, require_intact
 from .weights import load_weights, read_weights, save_weights
-from .writers import marked_as_written
 from .writing import BackgroundWriter, WriteLater, WriteNow, warn_if_disk_full
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .names import StrPath
+from ..common.local_paths import StrPath
 
 _log = logging.getLogger(__name__)
 

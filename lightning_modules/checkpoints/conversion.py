@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..common.local_paths import require_local
+from ..common.file_names import PREFIX_CHECKPOINT_DIR
+from ..common.local_paths import StrPath, require_local
+from ..common.process_identity import owner_token
+from ..common.torch_files import load_torch, save_torch
 from . import disk, manifest, staging
 from .folder_io import split_weights
 from .lightning_files import read_states, write_states
-from .names import PREFIX_CHECKPOINT_DIR, StrPath
-from .owners import owner_token
-from .tensors import load_torch, save_torch
 from .verify import require_intact
 from .weights import read_weights, save_weights
 

@@ -8,12 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+from ..common.file_names import PREFIX_CHECKPOINT_DIR
 from ..common.local_paths import require_local
 from ..internals.lightning_import import LightningModule, ModelCheckpoint, Trainer
 from ..internals.lightning_import import TorchCheckpointIO as _FilesOfLightning
 from .folder_io import FolderCheckpointIO
 from .folders import last_intact_checkpoint, list_checkpoints, rotate_checkpoints
-from .names import PREFIX_CHECKPOINT_DIR
 
 __all__ = ["FolderCheckpoint"]
 

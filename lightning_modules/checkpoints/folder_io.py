@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import nn
 
+from ..common.file_names import OPTIMIZER_NAME
+from ..common.torch_files import load_torch
 from ..internals.lightning_import import CheckpointIO, LightningModule, TorchCheckpointIO, Trainer
 from ..internals.loop_states import place_in_loops
+from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import manifest, staging
 from .callback_paths import without_foreign_paths
 from .lightning_files import LIGHTNING_STATE_NAME, read_states, write_states
-from .names import OPTIMIZER_NAME
-from .optimizer_fit import require_fitting_optimizer_state
-from .tensors import load_torch
 from .verify import require_intact
 from .weights import load_weights, save_weights
 

@@ -1,4 +1,8 @@
-"""As the checkpoint functions of `transformers.trainer_utils`, but damage and kills are reckoned with."""
+"""Which folders `checkpoint-N` there are: listed, the newest intact one found, the oldest deleted.
+
+As the checkpoint functions of `transformers.trainer_utils`, but damage and kills are reckoned with. On machines with
+disks of their own an `OtherDisk` does the same for what processes write beside the one that saves.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from .names import PREFIX_CHECKPOINT_DIR, StrPath
-from .staging import discard
+from ..common.file_names import PREFIX_CHECKPOINT_DIR
+from ..common.local_paths import StrPath
+from .manifest import take_noted
+from .staging import abort, commit, discard
 from .verify import problems
 
 _log = logging.getLogger(__name__)
@@ -167,3 +173,45 @@ def _same_among(paths: list[str], wanted: StrPath | None) -> str | None:
         return None
     target = os.path.realpath(wanted)
     return next((path for path in paths if os.path.realpath(path) == target), None)
+
+
+__all__ = ["OtherDisk"]
+
+
+class OtherDisk:
+    """The folder of a checkpoint in the making, on a machine whose disk the process that saves does not write to.
+
+    Args:
+        folder: the folder in the making.
+        asked: whether this process is the one that sees to it on its machine.
+    """
+
+    def __init__(self, folder: StrPath, asked: bool) -> None:
+        self.folder = Path(folder)
+        self.is_ours = asked and self._make()
+
+    def _make(self) -> bool:
+        """Whether it was not there. To look would not do: network disks remember for a while what was not."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir()
+        except FileExistsError:
+            return False
+        return True
+
+    def finish(self, final: StrPath, limit: int | None) -> None:
+        """Give it its name, and remove the oldest beside it.
+
+        Args:
+            final: its name when it is complete.
+            limit: how many checkpoints stay.
+        """
+        if self.is_ours:
+            take_noted(self.folder)  # the one that saves lists the files of its own disk only
+            commit(self.folder, final, keep_guests=True)
+            rotate_checkpoints(Path(final).parent, limit, newest=final)
+
+    def give_up(self) -> None:
+        """Remove it."""
+        if self.is_ours:
+            abort(self.folder)

@@ -1,30 +1,41 @@
-"""Who is writing a folder, and whether that process is still there.
+"""Whose a folder of checkpoints is: the process that writes it, the job of `torchrun`, other trainings beside it.
 
-A folder in the making carries its owner in its name, `HOST-PID-START`, so that a later run can tell the remains of a
-killed process from the work of a living one. The start time (in the kernel's clock ticks) tells a process from a later
-one with the same number: in a restarted container the training process gets the same pid every time.
+- A folder in the making carries the token of its process in its name, so that a later run can tell the remains of a
+  killed process from the work of a living one.
+- A checkpoint says which job wrote it: processes that `torchrun` started again go on from those of their own job only.
+  `--rdzv-id` does not tell jobs apart, as people reuse it; the folder that each launcher makes for its logs does, and
+  it stays the same however often the launcher starts its processes again.
+- Each process that writes checkpoints into a folder leaves an empty file among the temporary ones of its user, named by
+  the folder and by its token, so that a second training with the same folder is warned.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import os
 import re
 import socket
+import tempfile
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from ..common.local_paths import StrPath
+from ..common.process_identity import is_gone, owner_token
+
+_log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 3600.0
 """After so long without a change a folder counts as abandoned, where its owner cannot be examined (another machine)."""
 
+_ATTEMPT = re.compile(r"[\\/]attempt_\d+[\\/]")
 
-def owner_token() -> str:
-    """This process as `HOST-PID-START`, usable in a file name.
-
-    In a run of several processes the main one's token is broadcast once, so that all of them name the same folder.
-    """
-    pid = os.getpid()
-    _, start = _process_status(pid) or ("", 0)
-    return f"{_host()}-{pid}-{start}"
+_launchers: tuple[str, ...] = ()
+_training = 0
 
 
 def is_abandoned(folder: Path, owner: str) -> bool:
@@ -37,45 +48,6 @@ def is_abandoned(folder: Path, owner: str) -> bool:
     return is_gone(owner) or time.time() - _last_change(folder) > IDLE_SECONDS
 
 
-def is_gone(owner: str) -> bool:
-    """Whether a process is known to run no more: it was on this machine, and is not there.
-
-    Args:
-        owner: its token, as `owner_token` made it.
-    """
-    host, pid, start = owner.rsplit("-", 2)
-    return host == _host() and os.name == "posix" and not _is_running(int(pid), int(start))
-
-
-def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9_]", "_", socket.gethostname())[:64] or "host"
-
-
-def _is_running(pid: int, start: int) -> bool:
-    status = _process_status(pid)
-    if status is not None:
-        state, started = status
-        return state not in ("Z", "X") and started == start
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _process_status(pid: int) -> tuple[str, int] | None:
-    """State letter and start time of a process from Linux's /proc; None where there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    # The second field is the program's name in parentheses and may itself hold blanks and parentheses.
-    fields = text.rpartition(")")[2].split()
-    return fields[0], int(fields[19])
-
-
 def _last_change(folder: Path) -> float:
     newest = 0.0
     for path in (folder, *folder.rglob("*")):
@@ -84,3 +56,102 @@ def _last_change(folder: Path) -> float:
         except FileNotFoundError:
             continue  # it is being written or deleted right now
     return newest
+
+
+def own_launcher() -> str | None:
+    """The `torchrun` that started this process, as one of all that there ever were; None where there is none."""
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    found = _ATTEMPT.search(file)
+    return f"{socket.gethostname()}:{file[: found.start()]}" if found else None
+
+
+def restarts() -> int:
+    """How often `torchrun` says that it started the processes again."""
+    text = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return int(text) if text.isdigit() else 0
+
+
+def begin_training(launchers: Iterable[str]) -> None:
+    """Note that a training begins: what is written from now on is marked with it.
+
+    Args:
+        launchers: one for each machine. A job goes on as long as one of them does.
+    """
+    global _launchers, _training
+    _launchers = tuple(sorted(set(launchers)))
+    _training += 1
+
+
+def job_mark() -> dict[str, Any] | None:
+    """What marks a checkpoint: the job, and which training of its script it is; None where nobody starts again."""
+    return {"launchers": list(_launchers), "training": _training} if _launchers else None
+
+
+def is_of_this_training(folder: StrPath) -> bool:
+    """Whether a checkpoint was written by this training, before its processes were started again."""
+    try:
+        job = json.loads((Path(folder) / "_manifest.json").read_text(encoding="utf-8")).get("job")
+    except (OSError, ValueError, AttributeError):
+        return False
+    if not isinstance(job, dict) or job.get("training") != _training:
+        return False
+    return bool(set(_launchers) & set(job.get("launchers") or ()))
+
+
+@contextmanager
+def marked_as_written(folder: StrPath) -> Iterator[None]:
+    """Let others know that this process writes into a folder, and warn if a living one does so already.
+
+    Trainings that follow one another in one process are one writer. Nothing is known of other machines.
+
+    Args:
+        folder: it need not exist.
+    """
+    mark = _mark(folder)
+    if mark is None:
+        yield
+        return
+    for pid in _others(mark):
+        _log.warning(
+            "Process %s trains with the same output_dir, %s: each may overwrite, or delete, checkpoints of the other. "
+            "Give each run an output_dir of its own.",
+            pid,
+            Path(folder),
+        )
+    with suppress(OSError):
+        mark.touch()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            mark.unlink(missing_ok=True)
+
+
+def _mark(folder: StrPath) -> Path | None:
+    """The file of this process for a folder; None where marks cannot be told from leftovers, or not be kept."""
+    if os.name != "posix":
+        return None
+    place = Path(tempfile.gettempdir(), f"lightrainer-writers-{os.getuid()}")
+    try:
+        place.mkdir(mode=0o700, exist_ok=True)
+        if place.is_symlink() or place.stat().st_uid != os.getuid():
+            return None
+    except OSError:
+        return None
+    name = hashlib.blake2b(os.path.realpath(folder).encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    return place / f"{name}.{owner_token()}"
+
+
+def _others(mark: Path) -> list[str]:
+    """The process ids of the other living writers; the marks of dead ones are removed."""
+    found = []
+    for path in sorted(mark.parent.glob(f"{mark.name.partition('.')[0]}.*")):
+        if path.name == mark.name:
+            continue
+        owner = path.name.partition(".")[2]
+        with suppress(OSError, ValueError):
+            if is_gone(owner):
+                path.unlink(missing_ok=True)
+            else:
+                found.append(owner.rsplit("-", 2)[1])
+    return found

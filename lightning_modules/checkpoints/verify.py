@@ -10,16 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from .forms import (
-    ADAPTER_FILES,
-    INDEX_FILES,
-    WEIGHT_FILES,
-    adapter_folders,
-    has_weights,
-    read_index,
-)
-from .manifest import MANIFEST_NAME, changed_files, manifest_problems, read_checksums, read_manifest
-from .names import (
+from ..common.file_names import (
     ADAPTER_CONFIG_NAME,
     CONFIG_NAME,
     GENERATION_CONFIG_NAME,
@@ -29,9 +20,18 @@ from .names import (
     SCHEDULER_NAME,
     TRAINER_STATE_NAME,
     TRAINING_ARGS_NAME,
-    StrPath,
 )
-from .tensors import load_torch
+from ..common.local_paths import StrPath
+from ..common.torch_files import load_torch
+from .forms import (
+    ADAPTER_FILES,
+    INDEX_FILES,
+    WEIGHT_FILES,
+    adapter_folders,
+    has_weights,
+    read_index,
+)
+from .manifest import MANIFEST_NAME, changed_files, manifest_problems, read_checksums, read_manifest
 
 _log = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 `save_weights` and `load_weights` know models only by what they can do: one with `save_pretrained` saves itself, one
 with `load_adapter` and `active_adapters` loads its own adapters, and any other `nn.Module` goes through its state dict.
+Classes that rename weights on saving read their files themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..common.local_paths import require_local
+from ..common.file_names import SAFE_WEIGHTS_NAME
+from ..common.local_paths import StrPath, require_local
+from ..common.torch_files import load_torch, on_host, state_on_host
 from .forms import (
     ADAPTER_FILES,
     INDEX_FILES,
@@ -26,16 +29,13 @@ from .forms import (
     only_strings,
     read_index,
 )
-from .names import SAFE_WEIGHTS_NAME, StrPath
-from .self_loading import load_adapters, load_through_class, may_rename
-from .sharing import really_missing, without_sharing
-from .tensors import load_torch
-from .xla_tensors import on_host, state_on_host
+from .tied_weights import really_missing, without_sharing
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _log = logging.getLogger(__name__)
+
 
 _SHOWN = 6  # names in an error
 
@@ -112,7 +112,10 @@ def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> L
     elif adapters := adapter_folders(folder):
         report = load_adapters(model, folder, adapters)
     elif has_model_parts(folder) and not has_whole_weights(folder):
-        report = _load_parts_of_processes(model, folder)
+        from .sharded_files import load_model_parts
+
+        sharded = getattr(model, "sharded", None)  # of a `WholeModel`
+        report = load_model_parts(sharded or model, folder, together=sharded is not None)
     elif index := first_present(folder, INDEX_FILES):
         content = read_index(index)
         report = _load_files(model, folder, [folder / name for name in content.shards], content.aliases, require)
@@ -199,7 +202,7 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
     if file := first_present(folder, WEIGHT_FILES):
         parts, aliases = [file], _file_aliases(file)
     elif has_model_parts(folder) and not has_whole_weights(folder):
-        from .parts_files import read_model_parts
+        from .sharded_files import read_model_parts
 
         return read_model_parts(folder)
     elif index := first_present(folder, INDEX_FILES):
@@ -209,14 +212,6 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
         raise ValueError(f"{folder} does not hold all weights of a model: expected one of {_EXPECTED}")
     weights = {name: tensor for part in _read_parts(parts) for name, tensor in part.items()}
     return weights | {alias: weights[saved] for alias, saved in aliases.items() if saved in weights}
-
-
-def _load_parts_of_processes(model: Any, folder: Path) -> LoadReport:
-    """Into a model that is whole, or into one that is spread and knows how to load them itself."""
-    from .parts_files import load_model_parts
-
-    own = getattr(model, "load_parts_of_processes", None)
-    return load_model_parts(model, folder, together=False) if own is None else own(folder)
 
 
 def _accepted(function: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,3 +305,63 @@ def _warn(report: LoadReport, folder: Path) -> None:
         _log.warning("%s has no values for %s; they keep what they had.", folder, ", ".join(report.missing))
     if report.unexpected:
         _log.warning("%s has values that the model has no place for: %s.", folder, ", ".join(report.unexpected))
+
+
+def load_adapters(model: Any, folder: Path, adapters: list[Path]) -> LoadReport:
+    """As `Trainer._load_from_checkpoint` for PEFT models, known by `load_adapter` and a list `active_adapters`.
+
+    Args:
+        model: the model; it must already have its adapters.
+        folder: the checkpoint.
+        adapters: the folder itself, or its subfolders, each named after its adapter.
+
+    Raises:
+        ValueError: the model has no active adapter, or is not a PEFT model.
+    """
+    active = getattr(model, "active_adapters", None)
+    if not hasattr(model, "load_adapter") or not active or callable(active):
+        raise ValueError(
+            f"{folder} holds only the weights of an adapter, and {type(model).__name__} is not a PEFT model with an "
+            "active adapter; wrap it with peft.get_peft_model(...) as in the run that saved the folder"
+        )
+    if len(active) > 1:
+        _log.warning("The model has several active adapters (%s); only %s is trained on.", ", ".join(active), active[0])
+    if adapters == [folder]:
+        model.load_adapter(folder, active[0], is_trainable=True)
+        return LoadReport()
+    for adapter in adapters:
+        model.load_adapter(adapter, adapter.name, is_trainable=adapter.name == active[0])
+    model.set_adapter(active[0])
+    return LoadReport()
+
+
+def may_rename(model: Any) -> bool:
+    """Whether the model's files may use other names than the module does (mixture-of-experts in `transformers` 5)."""
+    return any(base.__name__ == "PreTrainedModel" for base in type(model).__mro__)
+
+
+def load_through_class(model: Any, folder: Path, require: Callable[[LoadReport], None]) -> LoadReport:
+    """Let the model's class read its files into a twin, and copy from that one.
+
+    `from_pretrained` knows the names in the files, but can only make new models.
+
+    Args:
+        model: the model.
+        folder: the checkpoint.
+        require: raises where it is not content with a report; called before anything is copied.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):  # building a model draws random numbers
+        twin, found = type(model).from_pretrained(
+            folder, config=model.config, dtype=model.dtype, output_loading_info=True, local_files_only=True
+        )
+    # What the files lack was drawn at random in the twin, and must not replace the model's own values.
+    absent = set(found["missing_keys"])
+    missing = really_missing(model, [name for name in model.state_dict() if name in absent])
+    report = LoadReport(missing, tuple(sorted(found["unexpected_keys"])))
+    require(report)
+    model.load_state_dict(
+        {name: value for name, value in twin.state_dict().items() if name not in absent}, strict=False
+    )
+    return report

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .names import StrPath
-from .space import is_disk_full
-from .tensors import save_torch
+from ..common.local_paths import StrPath
+from ..common.torch_files import save_torch
+from .disk import is_disk_full
 from .weights import save_weights
 
 if TYPE_CHECKING:

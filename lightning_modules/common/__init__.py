@@ -1,4 +1,4 @@
-"""What all other rooms build on: seeds, safe serialization, DTensors, suggestions.
+"""Seeds, files of torch, safe serialization, nested values, suggestions.
 
-Imports no other room.
+Here: helpers that several rooms need and that know nothing of training. Imports no other room.
 """

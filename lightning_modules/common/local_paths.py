@@ -1,12 +1,15 @@
-"""Tells folders of this machine from addresses such as `s3://bucket/x`, which would become a local folder `s3:`."""
+"""Paths of this machine, told from addresses such as `s3://bucket/x`, which would become a local folder `s3:`."""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import Any, TypeAlias
 
-__all__ = ["remote_fault", "require_local"]
+__all__ = ["StrPath", "remote_fault", "require_local"]
+
+StrPath: TypeAlias = str | os.PathLike[str]
+"""What functions accept as a path."""
 
 # `Path` makes one slash of two. A single letter is a drive of Windows.
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")

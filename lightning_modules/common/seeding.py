@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..checkpoints.tensors import load_torch, save_torch
+from .torch_files import load_torch, save_torch
 
 __all__ = [
     "capture_rng_state",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..evaluation.collecting import find_batch_size
+from ..common.nested import find_batch_size
 from ..models.inspection import base_of_adapter
 
 __all__ = ["as_arguments", "count_targets", "describe_batch", "needs_all", "split_labels"]

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..evaluation.collecting import find_batch_size
+from ..common.nested import find_batch_size
 from .loader_state import NOTHING, Reading, Resumption, go_on_after
 from .samplers import IterableShard, SkippingBatchSampler
 from .shared_rng import SharedOrderSampler

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..evaluation.collecting import find_batch_size, mapping_like
+from ..common.nested import find_batch_size, mapping_like
 from .epoch_loader import EpochLoader
 
 __all__ = ["cut_batch", "samples_that_count"]

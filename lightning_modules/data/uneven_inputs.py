@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
-from ..evaluation.collecting import find_batch_size, map_nested
+from ..common.nested import find_batch_size, map_nested
 from .dispatch import DispatchLoader
 
 logger = logging.getLogger(__name__)

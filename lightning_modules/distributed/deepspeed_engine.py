@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..checkpoints.optimizer_fit import require_fitting_present_state
-from ..checkpoints.tensors import require_known_objects
 from ..common.dtensor import without_values
+from ..common.torch_files import require_known_objects
+from ..optim.optimizer_fit import require_fitting_present_state
 
 StrPath = str | os.PathLike[str]
 

@@ -22,10 +22,10 @@ from torch.distributed.fsdp import (
     StateDictType,
 )
 
-from ..checkpoints.optimizer_fit import ParameterShape, require_fitting_optimizer_state
 from ..common.dtensor import without_values
 from ..internals.lightning_import import FSDPPrecision, FSDPStrategy
 from ..internals.precision import HALF
+from ..optim.optimizer_fit import ParameterShape, require_fitting_optimizer_state
 from .shard_layers import broadcast_weights, checkpoint_layers
 
 _JOINED = "_flat_param"
@@ -150,7 +150,7 @@ def load_whole(model: nn.Module, state_dict: Mapping[str, Any]) -> None:
 
 def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
     """See `sharding.whole_optimizer_state`."""
-    from ..evaluation.collecting import map_nested
+    from ..common.nested import map_nested
 
     with _whole_states(model, everywhere=False):
         found = FullyShardedDataParallel.optim_state_dict(model, optimizer)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from ..checkpoints.optimizer_fit import require_fitting_optimizer_state
 from ..common.dtensor import is_part as _is_part
 from ..common.dtensor import own_part as own_part
 from ..common.dtensor import part_like, whole, without_values
-from ..evaluation.collecting import map_nested
+from ..common.nested import map_nested
 from ..models.inspection import unwrap_model
 from ..optim.gradient_norms import total_norm
+from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import deepspeed_engine
 from .shard_layers import checkpoint_layers
 
@@ -175,21 +175,24 @@ class WholeModel:
 
     Args:
         model: the model.
+
+    Attributes:
+        sharded: the model.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        self.sharded = model
         own = unwrap_model(model)
         self._keys_to_ignore_on_save = getattr(own, "_keys_to_ignore_on_save", None)
         self._keys_to_ignore_on_load_missing = getattr(own, "_keys_to_ignore_on_load_missing", None)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Names, shapes and formats of the whole tensors, without values; tied ones are one."""
-        if _is_wrapper(self._model):
-            return fsdp_wrapping().whole_shapes(self._model)
-        if deepspeed_engine.shards_weights(self._model):
-            return deepspeed_engine.whole_shapes(self._model)
-        return without_values(self._model.state_dict(keep_vars=True).items())
+        if _is_wrapper(self.sharded):
+            return fsdp_wrapping().whole_shapes(self.sharded)
+        if deepspeed_engine.shards_weights(self.sharded):
+            return deepspeed_engine.whole_shapes(self.sharded)
+        return without_values(self.sharded.state_dict(keep_vars=True).items())
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
         """As that of a module, from whole tensors.
@@ -205,21 +208,15 @@ class WholeModel:
         wrong = [name for name in own if name in state_dict and own[name].shape != state_dict[name].shape]
         if wrong or (strict and (missing or unexpected)):
             raise RuntimeError(f"other shapes: {wrong}; missing: {missing}; unexpected: {unexpected}")
-        if _is_wrapper(self._model):
-            fsdp_wrapping().load_whole(self._model, state_dict)
-        elif deepspeed_engine.shards_weights(self._model):
-            deepspeed_engine.load_whole(self._model, state_dict)
+        if _is_wrapper(self.sharded):
+            fsdp_wrapping().load_whole(self.sharded, state_dict)
+        elif deepspeed_engine.shards_weights(self.sharded):
+            deepspeed_engine.load_whole(self.sharded, state_dict)
         else:
-            targets = self._model.state_dict(keep_vars=True)
+            targets = self.sharded.state_dict(keep_vars=True)
             parts = {name: part_like(value, targets[name]) for name, value in state_dict.items() if name in targets}
-            self._model.load_state_dict(parts, strict=False)
+            self.sharded.load_state_dict(parts, strict=False)
         return _Differences(missing, unexpected)
-
-    def load_parts_of_processes(self, folder: Any) -> Any:
-        """From a checkpoint into which each process wrote its part, whatever parts these were."""
-        from ..checkpoints.parts_files import load_model_parts
-
-        return load_model_parts(self._model, folder, together=True)
 
 
 class _Differences(NamedTuple):

@@ -1,4 +1,4 @@
-"""Collect an evaluation: arrays written once to their place, objects, torchmetrics.
+"""Collect the results of an evaluation: arrays, objects, torchmetrics.
 
-Not here: the loop itself, which is Lightning's. Imports `common` and `data`.
+Not here: the loop itself, which is Lightning's. Imports `common` and `internals`.
 """

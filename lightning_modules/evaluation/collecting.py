@@ -1,52 +1,16 @@
-"""Collects what an evaluation produces batch by batch and joins it once, so that the cost grows linearly."""
+"""Collect what an evaluation produces batch by batch and join it once, so that the cost grows linearly."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from ..common.nested import mapping_like, nested_numpify, to_numpy
 from .preallocated_arrays import PreallocatedArray, PreallocatedTree, growing
-
-
-def find_batch_size(tensors: Any) -> int | None:
-    """As `transformers.trainer_pt_utils.find_batch_size`: length of the first tensor or array in a nested structure."""
-    if isinstance(tensors, (torch.Tensor, np.ndarray)):
-        return tensors.shape[0] if tensors.ndim else None
-    if isinstance(tensors, Mapping):
-        tensors = list(tensors.values())
-    if isinstance(tensors, (list, tuple)):
-        return next((size for part in tensors if (size := find_batch_size(part)) is not None), None)
-    return None
-
-
-def mapping_like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """The items in a mapping of the same class as another one: it can be made of a mapping, as a dict can."""
-    kind: Any = type(original)
-    return kind(items)
-
-
-def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
-    """Apply `function` to every leaf of nested lists, tuples (named ones too) and mappings."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_nested(function, part) for part in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(map_nested(function, part) for part in value)
-    if isinstance(value, Mapping):
-        return mapping_like(value, {key: map_nested(function, part) for key, part in value.items()})
-    return function(value)
-
-
-def nested_detach(tensors: Any) -> Any:
-    """As `transformers.trainer_pt_utils.nested_detach`."""
-    return map_nested(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, tensors)
-
-
-def nested_numpify(tensors: Any) -> Any:
-    """As `transformers.trainer_pt_utils.nested_numpify`: tensors become arrays; bfloat16, unknown to numpy, float32."""
-    return map_nested(_to_numpy, tensors)
 
 
 class BatchCollector:
@@ -150,7 +114,7 @@ class LossCollector:
         parts, self._parts, runs, self._runs = self._parts, [], self._runs, []
         if not parts:
             return None
-        values = _to_numpy(parts[0])
+        values = to_numpy(parts[0])
         if self.concatenate and all(count == 1 for count, *_ in runs):
             batches = [batches for *_, batches in runs]
             return np.repeat(values, np.repeat([rows for _, _, rows, _ in runs], batches))
@@ -181,8 +145,91 @@ def _is_on_host(value: Any) -> bool:
     return all(map(_is_on_host, value)) if isinstance(value, (list, tuple)) else True
 
 
-def _to_numpy(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    leaf = leaf.detach().cpu()
-    return (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy()
+__all__ = ["ObjectCollector", "cut_objects", "join_objects"]
+
+PADDING = -100
+
+
+def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
+    """One structure of several alike ones: their lists one after the other, tensors along the first dimension.
+
+    As `accelerate.utils.gather_object` does it with lists. Of tuples and dicts, of which that would leave the parts in
+    a row or the keys alone, each part is joined for itself, and tensors stay tensors.
+
+    Args:
+        parts: lists, tensors, arrays, or tuples and dicts of them; anything else is for all samples, and put in a list.
+        padding: fills up shorter rows of the second dimension of tensors and arrays, on the right.
+    """
+    first = parts[0]
+    if isinstance(first, Mapping):
+        return mapping_like(first, {key: join_objects([part[key] for part in parts], padding) for key in first})
+    if isinstance(first, tuple):
+        joined = (join_objects(same, padding) for same in zip(*parts, strict=True))
+        return type(first)(*joined) if hasattr(first, "_fields") else tuple(joined)
+    if isinstance(first, list):
+        return list(itertools.chain.from_iterable(parts))
+    if isinstance(first, torch.Tensor):
+        return torch.cat(_of_one_width([torch.atleast_1d(part) for part in parts], padding))
+    if isinstance(first, np.ndarray):
+        return np.concatenate(_of_one_width([np.atleast_1d(part) for part in parts], padding))
+    return list(parts)
+
+
+def cut_objects(value: Any, count: int) -> Any:
+    """The first `count` samples of what `join_objects` gives."""
+    if isinstance(value, Mapping):
+        return mapping_like(value, {key: cut_objects(part, count) for key, part in value.items()})
+    if isinstance(value, tuple):
+        parts = (cut_objects(part, count) for part in value)
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value[:count]
+
+
+class ObjectCollector:
+    """As `BatchCollector`, for what need not be tensors.
+
+    Args:
+        concatenate: join the batches; otherwise `result` is the list of batches.
+    """
+
+    def __init__(self, concatenate: bool = True) -> None:
+        self.concatenate = concatenate
+        self._batches: list[Any] = []
+        self._on_host = 0
+
+    def add(self, batch: Any) -> None:
+        """Keep a batch, on its device."""
+        self._batches.append(batch)
+
+    def to_host(self) -> None:
+        """Move what was kept so far to the host's memory."""
+        self._batches[self._on_host :] = [nested_numpify(batch) for batch in self._batches[self._on_host :]]
+        self._on_host = len(self._batches)
+
+    def result(self) -> Any:
+        """All of it, with arrays in place of tensors, or None if nothing was added."""
+        self.to_host()
+        batches, self._batches, self._on_host = self._batches, [], 0
+        if not batches:
+            return None
+        return join_objects(batches) if self.concatenate else batches
+
+
+def _of_one_width(rows: list[Any], padding: float) -> list[Any]:
+    """Tensors or arrays whose second dimension is as long as the longest of them."""
+    if rows[0].ndim < 2:
+        return rows
+    width = max(row.shape[1] for row in rows)
+    return [row if row.shape[1] == width else _padded(row, width, padding) for row in rows]
+
+
+def _padded(row: Any, width: int, padding: float) -> Any:
+    shape = (row.shape[0], width, *row.shape[2:])
+    make: Callable[..., Any] = row.new_full if isinstance(row, torch.Tensor) else _like(row)
+    wide = make(shape, padding)
+    wide[:, : row.shape[1]] = row
+    return wide
+
+
+def _like(row: np.ndarray) -> Callable[..., np.ndarray]:
+    return lambda shape, fill: np.full(shape, fill, dtype=row.dtype)

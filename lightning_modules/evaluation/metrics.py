@@ -1,16 +1,22 @@
-"""torchmetrics objects under one roof: fed batch by batch, read by name, in memory that does not grow with the data."""
+"""torchmetrics objects, fed batch by batch and read by name, in memory that does not grow with the data.
+
+`BatchMetrics` turns a batch into the arguments of any metrics, `StageMetrics` keeps a set for each stage and loader of
+a LightningModule, `TokenLoss` and `TokenPerplexity` count each token the same over uneven batches and over processes.
+"""
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from ..internals.lightning_import import torchmetrics
-from .metric_inputs import InputKind, input_kind, metric_inputs, shifted
+from .metric_inputs import IGNORED, InputKind, input_kind, metric_inputs, shifted
 
 Metric, MetricCollection = torchmetrics.Metric, torchmetrics.MetricCollection
 
@@ -185,3 +191,120 @@ def _further_parameters(prepare: Callable[..., Any] | None) -> list[str]:
     parameters = inspect.signature(prepare).parameters
     any_keyword = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return [name for name in ("inputs", "loss") if any_keyword or name in parameters]
+
+
+class StageMetrics:
+    """The metrics of training, validation and test: for each stage, and each loader in it, a set of its own.
+
+    Args:
+        metrics: copied for each stage and loader; None for no metrics.
+    """
+
+    def __init__(self, metrics: BatchMetrics | None) -> None:
+        self.metrics = metrics
+        self._sets: dict[str, list[BatchMetrics]] = {}
+
+    def begin(self, stage: str, loaders: int, device: torch.device) -> None:
+        """Empty metrics for all loaders of a stage: every process has them, as they are synchronised."""
+        if self.metrics is not None:
+            sets = self._sets.setdefault(stage, [])
+            sets += [copy.deepcopy(self.metrics) for _ in range(loaders - len(sets))]
+            del sets[loaders:]
+            for metrics in sets:
+                metrics.to(device).reset()
+
+    def update(
+        self, stage: str, loader: int, predictions: Any, labels: Any, *, counts: bool = True, **further: Any
+    ) -> None:
+        """Count a batch, see `BatchMetrics.update`; or only show it, where none of its samples counts."""
+        if self.metrics is not None:
+            metrics = self._sets[stage][loader]
+            (metrics.update if counts else metrics.update_without_counting)(predictions, labels, **further)
+
+    def take(self, stage: str) -> list[dict[str, Any]]:
+        """The values by name, for each loader; the metrics are empty then."""
+        values = []
+        for metrics in self._sets.get(stage, []):
+            values.append(metrics.compute())
+            metrics.reset()
+        return values
+
+
+def name_in_stage(stage: str, name: str, loaders: Any, index: int) -> str:
+    """What a value is called: `val_loss`, `val_<loader>_loss` in a dict of loaders, with Lightning's suffix in a list.
+
+    Args:
+        stage: train, val or test.
+        name: of the value.
+        loaders: what the trainer has for this stage.
+        index: which of them.
+    """
+    if isinstance(loaders, Mapping):
+        return f"{stage}_{list(loaders)[index]}_{name}"
+    several = isinstance(loaders, (list, tuple)) and len(loaders) > 1
+    return f"{stage}_{name}/dataloader_idx_{index}" if several else f"{stage}_{name}"
+
+
+def is_number(value: Any) -> bool:
+    """Whether it can be logged: a matrix of confusion, or a value for each class, cannot."""
+    return isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+
+
+class TokenLoss(torchmetrics.Metric):
+    """As `eval_loss`, but each token counts the same: the mean cross entropy of all labels that are not -100.
+
+    `eval_loss` is the mean of the losses of the batches, each repeated for its samples, as the reference has it: tokens
+    in batches with few of them count more. Here losses and tokens are summed up, over all batches and processes.
+
+    Args:
+        ignore_index: labels that do not count.
+        dtype: of the sum; `torch.float32` for devices that know no other, as MPS.
+        kwargs: of `torchmetrics.Metric`.
+    """
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+
+    total: Tensor
+    tokens: Tensor
+
+    def __init__(self, ignore_index: int = IGNORED, dtype: torch.dtype = torch.float64, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ignore_index = ignore_index
+        self.add_state("total", torch.zeros((), dtype=dtype), dist_reduce_fx="sum")
+        self.add_state("tokens", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Count a batch.
+
+        Args:
+            preds: logits, shape (..., classes).
+            target: class numbers, shape (...): the label of each position, shifted already where that is needed.
+
+        Raises:
+            ValueError: the shapes do not go together.
+        """
+        if preds.shape[:-1] != target.shape:
+            raise ValueError(
+                f"{type(self).__name__} was given logits of shape {tuple(preds.shape)} and labels of shape "
+                f"{tuple(target.shape)}: expected is the shape of the labels, and one more dimension for the classes."
+            )
+        logits, labels = preds.flatten(0, -2), target.flatten()
+        if logits.dtype in (torch.float16, torch.bfloat16):
+            logits = logits.float()
+        losses = functional.cross_entropy(logits, labels, ignore_index=self.ignore_index, reduction="none")
+        self.total += losses.sum(dtype=self.total.dtype)
+        self.tokens += (labels != self.ignore_index).sum()
+
+    def compute(self) -> Tensor:
+        """Nats per token; NaN if there was none."""
+        return self.total / self.tokens
+
+
+class TokenPerplexity(TokenLoss):
+    """As `torchmetrics.text.Perplexity`, but summed in double precision: the exponential of `TokenLoss`."""
+
+    def compute(self) -> Tensor:
+        """How many equally likely tokens the model is as unsure as; NaN if there was none."""
+        return super().compute().exp()

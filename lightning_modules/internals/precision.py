@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ..common.dtensor import own_part
-from ..evaluation.collecting import map_nested
+from ..common.nested import map_nested
 
 HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 """Lightning's names of mixed precisions, and the format that each computes in."""

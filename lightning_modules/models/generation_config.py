@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.names import GENERATION_CONFIG_NAME
+from ..common.file_names import GENERATION_CONFIG_NAME
 from ..common.json_files import read_object
 from ..common.suggestions import did_you_mean
 from . import inspection

@@ -10,8 +10,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-from ..checkpoints.tensors import pack, unpack
 from ..common.seeding import capture_host_rng, restore_host_rng, seed_worker
+from ..common.torch_files import pack, unpack
 from ..data.collators import RemoveColumnsCollator, collate_samples
 from ..data.dataset_info import KEEP_ALL_COLUMNS, is_table, made, measured_lengths, without_columns
 from ..data.epoch_loader import EpochLoader

@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 from ..common.class_paths import build_described, is_description
+from ..common.nested import find_batch_size
 from ..data.batch_inputs import as_arguments, count_targets, describe_batch, needs_all, split_labels
 from ..data.uneven_batches import cut_batch, samples_that_count
-from ..evaluation.collecting import find_batch_size
-from ..evaluation.metrics import as_batch_metrics
-from ..evaluation.stage_metrics import StageMetrics, is_number, name_in_stage
+from ..evaluation.metrics import StageMetrics, as_batch_metrics, is_number, name_in_stage
 from ..models.inspection import accepts_loss_kwargs, base_of_adapter
 from ..models.next_token import predicts_next_token
 from ..models.outputs import predictions_in, read_loss

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ..checkpoints.tensors import pack, unpack
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.seeding import capture_rng_state, restore_rng_state
+from ..common.torch_files import pack, unpack
 from ..data.epoch_loader import EpochLoader
 from ..internals.lightning_import import Trainer, TrainerFn
 from ..internals.lightning_internals import begin_reading_anew

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ..evaluation.token_metrics import TokenPerplexity
+from ..evaluation.metrics import TokenPerplexity
 from ..internals.lightning_import import classification, torchmetrics
 from ..models.inspection import accepted_arguments
 from ..models.outputs import has_loss, predictions_in

@@ -20,9 +20,9 @@ from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_
 from lightrainer.lightning_modules.checkpoints import (
     last_intact_checkpoint,
     load_weights,
-    parts_files,
     problems,
     read_weights,
+    sharded_files,
 )
 from lightrainer.lightning_modules.checkpoints.conversion import convert, file_to_folder
 from lightrainer.lightning_modules.internals import lightning_internals
@@ -79,8 +79,8 @@ def with_parts(model: Any, optimizer: Any, checkpoint: Path) -> None:
     """Add the parts that a single process writes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is")
-        parts_files.save_model_parts(model, checkpoint)
-        parts_files.save_optimizer_parts(model, optimizer, checkpoint)
+        sharded_files.save_model_parts(model, checkpoint)
+        sharded_files.save_optimizer_parts(model, optimizer, checkpoint)
 
 
 def poison(checkpoint: Path, name: str, payload: Evil) -> None:
@@ -191,7 +191,7 @@ def _optimizer_parts(checkpoint: Path) -> None:
         return
     model = tiny()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    parts_files.load_optimizer_parts(model, optimizer, checkpoint, together=False)
+    sharded_files.load_optimizer_parts(model, optimizer, checkpoint, together=False)
 
 
 def _sharded(checkpoint: Path) -> None:

@@ -20,14 +20,14 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader
 from lightrainer.lightning_modules.checkpoints import load_torch, save_torch
-from lightrainer.lightning_modules.checkpoints.optimizer_fit import (
-    require_fitting_optimizer_state,
-    require_fitting_present_state,
-)
 from lightrainer.lightning_modules.distributed import sharding
 from lightrainer.lightning_modules.internals import lightning_internals
 from lightrainer.lightning_modules.optim.adafactor import Adafactor
 from lightrainer.lightning_modules.optim.layerwise import LayerwiseOptimizer
+from lightrainer.lightning_modules.optim.optimizer_fit import (
+    require_fitting_optimizer_state,
+    require_fitting_present_state,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),

@@ -26,8 +26,8 @@ from torch.distributed.checkpoint import load
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
 
-from lightrainer.lightning_modules.checkpoints import load_torch, parts_files
-from lightrainer.lightning_modules.checkpoints.parts_reading import read_table
+from lightrainer.lightning_modules.checkpoints import load_torch, sharded_files
+from lightrainer.lightning_modules.checkpoints.sharded_reading import read_table
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
@@ -206,7 +206,7 @@ def test_a_value_in_the_place_of_a_state_is_refused(checkpoint):
     with pytest.raises(
         ValueError, match=r"exp_avg as a tensor of shape \(1,\) and float32, but it is a tensor of shape"
     ):
-        parts_files.load_optimizer_parts(model, optimizer, checkpoint, together=False)
+        sharded_files.load_optimizer_parts(model, optimizer, checkpoint, together=False)
 
 
 # --- what is no pickle

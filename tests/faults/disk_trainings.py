@@ -26,7 +26,7 @@ from tiny import At
 from trainings import BEST, EVALUATED, EVERY_STEP, Case, end, train
 
 from lightrainer.lightning_modules import checkpoints
-from lightrainer.lightning_modules.checkpoints import space
+from lightrainer.lightning_modules.checkpoints import disk
 
 KEEP_ALL = {**EVERY_STEP, "save_total_limit": None}
 IN_TWO = {**KEEP_ALL, "per_device_train_batch_size": 1}
@@ -68,7 +68,7 @@ def refuse(folder: Path, when: Callable[[], bool], rank: int = 0) -> None:
 
 def promised() -> None:
     """The free space is said to be what it was before somebody else took it, so that the disk refuses in mid-file."""
-    space.shutil = type("Promising", (), {"disk_usage": staticmethod(lambda folder: Free(1 << 40))})
+    disk.shutil = type("Promising", (), {"disk_usage": staticmethod(lambda folder: Free(1 << 40))})
 
 
 @contextmanager

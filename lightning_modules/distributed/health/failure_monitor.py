@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ...checkpoints.owners import is_gone, owner_token
+from ...common.process_identity import is_gone, owner_token
 from .errors import OtherProcessError
 
 FAILED, FOLLOWED, LATE = "failed", "followed", "late"

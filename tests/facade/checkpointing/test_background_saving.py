@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tiny import At, files, same, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback
-from lightrainer.lightning_modules.checkpoints import BackgroundWriter, space, writing
+from lightrainer.lightning_modules.checkpoints import BackgroundWriter, disk, writing
 
 EVERY_STEP = {"save_strategy": "steps", "save_steps": 1}
 
@@ -149,7 +149,7 @@ def test_an_error_of_the_last_save_ends_the_training(tmp_path, monkeypatch):
 
 def test_too_little_space_is_a_warning_and_leaves_the_older_ones(tmp_path, monkeypatch, caplog):
     def shrink(*_):
-        monkeypatch.setattr(space.shutil, "disk_usage", lambda folder: Free(100))
+        monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: Free(100))
 
     made = trainer(tmp_path / "out", callbacks=[At("on_step_end", shrink, step=2)], **EVERY_STEP)
     with caplog.at_level(logging.WARNING, "lightrainer"):
@@ -163,7 +163,7 @@ def test_too_little_space_is_a_warning_and_leaves_the_older_ones(tmp_path, monke
 def test_an_older_one_makes_room_but_never_the_best(tmp_path, monkeypatch):
     """With a limit of 3, three are there, and the fourth would not fit."""
     free = [1 << 40]
-    monkeypatch.setattr(space.shutil, "disk_usage", lambda folder: Free(free[0]))
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: Free(free[0]))
 
     def shrink(host, state, control):
         host._background.wait()
@@ -188,7 +188,7 @@ def test_a_full_disk_is_a_warning(tmp_path, caplog):
     try:
         made = trainer(disk / "out", **EVERY_STEP)
         with caplog.at_level(logging.WARNING, "lightrainer"), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(space, "_MARGIN", 0)
+            patch.setattr(disk, "_MARGIN", 0)
             made.train()
         assert made.state.global_step == 4
         complete = sorted(path.name for path in (disk / "out").iterdir())

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from tiny import At, Tiny, arguments, files, points, same, tiny, told, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
-from lightrainer.lightning_modules.checkpoints import owners, writers
+from lightrainer.lightning_modules.checkpoints import owners
+from lightrainer.lightning_modules.common import process_identity
 
 FILES = [
     "_manifest.json",
@@ -333,8 +334,8 @@ def test_another_run_in_the_same_folder_is_named(tmp_path, monkeypatch, caplog, 
     for _ in range(2):
         trainer(tmp_path / "out", **settings).train()
     assert "trains with the same output_dir" not in caplog.text
-    monkeypatch.setattr(writers, "owner_token", lambda: f"{owners._host()}-{os.getppid()}-{parents_start()}")
-    with writers.marked_as_written(tmp_path / "out"):  # as the process that started this one would
+    monkeypatch.setattr(owners, "owner_token", lambda: f"{process_identity._host()}-{os.getppid()}-{parents_start()}")
+    with owners.marked_as_written(tmp_path / "out"):  # as the process that started this one would
         monkeypatch.undo()
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         trainer(tmp_path / "out", **settings).train()
@@ -342,6 +343,6 @@ def test_another_run_in_the_same_folder_is_named(tmp_path, monkeypatch, caplog, 
 
 
 def parents_start() -> int:
-    status = owners._process_status(os.getppid())
+    status = process_identity._process_status(os.getppid())
     assert status is not None
     return status[1]

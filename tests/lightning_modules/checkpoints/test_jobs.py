@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from lightrainer.lightning_modules.checkpoints import jobs, last_intact_checkpoint, read_manifest, write_manifest
+from lightrainer.lightning_modules.checkpoints import last_intact_checkpoint, owners, read_manifest, write_manifest
 
 
 @pytest.fixture(autouse=True)
 def job(monkeypatch):
-    monkeypatch.setattr(jobs, "_launchers", ())
-    monkeypatch.setattr(jobs, "_training", 0)
+    monkeypatch.setattr(owners, "_launchers", ())
+    monkeypatch.setattr(owners, "_training", 0)
 
 
 def written(folder):
@@ -24,39 +24,39 @@ def test_attempts_and_processes_of_one_launcher_are_one_job(monkeypatch):
     found = set()
     for place in ("attempt_0/0", "attempt_0/1", "attempt_3/0"):
         monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", f"/tmp/torchelastic_a/none_b/{place}/error.json")
-        found.add(jobs.own_launcher())
+        found.add(owners.own_launcher())
     assert len(found) == 1
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a/none_c/attempt_0/0/error.json")
-    assert jobs.own_launcher() not in found
+    assert owners.own_launcher() not in found
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
-    assert jobs.own_launcher() is None
+    assert owners.own_launcher() is None
 
 
 def test_a_checkpoint_belongs_to_the_training_that_wrote_it(tmp_path):
-    jobs.begin_training(["a:1", "b:2"])
+    owners.begin_training(["a:1", "b:2"])
     first = written(tmp_path / "checkpoint-1")
-    assert jobs.is_of_this_training(first)
-    jobs.begin_training(["a:1", "b:2"])
-    assert not jobs.is_of_this_training(first)  # this is the second one of the script
+    assert owners.is_of_this_training(first)
+    owners.begin_training(["a:1", "b:2"])
+    assert not owners.is_of_this_training(first)  # this is the second one of the script
     second = written(tmp_path / "checkpoint-2")
-    jobs._training = 0
-    jobs.begin_training(["b:2", "c:3"])  # one machine was exchanged
-    assert jobs.is_of_this_training(first)
-    assert not jobs.is_of_this_training(second)
-    jobs._training = 0
-    jobs.begin_training(["c:3"])
-    assert not jobs.is_of_this_training(first)
+    owners._training = 0
+    owners.begin_training(["b:2", "c:3"])  # one machine was exchanged
+    assert owners.is_of_this_training(first)
+    assert not owners.is_of_this_training(second)
+    owners._training = 0
+    owners.begin_training(["c:3"])
+    assert not owners.is_of_this_training(first)
 
 
 def test_without_a_launcher_nothing_is_marked(tmp_path):
     folder = written(tmp_path / "checkpoint-1")
     assert "job" not in json.loads((folder / "_manifest.json").read_text())
-    assert not jobs.is_of_this_training(folder)
-    assert not jobs.is_of_this_training(tmp_path / "none")
+    assert not owners.is_of_this_training(folder)
+    assert not owners.is_of_this_training(tmp_path / "none")
 
 
 def test_the_newest_of_those_that_are_wanted(tmp_path):
-    jobs.begin_training(["a:1"])
+    owners.begin_training(["a:1"])
     for step in (1, 2):
         (written(tmp_path / f"checkpoint-{step}") / "trainer_state.json").write_text("{}")
     wanted = last_intact_checkpoint(tmp_path, training_state=False, wanted=lambda path: path.name != "checkpoint-2")
@@ -69,4 +69,4 @@ def test_how_often_it_was_started_again(monkeypatch, text, count):
     monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
     if text is not None:
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", text)
-    assert jobs.restarts() == count
+    assert owners.restarts() == count

@@ -5,7 +5,7 @@ import errno
 import pytest
 import torch
 
-from lightrainer.lightning_modules.checkpoints import DiskFullError, bytes_of, free_space, require_space, space
+from lightrainer.lightning_modules.checkpoints import DiskFullError, bytes_of, disk, free_space, require_space
 
 
 def test_memory_that_is_shared_counts_once():
@@ -26,7 +26,7 @@ def test_the_first_of_the_spare_ones_go(tmp_path, monkeypatch):
     for name in "abc":
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_bytes(b"0" * 1000)
-    monkeypatch.setattr(space, "free_space", lambda folder: 1 << 20)
+    monkeypatch.setattr(disk, "free_space", lambda folder: 1 << 20)
     doomed = require_space(tmp_path, 1500, spare=[tmp_path / name for name in "abc"])
     assert [path.name for path in doomed] == ["a", "b"]
     assert (tmp_path / "a").exists()
@@ -49,11 +49,11 @@ def test_too_little_is_an_error_that_says_how_much(tmp_path):
     ],
 )
 def test_words_for_a_full_disk(tmp_path, error, full):
-    assert space.is_disk_full(error, tmp_path) is full
+    assert disk.is_disk_full(error, tmp_path) is full
 
 
 def test_the_cause_counts(tmp_path):
     outer = RuntimeError("zip writer failed")
     outer.__cause__ = OSError(errno.ENOSPC, "x")
-    assert space.is_disk_full(outer, tmp_path)
-    assert not space.is_disk_full(RuntimeError("zip writer failed"), tmp_path)
+    assert disk.is_disk_full(outer, tmp_path)
+    assert not disk.is_disk_full(RuntimeError("zip writer failed"), tmp_path)

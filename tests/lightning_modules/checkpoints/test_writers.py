@@ -5,7 +5,8 @@ import tempfile
 
 import pytest
 
-from lightrainer.lightning_modules.checkpoints import marked_as_written, owners, writers
+from lightrainer.lightning_modules.checkpoints import marked_as_written, owners
+from lightrainer.lightning_modules.common import process_identity
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="processes cannot be looked at there")
 
@@ -17,15 +18,15 @@ def _own_marks(tmp_path, monkeypatch):
 
 def leave_mark(folder, token: str):
     """What another process would have left."""
-    mark = writers._mark(folder)
+    mark = owners._mark(folder)
     path = mark.with_name(f"{mark.name.partition('.')[0]}.{token}")
     path.touch()
     return path
 
 
 def token_of(pid: int, *, started: int = 0) -> str:
-    status = owners._process_status(pid)
-    return f"{owners._host()}-{pid}-{(status[1] if status else 0) + started}"
+    status = process_identity._process_status(pid)
+    return f"{process_identity._host()}-{pid}-{(status[1] if status else 0) + started}"
 
 
 def test_a_living_process_in_the_same_folder_is_named(tmp_path, caplog):
@@ -62,7 +63,7 @@ def test_one_process_may_train_again_and_again(tmp_path, caplog):
     with pytest.raises(KeyboardInterrupt), marked_as_written(tmp_path / "out"):
         raise KeyboardInterrupt
     assert caplog.text == ""
-    assert not writers._mark(tmp_path / "out").exists()
+    assert not owners._mark(tmp_path / "out").exists()
 
 
 def test_it_is_no_matter_where_no_mark_can_be_left(tmp_path, monkeypatch, caplog):

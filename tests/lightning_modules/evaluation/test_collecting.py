@@ -10,15 +10,9 @@ from same_values import same
 from transformers import trainer_pt_utils as reference
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from lightrainer.lightning_modules.common.nested import find_batch_size, map_nested, nested_detach, nested_numpify
 from lightrainer.lightning_modules.evaluation import collecting as collect
-from lightrainer.lightning_modules.evaluation.collecting import (
-    BatchCollector,
-    LossCollector,
-    find_batch_size,
-    map_nested,
-    nested_detach,
-    nested_numpify,
-)
+from lightrainer.lightning_modules.evaluation.collecting import BatchCollector, LossCollector
 
 Pair = namedtuple("Pair", "first second")
 SIZES = [(3, 5), (3, 2), (1, 7), (2, 7), (4, 1)]

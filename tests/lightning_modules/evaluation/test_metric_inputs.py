@@ -8,7 +8,7 @@ from torchmetrics import classification, regression, retrieval, segmentation, te
 from torchmetrics.wrappers import ClasswiseWrapper
 
 from lightrainer.lightning_modules.evaluation.metric_inputs import InputKind, input_kind, metric_inputs, shifted
-from lightrainer.lightning_modules.evaluation.token_metrics import TokenLoss
+from lightrainer.lightning_modules.evaluation.metrics import TokenLoss
 
 CLASSES = 4
 

@@ -5,8 +5,7 @@ import torch
 from torchmetrics import Metric, MetricCollection
 from torchmetrics import classification as of
 
-from lightrainer.lightning_modules.evaluation.metrics import BatchMetrics, as_batch_metrics
-from lightrainer.lightning_modules.evaluation.token_metrics import TokenLoss
+from lightrainer.lightning_modules.evaluation.metrics import BatchMetrics, TokenLoss, as_batch_metrics
 
 CLASSES = 3
 

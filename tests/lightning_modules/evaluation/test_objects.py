@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightrainer.lightning_modules.evaluation.objects import ObjectCollector, cut_objects, join_objects
+from lightrainer.lightning_modules.evaluation.collecting import ObjectCollector, cut_objects, join_objects
 
 
 class Pair(NamedTuple):

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .checksums import note_checksums
+from ..common.file_names import MODEL_PARTS_NAME, OPTIMIZER_PARTS_NAME
+from ..common.local_paths import StrPath
 from .forms import LoadReport
-from .names import MODEL_PARTS_NAME, OPTIMIZER_PARTS_NAME, StrPath
+from .manifest import note_checksums
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +54,7 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> Lo
     """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 
-    from .parts_reading import require_same_kinds
+    from .sharded_reading import require_same_kinds
 
     path = Path(folder, MODEL_PARTS_NAME)
     own, there = get_model_state_dict(model), _names(path, "model.")
@@ -79,7 +80,7 @@ def load_optimizer_parts(
     """Fill an optimizer, which has not made a step yet, with what `save_optimizer_parts` wrote."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
-    from .parts_reading import require_same_kinds
+    from .sharded_reading import require_same_kinds
 
     path = Path(folder, OPTIMIZER_PARTS_NAME)
     with _able_to_step(optimizer, model):
@@ -120,7 +121,7 @@ def _write(state: dict[str, Any], path: Path) -> None:
 def _read(state: dict[str, Any], path: Path, together: bool) -> None:
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    from .parts_reading import PlainPlanner, PlainReader
+    from .sharded_reading import PlainPlanner, PlainReader
 
     with _plain_errors(path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
@@ -143,7 +144,7 @@ def _plain_errors(path: Path) -> Iterator[None]:
 
 
 def _table_of(path: Path) -> Any:
-    from .parts_reading import read_table
+    from .sharded_reading import read_table
 
     return read_table(path)
 

@@ -1,4 +1,7 @@
-"""As `torch.save` and `torch.load`, but only tensors and plain values are unpickled, and errors name the file."""
+"""As `torch.save` and `torch.load`, but only tensors and plain values are unpickled, and errors name the file.
+
+Tensors of torch_xla, which have no memory that could be written, are written as tensors in main memory.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,16 @@ import io
 import os
 import pickle
 import re
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .names import StrPath
+from .local_paths import StrPath
 
 if TYPE_CHECKING:
     import torch
-
+    from torch import nn
 
 _A_LITTLE = 1 << 20  # bytes; less may fit into what is left of a file's last block
 
@@ -27,8 +31,6 @@ def save_torch(obj: Any, path: StrPath) -> None:
         path: the file; it is overwritten in place, so write into a staged folder.
     """
     import torch
-
-    from .xla_tensors import on_host
 
     try:
         torch.save(on_host(obj), path)
@@ -172,3 +174,27 @@ def _numpy_globals() -> list[Any]:
     ]
     kinds = {type(np.dtype(code)) for code in "?bhilqBHILQefdFD"}
     return [*renamed, np.ndarray, np.dtype, *kinds]
+
+
+def on_host(values: Any) -> Any:
+    """Nested values with their tensors of torch_xla in main memory; the very same values where there are none."""
+    if "torch_xla" not in sys.modules:
+        return values
+    from .nested import map_nested
+
+    return map_nested(_copied, values)
+
+
+def state_on_host(model: nn.Module) -> dict[str, Any] | None:
+    """The state dict of a model of torch_xla, in main memory, tied weights as one tensor; None of other models."""
+    if "torch_xla" not in sys.modules or not any(tensor.device.type == "xla" for tensor in model.parameters()):
+        return None
+    copies: dict[int, Any] = {}
+    state = model.state_dict(keep_vars=True)  # these are the same objects where weights are tied
+    return {name: copies.setdefault(id(value), _copied(value)) for name, value in state.items()}
+
+
+def _copied(leaf: Any) -> Any:
+    import torch
+
+    return leaf.detach().cpu() if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla" else leaf

@@ -6,12 +6,6 @@ numbered ones (shards, one random state per process) are made by `rng_state_name
 
 from __future__ import annotations
 
-import os
-from typing import TypeAlias
-
-StrPath: TypeAlias = str | os.PathLike[str]
-"""What every function of this package accepts as a path."""
-
 PREFIX_CHECKPOINT_DIR = "checkpoint"
 """A checkpoint of optimizer step 12 lies in the folder `checkpoint-12`."""
 

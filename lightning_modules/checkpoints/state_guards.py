@@ -1,4 +1,7 @@
-"""Whether the states in a checkpoint are those of the optimizer, the schedule and the data that a training has."""
+"""Refuse the state of an optimizer, a schedule or a position in the data that something of another kind has written.
+
+Whether the tensors in the state of an optimizer fit its parameters is looked at by `optim.optimizer_fit`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .names import StrPath
+from ..common.local_paths import StrPath
 
 __all__ = ["loading_optimizer", "loading_schedule", "require_position"]
 

@@ -27,8 +27,8 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from ..common.torch_files import kind_of, load_torch_bytes
 from .forms import lies_beside
-from .tensors import kind_of, load_torch_bytes
 
 TABLE_NAME = ".metadata"
 """The file of such a folder that says which tensor lies where."""

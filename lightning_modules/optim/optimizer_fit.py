@@ -1,4 +1,4 @@
-"""Looks whether the state of an optimizer in a file fits its parameters, before the optimizer gets it.
+"""Compare the state of an optimizer in a file with its parameters, before the optimizer gets it.
 
 torch does not look, and its fused steps, like those of other libraries, take each tensor of the state for one as large
 as the parameter: with a smaller one they write where other things are in memory.
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .names import StrPath
-from .tensors import kind_of
+from ..common.local_paths import StrPath
+from ..common.torch_files import kind_of
 
 _COUNTERS = {"step", "mu_product", "eta", "mu"}
 """Numbers, which some optimizers keep in tensors."""

@@ -1,0 +1,55 @@
+"""Nested lists, tuples and mappings of tensors: what a batch, the outputs of a model, or a state is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def find_batch_size(tensors: Any) -> int | None:
+    """As `transformers.trainer_pt_utils.find_batch_size`: length of the first tensor or array in a nested structure."""
+    if isinstance(tensors, (torch.Tensor, np.ndarray)):
+        return tensors.shape[0] if tensors.ndim else None
+    if isinstance(tensors, Mapping):
+        tensors = list(tensors.values())
+    if isinstance(tensors, (list, tuple)):
+        return next((size for part in tensors if (size := find_batch_size(part)) is not None), None)
+    return None
+
+
+def mapping_like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """The items in a mapping of the same class as another one: it can be made of a mapping, as a dict can."""
+    kind: Any = type(original)
+    return kind(items)
+
+
+def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply `function` to every leaf of nested lists, tuples (named ones too) and mappings."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_nested(function, part) for part in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(map_nested(function, part) for part in value)
+    if isinstance(value, Mapping):
+        return mapping_like(value, {key: map_nested(function, part) for key, part in value.items()})
+    return function(value)
+
+
+def nested_detach(tensors: Any) -> Any:
+    """As `transformers.trainer_pt_utils.nested_detach`."""
+    return map_nested(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, tensors)
+
+
+def nested_numpify(tensors: Any) -> Any:
+    """As `transformers.trainer_pt_utils.nested_numpify`: tensors become arrays; bfloat16, unknown to numpy, float32."""
+    return map_nested(to_numpy, tensors)
+
+
+def to_numpy(leaf: Any) -> Any:
+    """A tensor as an array, bfloat16 as float32; anything else as it is."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    leaf = leaf.detach().cpu()
+    return (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy()

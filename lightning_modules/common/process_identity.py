@@ -1,0 +1,63 @@
+"""A process as `HOST-PID-START`, and whether it is still there.
+
+The start time (in the kernel's clock ticks) tells a process from a later one with the same number: in a restarted
+container the training process gets the same pid every time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+
+__all__ = ["is_gone", "owner_token"]
+
+
+def owner_token() -> str:
+    """This process as `HOST-PID-START`, usable in a file name.
+
+    In a run of several processes the main one's token is broadcast once, so that all of them name the same folder.
+    """
+    pid = os.getpid()
+    _, start = _process_status(pid) or ("", 0)
+    return f"{_host()}-{pid}-{start}"
+
+
+def is_gone(owner: str) -> bool:
+    """Whether a process is known to run no more: it was on this machine, and is not there.
+
+    Args:
+        owner: its token, as `owner_token` made it.
+    """
+    host, pid, start = owner.rsplit("-", 2)
+    return host == _host() and os.name == "posix" and not _is_running(int(pid), int(start))
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", socket.gethostname())[:64] or "host"
+
+
+def _is_running(pid: int, start: int) -> bool:
+    status = _process_status(pid)
+    if status is not None:
+        state, started = status
+        return state not in ("Z", "X") and started == start
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _process_status(pid: int) -> tuple[str, int] | None:
+    """State letter and start time of a process from Linux's /proc; None where there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The second field is the program's name in parentheses and may itself hold blanks and parentheses.
+    fields = text.rpartition(")")[2].split()
+    return fields[0], int(fields[19])
