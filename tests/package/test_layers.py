@@ -18,6 +18,7 @@ FOLDERS = ["package", "facade", "lightning_modules", "callbacks"]
 MODULES = sorted(
     path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py*") if path.suffix in (".py", ".pyi")
 )
+SOURCES = [path for path in MODULES if path.suffix == ".py"]
 
 MAY_IMPORT = {
     "package": {"package", "facade", "lightning_modules", "callbacks"},
@@ -28,6 +29,49 @@ MAY_IMPORT = {
 
 # The one thing that both lower folders need: the standard library is all that it imports.
 SPELLING = ("lightrainer", "lightning_modules", "common", "suggestions", "did_you_mean")
+
+# The rooms of a folder, from the lowest up; each may import those of its line and of the lines before.
+ROOMS = {
+    "facade": [
+        "distributed",
+        "arguments",
+        "strategies",
+        "accelerator",
+        "protocols",
+        "parser estimate evaluation hub checkpointing",
+        "search",
+        "trainer",
+        "compat",
+    ],
+    "lightning_modules": [
+        "common internals",
+        "data distributed optim models",
+        "evaluation checkpoints",
+        "training tasks",
+        "search tokenization",
+    ],
+}
+
+# What has to go still: modules in a circle, and rooms that import one above them.
+CIRCLES = set(
+    split(
+        """
+    facade/checkpointing/interrupted_evaluation.py facade/trainer/deepspeed_run.py facade/trainer/training_run.py
+    """
+    )
+)
+UPWARDS = {
+    ("facade/checkpointing", "trainer"),
+    ("facade/search", "compat"),
+    ("facade/search", "trainer"),
+    ("facade/trainer", "compat"),
+    ("lightning_modules/common", "checkpoints"),
+    ("lightning_modules/data", "evaluation"),
+    ("lightning_modules/distributed", "checkpoints"),
+    ("lightning_modules/distributed", "evaluation"),
+    ("lightning_modules/internals", "evaluation"),
+    ("lightning_modules/models", "checkpoints"),
+}
 
 # Private names of Lightning are used here and nowhere else.
 ENGINE = {"lightning_modules/internals/lightning_internals.py", "lightning_modules/internals/fast_path.py"}
@@ -127,6 +171,60 @@ def test_imports_go_down_only():
         return reached - {None} - MAY_IMPORT[folder]
 
     assert where(upwards) == {}
+
+
+@functools.cache
+def imported_modules(path):
+    """Those of our own modules that a module imports; the package of a name where the name is no module."""
+    places = {("lightrainer", *(here[1:] if (here := location(one))[0] == "package" else here)): one for one in SOURCES}
+    lengths = ((name, range(len(name), 0, -1)) for name in imports(path))
+    found = {next((places[name[:n]] for n in sizes if name[:n] in places), None) for name, sizes in lengths}
+    return found - {None, path}
+
+
+def circles(graph):
+    """The nodes that lie on a way from themselves to themselves, or between two such."""
+    left = set(graph)
+    while True:
+        imported = {target for one in left for target in graph[one] & left}
+        inside = {one for one in left & imported if graph[one] & left}
+        if inside == left:
+            return left
+        left = inside
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Imports for type checkers and inside of functions count too: who reads one module need not know the other."""
+    found = circles({path: imported_modules(path) for path in SOURCES})
+    assert {str(path.relative_to(ROOT)) for path in found} - CIRCLES == set()
+
+
+def test_circles_are_found():
+    """Negative control."""
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "above": {"a"}, "below": set()}) == {"a", "b", "c"}
+    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == set()
+    base, arguments = (ROOT / "facade" / place for place in ("trainer/base.py", "arguments/fields.py"))
+    assert len(imported_modules(base)) > 5
+    assert imported_modules(arguments) <= set(SOURCES)
+
+
+@pytest.mark.parametrize("folder", ROOMS)
+def test_rooms_import_downwards_only(folder):
+    level = {room: number for number, rooms in enumerate(ROOMS[folder]) for room in rooms.split()}
+    assert {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")} == set(level)
+    upwards = {
+        (f"{folder}/{room}", other)
+        for path in SOURCES
+        for target in imported_modules(path)
+        if (room := room_of(path, folder)) and (other := room_of(target, folder)) and level[room] < level[other]
+    }
+    assert upwards - UPWARDS == set()
+
+
+def room_of(path, folder):
+    """The room of a module that is in one of the folder's; None elsewhere."""
+    parts = path.relative_to(ROOT).parts
+    return parts[1] if parts[0] == folder and len(parts) > 2 else None
 
 
 def test_what_both_lower_folders_need_imports_nothing_else():
