@@ -239,6 +239,13 @@ def data_rank(args: Any) -> int:
     return args.process_index // copies_of_batches(args)
 
 
+def samples_of_rank(args: Any, batch_size: int) -> int:
+    """How many samples one of these gets of a batch: all of it, but where batches are split (`split_batches`)."""
+    from ...lightning_modules.data.samplers import share_of  # arguments are made without torch's loaders
+
+    return share_of(batch_size, data_ranks(args), args.accelerator_config.split_batches)
+
+
 def parts_of_sequences(args: Any) -> int:
     """Over how many processes each sequence is split in training, see `ParallelismConfig.cp_size`."""
     groups = _groups(args)

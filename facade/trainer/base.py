@@ -33,13 +33,12 @@ from ...callbacks import (
 from ...lightning_modules.checkpoints import BackgroundWriter, WriteLater, WriteNow
 from ...lightning_modules.common.seeding import enable_full_determinism, host_rng_untouched, set_seed
 from ...lightning_modules.data.length_cache import LengthCache
-from ...lightning_modules.data.samplers import share_of
 from ...lightning_modules.models import inspection
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
 from ..arguments.checkpointing import checkpointing
-from ..arguments.parallelism import data_ranks, parts_of_sequences, spreads_model
+from ..arguments.parallelism import parts_of_sequences, spreads_model
 from ..arguments.support import raise_for_unsupported
 from ..arguments.unknown import understand_old_names
 from ..arguments.validation import raise_for_problems
@@ -337,11 +336,6 @@ class TrainerBase(TrainerParameters):
         unused = not (inspection.is_pretrained(self.model) and (wanted or getattr(self.model, name, False)))
         steps = None if self._run is None else self._run.length.max_steps
         return translate(self.args, find_unused_parameters=unused, model=self.model, steps=steps)
-
-    def _share_of(self, batch_size: int) -> int:
-        """Samples that one process gets of a batch: all of it, but where batches are split."""
-        config: Any = self.args.accelerator_config
-        return share_of(batch_size, data_ranks(self.args), config.split_batches)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """As `transformers.Trainer.call_model_init`: a new model, for a trial if it takes one."""

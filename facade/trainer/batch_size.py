@@ -12,6 +12,7 @@ import torch
 from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, add_note, is_out_of_memory, release_memory
 from ...lightning_modules.training.snapshot import TrainingSnapshot
 from ..arguments.fitting import effective_batch, fitted
+from ..arguments.parallelism import samples_of_rank
 from .saving import Saving
 
 logger = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class BatchSizeFinding(Saving):
     def _smaller_size(self) -> int:
         """What is tried next; 0 after the smallest. One that is split among processes stays a multiple of them."""
         size = self._train_batch_size
-        unit = size // self._share_of(size)
+        unit = size // samples_of_rank(self.args, size)
         smaller = size // 2 if self.keep_effective_batch_size else int(size * 0.9)
         return smaller - smaller % unit
 

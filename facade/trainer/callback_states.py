@@ -9,12 +9,12 @@ from typing import Any
 from ...callbacks import TimeLimitCallback
 from ...callbacks.tensor_states import CALLBACK_STATES_NAME, load_state_dicts, state_dicts
 from ...lightning_modules import checkpoints
-from .reporting import Reporting
+from .reporting import TrainerLogging
 
 logger = logging.getLogger(__name__)
 
 
-class CallbackStates(Reporting):
+class CallbackStates(TrainerLogging):
     """Keeps the state of each callback that has `state_dict` and `load_state_dict`, as those of Lightning do."""
 
     _writer: Any

@@ -25,7 +25,7 @@ from .columns import is_hub_dataset, remove_unused
 logger = logging.getLogger(__name__)
 
 
-class DataSteps(TrainerBase):
+class TrainerData(TrainerBase):
     """From datasets to loaders."""
 
     def get_train_dataloader(self) -> DataLoader:

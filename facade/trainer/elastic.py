@@ -15,7 +15,7 @@ from ...lightning_modules.checkpoints.state_guards import require_position
 from ...lightning_modules.common.safe_serialization import from_plain
 from ...lightning_modules.common.seeding import load_rng_file, restore_rng_state
 from ...lightning_modules.training.losses import LossMeter
-from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks
+from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks, samples_of_rank
 from ..evaluation.results import TrainingLength
 from .saving import Saving
 
@@ -80,7 +80,7 @@ class Elastic(Saving):
     def _layout(self) -> dict[str, int]:
         return {
             "world_size": data_ranks(self.args),
-            "batch_size": self._share_of(self._train_batch_size),
+            "batch_size": samples_of_rank(self.args, self._train_batch_size),
             "accumulation": self.args.gradient_accumulation_steps,
         }
 

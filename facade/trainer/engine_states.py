@@ -17,12 +17,12 @@ from ...lightning_modules.checkpoints.state_guards import loading_schedule
 from ...lightning_modules.distributed import deepspeed_engine
 from ...lightning_modules.models import inspection
 from ..strategies.deepspeed import DeepSpeedPlan
-from .reporting import Reporting
+from .reporting import TrainerLogging
 
 logger = logging.getLogger(__name__)
 
 
-class EngineStates(Reporting):
+class EngineStates(TrainerLogging):
     """What differs from checkpoints of torch's optimizers, for those who write and read them."""
 
     @property

@@ -13,22 +13,22 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...lightning_modules.data.sizes import has_length
 from ..arguments.enums import DebugOption
-from ..arguments.parallelism import data_ranks
+from ..arguments.parallelism import data_ranks, samples_of_rank
+from ..distributed.consistency import monitored, require_same_evaluation
 from ..distributed.xla_device import print_metrics
 from ..evaluation.loop import Evaluation, EvaluationFeed
 from ..evaluation.missing_metrics import missing_metric, why_no_labels
 from ..evaluation.out_of_memory_advice import evaluating
 from ..evaluation.results import EvalLoopOutput, PredictionOutput
 from ..evaluation.speed import Moment, metrics_of_runtime
-from .company import PeerMonitoring
-from .data import DataSteps
-from .reporting import Reporting
-from .steps import BatchSteps
+from .data import TrainerData
+from .reporting import TrainerLogging
+from .steps import TrainerSteps
 
 logger = logging.getLogger(__name__)
 
 
-class Evaluating(DataSteps, BatchSteps, Reporting, PeerMonitoring):
+class TrainerEvaluation(TrainerData, TrainerSteps, TrainerLogging):
     """From datasets to metrics and predictions."""
 
     _evaluated_columns: list[str] | None = None
@@ -148,8 +148,9 @@ class Evaluating(DataSteps, BatchSteps, Reporting, PeerMonitoring):
             ignore_keys=ignore_keys,
             prefix=metric_key_prefix,
         )
-        with self._in_company(), evaluating(self.args), self.accelerator.other_loader():
-            self._require_same_evaluation(dataloader)
+        with monitored(self), evaluating(self.args), self.accelerator.other_loader():
+            if self._run is None:  # otherwise it was done before
+                require_same_evaluation(self, dataloader)
             run_evaluation(self, evaluation, started=started, test=description == "Prediction")
             self.gather_function = self.accelerator.gather_for_metrics
             output = evaluation.result()
@@ -235,6 +236,6 @@ class Evaluating(DataSteps, BatchSteps, Reporting, PeerMonitoring):
         metrics = output.metrics if output.metrics is not None else {}
         seconds = start_time.seconds_ago - self._setup_seconds
         samples = output.num_samples or 0
-        steps = math.ceil(samples / (self._share_of(self.args.eval_batch_size) * data_ranks(self.args)))
+        steps = math.ceil(samples / (samples_of_rank(self.args, self.args.eval_batch_size) * data_ranks(self.args)))
         metrics.update(metrics_of_runtime(prefix, seconds, num_samples=samples, num_steps=steps))
         return metrics

@@ -13,7 +13,7 @@ from typing import Any
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints.callback_paths import without_foreign_paths
 from ...lightning_modules.common.safe_serialization import UnsafeValueError, from_plain, to_plain
-from .reporting import Reporting
+from .reporting import TrainerLogging
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ LIGHTNING_CALLBACKS_NAME = "lightning_callbacks.pt"
 _OWN = ("epoch", "global_step", "pytorch-lightning_version", "state_dict")
 
 
-class LightningSide(Reporting):
+class LightningSide(TrainerLogging):
     """Gives Lightning callbacks what they find in a plain Lightning Trainer: a logger, and a place in checkpoints."""
 
     _writer: Any

@@ -25,7 +25,7 @@ from . import optimizer_limits
 from .base import TrainerBase
 
 
-class OptimizationSteps(TrainerBase):
+class TrainerOptimization(TrainerBase):
     """From arguments to steps."""
 
     _training_steps: int | None = None

@@ -15,7 +15,7 @@ from ..evaluation import speed as formats
 from .base import TrainerBase
 
 
-class Reporting(TrainerBase):
+class TrainerLogging(TrainerBase):
     """From numbers to logs and files."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

@@ -141,7 +141,7 @@ class Searching(Training):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """See `Evaluating.evaluate`; where this script is a trial of a sweep, that hears of it."""
+        """See `TrainerEvaluation.evaluate`; where this script is a trial of a sweep, that hears of it."""
         metrics = super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         if "LIGHTRAINER_TRIAL" in os.environ and metric_key_prefix == "eval":
             child.note(self, metrics)

@@ -14,10 +14,10 @@ from torch import nn
 from ...lightning_modules.distributed.sequence_sharding import IGNORED, ready_to_split, split_names
 from ...lightning_modules.models import inspection
 from ..arguments.parallelism import parts_of_sequences
-from .optimization import OptimizationSteps
+from .optimization import TrainerOptimization
 
 
-class SequenceSplitting(OptimizationSteps):
+class SequenceSplitting(TrainerOptimization):
     """Makes batches ready to be split, and lets the losses of the parts add up to that of the whole."""
 
     _targets: dict[str, torch.Tensor] | None = None

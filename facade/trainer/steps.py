@@ -23,7 +23,7 @@ from .sequences import SequenceSplitting, predicts_next_token
 logger = logging.getLogger(__name__)
 
 
-class BatchSteps(SequenceSplitting):
+class TrainerSteps(SequenceSplitting):
     """From a batch to a loss, gradients and predictions."""
 
     loss_is_scaled_for_ga: bool | None = None
@@ -204,7 +204,7 @@ class BatchSteps(SequenceSplitting):
 
     def _calls_loss_func(self) -> bool:
         steps = ("compute_loss", "training_step")
-        return all(getattr(getattr(self, name), "__func__", None) is getattr(BatchSteps, name) for name in steps)
+        return all(getattr(getattr(self, name), "__func__", None) is getattr(TrainerSteps, name) for name in steps)
 
     def _loss_is_scaled(self, num_items_in_batch: Any) -> bool:
         """Whether the loss was divided by the items of the whole window already, where it was computed."""
@@ -243,7 +243,7 @@ class BatchSteps(SequenceSplitting):
 
     def _only_the_model_needs_logits(self, inputs: dict[str, Any]) -> bool:
         """Whether the model computes the loss of its labels itself, and can do so without giving logits."""
-        own = getattr(self.compute_loss, "__func__", None) is BatchSteps.compute_loss
+        own = getattr(self.compute_loss, "__func__", None) is TrainerSteps.compute_loss
         elsewhere = not own or self.label_smoother is not None or self.compute_loss_func is not None
         return not elsewhere and inputs.get("labels") is not None and can_skip_logits(self.model)
 

@@ -18,13 +18,14 @@ from torch import nn
 from ...callbacks import TrainerState, collect_states
 from ...lightning_modules import checkpoints
 from ...lightning_modules.data.sizes import has_length
-from ..arguments.parallelism import parts_of_sequences, read_parallelism
+from ..arguments.parallelism import parts_of_sequences, read_parallelism, samples_of_rank
+from ..distributed.consistency import monitored, require_same_training
 from ..evaluation.results import TrainingLength, TrainOutput
 from ..evaluation.speed import speed_metrics
 from .batch_size import BatchSizeFinding
-from .evaluating import Evaluating
+from .evaluating import TrainerEvaluation
 from .hub import HubSide
-from .optimization import OptimizationSteps
+from .optimization import TrainerOptimization
 from .position import DataPosition
 from .preparing import ModelPreparation
 from .restarting import Restarting
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding, DataPosition, Restarting, HubSide):
+class Training(
+    TrainerEvaluation, TrainerOptimization, ModelPreparation, BatchSizeFinding, DataPosition, Restarting, HubSide
+):
     """From the first step to the last."""
 
     def train(
@@ -63,7 +66,7 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
             SystemExit, KeyboardInterrupt: a signal ended the training, and a checkpoint to go on from is written; see
                 `checkpoint_on_signals`.
         """
-        with self._signals.until_the_end(), self._uploads_quiet(), self._in_company(acts=trial is None):
+        with self._signals.until_the_end(), self._uploads_quiet(), monitored(self, acts=trial is None):
             return self._train_from(resume_from_checkpoint, trial, ignore_keys_for_eval)
 
     def _train_from(
@@ -130,7 +133,7 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
         """As `transformers.Trainer.get_total_train_batch_size`: samples of one optimizer step, over all processes."""
         copies = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
         data_parallel = max(args.world_size // copies, 1)
-        return self._share_of(self._train_batch_size) * args.gradient_accumulation_steps * data_parallel
+        return samples_of_rank(self.args, self._train_batch_size) * args.gradient_accumulation_steps * data_parallel
 
     def get_tp_size(self) -> int:
         """As `transformers.Trainer.get_tp_size`: processes that share one copy of each layer."""
@@ -162,7 +165,7 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
 
         dataloader: Any = self.get_train_dataloader()
         length = self.set_initial_training_values(self.args, dataloader)
-        self._require_same_training(length, checkpoint)
+        require_same_training(self, length, checkpoint)
         self._start_state(length, checkpoint, trial)
         read = partial(self._read_window, device=self.args.device)
         windows, length = self._windows(dataloader, length, checkpoint, read)
@@ -346,7 +349,7 @@ class Training(Evaluating, OptimizationSteps, ModelPreparation, BatchSizeFinding
         rows = {
             "Num examples": length.num_examples,
             "Num epochs": length.num_train_epochs,
-            "Batch size per device": self._share_of(self._train_batch_size),
+            "Batch size per device": samples_of_rank(self.args, self._train_batch_size),
             "Total batch size (processes and accumulation)": length.total_train_batch_size,
             "Gradient accumulation steps": self.args.gradient_accumulation_steps,
             "Optimizer steps": length.max_steps,

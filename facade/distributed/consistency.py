@@ -1,0 +1,173 @@
+"""Consistency between the processes of a training: the same settings, model and data, and failures told by name."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import os
+import re
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any, Protocol
+
+from torch import nn
+
+from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.distributed.health import company, require_same
+from ..arguments import TrainingArguments
+
+_MAY_DIFFER = {
+    *("output_dir", "logging_dir", "local_rank", "ddp_timeout", "debug", "skip_memory_metrics"),
+    *("run_name", "report_to", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+    *("disable_tqdm", "log_level", "log_level_replica", "log_on_each_node", "do_train", "do_eval", "do_predict"),
+    *("dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_persistent_workers"),
+    *("dataloader_pin_memory", "dataloader_multiprocessing_context", "dataloader_in_order"),
+    *("push_to_hub", "hub_model_id", "hub_token", "hub_private_repo", "hub_revision", "hub_strategy"),
+    *("hub_always_push", "resume_from_checkpoint"),
+}
+"""Arguments that are about one process alone, or that only one of them looks at."""
+
+_REMEDY = (
+    "All of them have to train with the same script, arguments and data: what differs would give other numbers in each "
+    "process, or let them wait for each other for ever. If it comes from the environment or from files, see that it is "
+    "the same on all machines."
+)
+_KINDS = (bool, int, float, str, type(None))
+
+
+class ComparedTrainer(Protocol):
+    """What is compared of a Trainer, and its step, for messages."""
+
+    args: TrainingArguments
+    model: nn.Module
+    model_wrapped: nn.Module
+    state: Any
+    train_dataset: Any
+    eval_dataset: Any
+
+    @property
+    def plan(self) -> Any:
+        """Its `strategy.distributes` says whether each process may hold a part of the model that is its own."""
+        ...
+
+
+class Length(Protocol):
+    """How long a training is."""
+
+    @property
+    def max_steps(self) -> int:
+        """Optimizer steps."""
+        ...
+
+    @property
+    def num_update_steps_per_epoch(self) -> int:
+        """Optimizer steps in an epoch."""
+        ...
+
+
+def monitored(trainer: ComparedTrainer, *, acts: bool = True) -> contextlib.AbstractContextManager[None]:
+    """Have errors of other processes told here by name, and the other way round; `acts` as in `company`."""
+    if trainer.args.world_size == 1:
+        return contextlib.nullcontext()
+    return company(trainer.args.ddp_timeout, doing=lambda: f"after step {trainer.state.global_step}", acts=acts)
+
+
+def require_same_training(trainer: ComparedTrainer, length: Length, checkpoint: str | None) -> None:
+    """Look whether all processes are about to train with the same arguments, model, data and steps.
+
+    Args:
+        trainer: of this process.
+        length: steps that this process would take.
+        checkpoint: the folder from which it would go on.
+
+    Raises:
+        ValueError: they differ; names what, and in which processes.
+    """
+    if trainer.args.world_size == 1:
+        return
+    data = {"train_dataset": trainer.train_dataset, "eval_dataset": trainer.eval_dataset}
+    begun = "the start" if checkpoint is None else os.path.basename(os.path.normpath(checkpoint))
+    _require_same(trainer, data, {"begins with": begun, **_steps_of_uneven_batches(trainer.args, length)})
+
+
+def require_same_evaluation(trainer: ComparedTrainer, loader: Any) -> None:
+    """Look whether all processes are about to evaluate the same model on the same data, as `require_same_training`."""
+    if trainer.args.world_size > 1:
+        _require_same(trainer, {"the dataset": getattr(loader, "whole_dataset", loader)}, {})
+
+
+def _require_same(trainer: ComparedTrainer, data: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    known = {**_arguments(trainer.args), **_facts_of_model(trainer), **_lengths(data)}
+    known |= {name: str(value) for name, value in facts.items()}
+    known |= {f"version of {name}": version(name) for name in ("lightrainer", "torch", "lightning")}
+    require_same(known, _REMEDY)
+
+
+def _steps_of_uneven_batches(args: TrainingArguments, length: Length) -> dict[str, int]:
+    """What each process has to do as often as the others; elsewhere it follows from arguments and data."""
+    config: Any = args.accelerator_config
+    if config.even_batches:
+        return {}
+    remedy = " (leave even_batches=False out, or set max_steps or dataloader_drop_last=True)"
+    steps = {f"optimizer steps{remedy}": length.max_steps}
+    if "epoch" in (args.logging_strategy, args.eval_strategy, args.save_strategy):
+        steps["optimizer steps in an epoch, at whose end something is to be done"] = length.num_update_steps_per_epoch
+    return steps
+
+
+def _facts_of_model(trainer: ComparedTrainer) -> dict[str, str]:
+    """Names, shapes and types of what is trained; nothing where a process holds a part that is its own."""
+    model = trainer.model
+    if trainer.plan.strategy.distributes and trainer.model_wrapped is not model:
+        return {}
+    kinds = {"parameter": model.named_parameters(), "buffer": model.named_buffers()}
+    found = {"model": type(model).__name__}
+    for kind, named in kinds.items():
+        for name, one in named:
+            frozen = ", frozen" if kind == "parameter" and not one.requires_grad else ""
+            found[f"{kind} {name}"] = f"{_shape(one)} of {str(one.dtype).removeprefix('torch.')}{frozen}"
+    return found
+
+
+def _shape(tensor: Any) -> str:
+    try:
+        return " x ".join(map(str, tensor.shape)) or "a number"
+    except RuntimeError:  # lazy parameters have none before the first forward pass
+        return "unknown"
+
+
+def _arguments(args: Any) -> dict[str, str]:
+    """The arguments of the reference; those that a subclass added are the script's, and may be anything."""
+    names = [field.name for field in dataclasses.fields(TrainingArguments) if field.name not in _MAY_DIFFER]
+    return {name: _text(getattr(args, name)) for name in names if hasattr(args, name)}
+
+
+def _text(value: Any) -> str:
+    """A value in words that are the same in each process: no addresses, and sets in order."""
+    if isinstance(value, enum.Enum):
+        return repr(value.value)
+    if isinstance(value, _KINDS):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(sorted(f"{key!r}: {_text(one)}" for key, one in value.items())) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    if isinstance(value, (set, frozenset)):
+        return "{" + ", ".join(sorted(map(_text, value))) + "}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _text({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+    if callable(as_dict := getattr(value, "to_dict", None)):
+        return _text(as_dict())
+    return re.sub(r"0x[0-9a-fA-F]+", "", repr(value))
+
+
+def _lengths(data: Mapping[str, Any]) -> dict[str, str]:
+    """How long datasets and loaders are."""
+    found: dict[str, str] = {}
+    for name, one in data.items():
+        if isinstance(one, Mapping):
+            found |= _lengths({f"{name}[{key!r}]": part for key, part in one.items()})
+        elif one is not None:
+            found[f"length of {name}"] = str(len(one)) if has_length(one) else "unknown"
+    return found
