@@ -15,7 +15,6 @@ from torch import nn
 
 from ...lightning_modules.data.sizes import has_length
 from ...lightning_modules.distributed.health import company, require_same
-from ..arguments import TrainingArguments
 
 _MAY_DIFFER = {
     *("output_dir", "logging_dir", "local_rank", "ddp_timeout", "debug", "skip_memory_metrics"),
@@ -39,7 +38,7 @@ _KINDS = (bool, int, float, str, type(None))
 class ComparedTrainer(Protocol):
     """What is compared of a Trainer, and its step, for messages."""
 
-    args: TrainingArguments
+    args: Any
     model: nn.Module
     model_wrapped: nn.Module
     state: Any
@@ -104,7 +103,7 @@ def _require_same(trainer: ComparedTrainer, data: Mapping[str, Any], facts: Mapp
     require_same(known, _REMEDY)
 
 
-def _steps_of_uneven_batches(args: TrainingArguments, length: Length) -> dict[str, int]:
+def _steps_of_uneven_batches(args: Any, length: Length) -> dict[str, int]:
     """What each process has to do as often as the others; elsewhere it follows from arguments and data."""
     config: Any = args.accelerator_config
     if config.even_batches:
@@ -138,8 +137,10 @@ def _shape(tensor: Any) -> str:
 
 
 def _arguments(args: Any) -> dict[str, str]:
-    """The arguments of the reference; those that a subclass added are the script's, and may be anything."""
-    names = [field.name for field in dataclasses.fields(TrainingArguments) if field.name not in _MAY_DIFFER]
+    """The arguments that are documented; those that a subclass added are the script's, and may be anything."""
+    package = __name__.partition(".")[0]
+    kind = next((one for one in type(args).__mro__ if one.__module__.partition(".")[0] == package), type(args))
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in _MAY_DIFFER]
     return {name: _text(getattr(args, name)) for name in names if hasattr(args, name)}
 
 
