@@ -12,7 +12,7 @@ from ...lightning_modules.common.seeding import capture_rng_state, restore_rng_s
 from ...lightning_modules.data.rng_discovery import own_states, restore_own, what_draws
 
 if TYPE_CHECKING:
-    from ..trainer.training_run import TrainingRun
+    from ..protocols.trainer import RunProtocol
 
 
 class Before(NamedTuple):
@@ -33,7 +33,7 @@ class InterruptedEvaluation:
         run: the training.
     """
 
-    def __init__(self, run: TrainingRun) -> None:
+    def __init__(self, run: RunProtocol) -> None:
         self.run = run
         self.before: Before | None = None
         self.owed: dict[str, Any] | None = None
@@ -42,7 +42,7 @@ class InterruptedEvaluation:
     @contextlib.contextmanager
     def possible(self) -> Iterator[None]:
         """An evaluation of the training: what is saved in the middle of it is saved as before it."""
-        state, ddp = self.run.trainer.state, self.run.ddp
+        state, ddp = self.run.facade.state, self.run.ddp
         synchronised = ddp is not None and ddp.require_forward_param_sync
         self.before = Before(
             capture_rng_state(self._several), own_states(*self._draws), len(state.log_history), synchronised
@@ -81,7 +81,7 @@ class InterruptedEvaluation:
     def make_up(self) -> None:
         """Make the evaluation that is owed, if one is."""
         run, owed = self.run, self.owed
-        trainer, self.owed = run.trainer, None
+        trainer, self.owed = run.facade, None
         if owed is None:
             return
         del trainer.state.log_history[owed["logs"] :]
@@ -103,7 +103,7 @@ class InterruptedEvaluation:
 
     @property
     def _several(self) -> bool:
-        return self.run.trainer.args.world_size > 1
+        return self.run.facade.args.world_size > 1
 
     def _buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return self.run.trainer.model.named_buffers()
+        return self.run.facade.model.named_buffers()

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ...callbacks import CallbackHandler, TrainerControl, TrainerState
+from ...lightning_modules.training.accumulation import WindowLoader
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
 from ..strategies.plan import RunPlan
@@ -129,3 +130,24 @@ class TrainingProtocol(TrainerProtocol, Protocol):
     ) -> None: ...
 
     def _finalize_training(self, run: Any) -> None: ...
+
+
+class RunProtocol(Protocol):
+    """The training that runs, as what is saved and made anew in it sees it."""
+
+    facade: TrainingProtocol
+    ddp: Any
+    epoch_ended: bool
+    sharded: bool
+    trial: Any
+    ignore_keys: list[str] | None
+    windows: WindowLoader
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a callback wants the epoch, or the training, to end."""
+        ...
+
+    def stop_before_step(self) -> None:
+        """End the epoch before its next step."""
+        ...

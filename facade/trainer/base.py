@@ -55,7 +55,7 @@ from .verbosity import set_verbosity
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
-    from .training_run import TrainingRun
+    from .trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class TrainerBase(TrainerParameters):
     _length_group: int | None = None
     _asked: dict[str, int] | None = None
     _whole_dataset: tuple[Any, Any] | None = None
-    _run: TrainingRun | None = None
+    _run: TrainerModule | None = None
     _derived_from: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(

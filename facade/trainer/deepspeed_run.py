@@ -13,7 +13,7 @@ from ..strategies.deepspeed import DeepSpeedPlan
 
 if TYPE_CHECKING:
     from ...lightning_modules.distributed.deepspeed_strategy import ModelDeepSpeedStrategy
-    from .training_run import TrainingRun
+    from .trainer_module import TrainerModule
 
 
 def asked_for(trainer: Any) -> bool:
@@ -21,16 +21,16 @@ def asked_for(trainer: Any) -> bool:
     return isinstance(trainer.plan.strategy, DeepSpeedPlan)
 
 
-def optimizers(run: TrainingRun) -> tuple[Any, Any]:
+def optimizers(module: TrainerModule) -> tuple[Any, Any]:
     """Make optimizer, engine and schedule; what the configuration has sections for is DeepSpeed's own.
 
     Returns:
         The optimizer inside of the engine, and the schedule if it is one of torch, for Lightning to know.
     """
-    trainer, strategy = run.trainer, cast("ModelDeepSpeedStrategy", run.lightning_trainer.strategy)
+    trainer, strategy = module.facade, cast("ModelDeepSpeedStrategy", module.lightning_trainer.strategy)
     cast(DeepSpeedPlan, trainer.plan.strategy).require_filled()
     config = cast("dict[str, Any]", strategy.config)
-    steps, own = run.length.max_steps, {name for name in ("optimizer", "scheduler") if config.get(name)}
+    steps, own = module.length.max_steps, {name for name in ("optimizer", "scheduler") if config.get(name)}
     trainer.optimizer = None  # that of an earlier run has its parts, not the parameters
     if not own:
         trainer.create_optimizer_and_scheduler(num_training_steps=steps)
@@ -43,7 +43,7 @@ def optimizers(run: TrainingRun) -> tuple[Any, Any]:
         trainer.lr_scheduler, trainer._created_lr_scheduler = schedule, True
     elif "optimizer" in own:
         trainer.create_scheduler(num_training_steps=steps, optimizer=engine.basic_optimizer)
-    trainer.model_wrapped = trainer.deepspeed = run.module.model = engine
+    trainer.model_wrapped = trainer.deepspeed = module.model = engine
     known = isinstance(trainer.lr_scheduler, LRScheduler)
     return trainer.optimizer, trainer.lr_scheduler if known else None
 

@@ -42,7 +42,7 @@ class LightningSide(TrainerLogging):
         """A checkpoint as Lightning makes it, in which its callbacks have put what they want; None without them."""
         if self._run is None or not self._lightning_callbacks:
             return None
-        trainer, module = self._run.lightning_trainer, self._run.module
+        trainer, module = self._run.lightning_trainer, self._run
         checkpoint: dict[str, Any] = {
             "epoch": trainer.current_epoch,
             "global_step": trainer.global_step,
@@ -60,7 +60,7 @@ class LightningSide(TrainerLogging):
     def _weights_for_lightning(self) -> dict[str, Any]:
         """The module's, but where no process has all of them; what averages weights is refused there."""
         assert self._run is not None
-        return {} if self._run.sharded else self._run.module.state_dict()
+        return {} if self._run.sharded else self._run.state_dict()
 
     def _weights_of_lightning(self) -> dict[str, Any] | None:
         """The weights to save, where a callback such as WeightAveraging wants others than the present ones."""
@@ -87,7 +87,7 @@ class LightningSide(TrainerLogging):
             return
         stored = checkpoints.load_torch(path)
         states, further = ({name: from_plain(v) for name, v in part.items()} for part in stored.values())
-        trainer, module = self._run.lightning_trainer, self._run.module
+        trainer, module = self._run.lightning_trainer, self._run
         states = without_foreign_paths(states, self._lightning_callbacks, checkpoint, str(self.args.output_dir))
         whole = {
             **further,

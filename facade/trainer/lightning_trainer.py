@@ -16,17 +16,18 @@ from ...lightning_modules.internals.lightning_import import isolate_rng
 from ...lightning_modules.internals.precision import casting
 from ...lightning_modules.models import inspection
 from ...lightning_modules.training.forwarding_logger import ForwardingLogger
-from ...lightning_modules.training.trainer_module import DrivenModule, ShardedModule
 from ..accelerator.link import RunLink
 from ..distributed.cluster_environment import cluster_plugins
 from ..evaluation.loop import Evaluation
+from ..evaluation.module import EvaluationModule
 from ..evaluation.speed import Moment
 from ..protocols.trainer import TrainerProtocol
 from .lightning_callbacks import check_training
 
 if TYPE_CHECKING:
-    from ...lightning_modules.training.accumulation import WindowLoader
-    from .training_run import TrainingRun
+    from torch import nn
+
+    from .trainer_module import TrainerModule
 
 
 # Lightning evaluates nothing by itself. To its callbacks the interval, which is that of no epoch, says that evaluations
@@ -42,21 +43,6 @@ def _cluster(host: TrainerProtocol) -> list[Any]:
     if host.plan.strategy.accelerator == "tpu":
         return []  # only XLA knows its processes
     return cluster_plugins(host.args.distributed_state, host.plan.environment)
-
-
-class EvaluationDriver:
-    """Drives a module that is only evaluated."""
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        self.evaluation = evaluation
-
-    def evaluation_step(self, inputs: Any) -> Any:
-        """One batch."""
-        return self.evaluation.step(inputs)
-
-    def evaluation_end(self) -> dict[str, float]:
-        """The metrics."""
-        return self.evaluation.numbers()
 
 
 def build_lightning_trainer(host: TrainerProtocol, **kwargs: Any) -> LightningTrainer:
@@ -98,30 +84,30 @@ def _keep_random_numbers(strategy: Any) -> None:
     strategy.setup_environment = setup_environment
 
 
-def run_fit(run: TrainingRun, windows: WindowLoader, *, max_epochs: int) -> None:
-    """Train: `run` is called from Lightning's loops.
+def run_fit(module: TrainerModule, *, max_epochs: int) -> None:
+    """Train.
 
     Args:
-        run: the driver.
-        windows: the data.
-        max_epochs: passes over it, -1 for no limit.
+        module: around the model; Lightning's loops call it.
+        max_epochs: passes over its data, -1 for no limit.
     """
-    trainer = run.trainer
+    trainer = module.facade
     distributes = trainer.plan.strategy.distributes
     check_training(trainer._lightning_callbacks, trainer.model, sharded=distributes)
-    module = _module(trainer, run)
+    _distribute(trainer, module)
     with lightning_internals.quiet(_is_quiet()):
         lightning_trainer = build_lightning_trainer(trainer, max_epochs=max_epochs, **_OWN_EVALUATIONS)
-    run.attach(lightning_trainer, module)
+    module.attach(lightning_trainer)
     try:
         with (
             lightning_internals.quiet(_is_quiet()),
             lightning_internals.interruptible(),
             _bound(trainer, lightning_trainer, module),
         ):
-            lightning_trainer.fit(module, lightning_internals.combined(windows, training=True), val_dataloaders=[])
-            if not run.begun:  # a callback such as Timer has stopped it before its first step
-                run.skip()
+            windows = lightning_internals.combined(module.windows, training=True)
+            lightning_trainer.fit(module, windows, val_dataloaders=[])
+            if not module.begun:  # a callback such as Timer has stopped it before its first step
+                module.skip()
     finally:
         lightning_internals.release(lightning_trainer)
 
@@ -143,7 +129,8 @@ def run_evaluation(trainer: TrainerProtocol, evaluation: Evaluation, *, started:
         return
     if empty:
         return
-    module = _module(trainer, EvaluationDriver(evaluation))
+    module = EvaluationModule(trainer.model, evaluation)
+    _distribute(trainer, module)
     with lightning_internals.quiet(_is_quiet()):
         lightning_trainer = build_lightning_trainer(trainer)
     trainer._setup_seconds = started.seconds_ago
@@ -162,13 +149,11 @@ def run_evaluation(trainer: TrainerProtocol, evaluation: Evaluation, *, started:
         lightning_internals.release(lightning_trainer)
 
 
-def _module(trainer: TrainerProtocol, driver: Any) -> DrivenModule:
-    """The LightningModule around the model; one that spreads it over processes, where the strategy does."""
+def _distribute(trainer: TrainerProtocol, module: EvaluationModule) -> None:
+    """Have the model spread over processes, where the strategy does; a model that is spread stays as it is."""
     strategy = trainer.plan.strategy
-    if not strategy.distributes:
-        return DrivenModule(trainer.model, driver)
 
-    def configure(module: Any) -> Any:
+    def spread(module: EvaluationModule) -> nn.Module:
         before = inspection.to_call(trainer.model, trainer.model_wrapped)
         if not is_sharded(before):
             if strategy.replaces_parameters:
@@ -178,11 +163,12 @@ def _module(trainer: TrainerProtocol, driver: Any) -> DrivenModule:
         trainer.model_wrapped = strategy.distribute(before, module)
         return trainer.model_wrapped
 
-    return ShardedModule(trainer.model, driver, configure)
+    if strategy.distributes:
+        module.distribute(spread)
 
 
 @contextmanager
-def _bound(trainer: TrainerProtocol, lightning_trainer: LightningTrainer, module: DrivenModule) -> Iterator[None]:
+def _bound(trainer: TrainerProtocol, lightning_trainer: LightningTrainer, module: EvaluationModule) -> Iterator[None]:
     """Connect the accelerator to the run, and cast the forward passes of the model if the precision is mixed."""
     precision = lightning_trainer.precision_plugin
     cast = getattr(precision, "autocast_context_manager", None)
@@ -196,7 +182,7 @@ def _bound(trainer: TrainerProtocol, lightning_trainer: LightningTrainer, module
         trainer.accelerator.bind(None)
 
 
-def _backward(lightning_trainer: LightningTrainer, module: DrivenModule) -> Callable[..., None] | None:
+def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> Callable[..., None] | None:
     """The backward pass as strategy and precision want it; None for torch's own."""
     if not fast_path.nobody_listens(lightning_trainer):
         return module.manual_backward

@@ -17,7 +17,7 @@ from ..evaluation.results import TrainingLength
 from .elastic import Elastic
 
 if TYPE_CHECKING:
-    from .training_run import TrainingRun
+    from .trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +31,13 @@ class DataPosition(Elastic):
         if run is None:
             return
         epoch, done = run.next_position
-        with run.redoing.generators_before():
+        with run.interrupted_evaluation.generators_before():
             state = {**run.windows.state_dict(), "epoch": epoch, "done": done}
         evaluated = {key: getattr(loader, "worker_states", None) for key, loader in self._eval_dataloaders.items()}
         state |= self._dealing() | {"windows": run.windows.windows, "evaluated": evaluated}
         state |= {"ahead": self._steps_ahead}
         state |= {"ended": run.epoch_is_over, "progress": run.progress()}
-        state |= {"in_evaluation": run.redoing.state()}
+        state |= {"in_evaluation": run.interrupted_evaluation.state()}
         checkpoints.save_torch(_as_plain(state), self._data_state_file(output_dir, self.args.process_index))
 
     def _windows(
@@ -74,17 +74,17 @@ class DataPosition(Elastic):
         """Have the generators as they were, and begin with the evaluation in which the training was interrupted."""
         self._load_rng_state(checkpoint)
         if self._run is not None:
-            self._run.redoing.make_up()
+            self._run.interrupted_evaluation.make_up()
 
     def _save_rng_state(self, output_dir: str) -> None:
         """In the middle of an evaluation as they were before it, for it is made anew by whoever goes on from here."""
-        with contextlib.nullcontext() if self._run is None else self._run.redoing.generators_before():
+        with contextlib.nullcontext() if self._run is None else self._run.interrupted_evaluation.generators_before():
             super()._save_rng_state(output_dir)
 
-    def _apply_progress(self, run: TrainingRun, checkpoint: str | None) -> None:
+    def _apply_progress(self, run: TrainerModule, checkpoint: str | None) -> None:
         """Go on with what the next log is made of."""
         stored = None if checkpoint is None else self._data_state(checkpoint)
-        run.redoing.owed = None if stored is None else stored["in_evaluation"]
+        run.interrupted_evaluation.owed = None if stored is None else stored["in_evaluation"]
         if stored is None or stored["progress"] is None:
             return
         progress = self._progress_of_all(stored, str(checkpoint))

@@ -32,7 +32,7 @@ from .restarting import Restarting
 
 if TYPE_CHECKING:
     from ...lightning_modules.training.accumulation import WindowLoader
-    from .training_run import TrainingRun
+    from .trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class Training(
 
     def _train(self, checkpoint: str | None, trial: Any, ignore_keys: list[str] | None) -> TrainOutput:
         from .lightning_trainer import run_fit
-        from .training_run import TrainingRun
+        from .trainer_module import TrainerModule
 
         dataloader: Any = self.get_train_dataloader()
         length = self.set_initial_training_values(self.args, dataloader)
@@ -174,14 +174,14 @@ class Training(
         self._clean_up_run_dir(trial)
         self._initial_num_input_tokens_seen = self.state.num_input_tokens_seen
         self._prepared = True
-        run = TrainingRun(
+        run = TrainerModule(
             self,
             length,
             windows,
             checkpoint=checkpoint,
             trial=trial,
             ignore_keys=ignore_keys,
-            pact=self._memory_pact(),
+            memory=self._memory_pact(),
         )
         self._apply_progress(run, checkpoint)
         endless = length.num_train_epochs == sys.maxsize
@@ -192,7 +192,7 @@ class Training(
         self._run = run
         try:
             with self._marked_as_written(trial), self._model_prepared():
-                run_fit(run, windows, max_epochs=-1 if endless else length.num_train_epochs)
+                run_fit(run, max_epochs=-1 if endless else length.num_train_epochs)
         finally:
             self._run = None
             self._end_writing()
@@ -200,7 +200,7 @@ class Training(
                 dataloader.end_workers()
         return self._output
 
-    def _finalize_training(self, run: TrainingRun) -> None:
+    def _finalize_training(self, run: TrainerModule) -> None:
         """The end of a training, while the model is still where it was trained."""
         train_loss = run.losses.mean()
         samples, steps = run.length.num_train_samples, self.state.max_steps
@@ -246,7 +246,7 @@ class Training(
             self._flush_input_tokens()
             self._log(logs, start_time)
         if self.control.should_evaluate:
-            with run.redoing.possible():
+            with run.interrupted_evaluation.possible():
                 metrics = self._evaluate(trial, ignore_keys_for_eval)
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
             if self.args.save_strategy == "best":

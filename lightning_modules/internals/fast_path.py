@@ -29,7 +29,7 @@ UNMEASURED = contextlib.nullcontext()
 
 
 def step_lightly(trainer: Trainer) -> None:
-    """Leave out of each step what is of no use to a `DrivenModule`.
+    """Leave out of each step what is of no use to a `FastModule`.
 
     Lightning inspects the signature of `training_step` at every step; here it is known. It asks whether an evaluation
     is due, as none ever is by its own count. And it prepares for values that hooks log through `LightningModule.log`,
@@ -126,7 +126,7 @@ class FastModule(LightningModule):
     """A LightningModule without the work that Lightning does around each step for hooks that nobody uses.
 
     Batches stay where they are, so `on_before_batch_transfer`, `transfer_batch_to_device` and
-    `on_after_batch_transfer` are not called.
+    `on_after_batch_transfer` are not called. Only `model` is registered as a part of it; other attributes are plain.
     """
 
     def _on_before_batch_transfer(self, batch: Any, dataloader_idx: int = 0) -> Any:
@@ -136,11 +136,11 @@ class FastModule(LightningModule):
         return batch
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Lightning sets these names at every step; nn.Module's registration checks are for other things.
-        if name in ("_current_fx_name", "forward"):
-            object.__setattr__(self, name, value)
-        else:
+        # At every step some names are set, by Lightning too, and `nn.Module` would look for parameters in each value.
+        if name == "model":
             super().__setattr__(name, value)
+        else:
+            object.__setattr__(self, name, value)
 
 
 class FastEvaluationLoop(_EvaluationLoop):

@@ -27,7 +27,7 @@ from torch.nn import functional
 
 import lightrainer
 import lightrainer.facade.trainer.lightning_trainer  # not in each process anew
-import lightrainer.facade.trainer.training_run
+import lightrainer.facade.trainer.trainer_module
 from lightrainer.lightning_modules.internals import lightning_import
 
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()

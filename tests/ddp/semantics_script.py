@@ -31,7 +31,7 @@ from train_script import Tokens, tokens, watch_writing
 
 import lightrainer
 import lightrainer.facade.trainer.lightning_trainer  # not in each process anew
-import lightrainer.facade.trainer.training_run
+import lightrainer.facade.trainer.trainer_module
 from lightrainer.lightning_modules.internals import lightning_import  # noqa: F401 - nor this
 
 STREAMS = [(1, 0, False), (3, 0, False), (3, 0, None), (4, 2, False), (4, 2, None), (4, 0, True)]

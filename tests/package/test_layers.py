@@ -56,7 +56,7 @@ ROOMS = {
 CIRCLES = set(
     split(
         """
-    facade/checkpointing/interrupted_evaluation.py facade/trainer/deepspeed_run.py facade/trainer/training_run.py
+    facade/checkpointing/interrupted_evaluation.py facade/trainer/deepspeed_run.py facade/trainer/trainer_module.py
     """
     )
 )

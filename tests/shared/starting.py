@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE)}
 OURS = (
     "lightrainer.facade.trainer",
-    "lightrainer.facade.trainer.training_run",
+    "lightrainer.facade.trainer.trainer_module",
     "lightrainer.facade.trainer.lightning_trainer",
     "torch._dynamo",
 )

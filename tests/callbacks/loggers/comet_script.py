@@ -13,7 +13,7 @@ from forking import forked
 from small_run import points, trainer
 
 import lightrainer.facade.trainer.lightning_trainer
-import lightrainer.facade.trainer.training_run  # noqa: F401 - not in each process anew
+import lightrainer.facade.trainer.trainer_module  # noqa: F401 - not in each process anew
 
 
 def train(name: str, folder: Path) -> None:

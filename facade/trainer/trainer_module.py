@@ -1,0 +1,399 @@
+"""The LightningModule around the user's model: Lightning's loops call its hooks, and these call the Trainer's steps."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from ...lightning_modules.distributed.sharding import is_sharded, unsynchronised
+from ...lightning_modules.distributed.tensor_parallel import stepping
+from ...lightning_modules.internals import fast_path, lightning_internals
+from ...lightning_modules.models.inspection import accepted_arguments, to_call
+from ...lightning_modules.tasks.resumable import add_process_states
+from ...lightning_modules.training.accumulation import Window, WindowLoader
+from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, explained
+from ..arguments.enums import DebugOption
+from ..checkpointing.interrupted_evaluation import InterruptedEvaluation
+from ..distributed.xla_device import print_metrics
+from ..evaluation.module import EvaluationModule
+from ..evaluation.out_of_memory_advice import advice_for_training
+from ..evaluation.speed import Moment
+from . import deepspeed_run as deepspeed_runs
+from . import optimizer_limits
+from .replaced_schedule import ReplacedSchedule
+from .running_loss import RunningLoss
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer as LightningTrainer
+
+    from ..evaluation.loop import Evaluation
+    from ..evaluation.results import TrainingLength
+    from ..protocols.trainer import TrainingProtocol
+
+logger = logging.getLogger(__name__)
+
+
+class TrainerModule(EvaluationModule):
+    """A LightningModule that trains the model of a Trainer: one batch is one optimizer step, a `Window`.
+
+    `Trainer.training_step`, which people override, runs the backward pass itself, and clipping, callbacks and the
+    schedule happen in the documented order, so the optimization is manual. `LossModule` is for Lightning users.
+
+    Args:
+        facade: the Trainer whose steps and callbacks are called; `trainer` is Lightning's, as in every LightningModule.
+        length: how long the training is.
+        windows: the data.
+        checkpoint: the folder to go on from.
+        trial: the trial of a hyperparameter search.
+        ignore_keys: outputs of the model that are no predictions, for evaluations in between.
+        memory: lets several processes run out of memory together; gradients are then averaged after the backward pass.
+
+    Attributes:
+        called: what is called for a forward pass: the model, or what a strategy has wrapped it in.
+        grad_norm: of the last step, before clipping.
+        learning_rate: with which the last step was taken.
+        lightning_trainer: the `lightning.Trainer` that runs, once there is one.
+    """
+
+    lightning_trainer: LightningTrainer
+
+    def __init__(
+        self,
+        facade: TrainingProtocol,
+        length: TrainingLength,
+        windows: WindowLoader,
+        *,
+        checkpoint: str | None,
+        trial: Any,
+        ignore_keys: list[str] | None,
+        memory: OutOfMemoryConsensus | None = None,
+    ) -> None:
+        super().__init__(facade.model)
+        self.automatic_optimization = False
+        before = set(vars(self))
+        self.facade = facade
+        self.length = length
+        self.windows = windows
+        self.checkpoint = checkpoint
+        self.trial = trial
+        self.ignore_keys = ignore_keys
+        self.memory = memory
+        self.start_time = Moment()
+        self.losses = RunningLoss(facade)
+        self.grad_norm: torch.Tensor | float | None = None
+        self.learning_rate: float | None = None
+        self.of_last_step: tuple[float | None, float | None] = (None, None)
+        self.seen_in_epoch = 0
+        self.epoch_ended = False
+        self.stepped = False
+        self.records_graph = bool(facade.args.ddp_static_graph)  # DDP does that in the first pass, as it exchanges
+        self.interrupted_evaluation = InterruptedEvaluation(self)
+        self.schedule = ReplacedSchedule()
+        self.begun = False
+        self.called: nn.Module = facade.model
+        self.sharded = False
+        self.deepspeed = deepspeed_runs.EngineSteps(None)
+        self.ddp: Any = None
+        self._stopped_before_step = False
+        self._take_optimizer_step: Any = None
+        self._of_the_run = frozenset(vars(self)) - before | {"lightning_trainer"}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, which callbacks that average weights make: without the run, its data and its Trainer."""
+        return {name: value for name, value in super().__getstate__().items() if name not in self._of_the_run}
+
+    def attach(self, lightning_trainer: LightningTrainer) -> None:
+        """Take the Lightning Trainer that is about to run, and put it where the training goes on."""
+        self.lightning_trainer = lightning_trainer
+        self.model = self.facade.model  # which may have been replaced while it was prepared
+        lightning_internals.start_at(
+            lightning_trainer,
+            epoch=self.windows.epoch,
+            window=self.windows.done,
+            global_step=self.facade.state.global_step,
+        )
+
+    def skip(self) -> None:
+        """Begin and end a training whose checkpoint has done all of its steps."""
+        self._make_optimizers()
+        self.on_train_start()
+        if self.windows.on_positioned is not None:
+            self.windows.on_positioned()
+        self.on_train_end()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a callback wants the epoch, or the training, to end."""
+        return self.facade.control.should_epoch_stop or self.facade.control.should_training_stop
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether nothing is left to do in this epoch but to save: what was due at its end is done."""
+        return self.epoch_ended and self.evaluation is None
+
+    @property
+    def next_position(self) -> tuple[int, int]:
+        """Epoch, and windows of it that are done, where a training goes on that is saved now."""
+        windows = self.windows
+        cut_short = windows.is_cut_short and not self.facade.control.should_epoch_stop
+        return (windows.epoch, windows.done) if cut_short or not self.epoch_is_over else (windows.epoch + 1, 0)
+
+    def progress(self) -> dict[str, Any]:
+        """Return what the next logs are made of, for `apply_progress`."""
+        norm = self.grad_norm.item() if isinstance(self.grad_norm, torch.Tensor) else self.grad_norm
+        return {"losses": self.losses.state_dict(), "grad_norm": norm, "learning_rate": self.learning_rate}
+
+    def apply_progress(self, progress: dict[str, Any]) -> None:
+        """Let the logs go on where those of an interrupted training ended."""
+        self.losses.load_state_dict(progress["losses"])
+        self.of_last_step = progress["grad_norm"], progress["learning_rate"]
+
+    # The hooks of Lightning, in the order in which they are called.
+
+    def setup(self, stage: str) -> None:
+        """Let the callbacks of a resumed training go on from their states: Lightning has set them up."""
+        if stage == "fit" and self.checkpoint is not None:
+            self.facade._load_lightning_callbacks(self.checkpoint)
+
+    def configure_optimizers(self) -> Any:
+        """Make optimizer and schedule, which Lightning callbacks such as LearningRateMonitor see."""
+        optimizer, schedule = self._make_optimizers()
+        if schedule is None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_start(self) -> None:
+        """Load optimizer and schedule of a checkpoint; `on_train_begin`. Nothing has been read yet."""
+        facade, handler = self.facade, self.facade.callback_handler
+        self.begun = True
+        facade._load_optimizer_and_scheduler(self.checkpoint)
+        facade._load_scaler(self.checkpoint)
+        facade.model.zero_grad()
+        handler.model, handler.optimizer, handler.lr_scheduler = facade.model, facade.optimizer, facade.lr_scheduler
+        handler.train_dataloader = self.windows.loader
+        self.start_time = Moment()
+        facade.control = handler.on_train_begin(facade.args, facade.state, facade.control)
+        if facade.args.eval_on_start:
+            facade._evaluate(self.trial, self.ignore_keys, skip_scheduler=True)
+
+    def on_train_epoch_start(self) -> None:
+        """Look who takes the steps of this epoch; `on_epoch_begin`."""
+        facade, running = self.facade, self.lightning_trainer
+        self.seen_in_epoch = self.windows.done
+        self.epoch_ended = False
+        self.called = to_call(facade.model, facade.model_wrapped)
+        self.sharded = is_sharded(self.called)
+        self.deepspeed = deepspeed_runs.EngineSteps(self.called)
+        by_steps = facade.args.logging_strategy == "steps"
+        connected: Any = running  # its class does not declare what connectors set
+        connected.log_every_n_steps = int(facade.state.logging_steps) if by_steps else 0
+        self.schedule.look(running, facade.lr_scheduler)
+        take_step = fast_path.stepper(running, self.optimizers())
+        self._take_optimizer_step = stepping(take_step, self.called) if self.sharded else take_step
+        self.grad_norm, self.learning_rate = self.of_last_step if self.windows.is_at_end else (None, None)
+        wrapper: Any = running.strategy.model
+        self.ddp = wrapper if hasattr(wrapper, "require_forward_param_sync") else None
+        if facade.state.global_step >= self.length.max_steps:  # only the end of the epoch is left
+            facade.control.should_training_stop = True
+        facade.control = facade.callback_handler.on_epoch_begin(facade.args, facade.state, facade.control)
+
+    def on_train_batch_start(self, batch: Window, batch_idx: int) -> int | None:
+        """Begin a step, whose window has been read; -1 ends the epoch without it."""
+        facade = self.facade
+        if self._stopped_before_step:  # this window had been read already
+            self.windows.done -= 1
+            return -1
+        self.seen_in_epoch += 1
+        if self.ddp is not None:  # Lightning's manual optimization turns it off: buffers come from the first process
+            self.ddp.require_forward_param_sync = True
+        facade.control = facade.callback_handler.on_step_begin(facade.args, facade.state, facade.control)
+
+    def training_step(self, batch: Window, batch_idx: int) -> torch.Tensor | None:
+        """Run forward and backward pass of each micro-batch, then the optimizer step; returns the last loss."""
+        facade, last = self.facade, len(batch) - 1
+        facade.current_gradient_accumulation_steps = len(batch)
+        self.stepped = False
+        loss = None
+        for index, inputs in enumerate(batch):
+            sync = index == last
+            facade.accelerator.sync_gradients = sync and batch.steps
+            self.deepspeed.begin_batch(steps=sync and batch.steps)
+            exchange = (sync or facade.accelerator.sync_each_batch or self.records_graph) and self.memory is None
+            with contextlib.nullcontext() if exchange else self._unsynchronised():
+                loss = self._attempt(partial(self._micro_step, inputs, batch.items))
+            self.records_graph = False
+            if sync and batch.steps:
+                self._optimizer_step()
+                break
+            facade.control = facade.callback_handler.on_substep_end(facade.args, facade.state, facade.control)
+            if self.stopping:
+                break
+        if self.memory is not None and not self.stepped:
+            self.memory.settle()
+        return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: Window, batch_idx: int) -> None:
+        """End a step: log, evaluate and save, if they are due."""
+        facade = self.facade
+        if self.stepped:
+            facade.control = facade.callback_handler.on_step_end(facade.args, facade.state, facade.control)
+            self._log_save_evaluate()
+        if self.stopping:
+            self.windows.stop()
+        if facade.control.should_training_stop:
+            self.lightning_trainer.should_stop = True
+
+    def on_train_epoch_end(self) -> None:
+        """End an epoch: log, evaluate and save, if they are due."""
+        facade = self.facade
+        if self.seen_in_epoch == 0:
+            self._stop_for_want_of_data()
+        self.schedule.epoch_ended()
+        facade.control = facade.callback_handler.on_epoch_end(facade.args, facade.state, facade.control)
+        self.epoch_ended = True
+        self._log_save_evaluate()
+        if DebugOption.TPU_METRICS_DEBUG in facade.args.debug:
+            print_metrics()
+        self.windows.end_epoch()
+        if facade.control.should_training_stop:
+            self.lightning_trainer.should_stop = True
+
+    def on_train_end(self) -> None:
+        """End the training, while the model is still wrapped and on its device."""
+        self.facade._finalize_training(self)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Let the files of a user's `ModelCheckpoint` tell what a folder would."""
+        add_process_states(checkpoint, self.trainer)
+
+    def backward(self, loss: torch.Tensor, *args: Any, learning_rate: float | None = None, **kwargs: Any) -> None:
+        """Run torch's backward pass, or with a learning rate that of an optimizer that steps in it."""
+        if learning_rate is None:
+            loss.backward(*args, **kwargs)
+        else:
+            optimizer: Any = self.optimizers(use_pl_optimizer=False)
+            optimizer.fused_backward(loss, learning_rate)
+
+    # What the hooks are made of, and what happens between them.
+
+    def evaluate(self, evaluation: Evaluation) -> None:
+        """Run an evaluation in the middle of the training."""
+        outer, self.evaluation = self.evaluation, evaluation
+        try:
+            lightning_internals.evaluate_inside_fit(self.lightning_trainer, evaluation.feed)
+        finally:
+            self.evaluation = outer
+
+    def stop_before_step(self) -> None:
+        """End the epoch here, although a window may have been read that nobody has seen yet."""
+        self._stopped_before_step = True
+        self.windows.stop()
+        if self.facade.control.should_training_stop:
+            self.lightning_trainer.should_stop = True
+
+    def _make_optimizers(self) -> tuple[Any, Any]:
+        """Make optimizer and schedule when the model is wrapped and on its device."""
+        facade, takes_steps = self.facade, hasattr(self, "lightning_trainer")
+        if facade._created_lr_scheduler:
+            facade.lr_scheduler, facade._created_lr_scheduler = None, False
+        if deepspeed_runs.asked_for(facade) and takes_steps:
+            return deepspeed_runs.optimizers(self)
+        facade.create_optimizer_and_scheduler(num_training_steps=self.length.max_steps)
+        if takes_steps:
+            called = to_call(facade.model, facade.model_wrapped)
+            left_out = optimizer_limits.check_trains(facade.optimizer, facade.model, called)
+            if (scaler := facade.accelerator.scaler) is not None:
+                scaler.others = left_out
+        return facade.optimizer, facade.lr_scheduler
+
+    def _micro_step(self, inputs: Any, items: Any) -> torch.Tensor:
+        facade = self.facade
+        known = accepted_arguments(facade.training_step, num_items_in_batch=items)
+        with explained(lambda: advice_for_training(facade.args, inputs)):
+            loss = facade.training_step(self.called, inputs, **known)
+        self.losses.add(loss)
+        facade.current_flos += float(facade.floating_point_ops(inputs))
+        facade._track_num_input_tokens(inputs)
+        return loss
+
+    def _optimizer_step(self) -> None:
+        facade, called = self.facade, self.called
+        args, handler = facade.args, facade.callback_handler
+        if self.memory is not None:
+            self.memory.settle(facade.model.parameters())
+        if not self.deepspeed.clips:
+            grad_norm = facade._clip_grad_norm(called) if args.max_grad_norm > 0 else None
+            self.grad_norm = facade._get_grad_norm(called, grad_norm=grad_norm)
+        facade.control = handler.on_pre_optimizer_step(args, facade.state, facade.control)
+        with explained(lambda: advice_for_training(args)):
+            self._attempt(self._take_optimizer_step)
+            if self.memory is not None:
+                self.memory.settle()
+        if self.deepspeed.clips:
+            self.grad_norm = facade._get_grad_norm(called, grad_norm=self.deepspeed.norm())
+        facade.control = handler.on_optimizer_step(args, facade.state, facade.control)
+        self._step_schedule()
+        called.zero_grad()
+        facade.state.global_step += 1
+        facade.state.epoch = self._epochs_done()
+        self.stepped = True
+
+    def _attempt(self, work: Any) -> Any:
+        """Do what takes much memory; where processes fail together, an error is kept until all can hear of it."""
+        return work() if self.memory is None else self.memory.attempt(work)
+
+    def _unsynchronised(self) -> Any:
+        """Hold back the exchange of gradients between processes."""
+        if self.deepspeed.engine is not None:  # it knows by `begin_batch`
+            return contextlib.nullcontext()
+        if self.sharded:
+            return unsynchronised(self.called)
+        strategy: Any = self.lightning_trainer.strategy
+        return strategy.block_backward_sync() if hasattr(strategy, "block_backward_sync") else contextlib.nullcontext()
+
+    def _step_schedule(self) -> None:
+        facade, own = self.facade, self.facade.lr_scheduler
+        if self.schedule.config is not None:
+            self.learning_rate = self.schedule.learning_rate
+            self.schedule.step_ended()
+            return
+        self.learning_rate = facade._get_learning_rate()
+        skipped = facade.accelerator.optimizer_step_was_skipped  # the rate should not change
+        if own is not None and not skipped and not isinstance(own, ReduceLROnPlateau):
+            own.step()
+
+    def _epochs_done(self) -> float:
+        micro_batches = self.windows.done * self.windows.accumulation
+        if self.windows.batches is not None:
+            micro_batches = min(micro_batches, self.windows.batches)
+        return self.windows.epoch + micro_batches / self.length.steps_in_epoch
+
+    def _log_save_evaluate(self) -> None:
+        self.facade._maybe_log_save_evaluate(
+            self.losses,
+            self.grad_norm,
+            self.facade.model,
+            self.trial,
+            self.windows.epoch,
+            self.ignore_keys,
+            self.start_time,
+            learning_rate=self.learning_rate,
+        )
+
+    def _stop_for_want_of_data(self) -> None:
+        state = self.facade.state
+        if state.global_step == 0:
+            raise ValueError("The training data is empty: it gave no batch, so there is nothing to train on.")
+        logger.warning(
+            "The data gave no batch in this epoch, so training stops at step %s. For an iterable dataset, set "
+            "max_steps (now %s) to what it holds.",
+            state.global_step,
+            state.max_steps,
+        )
+        self.facade.control.should_training_stop = True
