@@ -1,4 +1,4 @@
-"""`checkpoint_on_signals` and `enable_jit_checkpoint`: what a signal means for a training."""
+"""What ends a training before its time: signals (`checkpoint_on_signals`, `enable_jit_checkpoint`), a time limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 
 import torch
 
-from ...callbacks import EVENTS, JITCheckpointCallback, TrainerCallback
+from ...callbacks import EVENTS, JITCheckpointCallback, TimeLimitCallback, TrainerCallback
 from ..protocols.checkpointing import SignalProtocol
 
 
@@ -42,6 +42,17 @@ class SignalListening:
     def is_leaving(self) -> bool:
         """Whether a signal is what stops the training, so that its end is left to the one that goes on from here."""
         return any(callback.leaving for callback in self.listeners())
+
+    @property
+    def time_is_up(self) -> bool:
+        """Whether a time limit stops the training, with a checkpoint from which it may go on."""
+        limits = [one for one in self.trainer.callback_handler.callbacks if isinstance(one, TimeLimitCallback)]
+        return any(one.stopped and one.save for one in limits)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the training stops before its end, with a checkpoint to go on from."""
+        return self.is_leaving or self.time_is_up
 
     def listeners(self) -> list[JITCheckpointCallback]:
         """Return all callbacks that listen to signals, the user's own too."""

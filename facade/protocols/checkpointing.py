@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ...callbacks import CallbackHandler
+from ...callbacks import CallbackHandler, TrainerControl, TrainerState
 from ..arguments.fields import ArgumentFields
 
 
@@ -25,4 +25,17 @@ class SignalProtocol(Protocol):
 
     def remove_callback(self, callback: Any) -> None:
         """Remove a callback."""
+        ...
+
+
+class CallbackProtocol(Protocol):
+    """The callbacks, and what they change."""
+
+    callback_handler: CallbackHandler
+    control: TrainerControl
+    state: TrainerState
+
+    @property
+    def args(self) -> ArgumentFields:
+        """The training arguments."""
         ...

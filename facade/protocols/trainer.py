@@ -72,6 +72,7 @@ class TrainingProtocol(TrainerProtocol, Protocol):
     current_flos: float
     current_gradient_accumulation_steps: int
     _created_lr_scheduler: bool
+    _lightning_callback_states: Any
 
     deepspeed: Any
 
@@ -109,8 +110,6 @@ class TrainingProtocol(TrainerProtocol, Protocol):
 
     def _load_scaler(self, checkpoint: str | None) -> None: ...
 
-    def _load_lightning_callbacks(self, checkpoint: str) -> None: ...
-
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
     ) -> dict[str, float]: ...
@@ -136,6 +135,7 @@ class RunProtocol(Protocol):
     """The training that runs, as what is saved and made anew in it sees it."""
 
     facade: TrainingProtocol
+    lightning_trainer: Any
     ddp: Any
     epoch_ended: bool
     sharded: bool
@@ -146,6 +146,10 @@ class RunProtocol(Protocol):
     @property
     def stopping(self) -> bool:
         """Whether a callback wants the epoch, or the training, to end."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights, by the names that Lightning gives them."""
         ...
 
     def stop_before_step(self) -> None:

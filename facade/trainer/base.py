@@ -25,9 +25,7 @@ from ...callbacks import (
     TrainerCallback,
     TrainerControl,
     TrainerState,
-    collect_states,
     default_progress_callback,
-    is_exportable,
     reporting_callbacks,
 )
 from ...lightning_modules.checkpoints import BackgroundWriter, WriteLater, WriteNow
@@ -42,6 +40,7 @@ from ..arguments.parallelism import parts_of_sequences, spreads_model
 from ..arguments.support import raise_for_unsupported
 from ..arguments.unknown import understand_old_names
 from ..arguments.validation import raise_for_problems
+from ..checkpointing.callback_states import CallbackStates, LightningCallbackStates
 from ..checkpointing.signals import SignalListening
 from ..hub.pushing import Pusher, PushInProgress
 from ..strategies.dry_run import stop_if_asked_to
@@ -211,6 +210,14 @@ class TrainerBase(TrainerParameters):
         return SignalListening(cast("Any", self))
 
     @cached_property
+    def _callback_states(self) -> CallbackStates:
+        return CallbackStates(self)
+
+    @cached_property
+    def _lightning_callback_states(self) -> LightningCallbackStates:
+        return LightningCallbackStates(self, self._lightning_callbacks)
+
+    @cached_property
     def _lengths(self) -> LengthCache:
         return LengthCache()
 
@@ -305,7 +312,7 @@ class TrainerBase(TrainerParameters):
         self.state = TrainerState(
             is_local_process_zero=self.is_local_process_zero(),
             is_world_process_zero=self.is_world_process_zero(),
-            stateful_callbacks=collect_states(self._stateful_callbacks()),
+            stateful_callbacks=self._callback_states.exported(),
         )
 
     def _calls_loss_func(self) -> bool:
@@ -323,10 +330,6 @@ class TrainerBase(TrainerParameters):
             enable_full_determinism(self.args.seed)
         else:
             set_seed(self.args.seed)
-
-    def _stateful_callbacks(self) -> list[Any]:
-        everything = [*self.callback_handler.callbacks, self.control]
-        return [callback for callback in everything if is_exportable(callback)]
 
     @property
     def plan(self) -> RunPlan:

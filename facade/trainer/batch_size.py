@@ -172,7 +172,9 @@ class _Beginning:
         several = trainer.args.world_size > 1 or trainer.is_model_parallel
         self._point = TrainingSnapshot(trainer.model, trainer.optimizer, trainer.lr_scheduler, distributed=several)
         self._attributes = {name: getattr(trainer, name) for name in _ATTRIBUTES}
-        self._callbacks = [(callback, copy.deepcopy(callback.state())) for callback in trainer._stateful_callbacks()]
+        self._callbacks = [
+            (callback, copy.deepcopy(callback.state())) for callback in trainer._callback_states.exportable()
+        ]
         self._listed = list(trainer.callback_handler.callbacks)
         scaler = trainer.accelerator.scaler
         self._scaler = None if scaler is None else scaler.state_dict()

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from ...callbacks import TrainerControl, TrainerState
+from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME
 from ...lightning_modules.common.local_paths import require_local
@@ -154,26 +154,8 @@ class Restoring(TrainingState):
         )
 
     def _load_callback_state(self) -> None:
-        if not self.args.restore_callback_states_from_checkpoint:
-            return
-        missing = []
-        for name, stored in self.state.stateful_callbacks.items():
-            states = stored if isinstance(stored, list) else [stored]
-            present = [callback for callback in self._stateful_callbacks() if type(callback).__name__ == name]
-            if not present:
-                missing.append(name)
-            for callback, state in zip(present, states, strict=False):
-                self._restore(callback, state)
-        if missing:
-            logger.warning("The checkpoint holds the state of callbacks that are not there: %s", ", ".join(missing))
-
-    def _restore(self, callback: Any, state: dict[str, Any]) -> None:
-        restored = type(callback).from_state(state)
-        if isinstance(callback, TrainerControl):
-            self.control = restored
-        else:
-            present = self.callback_handler.callbacks
-            present[present.index(callback)] = restored
+        if self.args.restore_callback_states_from_checkpoint:
+            self._callback_states.restore_exported()
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self.args.output_dir)

@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from ...callbacks import collect_states, reads_checkpoints
+from ...callbacks import reads_checkpoints
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import (
     PREFIX_CHECKPOINT_DIR,
@@ -72,7 +72,7 @@ class Saving(TokenCounting, Restoring):
             if self.args.should_save:
                 self._save(folder, state_dict=weights)
         else:
-            wanted = self._weights_of_lightning()
+            wanted = self._lightning_callback_states.weights(self._run)
             if self.args.should_save:
                 self._save(folder) if wanted is None else self._save(folder, state_dict=wanted)
         if not _internal_call:
@@ -106,7 +106,7 @@ class Saving(TokenCounting, Restoring):
         self._finish_writing()
         run_dir = self._get_output_dir(trial)
         final = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        with self._telling_lightning(), self._staged(final, run_dir) as (folder, together):
+        with self._lightning_callback_states.told(self._run), self._staged(final, run_dir) as (folder, together):
             with together.part():
                 self.save_model(str(folder), _internal_call=True)
             self._note_best_checkpoint(run_dir, final)
@@ -114,11 +114,14 @@ class Saving(TokenCounting, Restoring):
                 for save in self._parts_of_training_state():
                     with together.part():
                         save(str(folder))
+                with together.part():
+                    if self.args.should_save:
+                        self._lightning_callback_states.save(str(folder), self._writer)
             if self.args.should_save:
-                self.state.stateful_callbacks = collect_states(self._stateful_callbacks())
+                self.state.stateful_callbacks = self._callback_states.exported()
                 with together.part():
                     self.state.save_to_json(folder / TRAINER_STATE_NAME)
-                    self._save_callback_states(str(folder))
+                    self._callback_states.save(str(folder), self._writer)
         self._checkpoint_saved(final)
 
     def _checkpoint_saved(self, checkpoint: Path) -> None:
@@ -205,7 +208,7 @@ class Saving(TokenCounting, Restoring):
 
     def _saves_training_state(self) -> bool:
         """Whether a checkpoint is to hold more than the model."""
-        return not self.args.save_only_model or self._time_is_up or self._signals.is_leaving
+        return not self.args.save_only_model or self._signals.is_interrupted
 
     def _bytes_to_save(self) -> int:
         optimizer = [] if not self._saves_training_state() else list(getattr(self.optimizer, "state", {}).values())
@@ -214,7 +217,14 @@ class Saving(TokenCounting, Restoring):
         if self._sharded is not None:  # parts of about the same size; only all processes together could say it exactly
             parts = map_nested(sharding.own_part, [*self.model.parameters(), *self.model.buffers(), *optimizer])
             return checkpoints.bytes_of(parts) * self.args.world_size
-        return checkpoints.bytes_of([self.model.state_dict(), optimizer, self._tensor_states(), self._told_lightning])
+        return checkpoints.bytes_of(
+            [
+                self.model.state_dict(),
+                optimizer,
+                self._callback_states.tensors(),
+                self._lightning_callback_states.checkpoint,
+            ]
+        )
 
     def _commit(self, folder: Path, final: Path, run_dir: str, best: str | None) -> None:
         checkpoints.write_manifest(folder)

@@ -159,7 +159,7 @@ class TrainerModule(EvaluationModule):
     def setup(self, stage: str) -> None:
         """Let the callbacks of a resumed training go on from their states: Lightning has set them up."""
         if stage == "fit" and self.checkpoint is not None:
-            self.facade._load_lightning_callbacks(self.checkpoint)
+            self.facade._lightning_callback_states.load(self.checkpoint, self)
 
     def configure_optimizers(self) -> Any:
         """Make optimizer and schedule, which Lightning callbacks such as LearningRateMonitor see."""

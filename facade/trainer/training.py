@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...callbacks import TrainerState, collect_states
+from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
 from ...lightning_modules.data.sizes import has_length
 from ..arguments.parallelism import parts_of_sequences, read_parallelism, samples_of_rank
@@ -214,7 +214,7 @@ class Training(
         if not self._signals.is_leaving:
             if self.args.load_best_model_at_end and self._best_was_saved():
                 self._load_best_model()
-            if not self._time_is_up:
+            if not self._signals.time_is_up:
                 self._keep_only_best_checkpoint(run.trial)
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         self._finish_hub(last_push=run.trial is None and not self._signals.is_leaving)
@@ -250,7 +250,7 @@ class Training(
                 metrics = self._evaluate(trial, ignore_keys_for_eval)
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
             if self.args.save_strategy == "best":
-                self.control.should_save = is_best or self._signals.is_leaving or self._time_is_up
+                self.control.should_save = is_best or self._signals.is_interrupted
         if self.control.should_save:
             self._flush_input_tokens()
             self._save_or_warn(model, trial)
@@ -298,7 +298,7 @@ class Training(
         self.model_wrapped = self.model
 
     def _start_state(self, length: TrainingLength, checkpoint: str | None, trial: Any) -> None:
-        self.state = TrainerState(stateful_callbacks=collect_states(self._stateful_callbacks()))
+        self.state = TrainerState(stateful_callbacks=self._callback_states.exported())
         self.state.is_hyper_param_search = trial is not None
         self.state.train_batch_size = self._train_batch_size
         self.state.compute_steps(self.args, length.max_steps)
@@ -310,7 +310,7 @@ class Training(
             if self.args.auto_find_batch_size:
                 self.state.train_batch_size = self._train_batch_size
             self._load_callback_state()
-            self._load_callback_states(checkpoint)
+            self._callback_states.load(checkpoint)
         self.state.init_training_references(self, length.max_steps, length.num_train_epochs, trial)
 
     def _warn_of_differences(self, stored: TrainerState) -> None:

@@ -16,16 +16,15 @@ from ...lightning_modules.common.seeding import load_rng_file, restore_rng_state
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.models import inspection
 from ...lightning_modules.optim.optimizer_fit import require_fitting_optimizer_state
-from .callback_states import CallbackStates
 from .engine_states import EngineStates
-from .lightning_side import LightningSide
 
 logger = logging.getLogger(__name__)
 
 
-class TrainingState(CallbackStates, LightningSide, EngineStates):
+class TrainingState(EngineStates):
     """Each part is written into a folder by one method, and read from it by another."""
 
+    _writer: Any
     _staging: str | None = None  # the folder of the checkpoint that is being written
 
     @property
@@ -54,7 +53,6 @@ class TrainingState(CallbackStates, LightningSide, EngineStates):
             self._save_scaler,
             self._save_rng_state,
             self._save_data_state,
-            self._save_lightning_callbacks,
         ]
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:

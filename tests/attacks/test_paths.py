@@ -17,8 +17,8 @@ from tiny import At, files, points, tiny, told, trainer
 import lightrainer
 from lightrainer.__main__ import main
 from lightrainer.callbacks.folder_names import is_folder_name, trial_folder
+from lightrainer.facade.checkpointing import callback_states
 from lightrainer.facade.search import retries
-from lightrainer.facade.trainer import lightning_side
 from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader
 from lightrainer.lightning_modules.checkpoints import folder_io, load_torch, save_torch
 from lightrainer.lightning_modules.checkpoints.callback_paths import without_foreign_paths
@@ -235,7 +235,7 @@ DELETING = {
 def test_no_folder_of_anyones_choice_is_deleted(tmp_path, victim, monkeypatch, caplog, door, guarded):
     """Without the guard, the negative control, it is."""
     if not guarded:
-        for module in (folder_io, lightning_side):
+        for module in (folder_io, callback_states):
             monkeypatch.setattr(module, "without_foreign_paths", lambda states, *_: dict(states))
     DELETING[door](tmp_path, victim)
     assert victim.exists() == guarded
