@@ -29,6 +29,7 @@ class TrainerProtocol(Protocol):
     model_preparation_time: float
     _lightning_callbacks: list[Any]
     _prepared: bool
+    _parameter_counter: Any
     _run: Any
     _setup_seconds: float
 
@@ -36,8 +37,6 @@ class TrainerProtocol(Protocol):
     def plan(self) -> RunPlan:
         """What the arguments become in Lightning."""
         ...
-
-    def _counted_parameters(self) -> int: ...
 
     def _log_for_lightning(self, metrics: dict[str, Any]) -> None: ...
 

@@ -130,8 +130,6 @@ class Search:
         model = weakref.ref(trainer.model) if trainer.model is not None else _nothing
         trainer.model = trainer.model_wrapped = trainer.callback_handler.model = None
         trainer._compiled = trainer._with_liger = None
-        for name in ("_counted", "_parameter_count"):  # which model it was whose parameters were counted
-            trainer.__dict__.pop(name, None)
         if model() is not None and self.best.model is not model():
             gc.collect()  # something that holds it is part of a circle
 

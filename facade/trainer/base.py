@@ -49,6 +49,7 @@ from .checks import MissingModelError, TrainerParameters, check_construction, ch
 from .default_collator import default_collator
 from .lightning_callbacks import check_callback
 from .memory_report import MemoryTracker
+from .meters import ParameterCounter, TokenCounter
 from .verbosity import set_verbosity
 
 if TYPE_CHECKING:
@@ -106,7 +107,6 @@ class TrainerBase(TrainerParameters):
     _skipped_checkpoint: str | None = None
     _gather_losses: Callable[..., Any] | None = None  # for losses alone, in place of `gather_function`
     _writer: WriteNow | WriteLater = WriteNow()
-    _pending_tokens: Any = 0
     _length_group: int | None = None
     _asked: dict[str, int] | None = None
     _whole_dataset: tuple[Any, Any] | None = None
@@ -216,6 +216,14 @@ class TrainerBase(TrainerParameters):
     @cached_property
     def _lightning_callback_states(self) -> LightningCallbackStates:
         return LightningCallbackStates(self, self._lightning_callbacks)
+
+    @cached_property
+    def _token_counter(self) -> TokenCounter:
+        return TokenCounter(self)
+
+    @cached_property
+    def _parameter_counter(self) -> ParameterCounter:
+        return ParameterCounter()
 
     @cached_property
     def _lengths(self) -> LengthCache:

@@ -176,6 +176,7 @@ class _Beginning:
             (callback, copy.deepcopy(callback.state())) for callback in trainer._callback_states.exportable()
         ]
         self._listed = list(trainer.callback_handler.callbacks)
+        self._tokens = trainer._token_counter.pending
         scaler = trainer.accelerator.scaler
         self._scaler = None if scaler is None else scaler.state_dict()
 
@@ -188,6 +189,7 @@ class _Beginning:
         """Set everything back, and free what the failed attempt held."""
         for name, value in self._attributes.items():
             setattr(trainer, name, value)
+        trainer._token_counter.pending = self._tokens
         handler = trainer.callback_handler
         handler.callbacks[:] = self._listed
         handler.optimizer, handler.lr_scheduler = trainer.optimizer, trainer.lr_scheduler
@@ -208,5 +210,4 @@ _ATTRIBUTES = (
     "control",
     "current_flos",
     "_created_lr_scheduler",
-    "_pending_tokens",
 )

@@ -159,7 +159,7 @@ def _distribute(trainer: TrainerProtocol, module: EvaluationModule) -> None:
             if strategy.replaces_parameters:
                 trainer.optimizer = None  # made too early, of parameters that are about to be replaced
             if hasattr(trainer.model, "num_parameters"):
-                trainer._counted_parameters()  # remembered: later this process may have only a part of them
+                trainer._parameter_counter.count(trainer.model)  # later this process may have only a part of it
         trainer.model_wrapped = strategy.distribute(before, module)
         return trainer.model_wrapped
 

@@ -29,14 +29,13 @@ from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.models import inspection
 from .restoring import Restoring, is_own
-from .tokens import TokenCounting
 
 logger = logging.getLogger(__name__)
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-class Saving(TokenCounting, Restoring):
+class Saving(Restoring):
     """From memory to folders."""
 
     background_checkpoints: int | None = 16 * 2**20
@@ -252,7 +251,7 @@ class Saving(TokenCounting, Restoring):
 
     def _save_at_once(self) -> None:
         """Write a checkpoint in the middle of something else, to the disk; a full one ends in a warning."""
-        self._flush_input_tokens()
+        self._token_counter.flush()
         try:
             self._save_checkpoint(self.model, self._trial)
         except OSError as error:

@@ -151,7 +151,7 @@ class TrainerSteps(SequenceSplitting):
         main_input = inputs.get(getattr(self.model, "main_input_name", "input_ids")) if _is_mapping(inputs) else None
         if main_input is None or not hasattr(self.model, "num_parameters"):
             return 0
-        return 6 * main_input.numel() * self._counted_parameters()
+        return 6 * main_input.numel() * self._parameter_counter.count(self.model)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -201,6 +201,10 @@ class TrainerSteps(SequenceSplitting):
             return map_nested(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, data)
         go_on: bool = self.args.accelerator_config.non_blocking  # made in __post_init__
         return map_nested(lambda leaf: _to_device(leaf, device, go_on), data)
+
+    def _track_num_input_tokens(self, inputs: Any) -> None:
+        if self.args.include_num_input_tokens_seen != "no":
+            self._token_counter.add(inputs)
 
     def _calls_loss_func(self) -> bool:
         steps = ("compute_loss", "training_step")
@@ -277,17 +281,6 @@ class TrainerSteps(SequenceSplitting):
         kind = self.args.device.type
         if kind != "cpu":
             getattr(torch, kind).empty_cache()  # torch.cuda, torch.mps and torch.xpu have it
-
-    def _counted_parameters(self) -> int:
-        """Parameters outside the embeddings; counting them takes long, and their number stays."""
-        model, count = getattr(self, "_parameter_count", (None, 0))
-        if model is not self.model:
-            count = deepspeed_engine.parameters_beside_embeddings(self.model)
-            if count is None:
-                own: Any = self.model
-                count = own.num_parameters(exclude_embeddings=True)
-            self._parameter_count = (self.model, count)
-        return count
 
 
 def _only(values: Any) -> Any:

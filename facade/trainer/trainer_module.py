@@ -26,8 +26,8 @@ from ..evaluation.out_of_memory_advice import advice_for_training
 from ..evaluation.speed import Moment
 from . import deepspeed_run as deepspeed_runs
 from . import optimizer_limits
+from .meters import RunningLoss
 from .replaced_schedule import ReplacedSchedule
-from .running_loss import RunningLoss
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer as LightningTrainer

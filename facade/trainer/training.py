@@ -243,7 +243,7 @@ class Training(
             logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
             run.losses.last_logged = self.state.global_step
             self.store_flos()
-            self._flush_input_tokens()
+            self._token_counter.flush()
             self._log(logs, start_time)
         if self.control.should_evaluate:
             with run.interrupted_evaluation.possible():
@@ -252,7 +252,7 @@ class Training(
             if self.args.save_strategy == "best":
                 self.control.should_save = is_best or self._signals.is_interrupted
         if self.control.should_save:
-            self._flush_input_tokens()
+            self._token_counter.flush()
             self._save_or_warn(model, trial)
 
     def _require_data(self) -> None:

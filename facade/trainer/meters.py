@@ -1,13 +1,16 @@
-"""The loss of a training as its logs show it, and what they say of one that is NaN or infinite."""
+"""What a training counts for its logs: its losses, the tokens it has seen, the parameters it computes with."""
 
 from __future__ import annotations
 
 import logging
 import math
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
+from ...lightning_modules.distributed import deepspeed_engine
 from ...lightning_modules.training.losses import LossMeter
 from ..arguments.parallelism import copies_of_batches
 
@@ -86,3 +89,70 @@ class RunningLoss:
             step,
             kept_out * self.meter.skip_not_finite,
         )
+
+
+class TokenCounter:
+    """Counts for `include_num_input_tokens_seen`: per process, added up when somebody wants to know.
+
+    Args:
+        trainer: the Trainer, whose `state.num_input_tokens_seen` is what all processes have seen.
+
+    Attributes:
+        pending: tokens of this process that are not in the state yet.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self.pending = 0
+
+    def add(self, inputs: Any) -> None:
+        """Count the tokens of a micro-batch."""
+        tokens = self._count(inputs)
+        if self.trainer.args.world_size > 1:
+            self.pending += tokens
+        else:
+            self.trainer.state.num_input_tokens_seen += tokens
+
+    def flush(self) -> None:
+        """Add up what all processes have counted since the last time."""
+        trainer, args = self.trainer, self.trainer.args
+        if args.world_size == 1 or args.include_num_input_tokens_seen == "no":
+            return
+        seen = trainer.accelerator.reduce(torch.tensor(self.pending, device=args.device))
+        trainer.state.num_input_tokens_seen += int(seen) // copies_of_batches(args)
+        self.pending = 0
+
+    def _count(self, inputs: Any) -> int:
+        trainer = self.trainer
+        name = getattr(trainer.model, "main_input_name", "input_ids")
+        if name not in inputs:
+            logger.warning(
+                "include_num_input_tokens_seen is on, but the batch has no %r, the model's main_input_name.", name
+            )
+            return 0
+        if trainer.args.include_num_input_tokens_seen == "non_padding":
+            if "attention_mask" in inputs:
+                return int(inputs["attention_mask"].sum())
+            padding = getattr(trainer.processing_class, "pad_token_id", None)
+            if padding is not None:
+                return int((inputs[name] != padding).sum())
+            logger.warning(
+                "Padding cannot be told from tokens without attention_mask or pad_token_id: all are counted."
+            )
+        return inputs[name].numel()
+
+
+class ParameterCounter:
+    """Counts the parameters outside the embeddings once for a model: it takes long, and their number stays."""
+
+    def __init__(self) -> None:
+        self._model: weakref.ref[nn.Module] | None = None
+        self._count = 0
+
+    def count(self, model: Any) -> int:
+        """Those of the whole model, also where this process has only a part of it by now."""
+        if self._model is None or self._model() is not model:
+            count = deepspeed_engine.parameters_beside_embeddings(model)
+            self._count = model.num_parameters(exclude_embeddings=True) if count is None else count
+            self._model = weakref.ref(model)
+        return self._count
