@@ -41,7 +41,7 @@ class ModelParallelPlan(StrategyPlan):
     def build(self) -> Any:
         """A `ModelParallelStrategy`; what is done to the model is done when Lightning configures it."""
         if self._splits_sequences:
-            from ...lightning_modules.distributed.context_parallel import ContextParallelStrategy
+            from ...lightning_modules.distributed.ring_attention import ContextParallelStrategy
 
             return ContextParallelStrategy(**picked(self.options, *_LIGHTNING, *_SEQUENCES, *_GROUP))
         from lightning.pytorch.strategies import ModelParallelStrategy
@@ -71,7 +71,7 @@ class ModelParallelPlan(StrategyPlan):
 
     def distribute(self, model: nn.Module, module: Any) -> nn.Module:
         """Split layers, then shard the model, in place; see `StrategyPlan.distribute`."""
-        from ...lightning_modules.distributed.shard_layers import broadcast_weights
+        from ...lightning_modules.common.collectives import broadcast_weights
         from ...lightning_modules.distributed.sharding import is_sharded
 
         mesh = module.device_mesh

@@ -208,7 +208,7 @@ class DiskErrorConsensus:
         import torch
         import torch.distributed as dist
 
-        from ..data.shared_rng import transport_device
+        from ..common.collectives import transport_device
 
         rank = dist.get_rank() if self._error is not None else self.processes
         first = torch.tensor([rank], device=transport_device())

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from ..common.collectives import transport_device
 from ..common.nested import find_batch_size, map_nested, mapping_like
 from .epoch_loader import EpochLoader
-from .shared_rng import transport_device
 from .workers import why_unsendable
 
 Round = tuple[list[Any], int]

@@ -23,8 +23,14 @@ from .batch_samplers import GivenBatchSampler, options_of
 from .dispatch import DispatchLoader
 from .epoch_loader import EpochLoader
 from .lengths import LengthGroupedSampler
-from .samplers import IterableShard, RoundBatchSampler, SeedableRandomSampler, ShardedBatchSampler, share_of
-from .shared_rng import SharedOrderSampler
+from .samplers import (
+    IterableShard,
+    RoundBatchSampler,
+    SeedableRandomSampler,
+    ShardedBatchSampler,
+    SharedOrderSampler,
+    share_of,
+)
 
 __all__ = ["EpochLoader", "build_loader", "rebuild_loader"]
 

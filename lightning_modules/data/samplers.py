@@ -9,6 +9,8 @@ from typing import Any, cast
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Sampler, get_worker_info
 
+from ..common.collectives import from_first_process
+
 
 class SeedableRandomSampler(RandomSampler):
     """As `accelerate.data_loader.SeedableRandomSampler`: the order depends on the seed and the epoch alone.
@@ -288,3 +290,54 @@ class IterableShard(IterableDataset):
         generator = getattr(self.dataset, "generator", None)
         if not hasattr(self.dataset, "set_epoch") and isinstance(generator, torch.Generator):
             generator.manual_seed(self.epoch)
+
+
+class SharedOrderSampler(Sampler[int]):
+    """The order that process 0 draws from a sampler, on every process, whatever their generators are.
+
+    Each process moves its own generator on as if it were alone. All processes have to iterate together.
+
+    Args:
+        sampler: has an attribute `generator`, one on the CPU; None stands for torch's global one.
+    """
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+        self._began: torch.Tensor | None = None
+
+    @property
+    def seed(self) -> torch.Tensor | None:
+        """Where the sampler's own generator stood when the iteration began; None if it draws from the global one.
+
+        Set before an iteration, it gives the order of that one again.
+        """
+        own = self.sampler.generator
+        if own is None:
+            return None
+        return own.get_state() if self._began is None else self._began
+
+    @seed.setter
+    def seed(self, state: torch.Tensor) -> None:
+        self.sampler.generator.set_state(state)
+
+    @property
+    def next_seed(self) -> torch.Tensor | None:
+        """The `seed` of an iteration that would begin now."""
+        own = self.sampler.generator
+        return None if own is None else own.get_state()
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[int]:
+        own = self.sampler.generator
+        state = torch.get_rng_state() if own is None else own.get_state()
+        agreed = from_first_process(state)
+        self._began = None if own is None else state
+        order = list(self.sampler)
+        if not torch.equal(state, agreed):
+            self.sampler.generator = torch.Generator()
+            self.sampler.generator.set_state(agreed)
+            order = list(self.sampler)
+            self.sampler.generator = own
+        return iter(order)

@@ -7,6 +7,8 @@ import copy
 import functools
 import os
 import signal
+import threading
+import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.context import BaseContext
@@ -18,7 +20,6 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 
-from ..distributed.health.orphans import end_with_parent
 from .worker_state import Fetched
 
 
@@ -55,6 +56,21 @@ def attached_worker(worker_id: int, then: Callable[[int], None] | None = None) -
     end_with_parent()
     if then is not None:
         then(worker_id)
+
+
+def end_with_parent() -> None:
+    """Let this process end when its parent is gone, however that ended: to be called in a worker.
+
+    torch's own workers look for their parent while they wait for work, every five seconds. One that reads for long,
+    or that cannot get rid of what it has read, would go on for ever.
+    """
+    threading.Thread(target=_end_after, args=(os.getppid(),), name="lightrainer-parent", daemon=True).start()
+
+
+def _end_after(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _left_to(listens: torch.Tensor, number: int, frame: Any) -> None:

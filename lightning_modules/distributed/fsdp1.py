@@ -22,11 +22,12 @@ from torch.distributed.fsdp import (
     StateDictType,
 )
 
+from ..common.collectives import broadcast_weights
 from ..common.dtensor import without_values
 from ..internals.lightning_import import FSDPPrecision, FSDPStrategy
 from ..internals.precision import HALF
+from ..models.activation_checkpointing import checkpoint_layers
 from ..optim.optimizer_fit import ParameterShape, require_fitting_optimizer_state
-from .shard_layers import broadcast_weights, checkpoint_layers
 
 _JOINED = "_flat_param"
 _WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")

@@ -19,11 +19,11 @@ from ..common.dtensor import is_part as _is_part
 from ..common.dtensor import own_part as own_part
 from ..common.dtensor import part_like, whole, without_values
 from ..common.nested import map_nested
+from ..models.activation_checkpointing import checkpoint_layers
 from ..models.inspection import unwrap_model
 from ..optim.gradient_norms import total_norm
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import deepspeed_engine
-from .shard_layers import checkpoint_layers
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -99,6 +99,15 @@ def checkpoint_activations(
     return undo
 
 
+def checkpoint_layers(model: nn.Module, layers: list[str]) -> None:
+    """Let the activations of the modules of these names be computed again in the backward pass."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    for name in layers:
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, checkpoint_wrapper(model.get_submodule(name)))
+
+
 def find_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The parts of a model that are run one after the other, with their names.
 

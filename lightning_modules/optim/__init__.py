@@ -1,13 +1,22 @@
-"""Optimizers by name, of other libraries too; schedules, clipping, gradient norms."""
+"""Optimizers by name, of other libraries too; schedules, clipping, norms.
+
+Here: parameter groups, the settings of a LightningModule's optimizer, the check of optimizer states. Not here: when a
+step is taken. Imports `common`.
+"""
 
 from .adafactor import Adafactor, AdafactorSchedule, get_adafactor_schedule
-from .arguments import parse_optimizer_args
-from .build import BUILDERS, build_optimizer, optimizer_class_and_kwargs
-from .config import OptimizerConfig
-from .fused import let_backward_step, steps_in_backward
+from .build import (
+    BUILDERS,
+    OptimizerConfig,
+    build_optimizer,
+    let_backward_step,
+    optimizer_class_and_kwargs,
+    steps_in_backward,
+)
 from .groups import decay_parameter_names, parameter_groups
 from .layerwise import LayerwiseOptimizer, LayerwiseSchedule, is_layerwise
-from .optional import MissingLibraryError
+from .libraries import MissingLibraryError
+from .request import parse_optimizer_args
 
 __all__ = [
     "BUILDERS",

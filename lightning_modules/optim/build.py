@@ -1,55 +1,90 @@
-"""From the name of an optimizer to its class, and from there to an optimizer."""
+"""Build an optimizer from its name: the class, its arguments, and the optimizer over the parameters of a model."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from ..common.suggestions import OptimizerNames
-from . import bits, libraries, low_rank, native
-from .arguments import OptimizerArguments
-from .fused import let_backward_step
-from .group_state import save_state_of_groups
-from .request import Builder, ClassAndKwargs, OptimizerRequest
+from . import libraries, low_rank
+from .adafactor import Adafactor
+from .groups import parameter_groups, save_state_of_groups
+from .request import Builder, ClassAndKwargs, OptimizerArguments, OptimizerDescription, OptimizerRequest, flag
 
-if TYPE_CHECKING:
-    from .description import OptimizerDescription
-
-__all__ = ["BUILDERS", "build_optimizer", "optimizer_class_and_kwargs"]
+__all__ = [
+    "BUILDERS",
+    "OptimizerConfig",
+    "build_optimizer",
+    "let_backward_step",
+    "optimizer_class_and_kwargs",
+    "steps_in_backward",
+]
 
 logger = logging.getLogger(__name__)
 
+
+def _adamw(request: OptimizerRequest) -> ClassAndKwargs:
+    return torch.optim.AdamW, request.adam
+
+
+def _adamw_fused(request: OptimizerRequest) -> ClassAndKwargs:
+    return torch.optim.AdamW, {**request.adam, "fused": True}
+
+
+def _sgd(request: OptimizerRequest) -> ClassAndKwargs:
+    take = request.arguments.given
+    return torch.optim.SGD, take(float, "momentum", "dampening", "weight_decay") | take(flag, "nesterov")
+
+
+def _adagrad(request: OptimizerRequest) -> ClassAndKwargs:
+    return torch.optim.Adagrad, request.arguments.given(float, "lr_decay", "weight_decay", "eps")
+
+
+def _rmsprop(request: OptimizerRequest) -> ClassAndKwargs:
+    take = request.arguments.given
+    return torch.optim.RMSprop, take(float, "momentum", "alpha", "eps", "weight_decay") | take(flag, "centered")
+
+
+def _adafactor(request: OptimizerRequest) -> ClassAndKwargs:
+    """With the learning rate of the arguments and their schedule, not with its own."""
+    return Adafactor, {"scale_parameter": False, "relative_step": False}
+
+
 BUILDERS: dict[OptimizerNames, Builder] = {
-    OptimizerNames.ADAMW_TORCH: native.adamw,
-    OptimizerNames.ADAMW_TORCH_FUSED: native.adamw_fused,
-    OptimizerNames.ADAFACTOR: native.adafactor,
-    OptimizerNames.SGD: native.sgd,
-    OptimizerNames.ADAGRAD: native.adagrad,
-    OptimizerNames.RMSPROP: native.rmsprop,
+    OptimizerNames.ADAMW_TORCH: _adamw,
+    OptimizerNames.ADAMW_TORCH_FUSED: _adamw_fused,
+    OptimizerNames.ADAFACTOR: _adafactor,
+    OptimizerNames.SGD: _sgd,
+    OptimizerNames.ADAGRAD: _adagrad,
+    OptimizerNames.RMSPROP: _rmsprop,
     OptimizerNames.ADAMW_TORCH_XLA: libraries.xla,
     OptimizerNames.ADAMW_TORCH_NPU_FUSED: libraries.npu,
     OptimizerNames.ADAMW_APEX_FUSED: libraries.apex,
     OptimizerNames.ADAMW_ANYPRECISION: libraries.any_precision,
     OptimizerNames.ADAMW_TORCH_4BIT: libraries.torchao,
     OptimizerNames.ADAMW_TORCH_8BIT: libraries.torchao,
-    OptimizerNames.ADAMW_BNB: bits.bitsandbytes,
-    OptimizerNames.ADAMW_8BIT: bits.bitsandbytes,
-    OptimizerNames.PAGED_ADAMW: bits.bitsandbytes,
-    OptimizerNames.PAGED_ADAMW_8BIT: bits.bitsandbytes,
-    OptimizerNames.ADEMAMIX: bits.bitsandbytes,
-    OptimizerNames.ADEMAMIX_8BIT: bits.bitsandbytes,
-    OptimizerNames.PAGED_ADEMAMIX: bits.bitsandbytes,
-    OptimizerNames.PAGED_ADEMAMIX_8BIT: bits.bitsandbytes,
-    OptimizerNames.LION: bits.bitsandbytes,
-    OptimizerNames.LION_8BIT: bits.bitsandbytes,
-    OptimizerNames.PAGED_LION: bits.bitsandbytes,
-    OptimizerNames.PAGED_LION_8BIT: bits.bitsandbytes,
-    OptimizerNames.RMSPROP_BNB: bits.bitsandbytes,
-    OptimizerNames.RMSPROP_8BIT: bits.bitsandbytes,
-    OptimizerNames.RMSPROP_32BIT: bits.bitsandbytes,
+    OptimizerNames.ADAMW_BNB: libraries.bitsandbytes,
+    OptimizerNames.ADAMW_8BIT: libraries.bitsandbytes,
+    OptimizerNames.PAGED_ADAMW: libraries.bitsandbytes,
+    OptimizerNames.PAGED_ADAMW_8BIT: libraries.bitsandbytes,
+    OptimizerNames.ADEMAMIX: libraries.bitsandbytes,
+    OptimizerNames.ADEMAMIX_8BIT: libraries.bitsandbytes,
+    OptimizerNames.PAGED_ADEMAMIX: libraries.bitsandbytes,
+    OptimizerNames.PAGED_ADEMAMIX_8BIT: libraries.bitsandbytes,
+    OptimizerNames.LION: libraries.bitsandbytes,
+    OptimizerNames.LION_8BIT: libraries.bitsandbytes,
+    OptimizerNames.PAGED_LION: libraries.bitsandbytes,
+    OptimizerNames.PAGED_LION_8BIT: libraries.bitsandbytes,
+    OptimizerNames.RMSPROP_BNB: libraries.bitsandbytes,
+    OptimizerNames.RMSPROP_8BIT: libraries.bitsandbytes,
+    OptimizerNames.RMSPROP_32BIT: libraries.bitsandbytes,
     OptimizerNames.GALORE_ADAMW: low_rank.galore,
     OptimizerNames.GALORE_ADAMW_8BIT: low_rank.galore,
     OptimizerNames.GALORE_ADAFACTOR: low_rank.galore,
@@ -115,7 +150,7 @@ def build_optimizer(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Modu
         optimizer = optimizer_class(groups, **others)
     else:
         optimizer = optimizer_class()(model, **kwargs)
-    bits.keep_embeddings_whole(optimizer_class, kwargs, model)
+    libraries.keep_embeddings_whole(optimizer_class, kwargs, model)
     let_backward_step(optimizer)
     save_state_of_groups(optimizer)
     return optimizer
@@ -127,3 +162,49 @@ def _without_kernel(kwargs: dict[str, Any], model: nn.Module) -> dict[str, Any]:
         logger.info("fused=True is left out: torch_xla fuses the optimizer's operations by itself.")
         return {name: value for name, value in kwargs.items() if name != "fused"}
     return dict(kwargs)
+
+
+def steps_in_backward(optimizer: Any) -> bool:
+    """Whether an optimizer takes its steps in a backward pass of its own."""
+    return callable(getattr(optimizer, "fused_backward", None))
+
+
+def let_backward_step(optimizer: Any) -> None:
+    """Make `step` do nothing where the backward pass steps, as `accelerate` has it; such optimizers have none at all.
+
+    Args:
+        optimizer: any; the usual ones stay as they are.
+    """
+    if steps_in_backward(optimizer):
+        optimizer.step = MethodType(_no_step, optimizer)
+        optimizer._opt_called = True  # or torch's schedules would warn that they go first
+
+
+def _no_step(optimizer: Any, closure: Callable[[], Any] | None = None) -> Any:
+    with torch.enable_grad():
+        return None if closure is None else closure()
+
+
+vars(_no_step)["_wrapped_by_lr_sched"] = True  # or torch's schedules would warn of a new `step`
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig(OptimizerDescription):
+    """As the `optim*`, `learning_rate`, `weight_decay` and `adam_*` of `TrainingArguments`, for one optimizer.
+
+    In a LightningModule: `configure_optimizers` returns `config.build(self)`.
+    """
+
+    def build(self, model: nn.Module, decay_names: Collection[str] | None = None) -> Optimizer:
+        """The optimizer over the trainable parameters of a model.
+
+        Args:
+            model: its parameters with `requires_grad` are trained.
+            decay_names: parameters that decay, by default `decay_parameter_names(model)`.
+
+        Raises:
+            MissingLibraryError: an ImportError; the optimizer is one of a library that is not installed.
+        """
+        optimizer_class, kwargs = optimizer_class_and_kwargs(self, model)
+        groups = parameter_groups(model, self.weight_decay, decay_names)
+        return build_optimizer(optimizer_class, kwargs, model, groups)

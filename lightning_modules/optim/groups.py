@@ -1,4 +1,4 @@
-"""The documented parameter groups: weight decay on everything but biases and norms."""
+"""The documented parameter groups: weight decay on everything but biases and norms; and states that lie in groups."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Collection
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
-__all__ = ["decay_parameter_names", "parameter_groups"]
+__all__ = ["decay_parameter_names", "parameter_groups", "save_state_of_groups"]
+
 
 # Looked for in the lower case name of a parameter, from the model down: "norm" only as a whole word or after "_".
 _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|[._])norm(?:$|\.)")
@@ -58,3 +60,34 @@ def parameter_groups(
         if parameter.requires_grad:
             groups[name not in decaying]["params"].append(parameter)
     return groups
+
+
+_KEY = "state"
+
+
+def save_state_of_groups(optimizer: Any) -> None:
+    """Save the state that GrokAdamW keeps in its groups under the places of the parameters, not under these themselves.
+
+    A parameter that is read from a file is not the one that the model has, so that a training that is resumed would
+    begin with an empty state.
+
+    Args:
+        optimizer: any; only those of `grokadamw` are concerned.
+    """
+    if type(optimizer).__module__.partition(".")[0] == "grokadamw":
+        optimizer.register_state_dict_post_hook(_under_places)
+        optimizer.register_load_state_dict_post_hook(_under_parameters)
+
+
+def _under_places(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+    for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+        if _KEY in saved:
+            places = {parameter: place for place, parameter in enumerate(group["params"])}
+            saved[_KEY] = {places[parameter]: state for parameter, state in saved[_KEY].items()}
+
+
+def _under_parameters(optimizer: Optimizer) -> None:
+    for group in optimizer.param_groups:
+        states = group.get(_KEY, {}).items()
+        if states:
+            group[_KEY] = {group["params"][place]: state for place, state in states if isinstance(place, int)}

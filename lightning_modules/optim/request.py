@@ -1,20 +1,146 @@
-"""What a builder is given, and what it gives back."""
+"""An optimizer as somebody asked for it: its name, its numbers, and its own arguments.
+
+The last are written as one text, "momentum=0.9,nesterov=true" (`optim_args`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from ..common.suggestions import OptimizerNames
-from .arguments import OptimizerArguments
 
-if TYPE_CHECKING:
-    from .description import OptimizerDescription
+__all__ = [
+    "Builder",
+    "ClassAndKwargs",
+    "OptimizerArguments",
+    "OptimizerRequest",
+    "dtype",
+    "flag",
+    "parse_optimizer_args",
+]
 
-__all__ = ["Builder", "ClassAndKwargs", "OptimizerRequest"]
+TargetModules = str | list[str]
+"""`all-linear`, a regular expression for whole names of modules, or a list of parts of names and such expressions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerDescription:
+    """The fields of `OptimizerConfig`."""
+
+    name: str | OptimizerNames = OptimizerNames.ADAMW_TORCH_FUSED
+    """Which optimizer, an `OptimizerNames` or its value."""
+    learning_rate: float = 5e-5
+    """The full learning rate, from which a schedule starts."""
+    weight_decay: float = 0.0
+    """Decay of the parameters that `decay_parameter_names` names; the others have none."""
+    beta1: float = 0.9
+    """Adam's decay of the mean of the gradients."""
+    beta2: float = 0.999
+    """Adam's decay of the mean of the squared gradients."""
+    epsilon: float = 1e-8
+    """What Adam adds to the root in its denominator."""
+    args: str | None = None
+    """The optimizer's own arguments, as "momentum=0.9,nesterov=true"; a decay among them is overruled by the field."""
+    target_modules: TargetModules | None = None
+    """Linear layers that GaLore and APOLLO work on: "all-linear", a regular expression, or a list of parts of names."""
+    warmup_steps: float | None = None
+    """Steps of the warm-up that `schedule_free_adamw` and `schedule_free_sgd` do by themselves; for no others."""
+
+    def __post_init__(self) -> None:
+        OptimizerNames(self.name)
+
+
+_TRUE, _FALSE = ("true", "1", "yes", "y", "t", "on"), ("false", "0", "no", "n", "f", "off")
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+def parse_optimizer_args(text: str | None) -> dict[str, str]:
+    """Read "momentum=0.9, nesterov=true" into a dict of strings; spaces do not matter.
+
+    Raises:
+        ValueError: when a part is not of the form `name=value`.
+    """
+    parsed: dict[str, str] = {}
+    for part in text.replace(" ", "").split(",") if text else []:
+        name, equals, value = part.partition("=")
+        if not (name and equals) or "=" in value:
+            raise ValueError(
+                f"The optimizer arguments (`optim_args`) {text!r} cannot be read at {part!r}: write them as "
+                "name=value, separated by commas, such as 'momentum=0.9,nesterov=true'."
+            )
+        parsed[name] = value
+    return parsed
+
+
+class OptimizerArguments:
+    """The parsed text, from which each builder takes what it knows; what is left has no effect.
+
+    Args:
+        text: as for `parse_optimizer_args`.
+    """
+
+    def __init__(self, text: str | None) -> None:
+        self._left = parse_optimizer_args(text)
+
+    @property
+    def left(self) -> list[str]:
+        """Names that nobody has taken."""
+        return list(self._left)
+
+    def take(self, name: str, read: Callable[[str], T], default: D) -> T | D:
+        """The value of one argument.
+
+        Args:
+            name: of the argument.
+            read: turns text into a value: `float`, `int`, `str`, `flag` or `dtype`.
+            default: the result where the argument is not given.
+
+        Raises:
+            ValueError: when the text is not such a value; names the argument and the text.
+        """
+        if name not in self._left:
+            return default
+        text = self._left.pop(name)
+        try:
+            return read(text)
+        except ValueError:
+            kind = _KINDS[read]
+            raise ValueError(f"The optimizer argument {name}={text!r} (`optim_args`) must be {kind}.") from None
+
+    def given(self, read: Callable[[str], Any], *names: str) -> dict[str, Any]:
+        """The values of those of the named arguments that are given."""
+        return {name: self.take(name, read, None) for name in names if name in self._left}
+
+
+def flag(text: str) -> bool:
+    """Read "true", "1", "yes", ... or "false", "0", "no", ... in upper or lower case."""
+    if text.lower() not in _TRUE + _FALSE:
+        raise ValueError(text)
+    return text.lower() in _TRUE
+
+
+def dtype(text: str) -> torch.dtype:
+    """Read "bfloat16" or another name of a dtype in `torch`."""
+    found = getattr(torch, text, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(text)
+    return found
+
+
+_KINDS: dict[Callable[[str], Any], str] = {
+    float: "a number",
+    int: "a whole number",
+    flag: "true or false",
+    dtype: "the name of a torch dtype, such as 'bfloat16'",
+}
+
 
 ClassAndKwargs = tuple[Any, dict[str, Any]]
 """The class of an optimizer, and its arguments beside the learning rate. Where these hold "params", "model" or

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 
-from ..distributed.health.errors import OtherProcessError
+from ..distributed.health.failure_monitor import OtherProcessError
 
 Result = TypeVar("Result")
 

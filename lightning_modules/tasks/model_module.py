@@ -166,7 +166,7 @@ class ModelModule(ResumableModule):
         return not dist.is_initialized() or dist.get_rank() == 0
 
     def _shard(self, mesh: Any) -> None:
-        from ..distributed.shard_layers import broadcast_weights
+        from ..common.collectives import broadcast_weights
         from ..distributed.sharding import fully_sharded, is_sharded, modules_by_class
 
         if is_sharded(self.model):

@@ -7,7 +7,7 @@ from torch import nn
 
 from lightrainer.lightning_modules.checkpoints import load_weights
 from lightrainer.lightning_modules.distributed import sharding
-from lightrainer.lightning_modules.distributed.shard_layers import checkpoint_layers
+from lightrainer.lightning_modules.models.activation_checkpointing import checkpoint_layers
 
 
 class Block(nn.Module):

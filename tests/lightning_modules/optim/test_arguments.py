@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lightrainer.lightning_modules.optim import OptimizerConfig, parse_optimizer_args
-from lightrainer.lightning_modules.optim.arguments import OptimizerArguments, dtype, flag
+from lightrainer.lightning_modules.optim.request import OptimizerArguments, dtype, flag
 
 
 def test_arguments_are_parsed():

@@ -6,7 +6,7 @@ import torch
 from reference_side import same
 from torch import nn
 
-from lightrainer.lightning_modules.optim.group_state import save_state_of_groups
+from lightrainer.lightning_modules.optim.groups import save_state_of_groups
 
 
 class InGroups(torch.optim.Optimizer):

@@ -9,7 +9,7 @@ from torch import nn
 
 from lightrainer.lightning_modules.common.suggestions import OptimizerNames
 from lightrainer.lightning_modules.optim import OptimizerConfig
-from lightrainer.lightning_modules.optim.targets import target_layers
+from lightrainer.lightning_modules.optim.low_rank import target_layers
 
 NAME = OptimizerNames.GALORE_ADAMW
 LAYERS = ["blocks.0.attn", "blocks.0.mlp", "blocks.1.attn", "blocks.1.mlp", "head"]

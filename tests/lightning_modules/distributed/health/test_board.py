@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from lightrainer.lightning_modules.checkpoints import owner_token
 from lightrainer.lightning_modules.distributed.health import FailureMonitor, company, require_same
-from lightrainer.lightning_modules.distributed.health.causes import find_cause
-from lightrainer.lightning_modules.distributed.health.comparing import differences
+from lightrainer.lightning_modules.distributed.health.consistency import differences
 from lightrainer.lightning_modules.distributed.health.failure_monitor import FAILED, FOLLOWED, LATE
+from lightrainer.lightning_modules.distributed.health.guard import find_cause
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_who_is_gone_is_seen_without_a_word(boards):
 
 
 def test_those_that_do_not_come_are_named_with_their_place(boards, monkeypatch):
-    monkeypatch.setattr("lightrainer.lightning_modules.distributed.health.causes._PATIENCE", 0.0)
+    monkeypatch.setattr("lightrainer.lightning_modules.distributed.health.guard._PATIENCE", 0.0)
     boards[2].beat("after step 3, in load (data.py, line 7)")
     for board in boards[:2]:
         board.note(LATE, "timed out", 1)
@@ -81,7 +81,7 @@ def test_those_that_do_not_come_are_named_with_their_place(boards, monkeypatch):
 
 
 def test_those_on_other_hosts_are_known_by_their_signs_of_life(boards, monkeypatch):
-    monkeypatch.setattr("lightrainer.lightning_modules.distributed.health.causes._PATIENCE", 0.0)
+    monkeypatch.setattr("lightrainer.lightning_modules.distributed.health.guard._PATIENCE", 0.0)
     for rank in (1, 2):
         boards[0]._cards[rank] = replace(boards[0]._cards[rank], system="another", host="node2")
         boards[rank].beat("after step 3")
@@ -108,7 +108,7 @@ def test_a_worker_ends_with_its_parent():
     """Killed, so that nothing of it could tell the worker."""
     program = (
         "import os, sys, time\n"
-        "from lightrainer.lightning_modules.distributed.health import end_with_parent\n"
+        "from lightrainer.lightning_modules.data.workers import end_with_parent\n"
         "if os.fork() == 0:\n"
         "    end_with_parent()\n"
         "    print(os.getpid(), flush=True)\n"

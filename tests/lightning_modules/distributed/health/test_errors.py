@@ -4,7 +4,7 @@ import pytest
 import torch.distributed as dist
 
 from lightrainer.lightning_modules.distributed.health import OtherProcessError
-from lightrainer.lightning_modules.distributed.health.errors import is_late, is_lost
+from lightrainer.lightning_modules.distributed.health.failure_monitor import is_late, is_lost
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
 LOST = [

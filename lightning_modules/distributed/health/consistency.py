@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...data.shared_rng import transport_device
+from ...common.collectives import transport_device
 from .failure_monitor import current_monitor
 
 _SHOWN = 12
