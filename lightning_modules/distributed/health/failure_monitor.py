@@ -1,4 +1,4 @@
-"""The store in which each process says who it is, that it is there, and what went wrong; errors that torch has for it."""
+"""The store in which processes say who they are, that they are there, and what went wrong; errors of torch about it."""
 
 from __future__ import annotations
 
