@@ -11,6 +11,7 @@ from ..arguments.enums import HPSearchBackend
 from ..compat.hyperparameters import BestRun
 from ..search import child
 from .training import Training
+from .training_session import require_training_data
 
 if TYPE_CHECKING:
     from ..evaluation.results import TrainingLength
@@ -200,7 +201,7 @@ class Searching(Training):
             )
 
     def _require_evaluation(self) -> None:
-        self._require_data()
+        require_training_data(self)
         own = getattr(self.get_eval_dataloader, "__func__", None) is Training.get_eval_dataloader
         own = own and getattr(self.evaluate, "__func__", None) is Searching.evaluate
         if own and self.eval_dataset is None:

@@ -6,9 +6,6 @@ import contextlib
 import logging
 import math
 import os
-import sys
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +16,7 @@ from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
 from ...lightning_modules.data.sizes import has_length
 from ..arguments.parallelism import parts_of_sequences, read_parallelism, samples_of_rank
-from ..distributed.consistency import monitored, require_same_training
+from ..distributed.consistency import monitored
 from ..evaluation.results import TrainingLength, TrainOutput
 from ..evaluation.speed import speed_metrics
 from .batch_size import BatchSizeFinding
@@ -29,9 +26,9 @@ from .optimization import TrainerOptimization
 from .position import DataPosition
 from .preparing import ModelPreparation
 from .restarting import Restarting
+from .training_session import TrainingSession, length_of_stream, warn_of_differences
 
 if TYPE_CHECKING:
-    from ...lightning_modules.training.accumulation import WindowLoader
     from .trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
@@ -67,43 +64,7 @@ class Training(
                 `checkpoint_on_signals`.
         """
         with self._signals.until_the_end(), self._uploads_quiet(), monitored(self, acts=trial is None):
-            return self._train_from(resume_from_checkpoint, trial, ignore_keys_for_eval)
-
-    def _train_from(
-        self, resume_from_checkpoint: str | bool | None, trial: Any, ignore_keys_for_eval: list[str] | None
-    ) -> TrainOutput:
-        self._apply_arguments()
-        self._signals.begin_training(self._save_at_once)
-        self._apply_hub()
-        checkpoint = self._where_to_begin(resume_from_checkpoint, trial)
-        self._require_data()
-        self._require_evaluation_data()
-        self._require_place()
-        self._memory_tracker.start("train")
-        self.is_in_train = True
-        try:
-            self._renew_model(trial)
-            self._apply_liger_kernels()
-            if self.args.fp16_full_eval or self.args.bf16_full_eval:
-                self._move_model_to_device(self.model, self.args.device)
-            self._trial = trial
-            if checkpoint is not None:
-                self._load_from_checkpoint(checkpoint)
-            if self.args.auto_find_batch_size and not self.keep_effective_batch_size:
-                self._take_found_size(checkpoint)
-            with self._same_global_batch(checkpoint):
-                return self._until_it_fits(
-                    lambda: self._inner_training_loop(
-                        args=self.args,
-                        resume_from_checkpoint=checkpoint,
-                        trial=trial,
-                        ignore_keys_for_eval=ignore_keys_for_eval,
-                    ),
-                    checkpoint,
-                )
-        finally:
-            self.is_in_train = False
-            self._memory_tracker.drop()
+            return TrainingSession(self, trial, ignore_keys_for_eval).run(resume_from_checkpoint)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> TrainingLength:
         """As `transformers.Trainer.set_initial_training_values`: how long the training is, counted in several ways.
@@ -114,7 +75,7 @@ class Training(
         batches = len(dataloader) if has_length(dataloader) else None
         each_step = self.get_total_train_batch_size(args)
         if batches is None:
-            return self._length_of_stream(args, each_step)
+            return length_of_stream(args, each_step)
         steps_per_epoch = max(math.ceil(batches / args.gradient_accumulation_steps), 1)
         examples = self.num_examples(dataloader)
         by_steps = args.max_steps > 0
@@ -157,48 +118,8 @@ class Training(
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         """All of one training, with the parameters that it has in the reference: libraries do something around it."""
-        return self._train(resume_from_checkpoint, trial, ignore_keys_for_eval)
-
-    def _train(self, checkpoint: str | None, trial: Any, ignore_keys: list[str] | None) -> TrainOutput:
-        from .lightning_trainer import run_fit
-        from .trainer_module import TrainerModule
-
-        dataloader: Any = self.get_train_dataloader()
-        length = self.set_initial_training_values(self.args, dataloader)
-        require_same_training(self, length, checkpoint)
-        self._start_state(length, checkpoint, trial)
-        read = partial(self._read_window, device=self.args.device)
-        windows, length = self._windows(dataloader, length, checkpoint, read)
-        self.state.max_steps, self.state.num_train_epochs = length.max_steps, length.num_train_epochs
-        self._announce(length, checkpoint, windows)
-        self._clean_up_run_dir(trial)
-        self._initial_num_input_tokens_seen = self.state.num_input_tokens_seen
-        self._prepared = True
-        run = TrainerModule(
-            self,
-            length,
-            windows,
-            checkpoint=checkpoint,
-            trial=trial,
-            ignore_keys=ignore_keys,
-            memory=self._memory_pact(),
-        )
-        self._apply_progress(run, checkpoint)
-        endless = length.num_train_epochs == sys.maxsize
-        has_steps = self.state.global_step < length.max_steps
-        if windows.epoch >= length.num_train_epochs or not (has_steps or windows.is_at_end):
-            run.skip()
-            return self._output
-        self._run = run
-        try:
-            with self._marked_as_written(trial), self._model_prepared():
-                run_fit(run, max_epochs=-1 if endless else length.num_train_epochs)
-        finally:
-            self._run = None
-            self._end_writing()
-            if getattr(self.get_train_dataloader, "__func__", None) is Training.get_train_dataloader:
-                dataloader.end_workers()
-        return self._output
+        session = TrainingSession(self, trial, ignore_keys_for_eval)
+        return session.train_from(resume_from_checkpoint)
 
     def _finalize_training(self, run: TrainerModule) -> None:
         """The end of a training, while the model is still where it was trained."""
@@ -255,38 +176,6 @@ class Training(
             self._token_counter.flush()
             self._save_or_warn(model, trial)
 
-    def _require_data(self) -> None:
-        """Say at once, and before anything is written, that there is nothing to train on."""
-        if getattr(self.get_train_dataloader, "__func__", None) is not Training.get_train_dataloader:
-            return
-        if self.train_dataset is None:
-            raise ValueError("train() needs data: pass train_dataset=... to the Trainer.")
-        if isinstance(self.train_dataset, dict):
-            raise TypeError(
-                f"train_dataset is a dict ({', '.join(map(str, self.train_dataset))}), but training takes one dataset: "
-                "pass the one to train on, or override get_train_dataloader."
-            )
-        if has_length(self.train_dataset) and len(self.train_dataset) == 0:
-            raise ValueError("train_dataset is empty: it has length 0, so there is nothing to train on.")
-
-    def _require_evaluation_data(self) -> None:
-        """Say at once that no evaluation can find a best model, for there is nothing to evaluate on."""
-        package = __name__.rpartition(".")[0]
-        own = all(
-            getattr(step, "__module__", "").startswith(package) for step in (self.evaluate, self.get_eval_dataloader)
-        )
-        judged = self.args.load_best_model_at_end or self.args.save_strategy == "best"
-        if not own or not judged or self.args.eval_strategy == "no":
-            return
-        given = self.eval_dataset
-        found = list(given.values()) if isinstance(given, dict) else [given]
-        if given is not None and all(has_length(one) and len(one) == 0 for one in found):
-            raise ValueError(
-                f"eval_dataset is empty ({given!r:.40}), so that no evaluation has "
-                f"metric_for_best_model={self.args.metric_for_best_model!r}. Pass data to evaluate on, or set "
-                "load_best_model_at_end=False and another save_strategy than 'best'."
-            )
-
     def _renew_model(self, trial: Any) -> None:
         if self.model_init is None:
             return
@@ -304,7 +193,7 @@ class Training(
         self.state.compute_steps(self.args, length.max_steps)
         if checkpoint is not None:
             stored = self._state_of(checkpoint)
-            self._warn_of_differences(stored)
+            warn_of_differences(stored, self.state, batch_size=not self.args.auto_find_batch_size)
             self.state = stored
             self.state.is_hyper_param_search = trial is not None
             if self.args.auto_find_batch_size:
@@ -312,54 +201,6 @@ class Training(
             self._load_callback_state()
             self._callback_states.load(checkpoint)
         self.state.init_training_references(self, length.max_steps, length.num_train_epochs, trial)
-
-    def _warn_of_differences(self, stored: TrainerState) -> None:
-        """Intervals and batch size come from the checkpoint, so say where the arguments want something else."""
-        now = self.state
-        names = ["logging_steps", "eval_steps", "save_steps"]
-        names += [] if self.args.auto_find_batch_size else ["train_batch_size"]
-        changed = [
-            f"{name} is {getattr(stored, name)} in the checkpoint and {getattr(now, name)} in the arguments"
-            for name in names
-            if getattr(stored, name) is not None and getattr(stored, name) != getattr(now, name)
-        ]
-        if changed:
-            logger.warning("The checkpoint was made with other arguments: %s.", "; ".join(changed))
-
-    def _read_window(self, batches: Iterator[Any], size: int, device: torch.device) -> tuple[list[Any], Any]:
-        return self.get_batch_samples(batches, size, device)
-
-    def _length_of_stream(self, args: Any, each_step: int) -> TrainingLength:
-        if args.max_steps <= 0:
-            raise ValueError(
-                f"The training data has no length and max_steps is {args.max_steps}, so nothing says when to stop. Set "
-                "max_steps to the number of optimizer steps to take."
-            )
-        return TrainingLength(
-            num_train_epochs=sys.maxsize,
-            num_update_steps_per_epoch=args.max_steps,
-            num_examples=args.max_steps * each_step,
-            num_train_samples=args.max_steps * each_step,
-            total_train_batch_size=each_step,
-            steps_in_epoch=args.max_steps * args.gradient_accumulation_steps,
-            max_steps=args.max_steps,
-        )
-
-    def _announce(self, length: TrainingLength, checkpoint: str | None, windows: WindowLoader) -> None:
-        rows = {
-            "Num examples": length.num_examples,
-            "Num epochs": length.num_train_epochs,
-            "Batch size per device": samples_of_rank(self.args, self._train_batch_size),
-            "Total batch size (processes and accumulation)": length.total_train_batch_size,
-            "Gradient accumulation steps": self.args.gradient_accumulation_steps,
-            "Optimizer steps": length.max_steps,
-            "Trainable parameters": self.get_num_trainable_parameters(),
-        }
-        logger.info("***** Running training *****")
-        for name, value in rows.items():
-            logger.info("  %s = %s", name, f"{value:,}")
-        if checkpoint is not None:
-            logger.info("  Going on from %s: epoch %s, step %s", checkpoint, windows.epoch, self.state.global_step)
 
     def _marked_as_written(self, trial: Any) -> contextlib.AbstractContextManager[None]:
         """Warn if another run writes checkpoints into the same folder, and let others know of this one."""
