@@ -95,7 +95,7 @@ from .lightning_modules import get_wsd_schedule as get_wsd_schedule
 from .lightning_modules import set_seed as set_seed
 from .lightning_modules.data.collators import DataCollator as DataCollator
 from .lightning_modules.data.collators import torch_default_data_collator as torch_default_data_collator
-from .lightning_modules.data.sizes import has_length as has_length
+from .lightning_modules.data.lengths import has_length as has_length
 from .lightning_modules.optim.schedules import (
     get_cosine_with_min_lr_schedule_with_warmup as get_cosine_with_min_lr_schedule_with_warmup,
 )

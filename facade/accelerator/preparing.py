@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from ...lightning_modules.data.skipping import loader_after
+from ...lightning_modules.data.loaders import loader_after
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.internals.precision import cast_for_good
 from .distribution import DistributedType

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.distributed.health import company, require_same
 
 _MAY_DIFFER = {

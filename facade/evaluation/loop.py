@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.common.nested import find_batch_size
-from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.data.workers import iterate
 from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, ObjectCollector

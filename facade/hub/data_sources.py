@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.data.lengths import has_length
 
 _ON_THE_HUB = re.compile(r"^hf://datasets/(?P<name>.+?)@")
 _LOCAL_FILES = """

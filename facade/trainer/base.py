@@ -30,7 +30,7 @@ from ...callbacks import (
 )
 from ...lightning_modules.checkpoints import BackgroundWriter, WriteLater, WriteNow
 from ...lightning_modules.common.seeding import enable_full_determinism, host_rng_untouched, set_seed
-from ...lightning_modules.data.length_cache import LengthCache
+from ...lightning_modules.data.lengths import LengthCache
 from ...lightning_modules.models import inspection
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..accelerator.accelerator import Accelerator

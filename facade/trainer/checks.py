@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.models.liger import liger_patch
 from ..arguments import TrainingArguments, old_style
 from ..arguments.parallelism import spreads_model

@@ -12,9 +12,8 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
 
 from ...lightning_modules.common.seeding import seed_worker
 from ...lightning_modules.data.collators import RemoveColumnsCollator
-from ...lightning_modules.data.lengths import LengthGroupedSampler, column_lengths, sample_lengths
+from ...lightning_modules.data.lengths import LengthGroupedSampler, column_lengths, has_length, sample_lengths
 from ...lightning_modules.data.loaders import build_loader
-from ...lightning_modules.data.sizes import has_length
 from ...lightning_modules.data.workers import attached_worker, deaf_worker
 from ...lightning_modules.models import inspection
 from ..arguments.parallelism import copies_of_batches, data_rank

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.data.lengths import has_length
 from ..arguments.enums import DebugOption
 from ..arguments.parallelism import data_ranks, samples_of_rank
 from ..distributed.consistency import monitored, require_same_evaluation

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.distributed.sharding import is_sharded
 from ...lightning_modules.internals import fast_path, lightning_internals
 from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.common.safe_serialization import UnsafeValueError, to_plain
-from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import Reader, WindowLoader
 from ..evaluation.results import TrainingLength

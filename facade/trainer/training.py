@@ -14,7 +14,7 @@ from torch import nn
 
 from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
-from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.data.lengths import has_length
 from ..arguments.parallelism import parts_of_sequences, read_parallelism, samples_of_rank
 from ..distributed.consistency import monitored
 from ..evaluation.results import TrainingLength, TrainOutput

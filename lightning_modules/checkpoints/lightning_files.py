@@ -27,7 +27,6 @@ from ..internals.loop_states import IN_WINDOWS, PROCESS_STATES, loops_at, place_
 
 _log = logging.getLogger(__name__)
 
-
 LIGHTNING_STATE_NAME = "lightning_state.pt"
 """Only in folders that Lightning wrote, or that were converted from a file of Lightning."""
 

@@ -52,7 +52,6 @@ from .owners import is_abandoned
 
 _log = logging.getLogger(__name__)
 
-
 _HIDDEN = re.compile(r"^\.(?P<name>.+)\.(?P<kind>partial|ready|replaced|deleted)-(?P<owner>.+-\d+-\d+)$")
 
 

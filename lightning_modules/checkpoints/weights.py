@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-
 _SHOWN = 6  # names in an error
 
 _EXPECTED = ", ".join(WEIGHT_FILES + INDEX_FILES)

@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..common.nested import find_batch_size
 from .loader_state import NOTHING, Reading, Resumption, go_on_after
 from .samplers import IterableShard, SharedOrderSampler, SkippingBatchSampler
-from .streams import is_resumable
-from .worker_state import ENDED, ReportingCollate
+from .worker_state import ENDED, ReportingCollate, is_resumable
 from .workers import telling_queues
 
 

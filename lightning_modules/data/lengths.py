@@ -1,12 +1,14 @@
-"""Batches of samples of similar length, so that little padding is needed."""
+"""Lengths of datasets and of their samples, and batches of samples of similar length, so that little is padding."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +16,15 @@ from torch.utils.data import DataLoader, Sampler
 
 from .workers import iterate
 
-__all__ = ["LengthGroupedSampler", "column_lengths", "get_length_grouped_indices", "sample_lengths"]
+__all__ = [
+    "LengthCache",
+    "LengthGroupedSampler",
+    "column_lengths",
+    "get_length_grouped_indices",
+    "has_length",
+    "is_table",
+    "sample_lengths",
+]
 
 
 def get_length_grouped_indices(
@@ -152,7 +162,7 @@ def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
     Raises:
         ValueError: when a value is missing.
     """
-    if not _is_table(dataset) or column not in dataset.column_names:
+    if not is_table(dataset) or column not in dataset.column_names:
         return None
     values = _arrow_column(dataset, column)
     if values.null_count:
@@ -182,7 +192,7 @@ def _measured(column: str, samples: list[Any]) -> list[int]:
 
 def _arrow_lengths(dataset: Any, column: str) -> list[int] | None:
     """The lengths from the table of a `datasets.Dataset`; None without a table, or where a transform makes samples."""
-    if not _is_table(dataset) or dataset.format["type"] == "custom" or column not in dataset.column_names:
+    if not is_table(dataset) or dataset.format["type"] == "custom" or column not in dataset.column_names:
         return None
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -195,10 +205,64 @@ def _arrow_lengths(dataset: Any, column: str) -> list[int] | None:
     return functions.list_value_length(values).to_pylist()
 
 
-def _is_table(dataset: Any) -> bool:
+def is_table(dataset: Any) -> bool:
+    """Whether this is a `datasets.Dataset`, found out without importing the library."""
     datasets = sys.modules.get("datasets")
     return datasets is not None and isinstance(dataset, datasets.Dataset)
 
 
 def _arrow_column(dataset: Any, column: str) -> Any:
     return dataset.with_format("arrow").select_columns([column])[:].column(column)
+
+
+_KEPT_ALIVE = 4
+
+
+class _Entry(NamedTuple):
+    samples: int
+    lengths: Any
+
+
+class LengthCache:
+    """What was measured, by dataset: the object itself, and how many samples it had then.
+
+    A dataset that nobody else holds any more is forgotten. Those that Python cannot watch, such as lists, are held
+    here, the last few of them.
+    """
+
+    def __init__(self) -> None:
+        self._watched: dict[tuple[int, Any], tuple[weakref.ref[Any], _Entry]] = {}
+        self._held: OrderedDict[tuple[int, Any], tuple[Any, _Entry]] = OrderedDict()
+
+    def get(self, dataset: Any, key: Any, measure: Callable[[], Any]) -> Any:
+        """The lengths of a dataset, measured if they are not known yet.
+
+        Args:
+            dataset: has a length.
+            key: what else the lengths depend on, such as the name of a column.
+            measure: finds them out.
+        """
+        name = (id(dataset), key)
+        found = self._watched.get(name) or self._held.get(name)
+        if found is not None and found[1].samples == len(dataset):
+            return found[1].lengths
+        entry = _Entry(len(dataset), measure())
+        try:
+            self._watched[name] = weakref.ref(dataset, lambda _: self._watched.pop(name, None)), entry
+        except TypeError:
+            self._hold(name, dataset, entry)
+        return entry.lengths
+
+    def _hold(self, name: tuple[int, Any], dataset: Any, entry: _Entry) -> None:
+        self._held[name] = dataset, entry
+        self._held.move_to_end(name)
+        while len(self._held) > _KEPT_ALIVE:
+            self._held.popitem(last=False)
+
+
+def has_length(dataset: Any) -> bool:
+    """As `transformers.trainer_utils.has_length`: whether `len()` works."""
+    try:
+        return len(dataset) is not None
+    except (TypeError, AttributeError, NotImplementedError):
+        return False

@@ -21,7 +21,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 __all__ = ["AttentionCalls", "ContextParallelStrategy", "ring_attention", "set_rotation"]
 
-
 _PLACES = (
     "torch.distributed.tensor.experimental._context_parallel._attention",
     "torch.distributed.tensor.experimental._attention",

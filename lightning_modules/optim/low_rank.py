@@ -21,7 +21,6 @@ from .request import ClassAndKwargs, OptimizerRequest, TargetModules
 
 logger = logging.getLogger(__name__)
 
-
 GALORE = Library(package="galore-torch", pip="galore-torch")
 APOLLO = Library(package="apollo-torch", pip="apollo-torch")
 

@@ -10,18 +10,20 @@ from typing import Any
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
+from ..common.class_paths import build_described, is_description
 from ..common.seeding import capture_host_rng, restore_host_rng, seed_worker
 from ..common.torch_files import pack, unpack
-from ..data.collators import RemoveColumnsCollator, collate_samples
-from ..data.dataset_info import KEEP_ALL_COLUMNS, is_table, made, measured_lengths, without_columns
+from ..data.collators import RemoveColumnsCollator, collate_samples, no_columns_left_error
 from ..data.epoch_loader import EpochLoader
-from ..data.lengths import LengthGroupedSampler
+from ..data.lengths import LengthGroupedSampler, column_lengths, is_table, sample_lengths
 from ..data.loaders import build_loader
 from ..internals.lightning_import import BatchSizeFinder, LightningDataModule, callbacks_of
 from ..internals.lightning_internals import deal_out_samples, deals_out_samples, made_by_cli
 from .resumable import ResumableModule, ResumingCallback
 
 __all__ = ["DataModule"]
+
+_KEEP_ALL_COLUMNS = "name those to keep: columns=[...]"
 
 _PLAIN = """
     batch_size eval_batch_size shuffle group_by_length length_column input_column columns seed drop_last
@@ -132,7 +134,7 @@ class DataModule(LightningDataModule):
         super().setup(stage)
         for each in _STAGES:
             name = f"{each}_dataset"
-            setattr(self, name, made(getattr(self, name), name))
+            setattr(self, name, _made(getattr(self, name), name))
             self._has(each)
         trainer = self.trainer
         if trainer is None:
@@ -264,7 +266,7 @@ class DataModule(LightningDataModule):
 
     def _order(self, dataset: Any, batch_size: int, *, training: bool) -> Any:
         if self.group_by_length:
-            lengths = measured_lengths(dataset, self.length_column, self.input_column)
+            lengths = _measured_lengths(dataset, self.length_column, self.input_column)
             return LengthGroupedSampler(batch_size, lengths=lengths)
         return RandomSampler(dataset) if training and self.shuffle and len(dataset) else None
 
@@ -277,8 +279,8 @@ class DataModule(LightningDataModule):
             return dataset, self.collate_fn
         name = type(getattr(module, "model", None)).__name__
         if is_table(dataset):
-            return without_columns(dataset, columns, name), self.collate_fn
-        return dataset, RemoveColumnsCollator(self.collate_fn, columns, model_name=name, advice=KEEP_ALL_COLUMNS)
+            return _without_columns(dataset, columns, name), self.collate_fn
+        return dataset, RemoveColumnsCollator(self.collate_fn, columns, model_name=name, advice=_KEEP_ALL_COLUMNS)
 
     def _workers(self) -> dict[str, Any]:
         on_cuda = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
@@ -305,3 +307,31 @@ class DataModule(LightningDataModule):
         pending, self._pending = self._pending, None
         if pending is not None:
             loader.load_state_dict(pending["loader"], lambda: restore_host_rng(pending["rng"]))
+
+
+def _measured_lengths(dataset: Any, length_column: str, input_column: str) -> Any:
+    """The length of each sample: from a column of lengths if there is one, else of the column that is measured."""
+    given = column_lengths(dataset, length_column)
+    return sample_lengths(dataset, input_column, length_argument="length_column") if given is None else given
+
+
+def _without_columns(dataset: Any, columns: Sequence[str], model_name: str) -> Any:
+    """A `datasets.Dataset` with these columns only, so that others are not even read.
+
+    Raises:
+        ValueError: it has none of them.
+    """
+    unused = [name for name in dataset.column_names if name not in columns]
+    if len(unused) == len(dataset.column_names):
+        raise no_columns_left_error(unused, columns, model_name, None, _KEEP_ALL_COLUMNS)
+    return dataset.remove_columns(unused) if unused else dataset
+
+
+def _made(dataset: Any, name: str) -> Any:
+    """The dataset itself, where a function or a description of it is given, or a dict of them."""
+    if is_description(dataset):
+        return build_described(dataset, object, name)
+    if isinstance(dataset, Mapping):
+        return {key: _made(value, name) for key, value in dataset.items()}
+    is_function = callable(dataset) and not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
+    return dataset() if is_function else dataset

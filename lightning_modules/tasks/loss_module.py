@@ -10,14 +10,21 @@ from torch import nn
 
 from ..common.class_paths import build_described, is_description
 from ..common.nested import find_batch_size
-from ..data.batch_inputs import as_arguments, count_targets, describe_batch, needs_all, split_labels
-from ..data.uneven_batches import cut_batch, samples_that_count
 from ..evaluation.metrics import StageMetrics, as_batch_metrics, is_number, name_in_stage
 from ..models.inspection import accepts_loss_kwargs, base_of_adapter
 from ..models.next_token import predicts_next_token
 from ..models.outputs import predictions_in, read_loss
 from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_plain_setting
 from ..training.label_smoothing import LabelSmoother
+from .batch_inputs import (
+    as_arguments,
+    count_targets,
+    cut_batch,
+    describe_batch,
+    needs_all,
+    samples_that_count,
+    split_labels,
+)
 from .model_module import ModelSource
 from .optimized_module import OptimizerModule
 from .step_window import batches_per_step

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..common.seeding import capture_host_rng, restore_host_rng
-from ..data.epoch_start import EpochStart, begin_after, begin_again
+from ..data.loader_state import EpochStart, begin_after, begin_again
 from ..data.rng_discovery import restore_own, what_draws
 from ..data.workers import iterate
 

@@ -3,7 +3,14 @@
 Importing this folder loads neither torch nor Lightning: a worker process that makes arrays needs no more than numpy.
 """
 
-from .base import DataCollator, DataCollatorMixin, pad_without_fast_tokenizer_warning, to_numpy
+from .base import (
+    DataCollator,
+    DataCollatorMixin,
+    numpy_collate_batch,
+    pad_without_fast_tokenizer_warning,
+    to_numpy,
+    torch_collate_batch,
+)
 from .columns import RemoveColumnsCollator, ignored_columns_message, no_columns_left_error
 from .default import (
     DefaultDataCollator,
@@ -13,12 +20,10 @@ from .default import (
     torch_default_data_collator,
 )
 from .flattening import DataCollatorWithFlattening
-from .language_modeling import DataCollatorForLanguageModeling, DataCollatorForWholeWordMask
+from .language_modeling import DataCollatorForLanguageModeling, DataCollatorForSOP, DataCollatorForWholeWordMask
 from .padding import DataCollatorForMultipleChoice, DataCollatorForTokenClassification, DataCollatorWithPadding
 from .permutation import DataCollatorForPermutationLanguageModeling
-from .sentence_order import DataCollatorForSOP
 from .seq2seq import DataCollatorForSeq2Seq
-from .stacking import numpy_collate_batch, torch_collate_batch
 
 __all__ = [
     "DataCollator",

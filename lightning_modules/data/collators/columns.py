@@ -8,7 +8,6 @@ from typing import Any
 
 __all__ = ["RemoveColumnsCollator", "ignored_columns_message", "no_columns_left_error"]
 
-
 _KEEP_ALL = "set `remove_unused_columns=False` to pass all of them to the data_collator"
 
 

@@ -8,8 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from .base import Batch, DataCollatorMixin, is_mapping, require_samples, special_tokens_rows
-from .stacking import numpy_collate_batch, torch_collate_batch
+from .base import (
+    Batch,
+    DataCollatorMixin,
+    is_mapping,
+    numpy_collate_batch,
+    require_samples,
+    special_tokens_rows,
+    torch_collate_batch,
+)
 
 __all__ = ["DataCollatorForPermutationLanguageModeling"]
 

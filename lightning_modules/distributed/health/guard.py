@@ -32,7 +32,6 @@ from .failure_monitor import (
 
 logger = logging.getLogger(__name__)
 
-
 _LONGEST_GRACE = 30.0
 
 _sessions = 0

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from lightrainer.lightning_modules.data.epoch_start import EpochStart, begin_after, begin_again
+from lightrainer.lightning_modules.data.loader_state import EpochStart, begin_after, begin_again
 
 
 def loader(own: bool) -> DataLoader:

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from lightrainer.lightning_modules.data.length_cache import LengthCache
+from lightrainer.lightning_modules.data.lengths import LengthCache
 
 
 class Data:

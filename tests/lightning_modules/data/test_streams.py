@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightrainer.lightning_modules.data.streams import is_resumable
+from lightrainer.lightning_modules.data.worker_state import is_resumable
 
 
 class Both:

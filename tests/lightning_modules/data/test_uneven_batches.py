@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lightrainer.lightning_modules import build_loader
-from lightrainer.lightning_modules.data.uneven_batches import cut_batch, samples_that_count
+from lightrainer.lightning_modules.tasks.batch_inputs import cut_batch, samples_that_count
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 9, 11, 12, 16])

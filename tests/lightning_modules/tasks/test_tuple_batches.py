@@ -21,9 +21,8 @@ from lightrainer.lightning_modules import (
     TokenClassificationModule,
     set_seed,
 )
-from lightrainer.lightning_modules.data.batch_inputs import count_targets
-from lightrainer.lightning_modules.data.uneven_batches import cut_batch
 from lightrainer.lightning_modules.internals import lightning_internals
+from lightrainer.lightning_modules.tasks.batch_inputs import count_targets, cut_batch
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers"),

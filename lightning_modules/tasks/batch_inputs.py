@@ -1,4 +1,7 @@
-"""Splits batches that are tensors in order, such as `(x, y)`, into what the model is given and the labels."""
+"""What a LossModule makes of a batch: inputs and labels where it has no names, and the samples of it that count.
+
+The last batch of an evaluation may hold repetitions that only fill up the round of several processes.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..common.nested import find_batch_size
+from ..common.nested import find_batch_size, mapping_like
+from ..data.epoch_loader import EpochLoader
 from ..models.inspection import base_of_adapter
 
-__all__ = ["as_arguments", "count_targets", "describe_batch", "needs_all", "split_labels"]
+__all__ = [
+    "as_arguments",
+    "count_targets",
+    "cut_batch",
+    "describe_batch",
+    "needs_all",
+    "samples_that_count",
+    "split_labels",
+]
 
 
 def split_labels(batch: Any) -> tuple[tuple[Any, ...], Any]:
@@ -74,3 +86,39 @@ def describe_batch(batch: Any) -> str:
         f"{type(part).__name__} {tuple(part.shape)}" if isinstance(part, torch.Tensor) else type(part).__name__
         for part in parts
     )
+
+
+def samples_that_count(loader: Any, batch: Any, rank: int, world_size: int) -> int | None:
+    """How many samples of this batch are no repetitions; None for all of them, or where that is not known.
+
+    Args:
+        loader: gave the batch; known is it of an `EpochLoader` over a dataset with a length.
+        batch: the batch.
+        rank: index of this process.
+        world_size: number of processes.
+    """
+    if world_size == 1 or not isinstance(loader, EpochLoader) or loader.total is None or not loader.end_of_loader:
+        return None
+    left, share = loader.remainder, loader.samples_per_round // world_size
+    if left <= 0 or find_batch_size(batch) != share:
+        return None
+    return min(max(left - rank * share, 0), share)
+
+
+def cut_batch(batch: Any, samples: int) -> Any:
+    """The first samples of a batch, in a mapping, in order or alone: of all that has one entry for each."""
+    size = find_batch_size(batch)
+    if isinstance(batch, Mapping):
+        return {name: _cut(value, samples, size) for name, value in batch.items()}
+    if not isinstance(batch, (list, tuple)):
+        return _cut(batch, samples, size)
+    parts = [_cut(part, samples, size) for part in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+
+
+def _cut(value: Any, samples: int, size: int | None) -> Any:
+    if isinstance(value, Mapping):
+        return mapping_like(value, {name: _cut(part, samples, size) for name, part in value.items()})
+    if isinstance(value, torch.Tensor):
+        return value[:samples] if value.ndim > 0 and value.shape[0] == size else value
+    return value[:samples] if isinstance(value, (list, tuple)) and len(value) == size else value
