@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ...lightning_modules.data.sizes import has_length
+from ...lightning_modules.data.lengths import has_length
 from ..arguments.parallelism import samples_of_rank
 from ..distributed.consistency import require_same_training
 from ..evaluation.results import TrainingLength, TrainOutput
