@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ...lightning_modules.models.inspection import base_of_adapter
-from ..trainer.special_tokens import align_special_tokens
+from ...lightning_modules.models.special_tokens import align_special_tokens
 
 __all__ = [
     "align_special_tokens",

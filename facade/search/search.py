@@ -129,7 +129,6 @@ class Search:
         trainer = self.trainer
         model = weakref.ref(trainer.model) if trainer.model is not None else _nothing
         trainer.model = trainer.model_wrapped = trainer.callback_handler.model = None
-        trainer._compiled = trainer._with_liger = None
         if model() is not None and self.best.model is not model():
             gc.collect()  # something that holds it is part of a circle
 

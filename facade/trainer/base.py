@@ -45,11 +45,13 @@ from ..checkpointing.signals import SignalListening
 from ..hub.pushing import Pusher, PushInProgress
 from ..strategies.dry_run import stop_if_asked_to
 from ..strategies.plan import RunPlan, translate
+from .batch_size import BatchSizeFinder
 from .checks import MissingModelError, TrainerParameters, check_construction, check_label_names, check_overrides
 from .default_collator import default_collator
 from .lightning_callbacks import check_callback
 from .memory_report import MemoryTracker
 from .meters import ParameterCounter, TokenCounter
+from .model_preparation import ModelPreparation
 from .verbosity import set_verbosity
 
 if TYPE_CHECKING:
@@ -88,6 +90,9 @@ class TrainerBase(TrainerParameters):
     `enable_jit_checkpoint` asks for one; it always listens to SIGTERM. Signals that the process ignores stay ignored.
     """
 
+    keep_effective_batch_size: bool = False
+    """Whether `auto_find_batch_size` keeps the samples of a step, and with them the steps and their learning rates."""
+
     # Beginnings of what a training, or a method, changes. Trainers with loops of their own call methods such as `log`
     # and `_save_checkpoint` without ever calling `__init__`: what those need is here, or made when it is first needed.
     is_in_train = False
@@ -101,8 +106,6 @@ class TrainerBase(TrainerParameters):
     _created_lr_scheduler = False
     _prepared = False
     _setup_seconds = 0.0
-    _compiled: nn.Module | None = None
-    _with_liger: nn.Module | None = None
     _checkpoint_to_push: str | None = None
     _skipped_checkpoint: str | None = None
     _gather_losses: Callable[..., Any] | None = None  # for losses alone, in place of `gather_function`
@@ -216,6 +219,14 @@ class TrainerBase(TrainerParameters):
     @cached_property
     def _lightning_callback_states(self) -> LightningCallbackStates:
         return LightningCallbackStates(self, self._lightning_callbacks)
+
+    @cached_property
+    def _model_preparation(self) -> ModelPreparation:
+        return ModelPreparation(self)
+
+    @cached_property
+    def _batch_size_finder(self) -> BatchSizeFinder:
+        return BatchSizeFinder(self)
 
     @cached_property
     def _token_counter(self) -> TokenCounter:

@@ -13,14 +13,13 @@ from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, ad
 from ...lightning_modules.training.snapshot import TrainingSnapshot
 from ..arguments.fitting import effective_batch, fitted
 from ..arguments.parallelism import samples_of_rank
-from .saving import Saving
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
 
-class BatchSizeFinding(Saving):
+class BatchSizeFinder:
     """Makes the batch of a device smaller until the training fits.
 
     As in the reference the next batch has nine tenths of the samples, rounded down (64, 57, 51, ...), so that a step
@@ -34,14 +33,17 @@ class BatchSizeFinding(Saving):
     `ExportableState`; checkpoints that are there already stay, until a new one of the same step takes their place.
 
     The size that was found is in `state.train_batch_size`, also of checkpoints, and the next `train` begins with it.
-    With `keep_effective_batch_size`, while a training runs, `self.args` is a copy of the arguments with the numbers
+    With `keep_effective_batch_size`, while a training runs, `trainer.args` is a copy of the arguments with the numbers
     that are in use.
+
+    Args:
+        trainer: the Trainer whose batches are made smaller.
     """
 
-    keep_effective_batch_size: bool = False
-    """Whether `auto_find_batch_size` keeps the samples of a step, and with them the steps and their learning rates."""
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
 
-    def _until_it_fits(self, attempt: Callable[[], Result], checkpoint: str | None) -> Result:
+    def until_it_fits(self, attempt: Callable[[], Result], checkpoint: str | None) -> Result:
         """Train, with batches that fit if the arguments ask for that.
 
         Args:
@@ -52,11 +54,12 @@ class BatchSizeFinding(Saving):
             torch.OutOfMemoryError: not even one sample fits.
             ValueError: processes share one model, so that they cannot start again.
         """
-        if not self.args.auto_find_batch_size:
+        trainer = self.trainer
+        if not trainer.args.auto_find_batch_size:
             return attempt()
         self._require_whole_models()
-        self._take_found_size(checkpoint)
-        given, start = self.args, _Beginning(self)
+        self.apply_found_size(checkpoint)
+        given, start = trainer.args, _Beginning(trainer)
         try:
             while True:
                 self._apply_size(given)
@@ -69,19 +72,25 @@ class BatchSizeFinding(Saving):
                         raise _nothing_fits(given) from error
                     reason = str(error).partition("\n")[0]
                 # Only here, where the error is forgotten, are the tensors in its frames free.
-                start.restore(self)
-                self._take_smaller_size(given, reason, checkpoint)
+                start.restore(trainer)
+                self._apply_smaller_size(given, reason, checkpoint)
         finally:
-            self.args = given
-            self.accelerator.gradient_accumulation_steps = given.gradient_accumulation_steps
+            trainer.args = given
+            trainer.accelerator.gradient_accumulation_steps = given.gradient_accumulation_steps
 
-    def _memory_pact(self) -> OutOfMemoryConsensus | None:
+    def consensus(self) -> OutOfMemoryConsensus | None:
         """How several processes agree that one of them ran out of memory; None where there is nothing to agree on."""
-        several = self.args.auto_find_batch_size and self.args.world_size > 1
-        return OutOfMemoryConsensus(self.args.device) if several else None
+        args = self.trainer.args
+        return OutOfMemoryConsensus(args.device) if args.auto_find_batch_size and args.world_size > 1 else None
+
+    def apply_found_size(self, checkpoint: str | None) -> None:
+        """Begin with the size of a checkpoint, which was found already, unless the arguments ask for less."""
+        trainer = self.trainer
+        stored = None if checkpoint is None else trainer._state_of(checkpoint).train_batch_size
+        trainer._train_batch_size = min(trainer._train_batch_size, stored or trainer._train_batch_size)
 
     def _require_whole_models(self) -> None:
-        name = self.plan.strategy.name
+        name = self.trainer.plan.strategy.name
         if name not in ("SingleDeviceStrategy", "DDPStrategy"):
             raise ValueError(
                 f"auto_find_batch_size=True starts again where each process has a whole copy of the model, but the "
@@ -89,29 +98,24 @@ class BatchSizeFinding(Saving):
                 "gradient_accumulation_steps by hand."
             )
 
-    def _take_found_size(self, checkpoint: str | None) -> None:
-        """Begin with that of the checkpoint, which was found already, unless the arguments ask for less."""
-        stored = None if checkpoint is None else self._state_of(checkpoint).train_batch_size
-        self._train_batch_size = min(self._train_batch_size, stored or self._train_batch_size)
-
     def _smaller_size(self) -> int:
         """What is tried next; 0 after the smallest. One that is split among processes stays a multiple of them."""
-        size = self._train_batch_size
-        unit = size // samples_of_rank(self.args, size)
-        smaller = size // 2 if self.keep_effective_batch_size else int(size * 0.9)
+        size = self.trainer._train_batch_size
+        unit = size // samples_of_rank(self.trainer.args, size)
+        smaller = size // 2 if self.trainer.keep_effective_batch_size else int(size * 0.9)
         return smaller - smaller % unit
 
     def _apply_size(self, given: Any) -> None:
-        if not self.keep_effective_batch_size:
+        if not self.trainer.keep_effective_batch_size:
             return
-        self.args = fitted(given, self._train_batch_size)
-        self.accelerator.gradient_accumulation_steps = self.args.gradient_accumulation_steps
+        self.trainer.args = fitted(given, self.trainer._train_batch_size)
+        self.trainer.accelerator.gradient_accumulation_steps = self.trainer.args.gradient_accumulation_steps
 
     def _may_try_again(self, error: Exception, start: _Beginning) -> bool:
         """Whether smaller batches can help; where they cannot, a note on a memory error says why."""
         if not is_out_of_memory(error) or getattr(error, "in_evaluation", False):
             return False
-        if self.args.world_size > 1 and not getattr(error, "is_shared", False):
+        if self.trainer.args.world_size > 1 and not getattr(error, "is_shared", False):
             add_note(
                 error,
                 "auto_find_batch_size starts again where all processes can agree on it: in forward pass, backward pass "
@@ -128,18 +132,18 @@ class BatchSizeFinding(Saving):
             return False
         return True
 
-    def _take_smaller_size(self, given: Any, reason: str, checkpoint: str | None) -> None:
-        before, args = self._train_batch_size, self.args
-        self._train_batch_size = self._smaller_size()
-        if not args.should_log:
+    def _apply_smaller_size(self, given: Any, reason: str, checkpoint: str | None) -> None:
+        trainer, before = self.trainer, self.trainer._train_batch_size
+        size = trainer._train_batch_size = self._smaller_size()
+        if not trainer.args.should_log:
             return
         start = "its beginning" if checkpoint is None else checkpoint
         said = f"Out of memory ({reason}). Training starts again from {start} with "
-        if self.keep_effective_batch_size:
-            said += _change_of_both(args, fitted(given, self._train_batch_size), effective_batch(given))
+        if trainer.keep_effective_batch_size:
+            said += _change_of_both(trainer.args, fitted(given, size), effective_batch(given))
         else:
             said += (
-                f"a batch size of {self._train_batch_size} instead of {before}, and as many fewer samples in a step "
+                f"a batch size of {size} instead of {before}, and as many fewer samples in a step "
                 "(`Trainer.keep_effective_batch_size` keeps them)."
             )
         logger.warning("%s", said)

@@ -19,12 +19,10 @@ from ..arguments.parallelism import parts_of_sequences, read_parallelism, sample
 from ..distributed.consistency import monitored
 from ..evaluation.results import TrainingLength, TrainOutput
 from ..evaluation.speed import speed_metrics
-from .batch_size import BatchSizeFinding
 from .evaluating import TrainerEvaluation
 from .hub import HubSide
 from .optimization import TrainerOptimization
 from .position import DataPosition
-from .preparing import ModelPreparation
 from .restarting import Restarting
 from .training_session import TrainingSession, length_of_stream, warn_of_differences
 
@@ -34,9 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Training(
-    TrainerEvaluation, TrainerOptimization, ModelPreparation, BatchSizeFinding, DataPosition, Restarting, HubSide
-):
+class Training(TrainerEvaluation, TrainerOptimization, DataPosition, Restarting, HubSide):
     """From the first step to the last."""
 
     def train(

@@ -49,16 +49,16 @@ class TrainingSession:
         trainer.is_in_train = True
         try:
             trainer._renew_model(trial)
-            trainer._apply_liger_kernels()
+            trainer._model_preparation.apply_liger_kernels()
             if trainer.args.fp16_full_eval or trainer.args.bf16_full_eval:
                 trainer._move_model_to_device(trainer.model, trainer.args.device)
             trainer._trial = trial
             if checkpoint is not None:
                 trainer._load_from_checkpoint(checkpoint)
             if trainer.args.auto_find_batch_size and not trainer.keep_effective_batch_size:
-                trainer._take_found_size(checkpoint)
+                trainer._batch_size_finder.apply_found_size(checkpoint)
             with trainer._same_global_batch(checkpoint):
-                return trainer._until_it_fits(lambda: self._attempt(checkpoint), checkpoint)
+                return trainer._batch_size_finder.until_it_fits(lambda: self._attempt(checkpoint), checkpoint)
         finally:
             trainer.is_in_train = False
             trainer._memory_tracker.drop()
@@ -98,7 +98,7 @@ class TrainingSession:
             checkpoint=checkpoint,
             trial=trial,
             ignore_keys=self.ignore_keys,
-            memory=trainer._memory_pact(),
+            memory=trainer._batch_size_finder.consensus(),
         )
         trainer._apply_progress(module, checkpoint)
         has_steps = trainer.state.global_step < length.max_steps
@@ -107,7 +107,7 @@ class TrainingSession:
             return trainer._output
         trainer._run = module
         try:
-            with trainer._marked_as_written(trial), trainer._model_prepared():
+            with trainer._marked_as_written(trial), trainer._model_preparation.until_end():
                 run_fit(module, max_epochs=-1 if length.num_train_epochs == sys.maxsize else length.num_train_epochs)
         finally:
             trainer._run = None

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from transformers.trainer_utils import align_special_tokens as reference_align
 
-from lightrainer.facade.trainer.special_tokens import align_special_tokens
+from lightrainer.lightning_modules.models.special_tokens import align_special_tokens
 
 VOCABULARY = {"<a>": 0, "<b>": 1, "<c>": 2, "x": 3, "y": 4}
 

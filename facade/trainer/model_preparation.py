@@ -1,0 +1,90 @@
+"""What a training does to the model before its first step, and undoes after its last."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...lightning_modules.distributed.sharding import is_sharded
+from ...lightning_modules.models.activation_checkpointing import enable_activation_checkpointing
+from ...lightning_modules.models.liger import apply_liger_kernels
+from ...lightning_modules.models.neftune import neftune_hook
+from ...lightning_modules.models.special_tokens import align_special_tokens
+from ...lightning_modules.models.underflow_overflow import DebugUnderflowOverflow
+from ..arguments.checkpointing import checkpointing
+from ..arguments.enums import DebugOption
+
+logger = logging.getLogger(__name__)
+
+
+class ModelPreparation:
+    """The arguments that change how the model computes, not what is computed from its outputs.
+
+    Args:
+        trainer: the Trainer whose model is prepared.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        # What stays in a model after the training; a search lets go of models.
+        self._compiled: weakref.ref[nn.Module] | None = None
+        self._with_liger: weakref.ref[nn.Module] | None = None
+
+    def apply_liger_kernels(self) -> None:
+        """Apply them once to a model, before anything looks at its forward pass; it stays so after the training."""
+        args, model = self.trainer.args, self.trainer.model
+        if args.use_liger_kernel and not _is(self._with_liger, model):
+            apply_liger_kernels(model, args.liger_kernel_config)
+            self._with_liger = weakref.ref(model)
+
+    @contextlib.contextmanager
+    def until_end(self) -> Iterator[None]:
+        """Let the model be as it is to be trained; what only the training needs is taken off at the end."""
+        trainer, args, model = self.trainer, self.trainer.args, self.trainer.model
+        _require_scalable_weights(args, model)
+        if args.torch_empty_cache_steps is not None and args.device.type == "cpu":
+            logger.warning(
+                "torch_empty_cache_steps=%s has no effect here: torch keeps no cache of memory for the CPU.",
+                args.torch_empty_cache_steps,
+            )
+        with contextlib.ExitStack() as at_end:
+            if trainer.neftune_noise_alpha is not None:
+                at_end.callback(neftune_hook(model, trainer.neftune_noise_alpha).remove)
+            if DebugOption.UNDERFLOW_OVERFLOW in (args.debug or ()):
+                at_end.callback(DebugUnderflowOverflow(model).remove)
+            wanted, settings = checkpointing(args)
+            if wanted:
+                at_end.callback(enable_activation_checkpointing(model, **settings))
+            self._compile()
+            align_special_tokens(model, trainer.processing_class)
+            yield
+
+    def _compile(self) -> None:
+        """Compile the forward pass in place, so that the model stays the same object, with the same names in it."""
+        args, model = self.trainer.args, self.trainer.model
+        if args.torch_compile and not _is(self._compiled, model):
+            model.compile(backend=args.torch_compile_backend, mode=args.torch_compile_mode)
+            self._compiled = weakref.ref(model)
+
+
+def _is(reference: weakref.ref[nn.Module] | None, model: nn.Module) -> bool:
+    return reference is not None and reference() is model
+
+
+def _require_scalable_weights(args: Any, model: nn.Module) -> None:
+    if args.mixed_precision != "fp16" or is_sharded(model):  # gathered weights may be in half precision
+        return
+    trained = {name: one.dtype for name, one in model.named_parameters() if one.requires_grad}
+    half = [name for name, dtype in trained.items() if dtype is torch.float16]
+    if half:
+        raise ValueError(
+            f"fp16=True keeps weights in float32 and scales the loss, but {len(half)} of {len(trained)} trained "
+            f"parameters are float16, the first is {half[0]!r}: their gradients cannot be unscaled. Load the model "
+            "in float32 (dtype=torch.float32 in from_pretrained), or call model.float()."
+        )
