@@ -12,16 +12,15 @@ import torch
 
 from ..arguments.accelerate_state import export_precision
 from .gradient_state import GradientState
-from .grid import Grid
-from .link import RunLink
 from .preparing import Preparing
-from .processes import ProcessDecorators
+from .processes import Grid, ProcessDecorators
 from .refusals import REFUSED, refusal
 from .state import StateView
 from .writing import Writing
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
+    from ..strategies.strategy import Strategy
 
 
 class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
@@ -70,21 +69,18 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
         self,
         backward: Callable[..., None] | None,
         optimizer: Callable[[], Any] | None = None,
-        link: RunLink | None = None,
+        strategy: Strategy | None = None,
     ) -> None:
         """Connect to a run of Lightning, or with None leave it.
 
         Args:
             backward: its backward pass; None for torch's own.
             optimizer: gives its optimizer.
-            link: answers what only its strategy knows.
+            strategy: answers what only it knows, also after the run.
         """
         self._backward = backward
         self._optimizer = optimizer or _none
-        if link is not None or self._link is None:
-            self._link = link
-        else:
-            self._link = self._link.ended()
+        self.strategy = strategy or self.strategy
 
     @property
     def trackers(self) -> list[Any]:
@@ -116,6 +112,11 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
         """As `is_fsdp2`."""
         return self.is_fsdp2
 
+    @property
+    def torch_device_mesh(self) -> Any:
+        """Lightning's, while it runs with one; otherwise None."""
+        return self.strategy.device_mesh
+
     @contextlib.contextmanager
     def maybe_context_parallel(
         self, buffers: Any = None, buffer_seq_dims: Any = None, no_restore_buffers: Any = None
@@ -127,8 +128,7 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
             buffer_seq_dims: the dimension of the positions in each.
             no_restore_buffers: a set of those that need not be whole again after the block.
         """
-        split = None if self._link is None else self._link.split_sequences(buffers, buffer_seq_dims, no_restore_buffers)
-        with split or contextlib.nullcontext() as calls:
+        with self.strategy.split_sequences(buffers, buffer_seq_dims, no_restore_buffers) as calls:
             yield calls
 
     @contextlib.contextmanager

@@ -10,15 +10,13 @@ import torch
 from torch import nn
 
 from ...lightning_modules.common.dtensor import own_part
-from ...lightning_modules.distributed import deepspeed_engine, sharding
 from ...lightning_modules.internals.precision import HALF, LossScaler
 from ...lightning_modules.optim import steps_in_backward
-from ...lightning_modules.optim.gradient_norms import clip_gradients
-from ...lightning_modules.optim.sharded_clipping import clip_of_sharded
+from ..strategies.base import OWN_LOOP
 from ..strategies.plan import PRECISIONS
+from ..strategies.strategy import Strategy
 from .collectives import Collectives
 from .distribution import DistributedType
-from .link import RunLink
 from .prepared import PreparedOptimizer
 
 
@@ -28,14 +26,15 @@ class Gradients(Collectives):
     step = 0
     _backward: Callable[..., None] | None = None
     _optimizer: Callable[[], Any] = staticmethod(lambda: None)
-    _link: RunLink | None = None
+    strategy: Strategy = OWN_LOOP
+    """That of the run, or of the last one."""
     _scaler: LossScaler | None = None
     _windows = 0  # how many blocks of `accumulate` this is in
 
     @property
     def in_run(self) -> bool:
         """Whether Lightning runs, so that windows, precision and strategy are its concern."""
-        return self._backward is not None or (self._link is not None and self._link.runs)
+        return self._backward is not None or self.strategy.runs
 
     @property
     def _optimizers(self) -> list[PreparedOptimizer]:
@@ -92,9 +91,9 @@ class Gradients(Collectives):
         """Whether fp16 left out the last optimizer step; never for optimizers that skip it themselves (fused ones)."""
         if not self.in_run and self._optimizers:
             return any(optimizer.step_was_skipped for optimizer in self._optimizers)
-        engine = self._link.engine if self.in_run and self._link is not None else None
-        if engine is not None:
-            return not engine.was_step_applied()
+        skipped = self.strategy.step_was_skipped
+        if skipped is not None:
+            return skipped
         scaler = self.scaler
         return scaler is not None and scaler.step_was_skipped
 
@@ -195,12 +194,7 @@ class Gradients(Collectives):
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """Keep the gradients of a model in this process during the backward passes of the block."""
-        if self._link is not None and self._link.runs and self._link.is_trained(model):
-            return self._link.no_sync(model)
-        called: Any = model if self._link is None else self._link.to_call(model)
-        if sharding.is_sharded(called) and not deepspeed_engine.is_engine(called):
-            return sharding.unsynchronised(called)
-        return called.no_sync() if self.use_distributed and hasattr(called, "no_sync") else contextlib.nullcontext()
+        return self.strategy.no_sync(model)
 
     @contextlib.contextmanager
     def trigger_sync_in_backward(self, model: nn.Module) -> Iterator[None]:
@@ -209,8 +203,7 @@ class Gradients(Collectives):
         Args:
             model: of DistributedDataParallel, or that of the run under it; others are left as they are.
         """
-        trained = self._link is not None and self._link.is_trained(model)
-        wrapper: Any = self._link.ddp if trained and self._link is not None else model
+        wrapper: Any = self.strategy.ddp if self.strategy.is_trained(model) else model
         if not isinstance(wrapper, nn.parallel.DistributedDataParallel):
             yield
             return
@@ -247,15 +240,11 @@ class Gradients(Collectives):
         Where gradients are spread over processes it is that of all of them, and all have to call it. DeepSpeed clips in
         its step, to `max_grad_norm` of the arguments, and all there is to know before is the norm of the last one.
         """
-        engine = None if self._link is None else self._link.engine
-        if engine is not None:
-            return torch.as_tensor(deepspeed_engine.norm_of_last_step(engine))
+        if self.strategy.clips_in_step:
+            return torch.as_tensor(self.strategy.norm_of_last_step())
         self.unscale_gradients()
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        sharded: Any = None if self._link is None else self._link.sharded
-        if sharded is None:
-            return clip_gradients(parameters, max_norm, norm_type)
-        return clip_of_sharded(sharded, parameters, max_norm, norm_type)
+        return self.strategy.clip(parameters, max_norm, norm_type)
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
         """Cut each gradient off at `clip_value`, without the loss scale of fp16; where they are sharded, too.

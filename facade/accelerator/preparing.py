@@ -119,7 +119,7 @@ class Preparing(Gradients):
             ValueError: it lies on several devices, and there are several processes.
             NotImplementedError: it would have to be sharded for an own loop.
         """
-        is_of_run = self._link is not None and self._link.runs and self._link.is_trained(model)
+        is_of_run = self.strategy.runs and self.strategy.is_trained(model)
         if is_of_run or sharding.is_sharded(model) or model in self._models:
             return model
         spread = self.verify_device_map(model)

@@ -10,7 +10,6 @@ from torch import nn
 
 from ...lightning_modules.checkpoints.tied_weights import without_sharing
 from ...lightning_modules.common.local_paths import require_local
-from ...lightning_modules.distributed import deepspeed_engine, sharding
 from ...lightning_modules.internals.precision import uncast
 from ...lightning_modules.models import inspection
 from .gradients import Gradients
@@ -48,10 +47,8 @@ class Writing(Gradients):
             model: wrapped or not.
             unwrap: False gives the names that the wrapper gives, where the model is not sharded.
         """
-        called = model if self._link is None else self._link.to_call(model)
-        if sharding.is_sharded(called) or deepspeed_engine.is_engine(called):
-            return sharding.whole_state_dict(called, keep=self.is_main_process)
-        return (inspection.unwrap_model(model) if unwrap else model).state_dict()
+        weights = self.strategy.whole_weights(model, keep=self.is_main_process)
+        return (inspection.unwrap_model(model) if unwrap else model).state_dict() if weights is None else weights
 
     def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
         """Write something to a file, from the process that saves.

@@ -171,7 +171,7 @@ def _lightnings_own(run: RunProtocol) -> dict[str, Any]:
 
 def _weights_of(run: RunProtocol) -> dict[str, Any]:
     """The module's, but where no process has all of them; what averages weights is refused there."""
-    return {} if run.sharded else run.state_dict()
+    return {} if run.strategy.spread is not None else run.state_dict()
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class InterruptedEvaluation:
     @contextlib.contextmanager
     def possible(self) -> Iterator[None]:
         """An evaluation of the training: what is saved in the middle of it is saved as before it."""
-        state, ddp = self.run.facade.state, self.run.ddp
+        state, ddp = self.run.facade.state, self.run.strategy.ddp
         synchronised = ddp is not None and ddp.require_forward_param_sync
         self.before = Before(
             capture_rng_state(self._several), own_states(*self._draws), len(state.log_history), synchronised
@@ -74,7 +74,7 @@ class InterruptedEvaluation:
         """
         if self.before is None or self.run.epoch_ended:
             return None
-        apart = self._several and not self.run.sharded  # then every process has running statistics of its own
+        apart = self._several and self.run.strategy.spread is None  # every process has running statistics
         buffers = {name: buffer.cpu() for name, buffer in self._buffers()} if apart else {}
         return {"logs": self.before.logs, "synchronised": self.before.synchronised, "buffers": buffers}
 
@@ -89,8 +89,8 @@ class InterruptedEvaluation:
             for name, buffer in self._buffers():
                 if name in owed["buffers"]:
                     buffer.copy_(owed["buffers"][name])
-        if run.ddp is not None:
-            run.ddp.require_forward_param_sync = owed["synchronised"]
+        if run.strategy.ddp is not None:
+            run.strategy.ddp.require_forward_param_sync = owed["synchronised"]
         with self.possible():
             metrics = trainer._evaluate(run.trial, run.ignore_keys)
         trainer._determine_best_metric(metrics=metrics, trial=run.trial)

@@ -13,15 +13,13 @@ from ...lightning_modules.training.accumulation import WindowLoader
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
 from ..strategies.plan import RunPlan
+from ..strategies.strategy import Strategy, StrategyHost
 
 
-class TrainerProtocol(Protocol):
+class TrainerProtocol(StrategyHost, Protocol):
     """The Trainer, as everything that runs in its name sees it."""
 
     args: TrainingArguments
-    model: nn.Module
-    model_wrapped: nn.Module
-    optimizer: Any
     accelerator: Accelerator
     callback_handler: CallbackHandler
     control: TrainerControl
@@ -31,11 +29,18 @@ class TrainerProtocol(Protocol):
     _prepared: bool
     _parameter_counter: Any
     _run: Any
+    _run_plan: RunPlan | None
+    _working: Strategy | None
     _setup_seconds: float
 
     @property
     def plan(self) -> RunPlan:
         """What the arguments become in Lightning."""
+        ...
+
+    @property
+    def _strategy(self) -> Strategy:
+        """How processes work together on the model."""
         ...
 
     def _log_for_lightning(self, metrics: dict[str, Any]) -> None: ...
@@ -67,25 +72,9 @@ class EvaluationProtocol(TrainerProtocol, Protocol):
 class TrainingProtocol(TrainerProtocol, Protocol):
     """What happens to a batch of a training, and at the ends of steps."""
 
-    lr_scheduler: Any
     current_flos: float
     current_gradient_accumulation_steps: int
-    _created_lr_scheduler: bool
     _lightning_callback_states: Any
-
-    deepspeed: Any
-
-    def create_optimizer(self) -> Any:
-        """Make `optimizer`."""
-        ...
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Make `lr_scheduler`."""
-        ...
-
-    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Make `optimizer` and `lr_scheduler`."""
-        ...
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
@@ -135,9 +124,8 @@ class RunProtocol(Protocol):
 
     facade: TrainingProtocol
     lightning_trainer: Any
-    ddp: Any
     epoch_ended: bool
-    sharded: bool
+    strategy: Strategy
     trial: Any
     ignore_keys: list[str] | None
     windows: WindowLoader

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..arguments.parallelism import read_parallelism
+from .strategy import Strategy, StrategyHost
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,17 +65,9 @@ class StrategyPlan:
         """
         check_processes(args)
 
-    def distribute(self, model: nn.Module, module: Any) -> nn.Module:
-        """Spread a model over the processes; one that is spread already stays as it is.
-
-        Args:
-            model: the model, or what was returned for it before.
-            module: the LightningModule, whose strategy is set up.
-
-        Returns:
-            What to call in the place of the model.
-        """
-        return model
+    def for_trainer(self, host: StrategyHost) -> Strategy:
+        """The strategy at work on the model of a Trainer."""
+        return Strategy(self, host)
 
     def precision(self, name: str, device: str) -> Any:
         """The precision plugin that the strategy insists on; None where any will do.
@@ -101,6 +94,10 @@ class StrategyPlan:
         """(arguments, what they are called in Lightning, value) for the table of the plan."""
         first, *others = ((arguments, becomes, shown(options)) for arguments, becomes, options in self.groups())
         return [(first[0], first[1], f"{self.name}({first[2]})"), *(row for row in others if row[2])]
+
+
+OWN_LOOP = Strategy(StrategyPlan(name="", options={}), None)
+"""For loops of one's own, before there was a run."""
 
 
 def shown(value: Any) -> str:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
+from ...lightning_modules.checkpoints import bytes_of
+from ...lightning_modules.checkpoints.forms import has_weights
 from ...lightning_modules.common.seeding import host_rng_untouched
 from ...lightning_modules.common.suggestions import OptimizerNames
-from ...lightning_modules.distributed.deepspeed_engine import is_engine
+from ...lightning_modules.distributed import deepspeed_engine
+from ...lightning_modules.models import inspection
 from ..arguments.deepspeed_config import (
     GATHER,
     fill_from_arguments,
@@ -21,9 +30,12 @@ from ..arguments.deepspeed_config import (
 )
 from ..arguments.packages import require_deepspeed
 from .base import StrategyPlan, picked, process_group
+from .strategy import Strategy, StrategyHost
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +44,14 @@ class DeepSpeedPlan(StrategyPlan):
 
     device: str = "cpu"
     """Type of the device."""
+    processes_on_disk: int = 1
+    """How many processes write to the same disk: without a common one each machine has the parts of its own."""
+    should_log: bool = True
+    """Whether this process says what all do."""
+
+    def for_trainer(self, host: StrategyHost) -> DeepSpeed:
+        """See `StrategyPlan.for_trainer`."""
+        return DeepSpeed(self, host)
 
     @property
     def stage(self) -> int:
@@ -93,15 +113,6 @@ class DeepSpeedPlan(StrategyPlan):
             choose_accelerator(self.device)
             return ModelDeepSpeedStrategy(**{**self.options, "config": self.engine_config()})
 
-    def distribute(self, model: nn.Module, module: Any) -> nn.Module:
-        """For a training nothing yet: its engine is made with the optimizer. See `StrategyPlan.distribute`."""
-        strategy = module.trainer.strategy
-        if module.trainer.training:
-            return model
-        if is_engine(model):
-            return strategy.take_up(model)
-        return strategy.shard(model) if self.stage == 3 else model.to(strategy.root_device)
-
     def precision(self, name: str, device: str) -> Any:
         """DeepSpeed casts and scales by itself."""
         from ...lightning_modules.distributed.deepspeed_strategy import EnginePrecision
@@ -142,6 +153,186 @@ class DeepSpeedPlan(StrategyPlan):
         ]
 
 
+class DeepSpeed(Strategy):
+    """The model is called through DeepSpeed's engine, which comes with the optimizer, casts, exchanges and steps.
+
+    Its states are written by all processes, in DeepSpeed's own form.
+    """
+
+    plan: DeepSpeedPlan
+
+    @property
+    def engine(self) -> Any:
+        """The engine of a training, that of now or the last; None where the model is not trained by one."""
+        called = self.called
+        return called if deepspeed_engine.trains(called) else None
+
+    def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
+        """For a training nothing yet: its engine is made with the optimizer."""
+        if module.trainer.training:
+            return model
+        if deepspeed_engine.is_engine(model):
+            return self.lightning.take_up(model)
+        return self.lightning.shard(model) if self.plan.stage == 3 else model.to(self.lightning.root_device)
+
+    def half_of_inputs(self) -> torch.dtype | None:
+        """See `Strategy.half_of_inputs`."""
+        host = self._host()
+        return None if host is None else deepspeed_engine.half_of_inputs(host.model_wrapped)
+
+    def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
+        """Tell the engine whether this micro-batch is the last one before a step: it exchanges gradients by that."""
+        if self.engine is None:
+            return super().micro_batch(exchange=exchange, steps=steps)
+        self.engine.set_gradient_accumulation_boundary(steps)
+        return contextlib.nullcontext()
+
+    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+        """Nothing in a run, see `micro_batch`; see `Strategy.no_sync`."""
+        return contextlib.nullcontext() if self.runs and self.is_trained(model) else super().no_sync(model)
+
+    @property
+    def clips_in_step(self) -> bool:
+        """See `Strategy.clips_in_step`."""
+        return deepspeed_engine.clips_gradients(self.called)
+
+    def norm_of_last_step(self) -> torch.Tensor | float:
+        """See `Strategy.norm_of_last_step`."""
+        return deepspeed_engine.norm_of_last_step(self.called)
+
+    @property
+    def step_was_skipped(self) -> bool | None:
+        """See `Strategy.step_was_skipped`."""
+        return not self.called.was_step_applied() if self.runs and self.clips_in_step else None
+
+    def make_optimizers(self, module: Any, steps: int) -> tuple[Any, Any]:
+        """Make optimizer, engine and schedule; what the configuration has sections for is DeepSpeed's own."""
+        self.plan.require_filled()
+        host, config = self._require_host(), self.lightning.config
+        own = {name for name in ("optimizer", "scheduler") if config.get(name)}
+        host.optimizer = None  # that of an earlier run has its parts, not the parameters
+        if not own:
+            host.create_optimizer_and_scheduler(num_training_steps=steps)
+        elif "optimizer" not in own:
+            host.create_optimizer()
+        engine = self.lightning.train(self.called, host.optimizer)
+        host.optimizer = engine.basic_optimizer
+        schedule, engine.lr_scheduler = engine.lr_scheduler, None  # the run steps it
+        if "scheduler" in own:
+            host.lr_scheduler, host._created_lr_scheduler = schedule, True
+        elif "optimizer" in own:
+            host.create_scheduler(num_training_steps=steps, optimizer=engine.basic_optimizer)
+        host.model_wrapped = host.deepspeed = module.model = engine
+        return host.optimizer, host.lr_scheduler if isinstance(host.lr_scheduler, LRScheduler) else None
+
+    @property
+    def steps_parameters(self) -> bool:
+        """See `Strategy.steps_parameters`."""
+        return False
+
+    @property
+    def all_write(self) -> bool:
+        """See `Strategy.all_write`."""
+        return self.engine is not None or super().all_write
+
+    @property
+    def gathers_on_save(self) -> bool:
+        """In stage 3 the configuration can say no."""
+        return self.plan.gathers_on_save
+
+    def saves_parts(self, *, checkpoint: bool) -> bool:
+        """Where weights are not to be gathered, for models too: DeepSpeed's states are all there is."""
+        return not self.gathers_on_save
+
+    def save_weights(self, folder: str, *, step: int, states_follow: bool) -> None:
+        """See `Strategy.save_weights`."""
+        if states_follow:  # which have the weights in them
+            return
+        if self.engine is None:
+            raise ValueError(
+                "The model was not trained by DeepSpeed, and stage3_gather_16bit_weights_on_model_save is False, so "
+                "there is nothing to save. Set it to True, or leave it out."
+            )
+        if self.plan.should_log:
+            logger.warning(
+                "stage3_gather_16bit_weights_on_model_save is False, so %s has the parts of all processes in place of "
+                "whole weights: its zero_to_fp32.py puts them together.",
+                folder,
+            )
+        self._save_states(folder, step)
+
+    def weights_are_in_parts(self, checkpoint: str) -> bool:
+        """See `Strategy.weights_are_in_parts`."""
+        found = deepspeed_engine.saved_states(checkpoint) if os.path.isdir(checkpoint) else None
+        return found is not None and not has_weights(Path(checkpoint))
+
+    def load_weights(self, model: nn.Module, checkpoint: str) -> None:
+        """See `Strategy.load_weights`; of parts the engine loads those of its process, once there is one."""
+        if not self.weights_are_in_parts(checkpoint):
+            super().load_weights(model, checkpoint)
+        elif self.runs and deepspeed_engine.trains(self.to_call(model)):
+            deepspeed_engine.load_states(self.engine, checkpoint, strict=not self._has_adapter)
+
+    def save_optimizer(
+        self, folder: str, *, write: Callable[[Any, str], None] | None, checkpoint: bool, step: int
+    ) -> None:
+        """See `Strategy.save_optimizer`."""
+        if self.engine is None:
+            super().save_optimizer(folder, write=write, checkpoint=checkpoint, step=step)
+        else:
+            self._save_states(folder, step)
+
+    def require_fitting(self, checkpoint: str) -> None:
+        """See `Strategy.require_fitting`: number of processes, and stage of ZeRO."""
+        found = deepspeed_engine.saved_states(checkpoint)
+        if found is None:
+            return
+        expected, stage = self.plan.processes_on_disk, self.plan.stage
+        if found.processes is not None and found.processes != expected:
+            raise ValueError(
+                f"{checkpoint} was written by {found.processes} processes, and the number of processes is "
+                f"{expected}: DeepSpeed's states are made for as many as wrote them. Start as many, or "
+                "begin a new training with the weights: Trainer(model=...) from that folder, without "
+                "resume_from_checkpoint."
+            )
+        if stage not in found.stages:
+            before = " or ".join(map(str, found.stages))
+            raise ValueError(
+                f"{checkpoint} was written with zero_optimization.stage {before}, and the stage is {stage}, "
+                f"which cannot read it. Set it to {before}, or begin a new training with the weights."
+            )
+
+    def load_optimizer(self, checkpoint: str) -> bool:
+        """See `Strategy.load_optimizer`."""
+        if self.engine is None:  # no step is left to take, so there is none
+            return False
+        if deepspeed_engine.saved_states(checkpoint) is None:
+            logger.warning("%s has no states of DeepSpeed: training goes on with a new optimizer.", checkpoint)
+            return False
+        deepspeed_engine.load_states(self.engine, checkpoint, strict=not self._has_adapter)
+        return True
+
+    def schedule_loaded(self) -> None:
+        """Set the rate of a schedule of DeepSpeed, which forgets the one that it has set."""
+        host = self._require_host()
+        if not isinstance(host.lr_scheduler, LRScheduler):
+            host.lr_scheduler._last_lr = [group["lr"] for group in host.optimizer.param_groups]
+
+    def bytes_to_save(self, states: list[Any], further: list[Any], *, processes: int) -> int:
+        """See `Strategy.bytes_to_save`: weights twice, and weights in float32 beside the optimizer's states."""
+        if self.engine is None:
+            return super().bytes_to_save(states, further, processes=processes)
+        return 2 * bytes_of(states) * processes
+
+    def _save_states(self, folder: str, step: int) -> None:
+        deepspeed_engine.save_states(self.engine, folder, step, without_frozen=self._has_adapter)
+
+    @property
+    def _has_adapter(self) -> bool:
+        model = self._require_host().model
+        return inspection.base_of_adapter(model) is not inspection.unwrap_model(model)
+
+
 def _without_open(config: Mapping[str, Any]) -> dict[str, Any]:
     closed = {key: value for key, value in config.items() if value != "auto"}
     return {key: _without_open(value) if isinstance(value, Mapping) else value for key, value in closed.items()}
@@ -174,7 +365,11 @@ def deepspeed(args: TrainingArguments, model: nn.Module | None, steps: int | Non
         )
     _add_what_is_missing(config, args)
     return DeepSpeedPlan(
-        name="DeepSpeedStrategy", device=args.device.type, options={"config": config, **process_group(args)}
+        name="DeepSpeedStrategy",
+        device=args.device.type,
+        processes_on_disk=args.local_world_size if args.save_on_each_node else args.world_size,
+        should_log=args.should_log,
+        options={"config": config, **process_group(args)},
     )
 
 

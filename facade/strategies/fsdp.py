@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
-from ...lightning_modules.distributed.sharding import is_sharded
+from ...lightning_modules.distributed import sharding
 from ..arguments.fsdp_config import FSDPSettings
 from .base import StrategyPlan, picked, process_group
+from .strategy import Strategy, StrategyHost
 from .wrapping import check_sharding, layers_of, wrap_option, wrap_policy
 
 if TYPE_CHECKING:
@@ -23,6 +26,10 @@ TORCH_NAMES = {"hybrid_shard_zero2": "_HYBRID_SHARD_ZERO2"}
 @dataclass(frozen=True, kw_only=True)
 class FSDPPlan(StrategyPlan):
     """Parameters, gradients and optimizer states are sharded over the processes."""
+
+    def for_trainer(self, host: StrategyHost) -> FSDP:
+        """See `StrategyPlan.for_trainer`."""
+        return FSDP(self, host)
 
     @property
     def shards_weights(self) -> bool:
@@ -55,16 +62,6 @@ class FSDPPlan(StrategyPlan):
         """See `StrategyPlan.check`."""
         check_sharding(args, model, layers=self.options["auto_wrap_policy"])
 
-    def distribute(self, model: nn.Module, module: Any) -> nn.Module:
-        """Wrap the model, see `StrategyPlan.distribute`."""
-        if is_sharded(model):
-            return module.trainer.strategy.wrap(model, layers=[])
-        return module.trainer.strategy.wrap(
-            model,
-            layers=layers_of(self.options["auto_wrap_policy"], model),
-            checkpointing=self.options["activation_checkpointing_policy"] is not None,
-        )
-
     def keywords(self) -> dict[str, Any]:
         """The options as torch and Lightning take them."""
         from torch.distributed.fsdp import BackwardPrefetch
@@ -93,6 +90,37 @@ class FSDPPlan(StrategyPlan):
                 picked(self.options, "process_group_backend", "timeout"),
             ),
         ]
+
+
+class FSDP(Strategy):
+    """The model is called through its wrapper, which alone knows which process has which part of a gradient."""
+
+    plan: FSDPPlan
+
+    def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
+        if sharding.is_sharded(model):
+            return self.lightning.wrap(model, layers=[])
+        options = self.plan.options
+        return self.lightning.wrap(
+            model,
+            layers=layers_of(options["auto_wrap_policy"], model),
+            checkpointing=options["activation_checkpointing_policy"] is not None,
+        )
+
+    def clip(self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """See `Strategy.clip`."""
+        wrapper = self._wrapper(self.called)
+        if wrapper is None:
+            return super().clip(parameters, max_norm, norm_type)
+        return sharding.fsdp_wrapping().clip_gradients(wrapper, parameters, max_norm, norm_type)
+
+    def norm(self, model: nn.Module) -> torch.Tensor:
+        """See `Strategy.norm`."""
+        wrapper = self._wrapper(model)
+        return super().norm(model) if wrapper is None else wrapper.clip_grad_norm_(math.inf)
+
+    def _wrapper(self, model: nn.Module | None) -> Any:
+        return model if type(model).__name__ == "FullyShardedDataParallel" else None
 
 
 def fsdp(args: TrainingArguments, settings: FSDPSettings, model: nn.Module | None) -> FSDPPlan:

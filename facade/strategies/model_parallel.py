@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ...lightning_modules.common.collectives import broadcast_weights
+from ...lightning_modules.distributed import sharding
 from ..arguments.fsdp_config import FSDPSettings
 from ..arguments.parallelism import ParallelismConfig, read_parallelism
 from .base import StrategyPlan, picked, process_group
+from .strategy import Strategy, StrategyHost
 from .wrapping import check_sequences, check_sharding, check_split, layers_of, split_option, wrap_option
 
 if TYPE_CHECKING:
@@ -38,9 +42,13 @@ class ModelParallelPlan(StrategyPlan):
         """Always: the weights of its layers, or of the parts they are split into."""
         return True
 
+    def for_trainer(self, host: StrategyHost) -> ModelParallel:
+        """See `StrategyPlan.for_trainer`."""
+        return ModelParallel(self, host)
+
     def build(self) -> Any:
         """A `ModelParallelStrategy`; what is done to the model is done when Lightning configures it."""
-        if self._splits_sequences:
+        if self.splits_sequences:
             from ...lightning_modules.distributed.ring_attention import ContextParallelStrategy
 
             return ContextParallelStrategy(**picked(self.options, *_LIGHTNING, *_SEQUENCES, *_GROUP))
@@ -49,7 +57,8 @@ class ModelParallelPlan(StrategyPlan):
         return ModelParallelStrategy(**picked(self.options, *_LIGHTNING, *_GROUP))
 
     @property
-    def _splits_sequences(self) -> bool:
+    def splits_sequences(self) -> bool:
+        """Whether neighbours among the processes share sequences."""
         return "context_parallel_size" in self.options
 
     @property
@@ -66,52 +75,8 @@ class ModelParallelPlan(StrategyPlan):
         """See `StrategyPlan.check`."""
         check_sharding(args, model, layers=self.options.get("layers"))
         check_split(model, self.options["tensor_parallel_size"])
-        if self._splits_sequences:
+        if self.splits_sequences:
             check_sequences(model, self.options["context_parallel_size"])
-
-    def distribute(self, model: nn.Module, module: Any) -> nn.Module:
-        """Split layers, then shard the model, in place; see `StrategyPlan.distribute`."""
-        from ...lightning_modules.common.collectives import broadcast_weights
-        from ...lightning_modules.distributed.sharding import is_sharded
-
-        mesh = module.device_mesh
-        if not is_sharded(model):
-            broadcast_weights(model, torch.device(mesh.device_type))
-            if self.options["tensor_parallel_size"] > 1:
-                from ...lightning_modules.distributed.tensor_parallel import split
-
-                split(model, mesh["tensor_parallel"])
-                model.to(mesh.device_type)  # what is not split
-            if self._splits_sequences:
-                from ...lightning_modules.distributed.tensor_parallel import agree_on_generators
-
-                agree_on_generators(module.trainer.strategy.context_mesh)
-        return self._sharded(model, module) if "shard" in self.options else model
-
-    def _sharded(self, model: nn.Module, module: Any) -> nn.Module:
-        from ...lightning_modules.distributed.sharding import fully_sharded
-
-        dtype = getattr(torch, self.options["param_dtype"])
-        return fully_sharded(
-            model,
-            self._mesh(module),
-            layers=layers_of(self.options["layers"], model),
-            reshard_after_forward=self.options["reshard_after_forward"],
-            offload=self.options["offload"],
-            dtype=None if dtype is torch.float32 else dtype,
-            checkpointing=self.options["activation_checkpointing"],
-            forward_prefetch=self.options["forward_prefetch"],
-        )
-
-    def _mesh(self, module: Any) -> Any:
-        """The processes to shard over: in a row, or copies of rows."""
-        from torch.distributed.device_mesh import init_device_mesh
-
-        mesh, copies = module.device_mesh["data_parallel"], self.options["replicate_size"]
-        if copies == 1:
-            return mesh
-        sizes = (copies, mesh.size() // copies)
-        return init_device_mesh(mesh.device_type, sizes, mesh_dim_names=("replicate", "shard"))
 
     def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
         """The grid, then what `fully_shard` is told."""
@@ -124,6 +89,63 @@ class ModelParallelPlan(StrategyPlan):
             ("bf16, fp16", "fully_shard(mp_policy=)", picked(self.options, *_DTYPES)),
             ("ddp_backend, ddp_timeout", "ModelParallelStrategy: group", picked(self.options, *_GROUP)),
         ]
+
+
+class ModelParallel(Strategy):
+    """The model is split and sharded in place, and called as it is."""
+
+    plan: ModelParallelPlan
+
+    def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
+        mesh, options = module.device_mesh, self.plan.options
+        if not sharding.is_sharded(model):
+            broadcast_weights(model, torch.device(mesh.device_type))
+            if options["tensor_parallel_size"] > 1:
+                from ...lightning_modules.distributed.tensor_parallel import split
+
+                split(model, mesh["tensor_parallel"])
+                model.to(mesh.device_type)  # what is not split
+            if self.plan.splits_sequences:
+                from ...lightning_modules.distributed.tensor_parallel import agree_on_generators
+
+                agree_on_generators(self.lightning.context_mesh)
+        return self._shard(model, mesh) if "shard" in options else model
+
+    def _shard(self, model: nn.Module, mesh: Any) -> nn.Module:
+        options = self.plan.options
+        dtype = getattr(torch, options["param_dtype"])
+        return sharding.fully_sharded(
+            model,
+            _rows(mesh, copies=options["replicate_size"]),
+            layers=layers_of(options["layers"], model),
+            reshard_after_forward=options["reshard_after_forward"],
+            offload=options["offload"],
+            dtype=None if dtype is torch.float32 else dtype,
+            checkpointing=options["activation_checkpointing"],
+            forward_prefetch=options["forward_prefetch"],
+        )
+
+    @property
+    def splits_sequences(self) -> bool:
+        """See `Strategy.splits_sequences`."""
+        return self.runs and self.plan.splits_sequences
+
+    def split_sequences(self, buffers: Any, dims: Any, kept: Any) -> contextlib.AbstractContextManager[Any]:
+        """See `ContextParallelStrategy`."""
+        if not self.splits_sequences:
+            return super().split_sequences(buffers, dims, kept)
+        return self.lightning.split_sequences(buffers or (), dims or (), kept)
+
+
+def _rows(mesh: Any, *, copies: int) -> Any:
+    """The processes to shard over: in a row, or copies of rows."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    row = mesh["data_parallel"]
+    if copies == 1:
+        return row
+    sizes = (copies, row.size() // copies)
+    return init_device_mesh(row.device_type, sizes, mesh_dim_names=("replicate", "shard"))
 
 
 def model_parallel(

@@ -45,6 +45,7 @@ from ..checkpointing.signals import SignalListening
 from ..hub.pushing import Pusher, PushInProgress
 from ..strategies.dry_run import stop_if_asked_to
 from ..strategies.plan import RunPlan, translate
+from ..strategies.strategy import Strategy, StrategyHost
 from .batch_size import BatchSizeFinder
 from .checks import MissingModelError, TrainerParameters, check_construction, check_label_names, check_overrides
 from .default_collator import default_collator
@@ -114,6 +115,8 @@ class TrainerBase(TrainerParameters):
     _asked: dict[str, int] | None = None
     _whole_dataset: tuple[Any, Any] | None = None
     _run: TrainerModule | None = None
+    _run_plan: RunPlan | None = None  # while Lightning runs
+    _working: Strategy | None = None
     _derived_from: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
@@ -296,6 +299,7 @@ class TrainerBase(TrainerParameters):
             raise_for_problems(args)
             raise_for_unsupported(args)
             self.plan.strategy.check(args, self.model)
+        self._working = None
         changed = {name for name, value in self._derived_from.items() if getattr(args, name) != value}
         if changed & {"per_device_train_batch_size", "auto_find_batch_size"}:
             self._train_batch_size = args.train_batch_size
@@ -353,11 +357,18 @@ class TrainerBase(TrainerParameters):
     @property
     def plan(self) -> RunPlan:
         """What the arguments become in Lightning; prints as a table."""
+        if self._run_plan is not None:
+            return self._run_plan
         wanted, _ = checkpointing(self.args)
         name = next((name for name in _CHECKPOINTING if hasattr(self.model, name)), "")
         unused = not (inspection.is_pretrained(self.model) and (wanted or getattr(self.model, name, False)))
         steps = None if self._run is None else self._run.length.max_steps
         return translate(self.args, find_unused_parameters=unused, model=self.model, steps=steps)
+
+    @property
+    def _strategy(self) -> Strategy:
+        """That of the run, or of the last one; before a run what the arguments ask for now."""
+        return self._working or self.plan.strategy.for_trainer(cast(StrategyHost, self))
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """As `transformers.Trainer.call_model_init`: a new model, for a trial if it takes one."""

@@ -9,14 +9,11 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.data.lengths import has_length
-from ...lightning_modules.distributed.sharding import is_sharded
 from ...lightning_modules.internals import fast_path, lightning_internals
 from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 from ...lightning_modules.internals.lightning_import import isolate_rng
 from ...lightning_modules.internals.precision import casting
-from ...lightning_modules.models import inspection
 from ...lightning_modules.training.forwarding_logger import ForwardingLogger
-from ..accelerator.link import RunLink
 from ..distributed.cluster_environment import cluster_plugins
 from ..evaluation.loop import Evaluation
 from ..evaluation.module import EvaluationModule
@@ -27,6 +24,7 @@ from .lightning_callbacks import check_training
 if TYPE_CHECKING:
     from torch import nn
 
+    from ..strategies.strategy import Strategy
     from .trainer_module import TrainerModule
 
 
@@ -92,24 +90,17 @@ def run_fit(module: TrainerModule, *, max_epochs: int) -> None:
         max_epochs: passes over its data, -1 for no limit.
     """
     trainer = module.facade
-    distributes = trainer.plan.strategy.distributes
-    check_training(trainer._lightning_callbacks, trainer.model, sharded=distributes)
-    _distribute(trainer, module)
-    with lightning_internals.quiet(_is_quiet()):
-        lightning_trainer = build_lightning_trainer(trainer, max_epochs=max_epochs, **_OWN_EVALUATIONS)
-    module.attach(lightning_trainer)
-    try:
-        with (
-            lightning_internals.quiet(_is_quiet()),
-            lightning_internals.interruptible(),
-            _bound(trainer, lightning_trainer, module),
-        ):
+    with _planned(trainer) as strategy:
+        check_training(trainer._lightning_callbacks, trainer.model, sharded=trainer.plan.strategy.distributes)
+        _distribute(trainer, module)
+        with lightning_internals.quiet(_is_quiet()):
+            lightning_trainer = build_lightning_trainer(trainer, max_epochs=max_epochs, **_OWN_EVALUATIONS)
+        module.attach(lightning_trainer, strategy)
+        with _running(trainer, lightning_trainer, module):
             windows = lightning_internals.combined(module.windows, training=True)
             lightning_trainer.fit(module, windows, val_dataloaders=[])
             if not module.begun:  # a callback such as Timer has stopped it before its first step
                 module.skip()
-    finally:
-        lightning_internals.release(lightning_trainer)
 
 
 def run_evaluation(trainer: TrainerProtocol, evaluation: Evaluation, *, started: Moment, test: bool) -> None:
@@ -129,57 +120,62 @@ def run_evaluation(trainer: TrainerProtocol, evaluation: Evaluation, *, started:
         return
     if empty:
         return
-    module = EvaluationModule(trainer.model, evaluation)
-    _distribute(trainer, module)
-    with lightning_internals.quiet(_is_quiet()):
-        lightning_trainer = build_lightning_trainer(trainer)
-    trainer._setup_seconds = started.seconds_ago
-    if not trainer._prepared:
-        trainer._prepared = True
-        trainer.model_preparation_time = round(trainer._setup_seconds, 4)
-    loop = lightning_trainer.test if test else lightning_trainer.validate
-    try:
-        with (
-            lightning_internals.quiet(_is_quiet()),
-            lightning_internals.interruptible(),
-            _bound(trainer, lightning_trainer, module),
-        ):
+    with _planned(trainer):
+        module = EvaluationModule(trainer.model, evaluation)
+        _distribute(trainer, module)
+        with lightning_internals.quiet(_is_quiet()):
+            lightning_trainer = build_lightning_trainer(trainer)
+        trainer._setup_seconds = started.seconds_ago
+        if not trainer._prepared:
+            trainer._prepared = True
+            trainer.model_preparation_time = round(trainer._setup_seconds, 4)
+        loop = lightning_trainer.test if test else lightning_trainer.validate
+        with _running(trainer, lightning_trainer, module):
             loop(module, lightning_internals.combined(evaluation.feed, training=False), verbose=False)
+
+
+@contextmanager
+def _planned(trainer: TrainerProtocol) -> Iterator[Strategy]:
+    """Make the plan of a run, and its strategy, which is asked until the next run."""
+    trainer._run_plan = plan = trainer.plan
+    trainer._working = strategy = plan.strategy.for_trainer(trainer)
+    try:
+        yield strategy
     finally:
-        lightning_internals.release(lightning_trainer)
+        trainer._run_plan = None
 
 
 def _distribute(trainer: TrainerProtocol, module: EvaluationModule) -> None:
     """Have the model spread over processes, where the strategy does; a model that is spread stays as it is."""
-    strategy = trainer.plan.strategy
+    strategy = trainer._strategy
 
     def spread(module: EvaluationModule) -> nn.Module:
-        before = inspection.to_call(trainer.model, trainer.model_wrapped)
-        if not is_sharded(before):
-            if strategy.replaces_parameters:
-                trainer.optimizer = None  # made too early, of parameters that are about to be replaced
-            if hasattr(trainer.model, "num_parameters"):
-                trainer._parameter_counter.count(trainer.model)  # later this process may have only a part of it
-        trainer.model_wrapped = strategy.distribute(before, module)
-        return trainer.model_wrapped
+        if strategy.spread is None and hasattr(trainer.model, "num_parameters"):
+            trainer._parameter_counter.count(trainer.model)  # later this process may have only a part of it
+        return strategy.distribute(module)
 
-    if strategy.distributes:
+    if trainer.plan.strategy.distributes:
         module.distribute(spread)
 
 
 @contextmanager
-def _bound(trainer: TrainerProtocol, lightning_trainer: LightningTrainer, module: EvaluationModule) -> Iterator[None]:
-    """Connect the accelerator to the run, and cast the forward passes of the model if the precision is mixed."""
-    precision = lightning_trainer.precision_plugin
-    cast = getattr(precision, "autocast_context_manager", None)
-    forward = nullcontext() if cast is None else casting(trainer.model, cast)
-    link = RunLink(trainer, lightning_trainer.strategy)
-    trainer.accelerator.bind(_backward(lightning_trainer, module), lambda: trainer.optimizer, link)
+def _running(trainer: TrainerProtocol, lightning_trainer: LightningTrainer, module: EvaluationModule) -> Iterator[None]:
+    """Connect strategy and accelerator to the run, and cast the forward passes of the model in a mixed precision."""
+    cast = getattr(lightning_trainer.precision_plugin, "autocast_context_manager", None)
+    strategy, accelerator = trainer._strategy, trainer.accelerator
+    strategy.lightning = lightning_trainer.strategy
+    accelerator.bind(_backward(lightning_trainer, module), lambda: trainer.optimizer, strategy)
     try:
-        with forward:
+        with (
+            lightning_internals.quiet(_is_quiet()),
+            lightning_internals.interruptible(),
+            nullcontext() if cast is None else casting(trainer.model, cast),
+        ):
             yield
     finally:
-        trainer.accelerator.bind(None)
+        accelerator.bind(None)
+        strategy.lightning = None
+        lightning_internals.release(lightning_trainer)
 
 
 def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> Callable[..., None] | None:

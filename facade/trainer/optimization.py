@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...lightning_modules.common.suggestions import OptimizerNames
-from ...lightning_modules.distributed.sharding import norm_of_gradients
 from ...lightning_modules.optim import (
     build_optimizer,
     decay_parameter_names,
@@ -145,4 +144,4 @@ class TrainerOptimization(TrainerBase):
         if grad_norm is not None:
             return grad_norm
         self.accelerator.unscale_gradients()
-        return norm_of_gradients(model)
+        return self.accelerator.strategy.norm(model)

@@ -35,8 +35,7 @@ class SequenceSplitting(TrainerOptimization):
             ValueError: they cannot be split; says why.
         """
         size = parts_of_sequences(self.args)
-        link = self.accelerator._link if size > 1 else None
-        if link is None or not link.splits_sequences:
+        if size == 1 or not self.accelerator.strategy.splits_sequences:
             return contextlib.nullcontext, inputs
         if callable(self.compute_loss_func):
             raise ValueError(

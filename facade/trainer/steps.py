@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from ...lightning_modules.common.nested import map_nested, nested_detach
-from ...lightning_modules.distributed import deepspeed_engine
 from ...lightning_modules.models import inspection
 from ...lightning_modules.models.liger import can_skip_logits
 from ...lightning_modules.models.outputs import read_loss, require_trainable, split_outputs
@@ -194,7 +193,7 @@ class TrainerSteps(SequenceSplitting):
 
     def _prepare_input(self, data: Any) -> Any:
         device = self.args.device
-        half = deepspeed_engine.half_of_inputs(self.model_wrapped) if self.is_deepspeed_enabled else None
+        half = self.accelerator.strategy.half_of_inputs()
         if half is not None:  # the engine has cast the model, and no forward pass is
             data = map_nested(lambda leaf: leaf.to(half) if _is_floating(leaf) else leaf, data)
         if device.type == "cpu":

@@ -11,10 +11,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from ...lightning_modules.distributed.sharding import is_sharded, unsynchronised
-from ...lightning_modules.distributed.tensor_parallel import stepping
 from ...lightning_modules.internals import fast_path, lightning_internals
-from ...lightning_modules.models.inspection import accepted_arguments, to_call
+from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.tasks.resumable import add_process_states
 from ...lightning_modules.training.accumulation import Window, WindowLoader
 from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, explained
@@ -24,7 +22,6 @@ from ..distributed.xla_device import print_metrics
 from ..evaluation.module import EvaluationModule
 from ..evaluation.out_of_memory_advice import advice_for_training
 from ..evaluation.speed import Moment
-from . import deepspeed_run as deepspeed_runs
 from . import optimizer_limits
 from .meters import RunningLoss
 from .replaced_schedule import ReplacedSchedule
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
     from ..evaluation.loop import Evaluation
     from ..evaluation.results import TrainingLength
     from ..protocols.trainer import TrainingProtocol
+    from ..strategies.strategy import Strategy
 
 logger = logging.getLogger(__name__)
 
@@ -59,9 +57,11 @@ class TrainerModule(EvaluationModule):
         grad_norm: of the last step, before clipping.
         learning_rate: with which the last step was taken.
         lightning_trainer: the `lightning.Trainer` that runs, once there is one.
+        strategy: how processes work together on the model, once there is a `lightning_trainer`.
     """
 
     lightning_trainer: LightningTrainer
+    strategy: Strategy
 
     def __init__(
         self,
@@ -92,25 +92,22 @@ class TrainerModule(EvaluationModule):
         self.seen_in_epoch = 0
         self.epoch_ended = False
         self.stepped = False
-        self.records_graph = bool(facade.args.ddp_static_graph)  # DDP does that in the first pass, as it exchanges
         self.interrupted_evaluation = InterruptedEvaluation(self)
         self.schedule = ReplacedSchedule()
         self.begun = False
         self.called: nn.Module = facade.model
-        self.sharded = False
-        self.deepspeed = deepspeed_runs.EngineSteps(None)
-        self.ddp: Any = None
         self._stopped_before_step = False
         self._take_optimizer_step: Any = None
-        self._of_the_run = frozenset(vars(self)) - before | {"lightning_trainer"}
+        self._of_the_run = frozenset(vars(self)) - before | {"lightning_trainer", "strategy"}
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies, which callbacks that average weights make: without the run, its data and its Trainer."""
         return {name: value for name, value in super().__getstate__().items() if name not in self._of_the_run}
 
-    def attach(self, lightning_trainer: LightningTrainer) -> None:
+    def attach(self, lightning_trainer: LightningTrainer, strategy: Strategy) -> None:
         """Take the Lightning Trainer that is about to run, and put it where the training goes on."""
         self.lightning_trainer = lightning_trainer
+        self.strategy = strategy
         self.model = self.facade.model  # which may have been replaced while it was prepared
         lightning_internals.start_at(
             lightning_trainer,
@@ -187,18 +184,13 @@ class TrainerModule(EvaluationModule):
         facade, running = self.facade, self.lightning_trainer
         self.seen_in_epoch = self.windows.done
         self.epoch_ended = False
-        self.called = to_call(facade.model, facade.model_wrapped)
-        self.sharded = is_sharded(self.called)
-        self.deepspeed = deepspeed_runs.EngineSteps(self.called)
+        self.called = self.strategy.called
         by_steps = facade.args.logging_strategy == "steps"
         connected: Any = running  # its class does not declare what connectors set
         connected.log_every_n_steps = int(facade.state.logging_steps) if by_steps else 0
         self.schedule.look(running, facade.lr_scheduler)
-        take_step = fast_path.stepper(running, self.optimizers())
-        self._take_optimizer_step = stepping(take_step, self.called) if self.sharded else take_step
+        self._take_optimizer_step = self.strategy.stepping(fast_path.stepper(running, self.optimizers()))
         self.grad_norm, self.learning_rate = self.of_last_step if self.windows.is_at_end else (None, None)
-        wrapper: Any = running.strategy.model
-        self.ddp = wrapper if hasattr(wrapper, "require_forward_param_sync") else None
         if facade.state.global_step >= self.length.max_steps:  # only the end of the epoch is left
             facade.control.should_training_stop = True
         facade.control = facade.callback_handler.on_epoch_begin(facade.args, facade.state, facade.control)
@@ -210,8 +202,7 @@ class TrainerModule(EvaluationModule):
             self.windows.done -= 1
             return -1
         self.seen_in_epoch += 1
-        if self.ddp is not None:  # Lightning's manual optimization turns it off: buffers come from the first process
-            self.ddp.require_forward_param_sync = True
+        self.strategy.begin_step()
         facade.control = facade.callback_handler.on_step_begin(facade.args, facade.state, facade.control)
 
     def training_step(self, batch: Window, batch_idx: int) -> torch.Tensor | None:
@@ -223,11 +214,9 @@ class TrainerModule(EvaluationModule):
         for index, inputs in enumerate(batch):
             sync = index == last
             facade.accelerator.sync_gradients = sync and batch.steps
-            self.deepspeed.begin_batch(steps=sync and batch.steps)
-            exchange = (sync or facade.accelerator.sync_each_batch or self.records_graph) and self.memory is None
-            with contextlib.nullcontext() if exchange else self._unsynchronised():
+            exchange = sync or facade.accelerator.sync_each_batch
+            with self._exchanging(exchange, steps=sync and batch.steps):
                 loss = self._attempt(partial(self._micro_step, inputs, batch.items))
-            self.records_graph = False
             if sync and batch.steps:
                 self._optimizer_step()
                 break
@@ -299,18 +288,18 @@ class TrainerModule(EvaluationModule):
 
     def _make_optimizers(self) -> tuple[Any, Any]:
         """Make optimizer and schedule when the model is wrapped and on its device."""
-        facade, takes_steps = self.facade, hasattr(self, "lightning_trainer")
+        facade, steps = self.facade, self.length.max_steps
         if facade._created_lr_scheduler:
             facade.lr_scheduler, facade._created_lr_scheduler = None, False
-        if deepspeed_runs.asked_for(facade) and takes_steps:
-            return deepspeed_runs.optimizers(self)
-        facade.create_optimizer_and_scheduler(num_training_steps=self.length.max_steps)
-        if takes_steps:
-            called = to_call(facade.model, facade.model_wrapped)
-            left_out = optimizer_limits.check_trains(facade.optimizer, facade.model, called)
+        if not hasattr(self, "strategy"):  # there is none left to take
+            facade.create_optimizer_and_scheduler(num_training_steps=steps)
+            return facade.optimizer, facade.lr_scheduler
+        made = self.strategy.make_optimizers(self, steps)
+        if self.strategy.steps_parameters:
+            left_out = optimizer_limits.check_trains(facade.optimizer, facade.model, self.strategy.called)
             if (scaler := facade.accelerator.scaler) is not None:
                 scaler.others = left_out
-        return facade.optimizer, facade.lr_scheduler
+        return made
 
     def _micro_step(self, inputs: Any, items: Any) -> torch.Tensor:
         facade = self.facade
@@ -327,7 +316,7 @@ class TrainerModule(EvaluationModule):
         args, handler = facade.args, facade.callback_handler
         if self.memory is not None:
             self.memory.settle(facade.model.parameters())
-        if not self.deepspeed.clips:
+        if not self.strategy.clips_in_step:
             grad_norm = facade._clip_grad_norm(called) if args.max_grad_norm > 0 else None
             self.grad_norm = facade._get_grad_norm(called, grad_norm=grad_norm)
         facade.control = handler.on_pre_optimizer_step(args, facade.state, facade.control)
@@ -335,8 +324,8 @@ class TrainerModule(EvaluationModule):
             self._attempt(self._take_optimizer_step)
             if self.memory is not None:
                 self.memory.settle()
-        if self.deepspeed.clips:
-            self.grad_norm = facade._get_grad_norm(called, grad_norm=self.deepspeed.norm())
+        if self.strategy.clips_in_step:
+            self.grad_norm = facade._get_grad_norm(called, grad_norm=self.strategy.norm_of_last_step())
         facade.control = handler.on_optimizer_step(args, facade.state, facade.control)
         self._step_schedule()
         called.zero_grad()
@@ -348,14 +337,11 @@ class TrainerModule(EvaluationModule):
         """Do what takes much memory; where processes fail together, an error is kept until all can hear of it."""
         return work() if self.memory is None else self.memory.attempt(work)
 
-    def _unsynchronised(self) -> Any:
-        """Hold back the exchange of gradients between processes."""
-        if self.deepspeed.engine is not None:  # it knows by `begin_batch`
-            return contextlib.nullcontext()
-        if self.sharded:
-            return unsynchronised(self.called)
-        strategy: Any = self.lightning_trainer.strategy
-        return strategy.block_backward_sync() if hasattr(strategy, "block_backward_sync") else contextlib.nullcontext()
+    def _exchanging(self, exchange: bool, *, steps: bool) -> contextlib.AbstractContextManager[Any]:
+        """Exchange gradients in a micro-batch or not; never where that follows once all processes have theirs."""
+        if self.memory is not None:
+            return self.strategy.no_sync(self.called)
+        return self.strategy.micro_batch(exchange=exchange, steps=steps)
 
     def _step_schedule(self) -> None:
         facade, own = self.facade, self.facade.lr_scheduler

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +20,6 @@ from ..common.dtensor import part_like, whole, without_values
 from ..common.nested import map_nested
 from ..models.activation_checkpointing import checkpoint_layers
 from ..models.inspection import unwrap_model
-from ..optim.gradient_norms import total_norm
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import deepspeed_engine
 
@@ -125,28 +123,19 @@ def is_split(model: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def unsynchronised(model: nn.Module) -> Iterator[None]:
-    """Keep the gradients of a sharded model in this process during the backward passes of the block."""
-    sharded: Any = model
-    if _is_wrapper(model):
-        with sharded.no_sync():
+    """Keep the gradients of a model, wrapped or not, in this process during the backward passes of the block."""
+    wrapper: Any = model
+    if _is_gathered_by_layers(model):
+        wrapper.set_requires_gradient_sync(False)
+        try:
             yield
-        return
-    if not _is_gathered_by_layers(model):  # the processes of a group have the same gradients
+        finally:
+            wrapper.set_requires_gradient_sync(True)
+    elif hasattr(model, "no_sync"):
+        with wrapper.no_sync():
+            yield
+    else:  # one process, or processes of a group that have the same gradients
         yield
-        return
-    sharded.set_requires_gradient_sync(False)
-    try:
-        yield
-    finally:
-        sharded.set_requires_gradient_sync(True)
-
-
-def norm_of_gradients(model: nn.Module) -> torch.Tensor:
-    """The norm of the gradients of a model, sharded or not: that of all processes, all of which have to call it."""
-    if _is_wrapper(model):
-        sharded: Any = model  # only the wrapper knows who has which part
-        return sharded.clip_grad_norm_(math.inf)
-    return total_norm(p.grad for p in model.parameters() if p.grad is not None)
 
 
 def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
