@@ -33,15 +33,15 @@ class CallbackStates:
     """The states of TrainerCallbacks: small ones in `trainer_state.json`, those with tensors in a file of their own.
 
     Args:
-        trainer: the Trainer whose callbacks they are.
+        host: the Trainer whose callbacks they are.
     """
 
-    def __init__(self, trainer: CallbackProtocol) -> None:
-        self.trainer = trainer
+    def __init__(self, host: CallbackProtocol) -> None:
+        self.host = host
 
     def exportable(self) -> list[Any]:
         """Return the callbacks, and the control, that are an `ExportableState`."""
-        everything = [*self.trainer.callback_handler.callbacks, self.trainer.control]
+        everything = [*self.host.callback_handler.callbacks, self.host.control]
         return [callback for callback in everything if is_exportable(callback)]
 
     def exported(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class CallbackStates:
     def restore_exported(self) -> None:
         """Make the callbacks anew from the states in `trainer.state`, where there are any of their class."""
         missing = []
-        for name, stored in self.trainer.state.stateful_callbacks.items():
+        for name, stored in self.host.state.stateful_callbacks.items():
             states = stored if isinstance(stored, list) else [stored]
             present = [callback for callback in self.exportable() if type(callback).__name__ == name]
             if not present:
@@ -63,7 +63,7 @@ class CallbackStates:
 
     def tensors(self) -> dict[str, Any]:
         """Return the states of callbacks that have `state_dict` and `load_state_dict`, as those of Lightning do."""
-        return state_dicts(self.trainer.callback_handler.callbacks)
+        return state_dicts(self.host.callback_handler.callbacks)
 
     def save(self, folder: str, writer: Writer) -> None:
         """Write those with tensors, if there are any; to be called by the process that saves."""
@@ -76,15 +76,15 @@ class CallbackStates:
         path = os.path.join(checkpoint, CALLBACK_STATES_NAME)
         if not os.path.isfile(path):
             return
-        left = load_state_dicts(self.trainer.callback_handler.callbacks, checkpoints.load_torch(path))
+        left = load_state_dicts(self.host.callback_handler.callbacks, checkpoints.load_torch(path))
         if left:
             logger.warning(_NOT_THERE, path, ", ".join(left))
 
     def _replace(self, callback: Any, restored: Any) -> None:
         if isinstance(callback, TrainerControl):
-            self.trainer.control = restored
+            self.host.control = restored
         else:
-            present = self.trainer.callback_handler.callbacks
+            present = self.host.callback_handler.callbacks
             present[present.index(callback)] = restored
 
 
@@ -92,12 +92,12 @@ class LightningCallbackStates:
     """The states of Lightning callbacks, which find in checkpoints what a plain Lightning Trainer puts there.
 
     Args:
-        trainer: the Trainer.
+        host: the Trainer.
         callbacks: its Lightning callbacks; the list may grow.
     """
 
-    def __init__(self, trainer: CallbackProtocol, callbacks: list[Any]) -> None:
-        self.trainer = trainer
+    def __init__(self, host: CallbackProtocol, callbacks: list[Any]) -> None:
+        self.host = host
         self.callbacks = callbacks
         self.checkpoint: dict[str, Any] | None = None
         """The checkpoint that is being written, as Lightning makes it."""
@@ -135,9 +135,9 @@ class LightningCallbackStates:
             return
         stored = checkpoints.load_torch(path)
         states, further = ({name: from_plain(v) for name, v in part.items()} for part in stored.values())
-        states = without_foreign_paths(states, self.callbacks, checkpoint, str(self.trainer.args.output_dir))
+        states = without_foreign_paths(states, self.callbacks, checkpoint, str(self.host.args.output_dir))
         whole = {**further, "callbacks": states, **_lightnings_own(run), "state_dict": _weights_of(run)}
-        whole["global_step"] = self.trainer.state.global_step
+        whole["global_step"] = self.host.state.global_step
         for callback in self.callbacks:
             callback.on_load_checkpoint(run.lightning_trainer, run, whole)
         for callback in self.callbacks:

@@ -17,18 +17,18 @@ class SignalListening:
     """The callbacks by which a training listens to signals, and what worker processes know of that.
 
     Args:
-        trainer: the Trainer whose trainings a signal ends with a checkpoint.
+        host: the Trainer whose trainings a signal ends with a checkpoint.
     """
 
-    def __init__(self, trainer: SignalProtocol) -> None:
-        self.trainer = trainer
+    def __init__(self, host: SignalProtocol) -> None:
+        self.host = host
         self._listener: JITCheckpointCallback | None = None
         # Where nobody asked for it; it is in no list, as scripts know the callbacks that are theirs.
 
     @property
     def handled(self) -> tuple[int, ...]:
         """The signals that end a training with a checkpoint, as arguments and attributes have it now."""
-        args, given = self.trainer.args, tuple(self.trainer.checkpoint_on_signals)
+        args, given = self.host.args, tuple(self.host.checkpoint_on_signals)
         if args.enable_jit_checkpoint:
             return tuple(dict.fromkeys((signal.SIGTERM, *given)))
         return () if args.save_strategy == "no" else given
@@ -46,7 +46,7 @@ class SignalListening:
     @property
     def time_is_up(self) -> bool:
         """Whether a time limit stops the training, with a checkpoint from which it may go on."""
-        limits = [one for one in self.trainer.callback_handler.callbacks if isinstance(one, TimeLimitCallback)]
+        limits = [one for one in self.host.callback_handler.callbacks if isinstance(one, TimeLimitCallback)]
         return any(one.stopped and one.save for one in limits)
 
     @property
@@ -57,7 +57,7 @@ class SignalListening:
     def listeners(self) -> list[JITCheckpointCallback]:
         """Return all callbacks that listen to signals, the user's own too."""
         unlisted = [] if self._listener is None else [self._listener]
-        listed = self.trainer.callback_handler.callbacks
+        listed = self.host.callback_handler.callbacks
         return [one for one in listed if isinstance(one, JITCheckpointCallback)] + unlisted
 
     @contextlib.contextmanager
@@ -67,7 +67,7 @@ class SignalListening:
             yield
         finally:
             listeners, self._listener = self.listeners(), None
-            self.trainer.callback_handler.unlisted = {}
+            self.host.callback_handler.unlisted = {}
             for callback in listeners:
                 callback.stop_listening()
         for callback in listeners:
@@ -79,21 +79,21 @@ class SignalListening:
         Args:
             save: writes a checkpoint in the middle of something else.
         """
-        trainer, wanted = self.trainer, self.trainer.args.enable_jit_checkpoint
+        host, wanted = self.host, self.host.args.enable_jit_checkpoint
         own = [callback for callback in self.listeners() if callback.save == save]
         for callback in own[1:] if wanted else own:
-            trainer.remove_callback(callback)
+            host.remove_callback(callback)
         taken = {number for one in self.listeners() if one not in own for number in one.signals}
         signals = tuple(number for number in self.handled if number not in taken)
         if not wanted:
             self._listener = self._listening(signals, save) if signals else None
-            trainer.callback_handler.unlisted = {} if self._listener is None else _events(self._listener)
+            host.callback_handler.unlisted = {} if self._listener is None else _events(self._listener)
         elif own:
             own[0].signals = signals
         else:
             listener = self._listening(signals, save, insisted_on=(signal.SIGTERM,))
-            listener.set_trainer(trainer)
-            trainer.add_callback(listener)
+            listener.set_trainer(host)
+            host.add_callback(listener)
 
     def _listening(
         self, signals: Iterable[int], save: Callable[[], None], insisted_on: Iterable[int] = ()

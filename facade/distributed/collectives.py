@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
+
+Value = TypeVar("Value")
 
 
 def require_tensor(leaf: Any) -> torch.Tensor:
@@ -42,6 +44,20 @@ def all_gather(leaf: Any, every: int = 1) -> torch.Tensor:
     parts = [torch.empty_like(leaf) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, leaf)
     return torch.cat(parts[::every])
+
+
+def from_first_process(value: Value, processes: int) -> Value:
+    """What the first of all processes has; anything that can be pickled.
+
+    Args:
+        value: of this process.
+        processes: how many there are; a single one asks nobody.
+    """
+    if processes == 1:
+        return value
+    values = [value]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 def pad_to_longest(leaf: Any, dim: int, pad_index: int, pad_first: bool) -> torch.Tensor:

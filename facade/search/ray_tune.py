@@ -13,7 +13,6 @@ from ...callbacks import LoggerCallback, NotebookProgressCallback, ProgressCallb
 from ...lightning_modules.checkpoints import BackgroundWriter, WriteNow
 from ..arguments.enums import HPSearchBackend
 from ..compat.hyperparameters import BestRun, default_hp_space_ray
-from ..hub.pushing import Pusher
 from ..trainer.memory_report import MemoryTracker
 from .backend import Backend
 from .final import ray_folder
@@ -85,7 +84,7 @@ def portable(trainer: Any, options: SearchOptions) -> Any:
             callback.__dict__.pop("save_model", None)
     sent.callback_handler.model = sent.model = sent.model_wrapped = None
     forget_optimizer(sent)
-    for name in ("accelerator", "gather_function", "_background", "_writer", "_pusher", "_memory_tracker", "_search"):
+    for name in ("accelerator", "gather_function", "_background", "_writer", "_memory_tracker", "_search"):
         setattr(sent, name, None)
     sent._ray_options = options
     return sent
@@ -94,7 +93,7 @@ def portable(trainer: Any, options: SearchOptions) -> Any:
 def revive(trainer: Any) -> Any:
     """Give a Trainer that was sent what was left behind."""
     trainer.create_accelerator_and_postprocess()
-    trainer._background, trainer._writer, trainer._pusher = BackgroundWriter(), WriteNow(), Pusher()
+    trainer._background, trainer._writer = BackgroundWriter(), WriteNow()
     trainer._memory_tracker = MemoryTracker(True)
     for callback in trainer.callback_handler.callbacks:
         trainer._lend_save_model(callback)

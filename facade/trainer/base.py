@@ -42,7 +42,8 @@ from ..arguments.unknown import understand_old_names
 from ..arguments.validation import raise_for_problems
 from ..checkpointing.callback_states import CallbackStates, LightningCallbackStates
 from ..checkpointing.signals import SignalListening
-from ..hub.pushing import Pusher, PushInProgress
+from ..hub.pushing import PushInProgress
+from ..hub.session import HubSession
 from ..strategies.dry_run import stop_if_asked_to
 from ..strategies.plan import RunPlan, translate
 from ..strategies.strategy import Strategy, StrategyHost
@@ -108,7 +109,6 @@ class TrainerBase(TrainerParameters):
     _prepared = False
     _setup_seconds = 0.0
     _checkpoint_to_push: str | None = None
-    _skipped_checkpoint: str | None = None
     _gather_losses: Callable[..., Any] | None = None  # for losses alone, in place of `gather_function`
     _writer: WriteNow | WriteLater = WriteNow()
     _length_group: int | None = None
@@ -160,7 +160,8 @@ class TrainerBase(TrainerParameters):
         self._set_up_state()
         self._set_up_callbacks(callbacks or [])
         self._validate_args()
-        self._set_up_hub()
+        if self.args.push_to_hub:
+            cast("Any", self).init_hf_repo()
         if self.args.should_save:
             os.makedirs(str(self.args.output_dir), exist_ok=True)
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
@@ -203,13 +204,21 @@ class TrainerBase(TrainerParameters):
         if config is not None:
             config.use_cache = self.args.use_cache
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the components, which belong to this Trainer: a copy of it, here or elsewhere, makes its own."""
+        return {name: value for name, value in vars(self).items() if not self._is_component(name, value)}
+
+    def _is_component(self, name: str, value: Any) -> bool:
+        made = isinstance(getattr(type(self), name, None), cached_property) and hasattr(value, "__dict__")
+        return made and any(held is self for held in vars(value).values())
+
     @cached_property
     def _background(self) -> BackgroundWriter:
         return BackgroundWriter()
 
     @cached_property
-    def _pusher(self) -> Pusher:
-        return Pusher()
+    def _hub(self) -> HubSession:
+        return HubSession(cast("Any", self))
 
     @cached_property
     def _signals(self) -> SignalListening:
@@ -344,9 +353,6 @@ class TrainerBase(TrainerParameters):
 
     def _validate_args(self) -> None:
         """What can be checked once model and data are there; an override point of some libraries."""
-
-    def _set_up_hub(self) -> None:
-        """Make the repository that the arguments name; nothing where nobody uploads."""
 
     def _seed(self) -> None:
         if self.args.full_determinism:

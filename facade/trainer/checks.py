@@ -33,10 +33,6 @@ class MissingModelError(RuntimeError, ValueError):
     """There is no model: a RuntimeError in the reference, and a bad value for everybody else."""
 
 
-class CheckpointNotFoundError(FileNotFoundError, ValueError):
-    """There is no checkpoint at the place: a ValueError in the reference, and a missing file for everybody else."""
-
-
 class TrainerParameters(NamesItsArguments):
     """Answers keywords that the Trainer does not take: those of older versions, and those of the training arguments."""
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import owners
+from ..distributed.collectives import from_first_process
 from .saving import Saving
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class Restarting(Saving):
         if launcher is None or trial is not None:
             return self._find_checkpoint(resume_from_checkpoint)
         owners.begin_training(self._launchers(launcher))
-        own = self._from_main_process(self._newest_of_this_training() or "")
+        own = from_first_process(self._newest_of_this_training(), self.args.world_size)
         if resume_from_checkpoint is False:
             return None
         if own:

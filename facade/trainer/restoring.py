@@ -15,7 +15,6 @@ from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME
 from ...lightning_modules.common.local_paths import require_local
-from .checks import CheckpointNotFoundError
 from .engine_states import whole_or_parts
 from .training_state import TrainingState
 
@@ -41,9 +40,9 @@ class Restoring(TrainingState):
         require_local(resume_from_checkpoint, "resume_from_checkpoint")
         folder = os.fspath(resume_from_checkpoint)
         if not os.path.isdir(folder):
-            folder = self._checkpoint_elsewhere(folder) or folder
+            folder = self._hub.find_checkpoint(folder) or folder
         if not os.path.isdir(folder):
-            raise CheckpointNotFoundError(
+            raise checkpoints.CheckpointNotFoundError(
                 f"Can't find a valid checkpoint at {folder!r}: there is no such folder. Pass a folder checkpoint-N, or "
                 "resume_from_checkpoint=True for the newest one in output_dir."
             )
@@ -51,16 +50,13 @@ class Restoring(TrainingState):
         checkpoints.require_intact(folder, weights=own)
         return folder
 
-    def _checkpoint_elsewhere(self, name: str) -> str | None:
-        """The folder of a checkpoint that is not here by that name; None where there is no other place to look."""
-
     def _newest_checkpoint(self) -> str:
         folder = str(self.args.output_dir)
         own = is_own(self, "_load_from_checkpoint")  # an override may read weights of any form
         own = own and self._gathers_on_save()
         newest = checkpoints.last_intact_checkpoint(folder, weights=own) if os.path.isdir(folder) else None
         if newest is None:
-            raise CheckpointNotFoundError(
+            raise checkpoints.CheckpointNotFoundError(
                 f"No valid checkpoint found in output_dir {folder!r}, so resume_from_checkpoint=True has nothing to go "
                 f"on from. {_damaged_in(folder, own)}Leave it out to start anew."
             )

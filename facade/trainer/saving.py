@@ -8,11 +8,11 @@ import errno
 import logging
 import os
 from collections.abc import Iterator
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
 from torch import nn
 
 from ...callbacks import reads_checkpoints
@@ -26,9 +26,14 @@ from ...lightning_modules.checkpoints import (
 )
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.common.nested import map_nested
+from ...lightning_modules.common.redaction import secret
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.models import inspection
+from ..distributed.collectives import from_first_process
 from .restoring import Restoring, is_own
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitInfo
 
 logger = logging.getLogger(__name__)
 
@@ -74,11 +79,114 @@ class Saving(Restoring):
             wanted = self._lightning_callback_states.weights(self._run)
             if self.args.should_save:
                 self._save(folder) if wanted is None else self._save(folder, state_dict=wanted)
-        if not _internal_call:
-            self._model_saved()
+        if not _internal_call and self.args.push_to_hub:
+            try:
+                self.push_to_hub(commit_message="Model saved", revision=self.args.hub_revision)
+            except Exception:
+                logger.error("The model is saved; only its upload to the Hub failed.")
+                raise
 
-    def _model_saved(self) -> None:
-        """What follows when a script has saved the model; nothing where nobody uploads."""
+    def init_hf_repo(self, token: str | None = None) -> None:
+        """As `transformers.Trainer.init_hf_repo`: make the repository, and its branch, if they are not there.
+
+        Args:
+            token: by default `hub_token`, or else the one that this machine knows.
+
+        Raises:
+            OfflineModeIsEnabled: a ConnectionError; `HF_HUB_OFFLINE` is set.
+            HfHubHTTPError: the Hub refused, or could not be reached; the message says what to do.
+            HFValidationError: a ValueError; there can be no repository of that name.
+        """
+        token = secret(token)
+        self._hub.create_repository(token)
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        tasks: str | list[str] | None = None,
+        dataset_tags: str | list[str] | None = None,
+        dataset: str | list[str] | None = None,
+        dataset_args: str | list[str] | None = None,
+    ) -> None:
+        """As `transformers.Trainer.create_model_card`, but with a picture of the losses and more tables.
+
+        `README.md` and `loss_curve.png` go into `output_dir`, in the place of older ones, whose tags are kept. Works
+        offline too. What is not given is found out where it can be.
+
+        Args:
+            language: of the data, such as `en`.
+            license: by default that of the base model, if the Hub can be asked.
+            tags: for the Hub's filters.
+            model_name: by default the name of `output_dir`.
+            finetuned_from: the base model on the Hub.
+            tasks: identifiers of tasks on the Hub, by default from the name of the model's class.
+            dataset_tags: identifiers of datasets on the Hub.
+            dataset: their names for people.
+            dataset_args: how each was read.
+        """
+        if self.is_world_process_zero():
+            self._hub.write_card(
+                language=language,
+                license=license,
+                tags=tags,
+                model_name=model_name,
+                finetuned_from=finetuned_from,
+                tasks=tasks,
+                dataset_tags=dataset_tags,
+                dataset=dataset,
+                dataset_args=dataset_args,
+            )
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        **kwargs: Any,
+    ) -> CommitInfo | Future[CommitInfo] | None:
+        """As `transformers.Trainer.push_to_hub`: save the model, write its card, and upload `output_dir`.
+
+        Checkpoints in it are left out, as is what begins with an underscore. To be called by all processes where the
+        model is spread over them.
+
+        Args:
+            commit_message: of the commit.
+            blocking: return only when all is uploaded.
+            token: in the place of `hub_token`.
+            revision: the branch, in the place of `hub_revision`.
+            kwargs: for `create_model_card`.
+
+        Returns:
+            what became of it, or with `blocking=False` a future of that; None on processes other than the first.
+
+        Raises:
+            HfHubHTTPError: the Hub refused, or could not be reached; `output_dir` holds the model all the same.
+        """
+        token = secret(token)
+        self.control = self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token)
+        self._finish_current_push()  # it may read the files that are about to be written
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        self.create_model_card(**self._hub.card_arguments(**kwargs))
+        message = commit_message or "Upload of a model"
+        return self._hub.upload(message, blocking=blocking, token=token, revision=revision)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Begin to upload the model of a complete checkpoint, unless another upload is still on its way."""
+        if self.is_world_process_zero():
+            self._hub.push_checkpoint(checkpoint_folder, own_card=is_own(self, "create_model_card", Saving))
+
+    def _finish_current_push(self) -> None:
+        """Wait for the uploads that are on their way, however they end."""
+        self._hub.wait()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         folder = str(self.args.output_dir) if output_dir is None else output_dir
@@ -121,15 +229,23 @@ class Saving(Restoring):
                 with together.part():
                     self.state.save_to_json(folder / TRAINER_STATE_NAME)
                     self._callback_states.save(str(folder), self._writer)
-        self._checkpoint_saved(final)
+        if self.args.push_to_hub:
+            self._checkpoint_to_push = str(final)
+            self._push_what_is_written()
 
-    def _checkpoint_saved(self, checkpoint: Path) -> None:
-        """What follows when a checkpoint is written, or on its way; nothing where nobody uploads."""
+    def _push_what_is_written(self) -> None:
+        """Begin to upload the newest checkpoint once all of it is there; called often, and quick."""
+        checkpoint = self._checkpoint_to_push
+        if checkpoint is None or self._background.is_busy:
+            return
+        self._checkpoint_to_push = None
+        if os.path.isdir(checkpoint):
+            self._push_from_checkpoint(checkpoint)
 
     @contextlib.contextmanager
     def _staged(self, final: Path, run_dir: str) -> Iterator[tuple[Path, checkpoints.DiskErrorConsensus]]:
         """The folder in the making, shared by all processes; the one that saves begins and commits it."""
-        owner = self._from_main_process(checkpoints.owner_token())
+        owner = from_first_process(checkpoints.owner_token(), self.args.world_size)
         folder, together = (
             checkpoints.staging_path(final, owner),
             checkpoints.DiskErrorConsensus(final, self.args.world_size),
@@ -274,17 +390,7 @@ class Saving(Restoring):
             checkpoints.warn_if_disk_full(error, str(self.args.output_dir))
         self.accelerator.wait_for_everyone()
         self._keep_the_best_there_is()
-        self._writing_finished()
-
-    def _writing_finished(self) -> None:
-        """What follows when no checkpoint is on its way any more; nothing where nobody uploads."""
-
-    def _from_main_process(self, value: str) -> str:
-        if self.args.world_size == 1:
-            return value
-        values = [value]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
+        self._push_what_is_written()
 
 
 def _without_tokens(args: Any) -> Any:

@@ -20,7 +20,6 @@ from ..distributed.consistency import monitored
 from ..evaluation.results import TrainingLength, TrainOutput
 from ..evaluation.speed import speed_metrics
 from .evaluating import TrainerEvaluation
-from .hub import HubSide
 from .optimization import TrainerOptimization
 from .position import DataPosition
 from .restarting import Restarting
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Training(TrainerEvaluation, TrainerOptimization, DataPosition, Restarting, HubSide):
+class Training(TrainerEvaluation, TrainerOptimization, DataPosition, Restarting):
     """From the first step to the last."""
 
     def train(
@@ -59,7 +58,7 @@ class Training(TrainerEvaluation, TrainerOptimization, DataPosition, Restarting,
             SystemExit, KeyboardInterrupt: a signal ended the training, and a checkpoint to go on from is written; see
                 `checkpoint_on_signals`.
         """
-        with self._signals.until_the_end(), self._uploads_quiet(), monitored(self, acts=trial is None):
+        with self._signals.until_the_end(), self._hub.quiet(), monitored(self, acts=trial is None):
             return TrainingSession(self, trial, ignore_keys_for_eval).run(resume_from_checkpoint)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> TrainingLength:
@@ -134,7 +133,7 @@ class Training(TrainerEvaluation, TrainerOptimization, DataPosition, Restarting,
             if not self._signals.time_is_up:
                 self._keep_only_best_checkpoint(run.trial)
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
-        self._finish_hub(last_push=run.trial is None and not self._signals.is_leaving)
+        self._hub.end_training(last_push=run.trial is None and not self._signals.is_leaving)
         self._output = TrainOutput(self.state.global_step, train_loss, metrics)
 
     def _maybe_log_save_evaluate(

@@ -40,7 +40,8 @@ class TrainingSession:
         trainer, trial = self.trainer, self.trial
         trainer._apply_arguments()
         trainer._signals.begin_training(trainer._save_at_once)
-        trainer._apply_hub()
+        trainer._checkpoint_to_push = None
+        trainer._hub.begin_training()
         checkpoint = trainer._where_to_begin(resume_from_checkpoint, trial)
         require_training_data(trainer)
         require_evaluation_data(trainer)

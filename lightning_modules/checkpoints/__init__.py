@@ -31,6 +31,7 @@ from ..common.process_identity import owner_token
 from ..common.torch_files import load_torch, save_torch
 from .disk import DiskErrorConsensus, DiskFullError, bytes_of, free_space, require_space
 from .folders import (
+    CheckpointNotFoundError,
     OtherDisk,
     get_last_checkpoint,
     last_intact_checkpoint,
@@ -69,6 +70,7 @@ __all__ = [
     "WEIGHTS_INDEX_NAME",
     "WEIGHTS_NAME",
     "BackgroundWriter",
+    "CheckpointNotFoundError",
     "DiskErrorConsensus",
     "DiskFullError",
     "FolderCheckpoint",

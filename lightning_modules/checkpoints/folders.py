@@ -21,6 +21,10 @@ from .verify import problems
 _log = logging.getLogger(__name__)
 
 
+class CheckpointNotFoundError(FileNotFoundError, ValueError):
+    """There is no checkpoint at the place: a ValueError in the reference, and a missing file for everybody else."""
+
+
 def list_checkpoints(run_dir: StrPath) -> list[Path]:
     """All folders `checkpoint-<step>` in a folder, by step; whether they are intact is not looked at.
 

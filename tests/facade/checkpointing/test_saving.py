@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from tiny import At, Tiny, arguments, files, points, same, tiny, told, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
+from lightrainer.facade.trainer import saving
 from lightrainer.lightning_modules.checkpoints import owners
 from lightrainer.lightning_modules.common import process_identity
 
@@ -304,7 +305,7 @@ def test_evaluating_with_a_model_that_was_saved(tmp_path):
 def test_a_process_that_saves_on_another_machine_shares_the_folder_of_the_first(tmp_path, monkeypatch):
     """`save_on_each_node`: the folder in the making is named after the main process, which is not this one."""
     made = trainer(tmp_path, save_strategy="steps", save_steps=2, save_on_each_node=True)
-    monkeypatch.setattr(made, "_from_main_process", lambda token: "other-host-1234-5678")
+    monkeypatch.setattr(saving, "from_first_process", lambda token, processes: "other-host-1234-5678")
     made.train()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-4"]
     assert (tmp_path / "checkpoint-4" / "model.safetensors").is_file()

@@ -1,6 +1,7 @@
 """How a Trainer behaves over its life: several trainings, modes of the model, interruptions, errors, callbacks."""
 
 import contextlib
+import copy
 import gc
 import signal
 import sys
@@ -261,3 +262,12 @@ def test_callbacks_come_and_go(tmp_path):
     with contextlib.suppress(ValueError):
         made.remove_callback(printer)
     assert made.train().global_step == 4
+
+
+def test_a_copy_makes_its_own_components(tmp_path):
+    """Uploads, signals and states of callbacks are of one Trainer; what the user gave is shared."""
+    made = trainer(tmp_path)
+    copied = copy.copy(made)
+    assert made._callback_states.host is made
+    assert copied._callback_states.host is copied
+    assert copied.callback_handler is made.callback_handler

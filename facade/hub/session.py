@@ -1,0 +1,268 @@
+"""The uploads of one Trainer: where to, which checkpoint when, with which card, and what became of them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...lightning_modules.checkpoints import CheckpointNotFoundError
+from ...lightning_modules.common.redaction import secret
+from ...lightning_modules.models import inspection
+from ..arguments.enums import HubStrategy
+from ..distributed.collectives import from_first_process
+from ..protocols.hub import HubProtocol
+from .card_text import MARKER
+from .facts import as_list, facts_of, size_of
+from .model_card import ModelCard
+from .pushing import CheckpointPush, Pusher, PushInProgress, draft_is_wanted
+from .repository import Repository, quiet, replaced, require_online
+from .staging import LAST_CHECKPOINT, NOT_UPLOADED, Stage
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitInfo
+
+logger = logging.getLogger(__name__)
+
+_CHECKPOINT = re.compile(rf"{LAST_CHECKPOINT}|checkpoint-\d+")
+
+
+class HubSession:
+    """What a Trainer has to do with the Hugging Face Hub; only the first process of all uploads.
+
+    Args:
+        host: the Trainer.
+    """
+
+    def __init__(self, host: HubProtocol) -> None:
+        self.host = host
+        self.pusher = Pusher()
+        self._skipped: str | None = None  # the newest checkpoint that was not uploaded, as another one was on its way
+        self._counted: tuple[Any, tuple[int, int]] = (None, (0, 0))
+
+    # --- the repository
+
+    @property
+    def output_name(self) -> str:
+        """The name of the folder `output_dir`, after which a repository is called by default."""
+        return os.path.basename(os.path.abspath(str(self.host.args.output_dir)))
+
+    def repository(
+        self, name: str | None = None, *, token: str | None = None, revision: str | None = None
+    ) -> Repository:
+        """Return that of the arguments, but for what is given."""
+        args = self.host.args
+        full: str = name or self.host.hub_model_id or args.hub_model_id or self.output_name
+        return Repository(full, secret(token or args.hub_token), revision or args.hub_revision)
+
+    def create_repository(self, token: str | None) -> None:
+        """See `Trainer.init_hf_repo`."""
+        named = self.host.args.hub_model_id
+        name = named or self.output_name
+        if replaced("create_repo") is None:
+            require_online(f"create the repository {name!r} of push_to_hub")
+        if not self.host.is_world_process_zero():
+            return
+        logger.info("Uploads go to %r, named by %s", name, "hub_model_id" if named else "the folder output_dir")
+        made = self.repository(name, token=token).created(private=self.host.args.hub_private_repo)
+        self.host.hub_model_id = made.name
+
+    # --- the card
+
+    def write_card(self, **given: Any) -> None:
+        """See `Trainer.create_model_card`, whose parameters these are."""
+        facts = facts_of(self.host, self._model_size(), **given)
+        folder = Path(str(self.host.args.output_dir))
+        ModelCard(facts).write(folder, self.repository().license_of)
+        adapter = inspection.unwrap_model(self.host.model)
+        if facts.library == "peft" and hasattr(adapter, "create_or_update_model_card"):
+            adapter.create_or_update_model_card(str(folder))
+
+    def card_arguments(self, **given: Any) -> dict[str, Any]:
+        """Return what is asked for, and what follows from the arguments and the model, for `create_model_card`."""
+        name = self.host.args.hub_model_id
+        model_name = name.split("/")[-1] if name else self.output_name
+        arguments = {"model_name": model_name, **{key: value for key, value in given.items() if value is not None}}
+        own = as_list(getattr(inspection.unwrap_model(self.host.model), "model_tags", None))
+        if own:
+            arguments["tags"] = list(dict.fromkeys([*as_list(given.get("tags")), *own]))
+        return arguments
+
+    def _draft(self, own_card: bool) -> Callable[[Path], None] | None:
+        """Who writes the card of an upload; an override of `create_model_card` does so at once, and in its own way."""
+        if not own_card:
+            write = self.host.create_model_card
+            write(**inspection.accepted_arguments(write, **self.card_arguments()))
+            return None
+        if not draft_is_wanted(Path(str(self.host.args.output_dir)), MARKER):
+            return None
+        card = ModelCard(facts_of(self.host, self._model_size(), **self.card_arguments()))
+        return partial(card.write, find_license=self.repository().license_of)
+
+    def _model_size(self) -> tuple[int, int]:
+        model, size = self._counted
+        return size if model is self.host.model else size_of(self.host.model)
+
+    # --- uploads
+
+    def upload(
+        self, message: str, *, blocking: bool, token: str | None, revision: str | None
+    ) -> CommitInfo | Future[CommitInfo]:
+        """Upload `output_dir`, see `Trainer.push_to_hub`."""
+        repository, step = self.repository(token=token, revision=revision), self.host.state.global_step
+        if replaced("upload_folder") is None:
+            repository.require_branch()
+        upload = partial(repository.upload, Path(str(self.host.args.output_dir)), message, ignore=NOT_UPLOADED)
+        if not blocking:
+            return self._submit(upload, step, "The model", repository)
+        done = upload()
+        self.pusher.succeeded(step)
+        return done
+
+    def push_checkpoint(self, checkpoint: str, *, own_card: bool) -> None:
+        """Begin to upload the model of a complete checkpoint, unless another upload is still on its way.
+
+        Args:
+            checkpoint: the folder.
+            own_card: whether `create_model_card` is not overridden.
+        """
+        host = self.host
+        if host.args.hub_strategy == HubStrategy.END:
+            return
+        if self._is_busy and not host.args.hub_always_push:
+            logger.info("%s is not uploaded: the upload before is still on its way.", checkpoint)
+            self._skipped = checkpoint
+            return
+        self._skipped = None
+        host.control = host.callback_handler.on_push_begin(host.args, host.state, host.control)
+        step = _step_of(checkpoint, host.state.global_step)
+        try:
+            push = self._prepared_push(Path(checkpoint), step, own_card)
+        except Exception as error:  # the training matters more
+            self.pusher.failed(error, checkpoint, self.repository())
+            return
+        future = self._submit(push, step, checkpoint, push.repository)
+        future.add_done_callback(lambda done: push.stage.remove() if done.cancelled() else None)
+
+    def wait(self) -> None:
+        """Wait for the uploads that are on their way, however they end."""
+        if self.host.push_in_progress is not None and self._is_busy:
+            logger.info("Waiting for the upload to the Hub that is on its way.")
+            self.host.push_in_progress.wait_until_done()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self.host.push_in_progress is not None and not self.host.push_in_progress.is_done()
+
+    def _prepared_push(self, checkpoint: Path, step: int, own_card: bool) -> CheckpointPush:
+        if self.host.hub_model_id is None:
+            self.host.init_hf_repo()
+        folders = {HubStrategy.CHECKPOINT: LAST_CHECKPOINT, HubStrategy.ALL_CHECKPOINTS: checkpoint.name}
+        write_card = self._draft(own_card)
+        return CheckpointPush(
+            repository=self.repository(),
+            stage=Stage(checkpoint, Path(str(self.host.args.output_dir))),
+            message=f"Training in progress: step {step}",
+            subfolder=folders.get(HubStrategy(self.host.args.hub_strategy)),
+            write_card=write_card,
+        )
+
+    def _submit(self, job: Callable[[], Any], step: int, what: str, to: Repository) -> Future[Any]:
+        future = self.pusher.submit(job, step=step, what=what, to=to)
+        if self.host.push_in_progress is None or self.host.push_in_progress.is_done():
+            self.host.push_in_progress = PushInProgress()
+        self.host.push_in_progress.jobs.append(future)
+        return future
+
+    # --- a training
+
+    def quiet(self) -> contextlib.AbstractContextManager[None]:
+        """No bars of uploads between those of the training."""
+        return quiet() if self.host.args.push_to_hub else contextlib.nullcontext()
+
+    def begin_training(self) -> None:
+        """See that there is a repository, also where `push_to_hub` was turned on later."""
+        self._skipped = None
+        self.pusher.newest_step = None  # of another training
+        self._counted = (self.host.model, size_of(self.host.model))  # before it is spread over processes
+        if self.host.args.push_to_hub and self.host.hub_model_id is None:
+            self.host.init_hf_repo()
+
+    def end_training(self, *, last_push: bool) -> None:
+        """Let the Hub have the model that the training ends with, and say what went wrong.
+
+        Args:
+            last_push: upload it now, if the Hub has another one.
+        """
+        host = self.host
+        if not host.args.push_to_hub:
+            return
+        host._finish_current_push()
+        if self._skipped is not None and os.path.isdir(self._skipped):
+            host._push_from_checkpoint(self._skipped)
+            host._finish_current_push()
+        if last_push and host.args.hub_strategy != HubStrategy.END and self._is_behind():
+            try:
+                host.push_to_hub()
+            except Exception as error:  # a training that is done is not lost for want of a network
+                self.pusher.failed(error, "The final model", self.repository())
+        self.pusher.report()
+
+    def _is_behind(self) -> bool:
+        """Whether the Hub's model is not that of this Trainer; the first process knows, and tells the others."""
+        state = self.host.state
+        loaded = self.host.args.load_best_model_at_end and state.best_model_checkpoint is not None
+        step = _step_of(str(state.best_model_checkpoint), -1) if loaded else state.global_step
+        return from_first_process(self.pusher.newest_step != step, self.host.args.world_size)
+
+    # --- checkpoints to go on from
+
+    def find_checkpoint(self, name: str) -> str | None:
+        """Return the folder of a checkpoint in `output_dir`, or in the repository; None for names of other things.
+
+        Raises:
+            CheckpointNotFoundError: it is in neither.
+        """
+        args = self.host.args
+        if not _CHECKPOINT.fullmatch(name) or not (args.hub_model_id or args.push_to_hub):
+            return None
+        found, problem = None, None
+        if self.host.is_world_process_zero():  # all take the same commit, whatever is uploaded meanwhile
+            try:
+                found = self._place_of(name)
+            except Exception as error:
+                problem = error
+        found = from_first_process(found, args.world_size)
+        if problem is not None:
+            raise problem
+        return self._downloaded(name, *found) if isinstance(found, tuple) else found
+
+    def _place_of(self, name: str) -> str | tuple[str, str]:
+        """A folder of `output_dir`, as in a clone of the repository, or else repository and commit."""
+        cloned = os.path.join(str(self.host.args.output_dir), name)
+        if os.path.isdir(cloned):
+            return cloned
+        repository = self.repository()
+        return repository.name, repository.newest_commit()
+
+    def _downloaded(self, name: str, repository: str, commit: str) -> str:
+        logger.info("Downloading %s of the repository %s, commit %s", name, repository, commit)
+        folder = self.repository(repository).download(name, commit)
+        if not folder.is_dir():
+            raise CheckpointNotFoundError(
+                f"Can't find a valid checkpoint {name!r}: there is no such folder, neither here nor in output_dir, nor "
+                f"in the repository {repository!r} on the Hub. hub_strategy='checkpoint' uploads the newest "
+                f"checkpoint as {LAST_CHECKPOINT!r}, 'all_checkpoints' all of them."
+            )
+        return str(folder)
+
+
+def _step_of(checkpoint: str, otherwise: int) -> int:
+    number = Path(checkpoint).name.rpartition("-")[2]
+    return int(number) if number.isdigit() else otherwise
