@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...lightning_modules.search.shared_trial import SharedTrial
+from ...lightning_modules.search.channel import SharedTrial
 from ..arguments.enums import HPSearchBackend
 from .objective import judged
 

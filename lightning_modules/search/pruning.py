@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ..common.suggestions import did_you_mean
 from ..internals.lightning_import import Callback
-from .shared_trial import SharedTrial
+from .channel import SharedTrial
 
 __all__ = ["OptunaPruningCallback"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .channel import Channel, OtherProcessError, Outcome
-from .shared_trial import SharedTrial
+from .channel import Channel, OtherProcessError, Outcome, SharedTrial
 
 Objective = Callable[[Any], Any]
 

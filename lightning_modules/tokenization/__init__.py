@@ -1,4 +1,7 @@
-"""Tokenizers over the `tokenizers` library, without transformers."""
+"""Tokenizers over the `tokenizers` library, without transformers.
+
+Here: calls, padding, chats, files and the Hub; the ids and files of the reference. Imports `common`.
+"""
 
 from .auto import AutoTokenizer
 from .encoding import BatchEncoding

@@ -1,4 +1,7 @@
-"""`AutoTokenizer`: any tokenizer from its files."""
+"""`AutoTokenizer`: any tokenizer from its files, with what the class named in them takes for granted.
+
+Older folders leave input names, the padding side and special tokens to the class, so it has to be known here.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,138 @@ import os
 from typing import Any
 
 from ..common.redaction import secret_values
-from .families import defaults_of
 from .fast import PreTrainedTokenizerFast, hub_options, settings_in
-from .files import MODEL_FILE, TokenizerFiles, files_of
-from .loading import settings_file
+from .files import MODEL_FILE, TokenizerFiles, files_of, settings_file
 from .names import CONFIG_FILE
 
 logger = logging.getLogger(__name__)
+
+_BERT = {
+    "unk_token": "[UNK]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
+_ALBERT = {**_BERT, "bos_token": "[CLS]", "eos_token": "[SEP]", "unk_token": "<unk>", "pad_token": "<pad>"}
+_DEBERTA = {**_BERT, "bos_token": "[CLS]", "eos_token": "[SEP]"}
+_ROBERTA = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "sep_token": "</s>",
+    "cls_token": "<s>",
+    "unk_token": "<unk>",
+    "pad_token": "<pad>",
+    "mask_token": "<mask>",
+}
+_GPT2: dict[str, str] = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
+_T5 = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+_LLAMA = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+_GEMMA = {
+    "unk_token": "<unk>",
+    "bos_token": "<bos>",
+    "eos_token": "<eos>",
+    "pad_token": "<pad>",
+    "mask_token": "<mask>",
+}
+_XLNET = {**_LLAMA, "sep_token": "<sep>", "pad_token": "<pad>", "cls_token": "<cls>", "mask_token": "<mask>"}
+_COHERE = {
+    "unk_token": "<UNK>",
+    "bos_token": "<BOS_TOKEN>",
+    "eos_token": "<|END_OF_TURN_TOKEN|>",
+    "pad_token": "<PAD>",
+    "cls_token": "<CLS>",
+    "sep_token": "<SEP>",
+    "mask_token": "<MASK_TOKEN>",
+}
+_CLIP: dict[str, Any] = {
+    **dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>"),
+    "bos_token": "<|startoftext|>",
+}
+_FUNNEL = {**_XLNET, "unk_token": "<unk>"}
+
+_TYPES_SECOND = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+_TYPES_LAST = {"model_input_names": ["input_ids", "attention_mask", "token_type_ids"]}
+_LEFT = {"padding_side": "left"}
+
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "Bert Electra ConvBert MobileBert Lxmert LayoutLM": {**_BERT, **_TYPES_SECOND},
+    "DPRQuestionEncoder DPRContextEncoder": {**_BERT, **_TYPES_SECOND},
+    "DistilBert RoFormer Splinter": _BERT,
+    "MarkupLM": {**_ROBERTA, **_TYPES_SECOND},
+    "LayoutLMv2": {**_BERT, **_TYPES_LAST},
+    "Albert RemBert": _ALBERT,
+    "FNet": {**_ALBERT, "model_input_names": ["input_ids", "token_type_ids"]},
+    "Deberta DebertaV2": {**_DEBERTA, **_TYPES_LAST},
+    "BigBird": {**_BERT, "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"},
+    "Roberta Bart LED Longformer Mvp Barthez Blenderbot Camembert Luke MLuke Nllb XLMRoberta": _ROBERTA,
+    "MBart MBart50": {name: token for name, token in _ROBERTA.items() if name != "bos_token"},
+    "MPNet": {**_ROBERTA, "unk_token": "[UNK]"},
+    "SeamlessM4T XGLM": {name: token for name, token in _ROBERTA.items() if name != "mask_token"},
+    "Herbert": {**_ROBERTA, "bos_token": None, "eos_token": None},
+    "GPT2 CodeGen Whisper": _GPT2,
+    "GPTNeoX": {**_GPT2, "pad_token": "<|padding|>"},
+    "Qwen2 Qwen3_5": {**_CLIP, "bos_token": None},
+    "T5": _T5,
+    "Udop": {**_T5, "sep_token": "</s>"},
+    "Pegasus": {**_T5, "mask_token": "<mask_2>"},
+    "Reformer": {"eos_token": "</s>", "unk_token": "<unk>"},
+    "Nougat": {**_T5, "bos_token": "<s>"},
+    "Llama CodeLlama": {**_LLAMA, **_LEFT},
+    "Gemma Siglip2": {**_GEMMA, **_LEFT},
+    "Cohere": {**_COHERE, **_LEFT},
+    "XLNet": {**_XLNET, **_LEFT},
+    "Funnel": _FUNNEL,
+    "CLIP": _CLIP,
+    "OpenAIGPT": {"unk_token": "<unk>"},
+}
+_BY_CLASS = {name: defaults for names, defaults in _FAMILIES.items() for name in names.split()}
+
+_OF_MODELS = {
+    "Bert": "bert distilbert electra convbert megatron-bert nezha ernie visual_bert squeezebert layoutlm qdqbert bros",
+    "MobileBert": "mobilebert",
+    "Albert": "albert nystromformer yoso",
+    "Deberta": "deberta",
+    "DebertaV2": "deberta-v2",
+    "Roberta": "roberta bart longformer roberta-prelayernorm data2vec-text ibert",
+    "LED": "led",
+    "Mvp": "mvp",
+    "XLMRoberta": "xlm-roberta xlm-roberta-xl xmod",
+    "Camembert": "camembert",
+    "MBart": "mbart",
+    "MPNet": "mpnet",
+    "GPT2": "gpt2 gpt_neo gptj gpt_bigcode opt codegen phi starcoder2 granite",
+    "GPTNeoX": "gpt_neox olmo olmo2 mamba mamba2 mpt stablelm rwkv",
+    "Qwen2": "qwen2 qwen3 qwen2_moe qwen3_moe",
+    "T5": "t5 mt5 umt5 switch_transformers",
+    "Pegasus": "pegasus bigbird_pegasus pegasus_x",
+    "Llama": "idefics idefics2",
+    "CodeLlama": "code_llama",
+    "Gemma": "gemma gemma2 gemma3 gemma3_text recurrent_gemma",
+    "Cohere": "cohere cohere2",
+    "XLNet": "xlnet",
+    "Funnel": "funnel",
+    "CLIP": "clip clipseg",
+    "OpenAIGPT": "openai-gpt",
+    "RoFormer": "roformer",
+    "BigBird": "big_bird",
+    "FNet": "fnet",
+    "Whisper": "whisper",
+}
+_BY_MODEL = {model: name for name, models in _OF_MODELS.items() for model in models.split()}
+
+
+def defaults_of(tokenizer_class: str | None, model_type: str | None) -> dict[str, Any]:
+    """What the class of a tokenizer would take for granted; nothing where the files contradict each other.
+
+    Args:
+        tokenizer_class: as in tokenizer_config.json.
+        model_type: as in config.json.
+    """
+    usual = _BY_MODEL.get(model_type or "")
+    name = usual if tokenizer_class is None else tokenizer_class.removesuffix("Fast").removesuffix("Tokenizer")
+    # The reference, too, then goes by tokenizer.json alone.
+    return {} if name is None or (usual is not None and usual != name) else dict(_BY_CLASS.get(name, {}))
 
 
 class AutoTokenizer:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .calls import Calls
-from .chat_templates import Span, render
-from .chat_tools import schemas_of
+from .chat_templates import Span, render, schemas_of
 from .encoding import BatchEncoding
 from .names import PaddingStrategy, TensorType
 

@@ -13,10 +13,8 @@ from tokenizers import Tokenizer, processors
 from ..common.redaction import is_secret_name, secret_values
 from .backend import Turns
 from .chat import Chat
-from .decoding import Decoding
-from .files import TokenizerFiles, files_of
+from .files import TokenizerFiles, arguments_of, files_of
 from .frames import Frames
-from .loading import arguments_of
 from .names import NO_LIMIT, AddedToken
 from .padding import Padding
 from .saving import Saving
@@ -33,7 +31,7 @@ _WITHOUT_MEANING = (
 )
 
 
-class PreTrainedTokenizerBase(Padding, Decoding, Frames, Chat, Saving):
+class PreTrainedTokenizerBase(Padding, Frames, Chat, Saving):
     """As `transformers.PreTrainedTokenizerBase`: what all tokenizers are; here there is one kind."""
 
     vocab_files_names: dict[str, str] = {"tokenizer_file": "tokenizer.json"}

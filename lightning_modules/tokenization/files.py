@@ -1,4 +1,4 @@
-"""Where the files of a tokenizer are: a file, a folder, or a repository on the Hub."""
+"""Find the files of a tokenizer (a file, a folder, a repository on the Hub), and read the arguments of its class."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..common.redaction import bare, secret
+from tokenizers import Tokenizer
+
+from ..common.json_files import read_object
+from ..common.redaction import bare, is_secret_name, secret
 from .names import (
     ADDED_TOKENS_FILE,
     CHAT_TEMPLATE_FILE,
@@ -16,6 +19,7 @@ from .names import (
     CONFIG_FILE,
     SPECIAL_TOKENS_FILE,
     TOKENIZER_FILE,
+    AddedToken,
 )
 
 logger = logging.getLogger(__name__)
@@ -163,3 +167,157 @@ def _offline_error(name: str, local_files_only: bool) -> OSError:
         f"{why} keeps this process off the Hub, and the tokenizer {name!r} is not in the cache of this machine. "
         f"Download it once while online (`hf download {name}`), or pass a folder."
     )
+
+
+def arguments_of(
+    files: TokenizerFiles, name: str, attributes: list[str], given: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of the class, in the order of precedence of the reference.
+
+    Args:
+        files: what there is.
+        name: becomes `name_or_path`.
+        attributes: the names of special tokens that the class knows.
+        given: by the user; takes precedence over the files.
+
+    Returns:
+        positional and keyword arguments, among these `tokenizer_object` and `added_tokens_decoder`.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    stored = _json(files.others.get(CONFIG_FILE)) or {}
+    found = {name: value for name, value in stored.items() if not is_secret_name(name)}  # somebody's token of the Hub
+    found.pop("tokenizer_class", None)
+    inputs = tuple(found.pop("init_inputs", ()))
+    for inside in ("add_bos_token", "add_eos_token"):  # the post-processor in tokenizer.json does it
+        found.pop(inside, None)
+    found |= _templates(files)
+    found |= given
+    if "additional_special_tokens" in found:
+        found.setdefault("extra_special_tokens", found.pop("additional_special_tokens"))
+    _name_own_tokens(found, attributes)
+    found |= {"name_or_path": name, "is_local": files.is_local}
+    backend, written = _backend(files.tokenizer)
+    found["added_tokens_decoder"] = _added_tokens(files, found, attributes, given, written)
+    found = revived(found)
+    by_text = {str(token): token for token in found["added_tokens_decoder"].values()}
+    for attribute in attributes:
+        if found.get(attribute) is not None:
+            found[attribute] = by_text.get(str(found[attribute]), found[attribute])
+    found["tokenizer_object"] = backend
+    return inputs, found
+
+
+def settings_file(path: Path) -> dict[str, Any]:
+    """The settings in a JSON file.
+
+    Raises:
+        OSError: it is not JSON, or holds something else than settings; names the file, and the place in it.
+    """
+    try:
+        return read_object(path, keys="settings")
+    except ValueError as error:
+        raise OSError(
+            f"{str(error).rstrip('.')}. Is it whole? Save the tokenizer again, or download the file once more."
+        ) from None
+
+
+def _json(path: Path | None) -> dict[str, Any] | None:
+    return None if path is None else settings_file(path)
+
+
+def _backend(path: Path) -> tuple[Tokenizer, list[dict[str, Any]]]:
+    """The tokenizer, and its added tokens as they are written."""
+    written = settings_file(path).get("added_tokens")
+    if not isinstance(written, list):
+        raise OSError(f"{path} is no tokenizer.json: it has no list `added_tokens`.")
+    try:
+        return Tokenizer.from_file(str(path)), written
+    except Exception as error:  # the library raises nothing narrower
+        raise OSError(
+            f"{path} cannot be read by the `tokenizers` that is installed: {error}. It may have been written by a "
+            "newer one: pip install -U tokenizers."
+        ) from error
+
+
+def _templates(files: TokenizerFiles) -> dict[str, Any]:
+    paths = dict(files.templates)
+    if CHAT_TEMPLATE_FILE in files.others:
+        paths = {"default": files.others[CHAT_TEMPLATE_FILE], **paths}
+    templates = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
+    if not templates:
+        return {}
+    return {"chat_template": templates["default"] if list(templates) == ["default"] else templates}
+
+
+def _name_own_tokens(found: dict[str, Any], attributes: list[str]) -> None:
+    """Tokens under names that only this model has."""
+    own = {
+        name: found.pop(name)
+        for name in list(found)
+        if name not in attributes and name.endswith("_token") and isinstance(found[name], (str, AddedToken))
+    }
+    if isinstance(found.get("extra_special_tokens"), dict):
+        own |= found.pop("extra_special_tokens")
+    if own:
+        found["model_specific_special_tokens"] = own
+
+
+def _added_tokens(
+    files: TokenizerFiles, found: dict[str, Any], attributes: list[str], given: dict[str, Any], written: list[Any]
+) -> dict[int, AddedToken]:
+    if "added_tokens_decoder" in found:  # written by 4.x
+        return {int(index): _as_token(token) for index, token in found["added_tokens_decoder"].items()}
+    _take_special_tokens_map(_json(files.others.get(SPECIAL_TOKENS_FILE)) or {}, found, given)
+    tokens: dict[int, AddedToken] = {}
+    special = {str(found[name]) for name in attributes if found.get(name)}
+    special |= {str(token) for token in found.get("extra_special_tokens") or []}
+    for text, index in (_json(files.others.get(ADDED_TOKENS_FILE)) or {}).items():
+        is_special = text in special
+        tokens[index] = AddedToken(text, rstrip=False, lstrip=False, normalized=not is_special, special=is_special)
+    for token in written:
+        tokens[token["id"]] = AddedToken(**{key: value for key, value in token.items() if key != "id"})
+    return tokens
+
+
+def _take_special_tokens_map(named: dict[str, Any], found: dict[str, Any], given: dict[str, Any]) -> None:
+    if "additional_special_tokens" in named:
+        named.setdefault("extra_special_tokens", named.pop("additional_special_tokens"))
+    for name, value in named.items():
+        if given.get(name):
+            continue
+        if name == "extra_special_tokens" and isinstance(value, list):
+            known = list(found.get(name) or [])
+            new = [_special(token) for token in value]
+            found[name] = known + [token for token in new if str(token) not in set(map(str, known))]
+        else:
+            found[name] = _special(value) if name != "extra_special_tokens" else value
+    if isinstance(found.get("extra_special_tokens"), dict):
+        found.setdefault("model_specific_special_tokens", {}).update(found.pop("extra_special_tokens"))
+
+
+def _special(value: Any) -> Any:
+    """A token with its flags, or its text as it is."""
+    if not isinstance(value, dict):
+        return value
+    return AddedToken(**{key: each for key, each in value.items() if key not in ("special", "__type")}, special=True)
+
+
+def _as_token(value: Any) -> AddedToken:
+    if isinstance(value, AddedToken):
+        return value
+    if isinstance(value, dict):
+        return AddedToken(**{key: each for key, each in value.items() if key != "__type"})
+    raise OSError(f"`added_tokens_decoder` holds {value!r}, a {type(value).__name__}; expected a dict of flags.")
+
+
+def revived(value: Any) -> Any:
+    """Tokens that were written as dicts, anywhere in it."""
+    if isinstance(value, dict):
+        if value.get("__type") == "AddedToken":
+            return _as_token(value)
+        return {key: revived(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [revived(each) for each in value]
+    return value

@@ -10,7 +10,7 @@ import pytest
 from comparing import assert_same
 from kinds import both, text
 
-from lightrainer.lightning_modules.tokenization.chat_tools import schema_of
+from lightrainer.lightning_modules.tokenization.chat_templates import schema_of
 
 PLAIN = (
     "{{ cls_token }}{% for message in messages %}\n"

@@ -243,7 +243,7 @@ def test_what_classes_take_for_granted_is_what_they_do():
     """The table, against the classes of the reference."""
     import inspect
 
-    from lightrainer.lightning_modules.tokenization.families import _BY_CLASS, _BY_MODEL
+    from lightrainer.lightning_modules.tokenization.auto import _BY_CLASS, _BY_MODEL
 
     checked = 0
     for name, defaults in _BY_CLASS.items():
