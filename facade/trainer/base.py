@@ -30,7 +30,6 @@ from ...callbacks import (
 )
 from ...lightning_modules.checkpoints import BackgroundWriter, WriteLater, WriteNow
 from ...lightning_modules.common.seeding import enable_full_determinism, host_rng_untouched, set_seed
-from ...lightning_modules.data.lengths import LengthCache
 from ...lightning_modules.models import inspection
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..accelerator.accelerator import Accelerator
@@ -49,7 +48,7 @@ from ..strategies.plan import RunPlan, translate
 from ..strategies.strategy import Strategy, StrategyHost
 from .batch_size import BatchSizeFinder
 from .checks import MissingModelError, TrainerParameters, check_construction, check_label_names, check_overrides
-from .default_collator import default_collator
+from .data_loading import default_collator
 from .lightning_callbacks import check_callback
 from .memory_report import MemoryTracker
 from .meters import ParameterCounter, TokenCounter
@@ -111,9 +110,7 @@ class TrainerBase(TrainerParameters):
     _checkpoint_to_push: str | None = None
     _gather_losses: Callable[..., Any] | None = None  # for losses alone, in place of `gather_function`
     _writer: WriteNow | WriteLater = WriteNow()
-    _length_group: int | None = None
     _asked: dict[str, int] | None = None
-    _whole_dataset: tuple[Any, Any] | None = None
     _run: TrainerModule | None = None
     _run_plan: RunPlan | None = None  # while Lightning runs
     _working: Strategy | None = None
@@ -247,18 +244,6 @@ class TrainerBase(TrainerParameters):
     @cached_property
     def _parameter_counter(self) -> ParameterCounter:
         return ParameterCounter()
-
-    @cached_property
-    def _lengths(self) -> LengthCache:
-        return LengthCache()
-
-    @cached_property
-    def _eval_dataloaders(self) -> dict[str, Any]:
-        return {}
-
-    @cached_property
-    def _evaluated_before(self) -> dict[str, Any]:
-        return {}
 
     if TYPE_CHECKING:  # as protocols know them
         current_gradient_accumulation_steps: int

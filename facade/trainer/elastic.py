@@ -90,7 +90,8 @@ class Elastic(Saving):
             "layout": self._layout(),
             "copies": copies_of_batches(self.args),
             "asked": self._asked or _asked(self.args),
-            "group": self._length_group or self.args.train_batch_size * self.args.gradient_accumulation_steps,
+            "group": self._data_loading.length_group
+            or self.args.train_batch_size * self.args.gradient_accumulation_steps,
         }
 
     @contextlib.contextmanager
@@ -103,7 +104,7 @@ class Elastic(Saving):
         given, batch_size = self.args, self._train_batch_size
         self._asked = _asked(given)
         instead = self._instead(stored)
-        self._length_group = self._group_of(stored, instead)
+        self._data_loading.length_group = self._group_of(stored, instead)
         if stored is not None and instead is not None:
             self._warn_what_is_kept(stored["layout"], instead)
             self._apply_dealing(*instead)
@@ -113,7 +114,7 @@ class Elastic(Saving):
             if instead is not None:
                 self.args, self._train_batch_size = given, batch_size
                 self.accelerator.gradient_accumulation_steps = given.gradient_accumulation_steps
-            self._asked = self._length_group = None
+            self._asked = self._data_loading.length_group = None
 
     def _instead(self, stored: dict[str, Any] | None) -> tuple[int, int] | None:
         """Batch of a process and accumulation that keep the samples of a step; None where the arguments' will do."""

@@ -62,7 +62,7 @@ class DataPosition(Elastic):
             windows.together = UnevenInputs("Training data")
         if checkpoint is None:
             return windows, length
-        self._evaluated_before = {} if stored is None else stored["evaluated"]
+        self._data_loading.evaluated_before = {} if stored is None else stored["evaluated"]
         if self.args.ignore_data_skip and done < windows.windows:
             done, loader_state = 0, _from_its_start(loader_state)
         if self.state.global_step >= length.max_steps and stored is not None and not stored["ended"]:

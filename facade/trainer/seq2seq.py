@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.data import Sampler
 
 from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.models.generation import (
@@ -285,9 +286,12 @@ class Seq2SeqTrainer(Trainer):
             return f"This is a training argument. Pass args=Seq2SeqTrainingArguments({name}=...)."
         return super()._advice(name, known)
 
-    def _training_order(self) -> str:
-        order = super()._training_order()
-        return "group_by_length" if self.args.sortish_sampler and order == "random" else order
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
+        order = self.args.train_sampling_strategy
+        if not self.args.sortish_sampler or order != "random":
+            return super()._get_train_sampler(train_dataset)
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        return self._data_loading.train_sampler(dataset, "group_by_length")
 
 
 def _require_generation_arguments(args: Any) -> None:

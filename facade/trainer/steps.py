@@ -15,8 +15,8 @@ from ...lightning_modules.models import inspection
 from ...lightning_modules.models.liger import can_skip_logits
 from ...lightning_modules.models.outputs import read_loss, require_trainable, split_outputs
 from ..arguments.parallelism import copies_of_batches, data_ranks
-from .bad_batches import explaining_inputs, require_inputs
 from .checks import check_loss_func
+from .columns import explaining_inputs, require_inputs
 from .sequences import SequenceSplitting, predicts_next_token
 
 logger = logging.getLogger(__name__)
