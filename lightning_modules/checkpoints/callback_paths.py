@@ -23,7 +23,7 @@ _PATHS = (_BEST, _KTH, "last_model_path")
 def without_foreign_paths(
     states: Mapping[str, Any], callbacks: Iterable[Any], checkpoint: StrPath, run_dir: StrPath | None = None
 ) -> dict[str, Any]:
-    """The states of callbacks, in which only paths of the run are left; a warning names the others.
+    """Return the states of callbacks, in which only paths of the run are left; a warning names the others.
 
     What may be deleted has to lie below the folder of its callback. The best path may lie below `run_dir`, or beside
     the checkpoint, too: a training that goes on in another folder has its best model in the one before.
@@ -66,7 +66,7 @@ def _checked(callback: Any, state: Any, others: list[str]) -> Any:
 
 
 def _with_scores_of_the_rest(state: dict[str, Any], worst: Callable[..., Any]) -> dict[str, Any]:
-    """What is said of the worst and of the best is then of what is left."""
+    """Let the worst and the best that the state names be of the paths that are left."""
     left = state.get(_WRITTEN) or {}
     if state.get(_KTH) not in left:
         state.pop("kth_value", None)
@@ -78,7 +78,7 @@ def _with_scores_of_the_rest(state: dict[str, Any], worst: Callable[..., Any]) -
 
 
 def _lies_below(path: Any, folders: Iterable[str]) -> bool:
-    """Whether a path is below one of the folders when all links are followed."""
+    """Tell whether a path is below one of the folders when all links are followed."""
     if not isinstance(path, str) or "\0" in path:
         return False
     if "://" in path:  # which has no links, and whose parents are nobody's business
@@ -88,5 +88,5 @@ def _lies_below(path: Any, folders: Iterable[str]) -> bool:
 
 
 def _seems_below(path: Any, folders: Iterable[str]) -> bool:
-    """Whether it is by its letters: then whoever does not follow links would take it for one of the run."""
+    """Tell whether it is by its letters: then whoever does not follow links would take it for one of the run."""
     return any(Path(folder).absolute() in Path(path).absolute().parents for folder in folders)

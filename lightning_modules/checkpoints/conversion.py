@@ -138,7 +138,7 @@ def _require_free(final: Path, force: bool) -> None:
 
 
 def _write_file(checkpoint: dict[str, Any], final: Path) -> None:
-    """Beside its name, then renamed."""
+    """Write beside the name, then rename."""
     final.parent.mkdir(parents=True, exist_ok=True)
     beside = final.with_name(f".{final.name}.partial-{owner_token()}")
     try:
@@ -151,7 +151,7 @@ def _write_file(checkpoint: dict[str, Any], final: Path) -> None:
 
 
 def _without_numpy(value: Any) -> Any:
-    """Arrays as tensors and numbers of NumPy as Python's: Lightning reads no others."""
+    """Return arrays as tensors and numbers of NumPy as Python's: Lightning reads no others."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):

@@ -90,14 +90,14 @@ class DiskFullError(OSError):
 
 
 def bytes_of(values: Any) -> int:
-    """Size of all tensors in nested dicts, lists and tuples; memory that several share counts once."""
+    """Return size of all tensors in nested dicts, lists and tuples; memory that several share counts once."""
     sizes: dict[Any, int] = {}
     _collect(values, sizes)
     return sum(sizes.values())
 
 
 def free_space(folder: StrPath) -> int:
-    """Bytes that an ordinary user may still write below a folder, which need not be there yet."""
+    """Return bytes that an ordinary user may still write below a folder, which need not be there yet."""
     path = Path(folder).absolute()
     while not path.exists():
         path = path.parent
@@ -105,7 +105,7 @@ def free_space(folder: StrPath) -> int:
 
 
 def require_space(folder: StrPath, needed: int, *, spare: Iterable[StrPath] = ()) -> list[Path]:
-    """What has to be deleted to have the space for a checkpoint.
+    """Return what has to be deleted to have the space for a checkpoint.
 
     Args:
         folder: where it is to be written.
@@ -131,7 +131,7 @@ def require_space(folder: StrPath, needed: int, *, spare: Iterable[StrPath] = ()
 
 
 def is_disk_full(error: BaseException, folder: StrPath) -> bool:
-    """Whether an error was a full disk: some libraries report one in words of their own."""
+    """Tell whether an error was a full disk: some libraries report one in words of their own."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _FULL:

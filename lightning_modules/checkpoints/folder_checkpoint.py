@@ -82,7 +82,7 @@ class FolderCheckpoint(ModelCheckpoint):
         self._has_saved = False
 
     def newest(self) -> str | None:
-        """The newest intact checkpoint, to go on from; None where there is none yet."""
+        """Return the newest intact checkpoint, to go on from; None where there is none yet."""
         folder = str(self.dirpath)
         return last_intact_checkpoint(folder) if os.path.isdir(folder) else None
 

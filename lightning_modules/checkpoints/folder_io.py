@@ -112,7 +112,7 @@ class FolderCheckpointIO(CheckpointIO):
             target.unlink()
 
     def _model(self) -> tuple[nn.Module, str]:
-        """The model under `torch.compile`, and what its weights' names begin with in the module."""
+        """Return the model under `torch.compile`, and what its weights' names begin with in the module."""
         model, prefix = getattr(self.module, self.attribute), f"{self.attribute}."
         while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model, prefix = inner, f"{prefix}_orig_mod."
@@ -153,7 +153,7 @@ class FolderReader(TorchCheckpointIO):
 
 
 def split_weights(state_dict: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The weights whose names begin with the prefix, without it, and all others.
+    """Return the weights whose names begin with the prefix, without it, and all others.
 
     Raises:
         ValueError: no name begins with it.
@@ -167,7 +167,7 @@ def split_weights(state_dict: Mapping[str, Any], prefix: str) -> tuple[dict[str,
 
 
 def _with_care(checkpoint: dict[str, Any], path: Path, trainer: Trainer) -> dict[str, Any]:
-    """What Lightning is about to load, without what it would follow blindly.
+    """Return what Lightning is about to load, without what it would follow blindly.
 
     Its callbacks delete the files that their states name, and optimizers take states of any shape.
     """

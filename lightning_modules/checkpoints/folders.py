@@ -26,7 +26,7 @@ class CheckpointNotFoundError(FileNotFoundError, ValueError):
 
 
 def list_checkpoints(run_dir: StrPath) -> list[Path]:
-    """All folders `checkpoint-<step>` in a folder, by step; whether they are intact is not looked at.
+    """Return all folders `checkpoint-<step>` in a folder, by step; whether they are intact is not looked at.
 
     Raises:
         FileNotFoundError: there is no folder `run_dir`.
@@ -172,7 +172,7 @@ def _by_time(folders: list[Path]) -> list[Path]:
 
 
 def _same_among(paths: list[str], wanted: StrPath | None) -> str | None:
-    """The one of the paths that means the same folder as `wanted`, however that is written (relative, with a slash)."""
+    """Return the path that means the same folder as `wanted`, however that is written (relative, with a slash)."""
     if wanted is None:
         return None
     target = os.path.realpath(wanted)
@@ -195,7 +195,7 @@ class OtherDisk:
         self.is_ours = asked and self._make()
 
     def _make(self) -> bool:
-        """Whether it was not there. To look would not do: network disks remember for a while what was not."""
+        """Tell whether it was not there. To look would not do: network disks remember for a while what was not."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             self.folder.mkdir()

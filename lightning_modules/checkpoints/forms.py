@@ -54,12 +54,12 @@ class LoadReport:
 
 
 def first_present(folder: Path, names: tuple[str, ...]) -> Path | None:
-    """The first of the files that the folder holds, or None."""
+    """Return the first of the files that the folder holds, or None."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def adapter_folders(folder: Path) -> list[Path]:
-    """The folders that hold adapter weights: subfolders, one per named adapter, or else the folder itself, or none."""
+    """Find the folders of adapter weights: subfolders, one per named adapter, or else the folder itself, or none."""
     inside = sorted(
         path
         for path in folder.iterdir()
@@ -70,17 +70,17 @@ def adapter_folders(folder: Path) -> list[Path]:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether the folder holds weights in any of the forms."""
+    """Tell whether the folder holds weights in any of the forms."""
     return has_whole_weights(folder) or bool(adapter_folders(folder)) or has_model_parts(folder)
 
 
 def has_whole_weights(folder: Path) -> bool:
-    """Whether the folder holds all weights of a model, in one file or several."""
+    """Tell whether the folder holds all weights of a model, in one file or several."""
     return first_present(folder, WEIGHT_FILES + INDEX_FILES) is not None
 
 
 def has_model_parts(folder: Path) -> bool:
-    """Whether the folder holds the parts that processes had of a model, all of them."""
+    """Tell whether the folder holds the parts that processes had of a model, all of them."""
     return (folder / MODEL_PARTS_NAME / ".metadata").is_file()
 
 
@@ -105,12 +105,12 @@ def read_index(path: Path) -> ShardIndex:
 
 
 def _is_shard(index: Path, file: str) -> bool:
-    """Whether an index may name the file: it must not be able to make us read files of other kinds."""
+    """Tell whether an index may name the file: it must not be able to make us read files of other kinds."""
     return file.endswith("." + index.name.split(".")[1]) and lies_beside(index, file)
 
 
 def lies_beside(index: Path, file: str) -> bool:
-    """Whether a name in an index is that of a file in its folder, so that nothing is read from elsewhere.
+    """Tell whether a name in an index is that of a file in its folder, so that nothing is read from elsewhere.
 
     A link may lead to where the index itself is a link to: in the cache of the Hub all files of a model are.
     """
@@ -120,5 +120,5 @@ def lies_beside(index: Path, file: str) -> bool:
 
 
 def only_strings(metadata: dict[str, object] | None) -> dict[str, str]:
-    """The entries of a metadata table whose values are strings: among them the tied names (`alias: saved name`)."""
+    """Return the entries of a metadata table that are strings: among them the tied names (`alias: saved name`)."""
     return {name: value for name, value in (metadata or {}).items() if isinstance(value, str)}

@@ -65,7 +65,7 @@ def write_states(checkpoint: Mapping[str, Any], folder: Path, other_weights: Map
 
 
 def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, Any]:
-    """All but the model's weights, as Lightning wants it; `state_dict` holds weights that are not the model's.
+    """Return all but the model's weights, as Lightning wants it; `state_dict` holds weights that are not the model's.
 
     Args:
         folder: a checkpoint, whoever wrote it.
@@ -97,7 +97,7 @@ def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, A
 
 
 def _processes(folder: Path) -> dict[int, dict[str, Any]]:
-    """The states of all processes by rank."""
+    """Return the states of all processes by rank."""
     found = {}
     for path in folder.glob("rng_state*.pth"):
         match = re.fullmatch(r"rng_state(?:_([0-9]+))?\.pth", path.name)
@@ -127,7 +127,7 @@ def _position(state: Mapping[str, Any], processes: Mapping[int, Any], accumulati
 
 
 def _plain_only(values: Mapping[str, Any]) -> Any:
-    """Without what could not be read again, which is named in a warning; the user's own entries one by one."""
+    """Leave out what could not be read again, and name it in a warning; of the user's own entries one by one."""
     kept: dict[str, Any] = {}
     for name, value in values.items():
         if name in ("callbacks", "hyper_parameters") and isinstance(value, Mapping):
@@ -141,7 +141,7 @@ def _plain_only(values: Mapping[str, Any]) -> Any:
 
 
 def _constant_schedule(optimizer: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """The state of a constant schedule, without which the Trainer API would not take up the optimizer either."""
+    """Return the state of a constant schedule, without which the Trainer API would not take up the optimizer either."""
     groups = optimizer["param_groups"]
     rates = [group["lr"] for group in groups]
     return {
@@ -164,7 +164,7 @@ _SWITCHES = ("should_training_stop", "should_epoch_stop", "should_save", "should
 
 
 def trainer_state(checkpoint: Mapping[str, Any], states: Mapping[int, Any], **known: Any) -> dict[str, Any]:
-    """The documented entries as far as Lightning knows them.
+    """Return the documented entries as far as Lightning knows them.
 
     The intervals of logging, evaluating and saving are left out: those of the arguments then count where lightrainer's
     Trainer goes on, and the default ones where the reference does.
@@ -191,7 +191,7 @@ def trainer_state(checkpoint: Mapping[str, Any], states: Mapping[int, Any], **kn
 
 
 def _epochs(checkpoint: Mapping[str, Any], data: Mapping[str, Any] | None, batches_in_epoch: float | None) -> float:
-    """Epochs done, with the part of the present one."""
+    """Return epochs done, with the part of the present one."""
     fit = checkpoint["loops"]["fit_loop"]
     epochs, batches = fit["epoch_progress"]["current"], fit["epoch_loop.batch_progress"]
     epoch = epochs["processed"]

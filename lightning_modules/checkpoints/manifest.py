@@ -29,7 +29,7 @@ _NOTED = ".checksums-*.json"
 
 
 def checksum(path: Path) -> str:
-    """The checksum of a file, in hexadecimal digits.
+    """Return the checksum of a file, in hexadecimal digits.
 
     Raises:
         OSError: it cannot be read.
@@ -44,14 +44,14 @@ def checksum(path: Path) -> str:
 
 
 def checksum_of_text(text: str) -> str:
-    """The checksum of a text."""
+    """Return the checksum of a text."""
     from xxhash import xxh3_64_hexdigest
 
     return xxh3_64_hexdigest(text.encode())
 
 
 def checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Those of files that were just written, by their names; they are flushed to the disk meanwhile.
+    """Return those of files that were just written, by their names; they are flushed to the disk meanwhile.
 
     Args:
         folder: a checkpoint in the making.
@@ -144,7 +144,7 @@ def write_manifest(folder: StrPath) -> None:
 
 
 def read_manifest(folder: StrPath) -> dict[str, int] | None:
-    """The sizes of the files in bytes, by their names relative to the folder; None where there is no manifest.
+    """Return the sizes of the files in bytes, by their names relative to the folder; None where there is no manifest.
 
     Raises:
         ValueError: it is damaged, or names files outside of the folder.
@@ -154,7 +154,7 @@ def read_manifest(folder: StrPath) -> dict[str, int] | None:
 
 
 def read_checksums(folder: StrPath) -> dict[str, str]:
-    """The checksums of the files, by their names; none where there is no manifest, or one without.
+    """Return the checksums of the files, by their names; none where there is no manifest, or one without.
 
     Raises:
         ValueError: as for `read_manifest`.
@@ -191,17 +191,17 @@ def _sizes(content: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _own_checksum(content: Mapping[str, Any]) -> str:
-    """The checksum of all that a manifest says otherwise."""
+    """Return the checksum of all that a manifest says otherwise."""
     return checksum_of_text(json.dumps({key: value for key, value in content.items() if key != _OWN}, sort_keys=True))
 
 
 def files_below(folder: Path) -> list[str]:
-    """All files below a folder, as sorted names relative to it."""
+    """Return all files below a folder, as sorted names relative to it."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def manifest_problems(folder: StrPath) -> Iterator[tuple[str, str]]:
-    """What the manifest knows and the folder does not have; further files are nobody's business.
+    """Yield what the manifest knows and the folder does not have; further files are nobody's business.
 
     Args:
         folder: the checkpoint; without a manifest it has no problems here.

@@ -39,7 +39,7 @@ _training = 0
 
 
 def is_abandoned(folder: Path, owner: str) -> bool:
-    """Whether nobody will finish `folder`: its owner is gone, or cannot be seen from here and has long been idle.
+    """Tell whether nobody will finish `folder`: its owner is gone, or cannot be seen from here and has long been idle.
 
     Args:
         folder: a folder in the making.
@@ -59,14 +59,14 @@ def _last_change(folder: Path) -> float:
 
 
 def own_launcher() -> str | None:
-    """The `torchrun` that started this process, as one of all that there ever were; None where there is none."""
+    """Return the `torchrun` that started this process, as one of all that there ever were; None where there is none."""
     file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     found = _ATTEMPT.search(file)
     return f"{socket.gethostname()}:{file[: found.start()]}" if found else None
 
 
 def restarts() -> int:
-    """How often `torchrun` says that it started the processes again."""
+    """Return how often `torchrun` says that it started the processes again."""
     text = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return int(text) if text.isdigit() else 0
 
@@ -83,12 +83,12 @@ def begin_training(launchers: Iterable[str]) -> None:
 
 
 def job_mark() -> dict[str, Any] | None:
-    """What marks a checkpoint: the job, and which training of its script it is; None where nobody starts again."""
+    """Mark checkpoints: return the job, and which training of its script it is; None where nobody starts again."""
     return {"launchers": list(_launchers), "training": _training} if _launchers else None
 
 
 def is_of_this_training(folder: StrPath) -> bool:
-    """Whether a checkpoint was written by this training, before its processes were started again."""
+    """Tell whether a checkpoint was written by this training, before its processes were started again."""
     try:
         job = json.loads((Path(folder) / "_manifest.json").read_text(encoding="utf-8")).get("job")
     except (OSError, ValueError, AttributeError):
@@ -128,7 +128,7 @@ def marked_as_written(folder: StrPath) -> Iterator[None]:
 
 
 def _mark(folder: StrPath) -> Path | None:
-    """The file of this process for a folder; None where marks cannot be told from leftovers, or not be kept."""
+    """Return the file of this process for a folder; None where marks cannot be told from leftovers, or not be kept."""
     if os.name != "posix":
         return None
     place = Path(tempfile.gettempdir(), f"lightrainer-writers-{os.getuid()}")
@@ -143,7 +143,7 @@ def _mark(folder: StrPath) -> Path | None:
 
 
 def _others(mark: Path) -> list[str]:
-    """The process ids of the other living writers; the marks of dead ones are removed."""
+    """Return the process ids of the other living writers; the marks of dead ones are removed."""
     found = []
     for path in sorted(mark.parent.glob(f"{mark.name.partition('.')[0]}.*")):
         if path.name == mark.name:

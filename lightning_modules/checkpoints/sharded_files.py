@@ -26,7 +26,7 @@ _EXTRA_STATE = "_extra_state"
 
 
 def has_optimizer_parts(folder: StrPath) -> bool:
-    """Whether a checkpoint has the parts of an optimizer."""
+    """Tell whether a checkpoint has the parts of an optimizer."""
     return Path(folder, OPTIMIZER_PARTS_NAME, _TABLE).is_file()
 
 
@@ -92,7 +92,7 @@ def load_optimizer_parts(
 
 
 def read_model_parts(folder: StrPath) -> dict[str, Any]:
-    """All weights in a folder by their names, whole, in the memory of this process."""
+    """Return all weights in a folder by their names, whole, in the memory of this process."""
     import torch
 
     path = Path(folder, MODEL_PARTS_NAME)
@@ -154,7 +154,7 @@ def _names(path: Path, prefix: str) -> set[str]:
 
 
 def _with_same_leaves(state: Any) -> Any:
-    """A copy of nested dicts and lists, with the same tensors and values."""
+    """Return a copy of nested dicts and lists, with the same tensors and values."""
     if isinstance(state, dict):
         return {name: _with_same_leaves(value) for name, value in state.items()}
     return [_with_same_leaves(value) for value in state] if isinstance(state, list) else state

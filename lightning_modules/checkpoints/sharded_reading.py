@@ -52,7 +52,7 @@ class PlainReader(FileSystemReader):
     """As torch's `FileSystemReader`, but a table cannot run a program, nor lead to files outside of its folder."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The table of the whole folder; those that single processes wrote are not looked at.
+        """Return the table of the whole folder; those that single processes wrote are not looked at.
 
         Raises:
             ValueError: it is damaged, or holds what no table holds.
@@ -78,7 +78,7 @@ class PlainPlanner(DefaultLoadPlanner):
 
 
 def read_table(folder: Path) -> Metadata:
-    """What a folder holds, by the names of its tensors and values.
+    """Return what a folder holds, by the names of its tensors and values.
 
     Raises:
         ValueError: the table is damaged, refers to what no table refers to, or to files outside of its folder, or
@@ -151,7 +151,7 @@ class _Unpickler(pickle.Unpickler):
         self._records: dict[str, type[_Record]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """A kind of `_Record` for what is known. What is no class of Python's, and cannot be changed, is itself."""
+        """Return a kind of `_Record` for a known class; what is none of Python's, and cannot be changed, as it is."""
         if (module, name) in _RECORDS:
             return self._records.setdefault(name, type(name, (_Record,), {"cls": name}))
         if (module, name) == ("torch", "Size"):
@@ -200,7 +200,7 @@ def _chunk(written: Any) -> ChunkStorageMetadata:
 
 
 def _place(index: Any, info: Any, path: Path) -> tuple[MetadataIndex, Any]:
-    """Where one part of a tensor, or a value, lies."""
+    """Return where one part of a tensor, or a value, lies."""
     from torch.distributed.checkpoint.filesystem import _StorageInfo
 
     key, place = _state(index, "MetadataIndex"), _state(info, "_StorageInfo")

@@ -56,7 +56,7 @@ _HIDDEN = re.compile(r"^\.(?P<name>.+)\.(?P<kind>partial|ready|replaced|deleted)
 
 
 def staging_path(final: StrPath, owner: str | None = None) -> Path:
-    """The folder in which `final` is written: the same for all processes that pass the same owner.
+    """Return the folder in which `final` is written: the same for all processes that pass the same owner.
 
     Args:
         final: the folder's name when it is complete.
@@ -265,7 +265,7 @@ def take_over_guests(older: Path, newer: Path) -> None:
 
 
 def _guests(folder: Path) -> list[str]:
-    """Files and links below a folder that were not written with it, as names relative to it."""
+    """Return files and links below a folder that were not written with it, as names relative to it."""
     there = []
     for root, folders, files in os.walk(folder):
         links = [name for name in folders if Path(root, name).is_symlink()]
@@ -280,7 +280,7 @@ def _guests(folder: Path) -> list[str]:
 
 
 def _is_of_the_format(folder: Path, name: PurePosixPath) -> bool:
-    """Whether a file may have been written with a checkpoint that does not say which were."""
+    """Tell whether a file may have been written with a checkpoint that does not say which were."""
     if len(name.parts) == 1:
         return _OF_THE_FORMAT.fullmatch(name.name) is not None
     top = name.parts[0]

@@ -92,7 +92,7 @@ def loading_schedule(schedule: Any, state: Any, path: StrPath) -> Iterator[None]
 
 
 def require_position(state: Any, path: StrPath) -> dict[str, Any]:
-    """The state of a position in the data, if it is one.
+    """Return the state of a position in the data, if it is one.
 
     Args:
         state: what a file `data_state_*.pth` holds.
@@ -171,7 +171,7 @@ def _kind(optimizer: Any) -> str:
 
 
 def _differ(own: Any, there: Any) -> bool:
-    """Whether two values of a state cannot stand for each other."""
+    """Tell whether two values of a state cannot stand for each other."""
     if isinstance(own, bool) or own is None or there is None:
         return False
     if isinstance(own, (int, float)):

@@ -67,7 +67,7 @@ def _require_tensor(name: str, value: Any) -> Tensor:
 
 
 def _identity(tensor: Tensor) -> Any:
-    """What two names of the same tensor have in common; None where there is no memory to share."""
+    """Return what two names of the same tensor have in common; None where there is no memory to share."""
     try:
         pointer = tensor.data_ptr()
     except RuntimeError:  # a tensor subclass without memory of its own
@@ -80,7 +80,7 @@ def _identity(tensor: Tensor) -> Any:
 
 
 def _own_memory(tensor: Tensor, storages: set[Any]) -> Tensor:
-    """The tensor itself if it is contiguous and has its memory for itself, else a copy in main memory."""
+    """Return the tensor itself if it is contiguous and has its memory for itself, else a copy in main memory."""
     import torch
 
     storage = tensor.untyped_storage()

@@ -53,7 +53,7 @@ _READ_IN_FULL = 64 << 20  # bytes; of a larger file of torch without a checksum 
 
 
 def problems(folder: StrPath, *, training_state: bool = True, lost: bool = True, weights: bool = True) -> list[str]:
-    """What is wrong with a checkpoint, one sentence each, naming the file; empty if nothing is.
+    """Return what is wrong with a checkpoint, one sentence each, naming the file; empty if nothing is.
 
     Found: a missing folder, no weights, a missing shard, any file of the format that was cut short or holds something
     else, and with a manifest every file that is missing, cut short, or changed in any byte: all are read. Without one,
@@ -104,7 +104,7 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
 
 
 def _damage_and_loss(folder: Path, *, training_state: bool, weights: bool) -> tuple[list[str], list[str]]:
-    """What is wrong with files that are there, or have to be, and which files only the manifest knows of."""
+    """Return what is wrong with files that are there, or have to be, and which files only the manifest knows of."""
     damage, missing = list(_weight_problems(folder, required=weights)), []
     if training_state:
         damage += _training_problems(folder)
@@ -123,13 +123,13 @@ def _is_named(name: str, said: list[str]) -> bool:
 
 
 def _is_model(name: str) -> bool:
-    """Whether a file of a checkpoint belongs to the model, not to the training that goes on from it."""
+    """Tell whether a file of a checkpoint belongs to the model, not to the training that goes on from it."""
     training = (OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME, TRAINER_STATE_NAME)
     return name not in training and not name.endswith((".pt", ".pth", ".ckpt"))
 
 
 def _are_weights(name: str) -> bool:
-    """Whether it is a file of weights or their index; which of them are needed, they say among themselves."""
+    """Tell whether it is a file of weights or their index; which of them are needed, they say among themselves."""
     return name.endswith((".safetensors", *INDEX_FILES)) or (name.endswith(".bin") and name != TRAINING_ARGS_NAME)
 
 
@@ -189,7 +189,7 @@ def _shard_problems(index_file: Path) -> Iterator[str]:
 
 
 def _file_problems(path: Path, tensors: list[str] | None = None) -> Iterator[str]:
-    """What is wrong with one file, by the kind its name tells; nothing if it does not exist."""
+    """Yield what is wrong with one file, by the kind its name tells; nothing if it does not exist."""
     if not path.is_file():
         return
     if path.suffix == ".json":
@@ -203,7 +203,7 @@ def _file_problems(path: Path, tensors: list[str] | None = None) -> Iterator[str
 
 
 def _trainer_state_problems(path: Path) -> Iterator[str]:
-    """What a training cannot go on from although it is JSON."""
+    """Yield what a training cannot go on from although it is JSON."""
     if not path.is_file() or _json_problem(path) is not None:
         return
     state = json.loads(path.read_text(encoding="utf-8"))
@@ -229,7 +229,7 @@ _KINDS: dict[str, Any] = {
 
 
 def _with_checksums(folder: Path) -> set[str]:
-    """The files of which `changed_files` reads every byte."""
+    """Return the files of which `changed_files` reads every byte."""
     try:
         sizes, known = read_manifest(folder) or {}, read_checksums(folder)
     except ValueError:
@@ -301,6 +301,6 @@ def _torch_problem(path: Path) -> str | None:
 
 
 def _is_bare_pickle(path: Path) -> bool:
-    """Whether a file has torch's format before 1.6."""
+    """Tell whether a file has torch's format before 1.6."""
     with path.open("rb") as file:
         return file.read(2) == b"\x80\x02"

@@ -143,7 +143,7 @@ def _load_files(
 
 
 def _foreseen(model: nn.Module, parts: list[Path], aliases: dict[str, str]) -> LoadReport | None:
-    """What loading would report; None where a module renames what it loads, or a file cannot be asked for names."""
+    """Foresee the report of loading; None where a module renames what it loads, or a file cannot be asked for names."""
     if any(part.suffix != ".safetensors" for part in parts) or _renames_what_it_loads(model):
         return None
     there = {name for part in parts for name in _names(part)}
@@ -191,7 +191,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def read_weights(folder: StrPath) -> dict[str, Tensor]:
-    """All weights in a folder by their names, those of tied ones too, without a model to load them into.
+    """Return all weights in a folder by their names, those of tied ones too, without a model to load them into.
 
     Raises:
         ValueError: a file is damaged, or there are no weights, or only those of an adapter.
@@ -214,14 +214,14 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
 
 
 def _accepted(function: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the wanted keyword arguments that have a value and that the function takes."""
+    """Return those of the wanted keyword arguments that have a value and that the function takes."""
     parameters = inspect.signature(function).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return {name: value for name, value in wanted.items() if value is not None and (takes_all or name in parameters)}
 
 
 def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
-    """What changes in the folder when weights of any form are written into it."""
+    """Return what changes in the folder when weights of any form are written into it."""
     names = {*WEIGHT_FILES, *INDEX_FILES, *ADAPTER_FILES}
     files = {path: path.stat() for path in (*folder.glob("*"), *folder.glob("*/*")) if path.name in names}
     return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in files.items()}
@@ -335,7 +335,7 @@ def load_adapters(model: Any, folder: Path, adapters: list[Path]) -> LoadReport:
 
 
 def may_rename(model: Any) -> bool:
-    """Whether the model's files may use other names than the module does (mixture-of-experts in `transformers` 5)."""
+    """Tell whether the model's files may use other names than the module (mixture-of-experts in `transformers` 5)."""
     return any(base.__name__ == "PreTrainedModel" for base in type(model).__mro__)
 
 

@@ -147,7 +147,7 @@ class Snapshot:
         self._memory = []
 
     def of(self, values: Any) -> Any:
-        """Copies of tensors in nested dicts, lists and tuples; everything else is handed on as it is."""
+        """Return copies of tensors in nested dicts, lists and tuples; everything else is handed on as it is."""
         import torch
 
         if isinstance(values, torch.Tensor):
@@ -179,12 +179,12 @@ class Snapshot:
 
 
 def snapshot(values: Any) -> Any:
-    """Copies of tensors in nested dicts, lists and tuples, in memory of their own; see `Snapshot`."""
+    """Return copies of tensors in nested dicts, lists and tuples, in memory of their own; see `Snapshot`."""
     return Snapshot().of(values)
 
 
 def _like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """A mapping of the same class: a state dict is an `OrderedDict` that carries the versions of its modules."""
+    """Return a mapping of the same class: a state dict is an `OrderedDict` that carries the versions of its modules."""
     if type(original) is dict:
         return items
     kind: Any = type(original)

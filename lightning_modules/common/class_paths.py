@@ -15,7 +15,7 @@ _CONSTRUCTORS = ("from_pretrained", "from_config", "_from_config")
 
 
 def is_description(value: Any) -> bool:
-    """Whether this is a class path with arguments, as `LightningCLI` writes them."""
+    """Tell whether this is a class path with arguments, as `LightningCLI` writes them."""
     return isinstance(value, Mapping) and "class_path" in value
 
 
@@ -47,7 +47,7 @@ def build_described(description: Mapping[str, Any], kind: type, argument: str, *
 
 
 def resolve(path: Any, argument: str) -> Any:
-    """What a dotted path names: a class, or a method of one.
+    """Return what a dotted path names: a class, or a method of one.
 
     Raises:
         ValueError: there is nothing of this name.

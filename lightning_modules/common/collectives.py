@@ -8,7 +8,7 @@ from torch import nn
 
 
 def from_first_process(value: torch.Tensor) -> torch.Tensor:
-    """The tensor of process 0, on every process; where there is no process group, this process's own.
+    """Return the tensor of process 0, on every process; where there is no process group, this process's own.
 
     Args:
         value: of the same shape and type everywhere; it is not changed.
@@ -21,7 +21,7 @@ def from_first_process(value: torch.Tensor) -> torch.Tensor:
 
 
 def transport_device() -> torch.device:
-    """Where tensors have to be for the process group to carry them: on the GPU with NCCL, else in main memory."""
+    """Return the device from which the process group sends tensors: the GPU with NCCL, else main memory."""
     nccl = str(dist.get_backend()) == "nccl"
     return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 

@@ -9,23 +9,23 @@ import torch
 
 
 def is_part(tensor: Any) -> bool:
-    """Whether a tensor is spread over processes."""
+    """Tell whether a tensor is spread over processes."""
     # Without an import of torch.distributed.tensor, which takes long, where there is none of them.
     return isinstance(tensor, torch.Tensor) and hasattr(tensor, "full_tensor")
 
 
 def whole(tensor: Any) -> Any:
-    """The whole of a tensor that is spread over processes; all of them have to call it. Others stay as they are."""
+    """Gather a tensor that is spread over processes; all of them have to call it. Others stay as they are."""
     return tensor.full_tensor() if is_part(tensor) else tensor
 
 
 def own_part(tensor: Any) -> Any:
-    """What this process has of a tensor that is spread over processes. Others stay as they are."""
+    """Return what this process has of a tensor that is spread over processes. Others stay as they are."""
     return tensor.to_local() if is_part(tensor) else tensor
 
 
 def part_like(value: Any, like: Any) -> Any:
-    """This process's part of a whole tensor, spread as `like` is; what has another shape stays as it is.
+    """Return this process's part of a whole tensor, spread as `like` is; what has another shape stays as it is.
 
     Every process has the whole, so that nothing is sent.
     """
@@ -47,7 +47,7 @@ def part_like(value: Any, like: Any) -> Any:
 
 
 def without_values(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Tensors of the same whole shapes and formats, but without memory; those that are one tensor stay one."""
+    """Return tensors of the same whole shapes and formats, but without memory; those that are one tensor stay one."""
     made: dict[int, torch.Tensor] = {}
     found: dict[str, torch.Tensor] = {}
     for name, tensor in named:

@@ -40,5 +40,5 @@ def rng_state_name(rank: int | None = None) -> str:
 
 
 def data_state_name(rank: int) -> str:
-    """The file in which process `rank` writes where it stands in the data; the reference has none."""
+    """Return the file in which process `rank` writes where it stands in the data; the reference has none."""
     return f"data_state_{rank}.pth"

@@ -16,7 +16,7 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
 def remote_fault(path: Any, what: str) -> str | None:
-    """What to say of an address in the place of a folder; None for what is a path, or no text.
+    """Return what to say of an address in the place of a folder; None for what is a path, or no text.
 
     Args:
         path: whatever was passed.

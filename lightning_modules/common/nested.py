@@ -21,7 +21,7 @@ def find_batch_size(tensors: Any) -> int | None:
 
 
 def mapping_like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """The items in a mapping of the same class as another one: it can be made of a mapping, as a dict can."""
+    """Return the items in a mapping of the same class as another one: it can be made of a mapping, as a dict can."""
     kind: Any = type(original)
     return kind(items)
 
@@ -48,7 +48,7 @@ def nested_numpify(tensors: Any) -> Any:
 
 
 def to_numpy(leaf: Any) -> Any:
-    """A tensor as an array, bfloat16 as float32; anything else as it is."""
+    """Return a tensor as an array, bfloat16 as float32; anything else as it is."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     leaf = leaf.detach().cpu()

@@ -15,7 +15,7 @@ __all__ = ["is_gone", "owner_token"]
 
 
 def owner_token() -> str:
-    """This process as `HOST-PID-START`, usable in a file name.
+    """Name this process as `HOST-PID-START`, usable in a file name.
 
     In a run of several processes the main one's token is broadcast once, so that all of them name the same folder.
     """
@@ -25,7 +25,7 @@ def owner_token() -> str:
 
 
 def is_gone(owner: str) -> bool:
-    """Whether a process is known to run no more: it was on this machine, and is not there.
+    """Tell whether a process is known to run no more: it was on this machine, and is not there.
 
     Args:
         owner: its token, as `owner_token` made it.
@@ -53,7 +53,7 @@ def _is_running(pid: int, start: int) -> bool:
 
 
 def _process_status(pid: int) -> tuple[str, int] | None:
-    """State letter and start time of a process from Linux's /proc; None where there is none."""
+    """Return state letter and start time of a process from Linux's /proc; None where there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

@@ -61,7 +61,7 @@ class SecretThing:
 
 
 def secret(value: Any) -> Any:
-    """The value in a form that does not show it; None, True and False as they are."""
+    """Return the value in a form that does not show it; None, True and False as they are."""
     if value is None or isinstance(value, (bool, Secret, SecretThing)):
         return value
     return Secret(value) if isinstance(value, str) else SecretThing(value)
@@ -69,23 +69,23 @@ def secret(value: Any) -> Any:
 
 @functools.cache
 def is_secret_name(name: str) -> bool:
-    """Whether an argument of this name holds a token, also if the name is misspelt."""
+    """Tell whether an argument of this name holds a token, also if the name is misspelt."""
     name = name.lower().replace("-", "_")
     return name not in _SPECIAL and bool(difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.85))
 
 
 def secret_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The same arguments, those that hold a token wrapped, and such as are one by their looks."""
+    """Return the same arguments, those that hold a token wrapped, and such as are one by their looks."""
     return {name: _guarded(str(name), value) for name, value in given.items()}
 
 
 def hidden_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for display alone: of what may hold a token, such as a list, only the type is kept."""
+    """Return the same for display alone: of what may hold a token, such as a list, only the type is kept."""
     return {name: _hidden(str(name), value) for name, value in given.items()}
 
 
 def secret_words(words: Sequence[str]) -> list[str]:
-    """The same words of a command line, tokens in them wrapped: `--hub_token hf_...` and `--hub_token=hf_...`."""
+    """Wrap the tokens in the words of a command line: `--hub_token hf_...` and `--hub_token=hf_...`."""
     found, expected = [], False
     for word in words:
         name, sign, _ = word.partition("=")
@@ -97,7 +97,7 @@ def secret_words(words: Sequence[str]) -> list[str]:
 
 
 def redacted(text: str) -> str:
-    """The text with something else in the place of whatever looks like a token of the Hub."""
+    """Return the text with something else in the place of whatever looks like a token of the Hub."""
     return _HUB_TOKEN.sub(HIDDEN, text)
 
 
@@ -116,7 +116,7 @@ def bare(error: BaseException, token: Any = None) -> None:
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and those that it came from."""
+    """Yield the error, and those that it came from."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -129,7 +129,7 @@ def _without(text: str, token: Any) -> str:
 
 
 def shown_word(word: str) -> str:
-    """A word of a command line for a message: of a secret one the name only."""
+    """Return a word of a command line for a message: of a secret one the name only."""
     if not isinstance(word, Secret):
         return word
     name, sign, _ = word.partition("=")

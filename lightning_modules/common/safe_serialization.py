@@ -39,7 +39,7 @@ def to_plain(value: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether `to_plain` can write it down."""
+    """Tell whether `to_plain` can write it down."""
     try:
         to_plain(value)
     except UnsafeValueError:

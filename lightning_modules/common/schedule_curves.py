@@ -25,7 +25,7 @@ _MAY_BE_NONE = (
 
 
 def number_faults(given: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the numbers among a schedule's arguments, one sentence each; others are not looked at.
+    """Return what is wrong with the numbers among a schedule's arguments, one sentence each; others are not looked at.
 
     Args:
         given: arguments of the functions in `schedules`, and of torch's `ReduceLROnPlateau`, by name.
@@ -143,7 +143,7 @@ def _fall(kind: str, done: float, cycles: float) -> float:
 def warmup_stable_decay(
     step: int, *, warmup: int, stable: int, decay: int, rise: str, fall: str, floor: float, cycles: float
 ) -> float:
-    """A rise from `floor` to 1, `stable` steps of 1, a fall to `floor`."""
+    """Return a rise from `floor` to 1, `stable` steps of 1, a fall to `floor`."""
     if step < warmup:
         return max(0.0, _lift(_rise(rise, _ramp(step, warmup)), floor))
     if step < warmup + stable:

@@ -108,7 +108,7 @@ def capture_rng_state(distributed: bool) -> dict[str, Any]:
 
 
 def capture_host_rng() -> dict[str, Any]:
-    """The states of the generators on the CPU: those that datasets and collators draw from."""
+    """Return the states of the generators on the CPU: those that datasets and collators draw from."""
     return {name: capture() for name, (capture, _) in _GENERATORS.items()}
 
 
@@ -129,7 +129,7 @@ def host_rng_untouched() -> Iterator[None]:
 
 
 def same_rng(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    """Whether two results of `capture_host_rng` are the same states."""
+    """Tell whether two results of `capture_host_rng` are the same states."""
     numpy = (left["numpy"], right["numpy"])
     return (
         torch.equal(left["cpu"], right["cpu"])
@@ -164,7 +164,7 @@ def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
 
 
 def _xla() -> Any:
-    """The module of torch_xla that has the generator of its device, where the process uses it."""
+    """Return the module of torch_xla that has the generator of its device, where the process uses it."""
     return sys.modules.get("torch_xla.core.xla_model")
 
 

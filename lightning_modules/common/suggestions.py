@@ -80,14 +80,14 @@ def _are_alike(word: str, other: str) -> bool:
 
 
 def _has_words(name: str, written: str) -> bool:
-    """Whether all words of `written` are in `name`, in their order, and are a good part of it."""
+    """Tell whether all words of `written` are in `name`, in their order, and are a good part of it."""
     rest = iter(_SEPARATORS.split(name))
     enough = len(written) >= max(_SHORTEST, _LEAST_SHARE * len(name))
     return enough and all(word in rest for word in _SEPARATORS.split(written))
 
 
 def _closeness(written: str, name: str) -> tuple[float, bool, int]:
-    """How near a name is, to compare several that are: letters changed places more often than they were replaced."""
+    """Rate how near a name is, to compare several: letters changed places more often than they were replaced."""
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(written, name, strict=False)))
     return _likeness(written, name), sorted(written) == sorted(name), same
 

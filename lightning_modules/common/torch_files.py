@@ -139,7 +139,7 @@ def load_torch_bytes(content: bytes, name: str) -> Any:
 
 
 def _refusal_of_the_disk(path: StrPath, error: RuntimeError) -> OSError:
-    """The error with the number that torch does not pass on: the system is asked once more, with a little to write."""
+    """Find the error number that torch does not pass on: the system is asked once more, with a little to write."""
     try:
         with open(path, "ab") as file:
             file.write(bytes(_A_LITTLE))
@@ -162,7 +162,7 @@ def _refusal(path: StrPath, error: pickle.UnpicklingError) -> str:
 
 
 def _numpy_globals() -> list[Any]:
-    """The functions and classes that a pickled NumPy array or number refers to, under the names of NumPy 1 and 2."""
+    """List the functions and classes that pickled NumPy arrays and numbers refer to, by the names of NumPy 1 and 2."""
     import numpy as np
 
     # Asked of NumPy itself, because its private module that holds them has moved.
@@ -177,7 +177,7 @@ def _numpy_globals() -> list[Any]:
 
 
 def on_host(values: Any) -> Any:
-    """Nested values with their tensors of torch_xla in main memory; the very same values where there are none."""
+    """Return nested values with tensors of torch_xla in main memory; the very same values where there are none."""
     if "torch_xla" not in sys.modules:
         return values
     from .nested import map_nested
@@ -186,7 +186,7 @@ def on_host(values: Any) -> Any:
 
 
 def state_on_host(model: nn.Module) -> dict[str, Any] | None:
-    """The state dict of a model of torch_xla, in main memory, tied weights as one tensor; None of other models."""
+    """Return the state dict of a model of torch_xla in main memory, tied weights as one tensor; None of others."""
     if "torch_xla" not in sys.modules or not any(tensor.device.type == "xla" for tensor in model.parameters()):
         return None
     copies: dict[int, Any] = {}

@@ -99,7 +99,7 @@ class GivenBatchSampler(SkippingBatchSampler):
         return len(batches) == self.world_size and self.batch_size in (None, len(batches[-1]))
 
     def _last(self, batches: list[list[int]], first: list[list[int]]) -> list[list[int]]:
-        """The last round, which is a short one."""
+        """Return the last round, which is a short one."""
         if not self.even_batches:
             return self._cut(batches[0]) if self.split_batches else batches
         filled = itertools.chain(batches, itertools.cycle(first))
@@ -108,23 +108,23 @@ class GivenBatchSampler(SkippingBatchSampler):
         return self._cut(list(itertools.islice(itertools.chain.from_iterable(filled), self.share * self.world_size)))
 
     def _cut(self, batch: list[int]) -> list[list[int]]:
-        """The samples of one batch, a share for each process."""
+        """Return the samples of one batch, a share for each process."""
         share = self.share or 1
         return [batch[index * share : (index + 1) * share] for index in range(self.world_size)]
 
 
 def options_of(loader: DataLoader) -> dict[str, Any]:
-    """What a loader was made with, but for its dataset and its batches."""
+    """Return what a loader was made with, but for its dataset and its batches."""
     names = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
     names += ("generator", "prefetch_factor", "persistent_workers", "in_order")
     return {name: getattr(loader, name) for name in names if hasattr(loader, name)}
 
 
 def has_batches(loader: DataLoader) -> bool:
-    """Whether a loader makes batches, which can be dealt out; one of `batch_size=None` hands out what it reads."""
+    """Tell whether a loader makes batches, which can be dealt out; one of `batch_size=None` hands out what it reads."""
     return loader.batch_size is not None or loader.batch_sampler is not None
 
 
 def iterates_as_torch(loader: DataLoader) -> bool:
-    """Whether nothing is lost of a loader that is made anew: no iteration, and no state, of its own."""
+    """Tell whether nothing is lost of a loader that is made anew: no iteration, and no state, of its own."""
     return type(loader).__iter__ is DataLoader.__iter__ and not hasattr(loader, "state_dict")

@@ -68,7 +68,7 @@ class DispatchLoader(EpochLoader):
         return self._received(iter(()))
 
     def _received(self, rounds: Iterator[Round]) -> Iterator[Any]:
-        """This process's batch of each round."""
+        """Yield this process's batch of each round."""
         while (received := _exchange(rounds, self.rank, self.copies)) is not None:
             batch, self._count = received
             yield batch
@@ -85,14 +85,14 @@ class DispatchLoader(EpochLoader):
                 yield _evened(gathered, first, self.world_size), sum(sizes)
 
     def _draw(self) -> None:
-        """What every iteration of a DataLoader begins with: a draw from the global generator."""
+        """Draw from the global generator, as every iteration of a DataLoader begins."""
         if not (self._draws_once and self._has_drawn):
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         self._has_drawn = True
 
 
 def _evened(gathered: list[Any], first: list[Any], shares: int) -> list[Any]:
-    """The last batches of a stream, dealt out evenly and filled up from its start."""
+    """Return the last batches of a stream, dealt out evenly and filled up from its start."""
     batch = _joined(gathered)
     share = -(-_size(batch) // shares)
     while (missing := share * shares - _size(batch)) > 0:
@@ -105,7 +105,7 @@ def _size(batch: Any) -> int:
 
 
 def _joined(batches: list[Any]) -> Any:
-    """One batch of several: tensors and lists of other things along their first dimension."""
+    """Return one batch of several: tensors and lists of other things along their first dimension."""
     first = batches[0]
     if isinstance(first, Mapping):
         return mapping_like(first, {key: _joined([batch[key] for batch in batches]) for key in first})
@@ -126,7 +126,7 @@ def _joined(batches: list[Any]) -> Any:
 
 
 def _cut(batch: Any, start: int, stop: int) -> Any:
-    """The samples `start` to `stop` of a batch."""
+    """Return the samples `start` to `stop` of a batch."""
     if isinstance(batch, list) and _is_list_of_samples(batch):
         return batch[start:stop]
     if isinstance(batch, Mapping):
@@ -137,7 +137,7 @@ def _cut(batch: Any, start: int, stop: int) -> Any:
 
 
 def _is_list_of_samples(value: Any) -> bool:
-    """Whether it holds something for each sample, such as texts, and not parts of a batch."""
+    """Tell whether it holds something for each sample, such as texts, and not parts of a batch."""
     return isinstance(value, list) and find_batch_size(value) is None
 
 
@@ -199,7 +199,7 @@ def _send(rounds: Iterator[Round], copies: int) -> tuple[Any, int] | None:
 
 
 def _packed(outlines: list[Any], count: int) -> bytes:
-    """What goes to the other processes, before any of them is told that there is something.
+    """Return what goes to the other processes, before any of them is told that there is something.
 
     Raises:
         TypeError: A batch holds something that cannot be sent.

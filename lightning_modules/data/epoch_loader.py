@@ -20,11 +20,11 @@ class BatchWatcher(Protocol):
     """Who is told of each batch of a loader that is handed out, whoever iterates over the loader."""
 
     def handed_out(self, loader: EpochLoader, batch: Any) -> Any:
-        """The batch as it is to be handed out; `loader.end_of_loader` says whether it is the last one."""
+        """Return the batch as it is to be handed out; `loader.end_of_loader` says whether it is the last one."""
         ...
 
     def ended(self, loader: EpochLoader) -> None:
-        """The iteration over a loader has come to its end."""
+        """Hear that the iteration over a loader has come to its end."""
         ...
 
 
@@ -138,7 +138,7 @@ class EpochLoader(DataLoader):
         self.tracked = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the iteration stands, for `load_state_dict`; only what a checkpoint may hold."""
+        """Return where the iteration stands, for `load_state_dict`; only what a checkpoint may hold."""
         return {"epoch": self.epoch, **self._reading.state_dict(self)}
 
     def load_state_dict(self, state: dict[str, Any], on_ready: Callable[[], None] | None = None) -> bool:
@@ -222,7 +222,7 @@ class EpochLoader(DataLoader):
         return batches, reading.fetch(batches)
 
     def _batches(self) -> Iterator[Any]:
-        """The batches of this process, one after the other; in a tracked loader, workers tell how they were left."""
+        """Iterate over the batches of this process; in a tracked loader, workers tell how they were left."""
         given = self.collate_fn
         if (
             self.tracked
@@ -240,7 +240,7 @@ class EpochLoader(DataLoader):
     def batches_resumed(
         self, worker_init_fn: Callable[[int], None] | None, *, draws_seed: bool = True
     ) -> Iterator[Any]:
-        """The batches, as an interrupted iteration gave them.
+        """Return the batches, as an interrupted iteration gave them.
 
         Args:
             worker_init_fn: sets the workers up in place of the loader's own.

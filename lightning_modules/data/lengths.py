@@ -118,7 +118,7 @@ def sample_lengths(
     start_method: str | None = None,
     length_argument: str = "length_column_name",
 ) -> list[int]:
-    """The length of one column in each sample.
+    """Return the length of one column in each sample.
 
     Args:
         dataset: map-style, its samples are mappings.
@@ -153,7 +153,7 @@ WORTH_WORKERS = 2000
 
 
 def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
-    """The lengths that a `datasets.Dataset` has in a column of its own; None without such a column.
+    """Return the lengths that a `datasets.Dataset` has in a column of its own; None without such a column.
 
     Args:
         dataset: of any kind.
@@ -191,7 +191,7 @@ def _measured(column: str, samples: list[Any]) -> list[int]:
 
 
 def _arrow_lengths(dataset: Any, column: str) -> list[int] | None:
-    """The lengths from the table of a `datasets.Dataset`; None without a table, or where a transform makes samples."""
+    """Read the lengths from the table of a `datasets.Dataset`; None without one, or where a transform makes samples."""
     if not is_table(dataset) or dataset.format["type"] == "custom" or column not in dataset.column_names:
         return None
     import pyarrow as pa
@@ -206,7 +206,7 @@ def _arrow_lengths(dataset: Any, column: str) -> list[int] | None:
 
 
 def is_table(dataset: Any) -> bool:
-    """Whether this is a `datasets.Dataset`, found out without importing the library."""
+    """Tell whether this is a `datasets.Dataset`, found out without importing the library."""
     datasets = sys.modules.get("datasets")
     return datasets is not None and isinstance(dataset, datasets.Dataset)
 
@@ -235,7 +235,7 @@ class LengthCache:
         self._held: OrderedDict[tuple[int, Any], tuple[Any, _Entry]] = OrderedDict()
 
     def get(self, dataset: Any, key: Any, measure: Callable[[], Any]) -> Any:
-        """The lengths of a dataset, measured if they are not known yet.
+        """Return the lengths of a dataset, measured if they are not known yet.
 
         Args:
             dataset: has a length.

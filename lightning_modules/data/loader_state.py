@@ -56,7 +56,7 @@ class ReadLoader(Protocol):
     def batches_resumed(
         self, worker_init_fn: Callable[[int], None] | None, *, draws_seed: bool = True
     ) -> Iterator[Any]:
-        """The batches, as an interrupted iteration gave them."""
+        """Iterate over the batches, as an interrupted iteration gave them."""
         ...
 
 
@@ -108,7 +108,7 @@ class Reading:
                 setattr(self, name, WorkerStates.known(state[key]))
 
     def fetch(self, batches: Iterator[Any]) -> Any:
-        """The next batch, or `NOTHING`."""
+        """Return the next batch, or `NOTHING`."""
         if self.start is not None and not self._plain:
             self.before_ahead = self._generators()
         item = next(batches, NOTHING)
@@ -121,7 +121,7 @@ class Reading:
         return item
 
     def worker_states(self, loader: ReadLoader) -> dict[str, Any]:
-        """How the workers were left by what has been read."""
+        """Return how the workers were left by what has been read."""
         return self._workers.state_dict(loader.num_workers)
 
     def state_dict(self, loader: ReadLoader) -> dict[str, Any]:
@@ -210,7 +210,7 @@ class Resumption:
         return _after(batches, blanks)
 
     def _in_stream(self, loader: ReadLoader, skip: int, workers: dict[str, Any] | None) -> Iterator[Any]:
-        """A stream with a state goes on from it; any other is read again, up to where it was."""
+        """Go on in a stream: from its state if it has one; any other is read again, up to where it was."""
         if "dataset" in self.state:
             if self.state["dataset"] == ENDED:
                 return iter(())
@@ -241,13 +241,13 @@ def go_on_after(state: dict[str, Any], loader: ReadLoader) -> None:
 
 
 def _go_on(workers: dict[str, Any]) -> bool:
-    """Whether the streams in all workers that gave a batch can go on from a state."""
+    """Tell whether the streams in all workers that gave a batch can go on from a state."""
     states = [state for _, state in workers["states"]]
     return bool(states) and all(state.get("dataset", ENDED) != ENDED for state in states)
 
 
 def _after(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """The same iterator, after so many items."""
+    """Return the same iterator, after so many items."""
     next(itertools.islice(batches, count, count), None)
     return batches
 
@@ -266,7 +266,7 @@ class EpochStart:
         self.own = own_states(*what_draws(loader))
 
     def state_dict(self) -> dict[str, Any]:
-        """The generators as they were, and the loader's own as they are now."""
+        """Return the generators as they were, and the loader's own as they are now."""
         own = {"own": self.own, "own_now": own_states(*what_draws(self.loader))}
         return {"began": self.rng, "generators": self.generators, "generators_now": _states(self.loader), **own}
 
@@ -285,7 +285,7 @@ def begin_after(loader: Any, state: dict[str, Any]) -> None:
 
 
 def _own(loader: Any) -> list[torch.Generator]:
-    """Each generator once: a DataLoader shares its own with the sampler that it makes."""
+    """Return each generator once: a DataLoader shares its own with the sampler that it makes."""
     sampler = getattr(loader, "sampler", None)
     found = [getattr(part, "generator", None) for part in (loader, sampler)]
     return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())

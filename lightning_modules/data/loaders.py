@@ -185,7 +185,7 @@ class _Dealing:
         return bool(self.dispatch_batches) and self.processes > 1
 
     def loader(self, dataset: Any, **kwargs: Any) -> EpochLoader:
-        """The loader of a dataset that is dealt out already, or is read by process 0 only."""
+        """Return the loader of a dataset that is dealt out already, or is read by process 0 only."""
         kwargs["samples_per_round"] = self.share * self.world_size
         if self.dispatched:
             ways = {"rank": self.process, "world_size": self.processes, "copies": self.copies}
@@ -193,7 +193,7 @@ class _Dealing:
         return EpochLoader(dataset, **kwargs)
 
     def stream(self, dataset: Any) -> Any:
-        """What this process reads of a stream."""
+        """Return what this process reads of a stream."""
         if self.world_size == 1 or self.dispatched:
             return dataset
         alone = self.dispatch_batches is False
@@ -210,7 +210,7 @@ class _Dealing:
         )
 
     def batches(self, sampler: Any) -> BatchSampler:
-        """What this process reads of a map-style dataset."""
+        """Return what this process reads of a map-style dataset."""
         ways = {"world_size": self.world_size, "split_batches": self.split_batches}
         if self.dispatched:
             return RoundBatchSampler(sampler, self.batch_size, self.drop_last, **ways)
@@ -220,7 +220,7 @@ class _Dealing:
 
 
 def _seeded(sampler: Any, seed: int | None, seedable: bool, world_size: int) -> Any:
-    """The sampler whose order all processes agree on."""
+    """Return the sampler whose order all processes agree on."""
     if isinstance(sampler, SeedableRandomSampler):
         return sampler
     if isinstance(sampler, RandomSampler):

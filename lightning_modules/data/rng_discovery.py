@@ -34,7 +34,7 @@ class Found(NamedTuple):
 
 
 def own_states(*roots: Any) -> list[dict[str, Any]]:
-    """The states of all generators that objects have, in plain values; the global ones are not among them.
+    """Return the states of all generators that objects have, in plain values; the global ones are not among them.
 
     Args:
         roots: collators, datasets, functions; attributes, items, partial arguments and closures are looked through.
@@ -63,7 +63,7 @@ def restore_own(states: list[dict[str, Any]] | None, *roots: Any) -> None:
 
 
 def what_draws(loader: Any) -> tuple[Any, Any]:
-    """The parts of a loader, of torch or like one, that may have such generators: its collator and its dataset."""
+    """Return the parts of a loader, of torch or like it, that may have such generators: collator and dataset."""
     return getattr(loader, "collate_fn", None), getattr(loader, "dataset", None)
 
 
@@ -83,7 +83,7 @@ def _below(thing: Any, path: list[Step], seen: set[int]) -> Iterator[Found]:
 
 
 def _parts(thing: Any) -> list[tuple[Step, Any]]:
-    """What a thing is made of, as far as somebody may have put a generator there."""
+    """Return what a thing is made of, as far as somebody may have put a generator there."""
     if isinstance(thing, dict):
         items = list(thing.items()) if len(thing) <= _MANY else []
         return [(["item", key], value) for key, value in items if isinstance(key, (str, int))]
@@ -117,7 +117,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _made(root: Any, stored: dict[str, Any]) -> Any:
-    """A generator in an attribute that is None as yet."""
+    """Return a generator in an attribute that is None as yet."""
     *way, (how, name) = stored["path"] or [["", None]]
     holder = root
     for step in way:

@@ -29,7 +29,7 @@ class SeedableRandomSampler(RandomSampler):
 
     @classmethod
     def like(cls, sampler: RandomSampler, seed: int) -> SeedableRandomSampler:
-        """The seedable counterpart of a plain `RandomSampler`."""
+        """Return the seedable counterpart of a plain `RandomSampler`."""
         return cls(
             sampler.data_source,
             seed=seed,
@@ -61,7 +61,7 @@ class SkippingBatchSampler(BatchSampler):
             self._iteration.peek()
 
     def _take_skip(self) -> int:
-        """For the first step of an iteration: a DataLoader with workers makes two iterators, and uses one."""
+        """Take it in the first step of an iteration: a DataLoader with workers makes two iterators, and uses one."""
         skip, self.skip = self.skip, 0
         return skip
 
@@ -145,7 +145,7 @@ class ShardedBatchSampler(SkippingBatchSampler):
 
 
 def share_of(batch_size: int, world_size: int, split_batches: bool) -> int:
-    """Samples that one process gets of a round.
+    """Return samples that one process gets of a round.
 
     Raises:
         ValueError: a batch is to be split, and cannot be split evenly.

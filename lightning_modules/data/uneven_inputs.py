@@ -20,7 +20,7 @@ _UNKNOWN = -1
 
 
 def may_be_uneven(loader: Any) -> bool:
-    """Whether only reading tells how many batches each process has; not where the first one reads for all."""
+    """Tell whether only reading tells how many batches each process has; not where the first one reads for all."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return False
     if isinstance(loader, DispatchLoader):
@@ -52,7 +52,7 @@ class UnevenInputs:
         self._left_out = 0
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches of this process, of which it reads one more than it gets where another has no more."""
+        """Yield the batches of this process, of which it reads one more than it gets where another has no more."""
         self.is_last = self.uneven = False
         self._left_out, count = 0, 0
         with _group_of_hosts() as group:
@@ -103,7 +103,7 @@ class UnevenInputs:
 
 
 def _with_end(batches: Iterator[Any]) -> Iterator[Any]:
-    """The batches, and None when there are no more."""
+    """Yield the batches, and None when there are no more."""
     yield from batches
     yield None
 

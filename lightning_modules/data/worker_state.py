@@ -16,7 +16,7 @@ from .rng_discovery import own_states, restore_own
 
 
 def is_resumable(dataset: Any) -> bool:
-    """Whether a dataset can tell its position, and go on from there to the very same samples.
+    """Tell whether a dataset can tell its position, and go on from there to the very same samples.
 
     It has `state_dict` and `load_state_dict`. A `datasets.IterableDataset` that shuffles has them too, but fills its
     buffer anew: it has to be read from the start to be the same.
@@ -68,7 +68,7 @@ class ReportingCollate:
         self._drawn: dict[str, bytes] = {}
 
     def __call__(self, samples: Any) -> Any:
-        """The batch, in a worker as a `Fetched`; of no samples, as for a blank, there is none."""
+        """Return the batch, in a worker as a `Fetched`; of no samples, as for a blank, there is none."""
         info = get_worker_info()
         if info is None:
             self.was_short = self._is_short(samples)
@@ -113,7 +113,7 @@ class WorkerStates:
 
     @classmethod
     def known(cls, state: dict[str, Any]) -> WorkerStates:
-        """What a `state_dict` knew."""
+        """Return what a `state_dict` knew."""
         made = cls()
         made.states = {worker: {name: _packed(value) for name, value in of.items()} for worker, of in state["states"]}
         made.last = state["last"]
@@ -139,14 +139,14 @@ class WorkerStates:
         return made
 
     def state_dict(self, workers: int) -> dict[str, Any]:
-        """What `ResumedWorkers` needs."""
+        """Return what `ResumedWorkers` needs."""
         unpacked = {of: {name: _unpacked(value) for name, value in state.items()} for of, state in self.states.items()}
         states = [[worker, state] for worker, state in unpacked.items()]
         return {"workers": workers, "last": self.last, "states": states}
 
 
 def next_worker(state: dict[str, Any]) -> int:
-    """The worker whose turn it is, by `WorkerStates.state_dict`."""
+    """Return the worker whose turn it is, by `WorkerStates.state_dict`."""
     return 0 if state["last"] is None else (state["last"] + 1) % state["workers"]
 
 
@@ -197,7 +197,7 @@ def _let_pass_blanks(dataset: Any) -> None:
 
 
 def _packed(value: Any) -> bytes:
-    """The value in one piece.
+    """Return the value in one piece.
 
     Raises:
         NotPlainError: a checkpoint could not hold it.
@@ -206,5 +206,5 @@ def _packed(value: Any) -> bytes:
 
 
 def _unpacked(value: bytes) -> Any:
-    """What `_packed`, in a process of this program, was given."""
+    """Return what `_packed`, in a process of this program, was given."""
     return from_plain(pickle.loads(value))

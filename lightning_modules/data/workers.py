@@ -29,7 +29,7 @@ def deaf_worker(
     listens: torch.Tensor | None = None,
     then: Callable[[int], None] | None = None,
 ) -> None:
-    """A `worker_init_fn`: the worker does not hear signals, so that the training that it works for can end in order.
+    """Let a worker not hear signals (a `worker_init_fn`), so that the training that it works for can end in order.
 
     Whoever ends a job sends the signal to all of its processes. A worker that dies of it takes the training with it,
     in the middle of a step. It ends with the training as before.
@@ -47,7 +47,7 @@ def deaf_worker(
 
 
 def attached_worker(worker_id: int, then: Callable[[int], None] | None = None) -> None:
-    """A `worker_init_fn`: the worker ends with the process that it reads for, however that one ended.
+    """Let a worker end with the process that it reads for, however that one ended (a `worker_init_fn`).
 
     Args:
         worker_id: index of the worker.
@@ -111,7 +111,7 @@ def telling_queues(loader: Any) -> Iterator[None]:
 
 
 def why_unsendable(value: Any, name: str, error: Exception) -> str:
-    """What a message says of something that cannot be pickled.
+    """Return what a message says of something that cannot be pickled.
 
     Args:
         value: the thing.
@@ -123,7 +123,7 @@ def why_unsendable(value: Any, name: str, error: Exception) -> str:
 
 
 def _unsendable_part(value: Any, name: str, seen: set[int]) -> tuple[str, Exception] | None:
-    """The first part of a value that cannot be pickled, such as `batch['x'][2]`, and why."""
+    """Return the first part of a value that cannot be pickled, such as `batch['x'][2]`, and why."""
     if id(value) in seen:
         return None
     seen.add(id(value))

@@ -45,25 +45,25 @@ class GivenEnvironment(ClusterEnvironment):
         return False
 
     def world_size(self) -> int:
-        """How many processes there are."""
+        """Return how many processes there are."""
         return self._world_size
 
     def set_world_size(self, size: int) -> None:
         """Nothing: it is known."""
 
     def global_rank(self) -> int:
-        """Number of this process among all."""
+        """Return number of this process among all."""
         return self._rank
 
     def set_global_rank(self, rank: int) -> None:
         """Nothing: it is known."""
 
     def local_rank(self) -> int:
-        """Number of this process among those of its machine."""
+        """Return number of this process among those of its machine."""
         return self._local_rank
 
     def node_rank(self) -> int:
-        """Number of this machine."""
+        """Return number of this machine."""
         return self._node_rank
 
 

@@ -97,7 +97,7 @@ class ForwardFSDPPrecision(FSDPPrecision):
         self.device = device
 
     def autocast_context_manager(self) -> contextlib.AbstractContextManager[Any]:
-        """What forward passes of the model run in."""
+        """Return what forward passes of the model run in."""
         dtype = HALF.get(self.precision)
         return contextlib.nullcontext() if dtype is None else torch.autocast(self.device, dtype=dtype)
 
@@ -108,11 +108,11 @@ class ForwardFSDPPrecision(FSDPPrecision):
         return MixedPrecision(param_dtype=dtype, reduce_dtype=dtype, buffer_dtype=dtype)
 
     def convert_module(self, module: nn.Module) -> nn.Module:
-        """The module as it is: a model keeps the format it came in."""
+        """Return the module as it is: a model keeps the format it came in."""
         return module
 
     def convert_input(self, data: Any) -> Any:
-        """The data as it is."""
+        """Return the data as it is."""
         return data
 
     convert_output = convert_input
@@ -137,7 +137,7 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, Any]:
 
 
 def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Each whole parameter and buffer, by its name in the model, without values."""
+    """Return each whole parameter and buffer, by its name in the model, without values."""
     with FullyShardedDataParallel.summon_full_params(model, writeback=False):
         named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
         return without_values((_clean(name), tensor) for name, tensor in named)
@@ -253,12 +253,12 @@ def _whole_states(model: nn.Module, *, everywhere: bool) -> Iterator[None]:
 
 
 def _names_in(state: Mapping[str, Any]) -> list[str]:
-    """The names of an optimizer's parameters in its state by names, in its order."""
+    """Return the names of an optimizer's parameters in its state by names, in its order."""
     return [name for group in state["param_groups"] for name in group["params"]]
 
 
 def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str] | None:
-    """The names of an optimizer's parameters, in its order; None where FSDP has joined parameters."""
+    """Return the names of an optimizer's parameters, in its order; None where FSDP has joined parameters."""
     names = {id(parameter): _clean(name) for name, parameter in model.named_parameters()}
     if any(name.endswith(_JOINED) for name in names.values()):
         return None

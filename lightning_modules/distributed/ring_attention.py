@@ -86,7 +86,7 @@ def ring_attention(
 
 
 def set_rotation(method: str) -> None:
-    """How keys and values go round: `allgather`, all of them at once, or `alltoall`, from neighbour to neighbour."""
+    """Choose how keys and values go round: `allgather`, all at once, or `alltoall`, from neighbour to neighbour."""
     _torch_module().set_rotate_method(method)
 
 
@@ -151,7 +151,7 @@ _CPU_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backw
 
 
 def _forward(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[DTensor, ...]:
-    """The kernel of the CPU, for all the keys and values that come by; torch puts the results together."""
+    """Return the kernel of the CPU, for all the keys and values that come by; torch puts the results together."""
     mesh, (query, key, value) = args[0].device_mesh, _local(args[:3])
     dropout, causal = (*args[3:], *(0.0, False)[len(args) - 3 :])
     found = _torch_module()._templated_ring_attention(

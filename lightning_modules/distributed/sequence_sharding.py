@@ -55,7 +55,7 @@ def _other_layers(config: Any) -> list[str]:
 
 
 def _missing_parameters(model: Any, kind: str) -> list[str]:
-    """Parameters without which a model would take a part for the whole."""
+    """Return parameters without which a model would take a part for the whole."""
     parameters = inspect.signature(model.forward).parameters
     # Of others with **kwargs nobody knows what they do with them.
     takes_all = is_pretrained(model) and any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -71,7 +71,7 @@ def _missing_parameters(model: Any, kind: str) -> list[str]:
 
 
 def ready_to_split(inputs: Mapping[str, Any], *, size: int, whole_mask: bool = False) -> dict[str, Any]:
-    """The inputs of a model with all that is needed for a split; those given stay as they are.
+    """Return the inputs of a model with all that is needed for a split; those given stay as they are.
 
     Labels are shifted, positions numbered, and sequences filled up on the right to a multiple of twice `size`, with
     positions that are no targets: no token sees one on its right.
@@ -105,7 +105,7 @@ def ready_to_split(inputs: Mapping[str, Any], *, size: int, whole_mask: bool = F
 
 
 def split_names(inputs: Mapping[str, Any]) -> list[str]:
-    """Which of the inputs have a position in their second dimension, after `ready_to_split`."""
+    """Return which of the inputs have a position in their second dimension, after `ready_to_split`."""
     length = inputs["shift_labels"].shape[1]
     return [name for name, tensor in inputs.items() if _is_split(tensor, length)]
 
@@ -122,7 +122,7 @@ def _shape(inputs: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _right_padding(mask: Any, rows: int, length: int) -> torch.Tensor | None:
-    """The mask, True for tokens, if all that it hides is on the right of them, where nothing sees it."""
+    """Return the mask, True for tokens, if all that it hides is on the right of them, where nothing sees it."""
     if mask is None:
         return None
     if tuple(mask.shape) != (rows, length):
@@ -139,7 +139,7 @@ def _right_padding(mask: Any, rows: int, length: int) -> torch.Tensor | None:
 
 
 def _shifted(inputs: Mapping[str, Any], shape: tuple[int, int]) -> torch.Tensor:
-    """For each position the token after it."""
+    """Return the token after each position."""
     for name in ("shift_labels", "labels"):
         labels = inputs.get(name)
         if labels is not None:

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 def modules_by_class(model: nn.Module, names: set[str]) -> list[str]:
-    """Names of the modules below `model` whose class has one of these names, inner ones before outer ones."""
+    """Return names of the modules below `model` whose class has one of these names, inner ones before outer ones."""
     tied = tied_modules(model)
     return [name for name, module in _below(model) if type(module).__name__ in names and module not in tied]
 
 
 def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
-    """Names of the modules below `model` with at least so many parameters beside those of modules already named."""
+    """Name the modules below `model` with at least so many parameters beside those of modules already named."""
     found: list[str] = []
     taken, tied = set(), tied_modules(model)
     for name, module in _below(model):
@@ -48,7 +48,7 @@ def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
 
 
 def tied_modules(model: nn.Module) -> set[nn.Module]:
-    """The modules below `model` that share a parameter with one outside of them: they cannot be sharded alone."""
+    """Find the modules below `model` that share a parameter with one outside: they cannot be sharded alone."""
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         owners.setdefault(id(parameter), []).append(name)
@@ -111,13 +111,13 @@ def fully_sharded(
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether this process has only parts of the parameters, though some may be gathered at the moment."""
+    """Tell whether this process has only parts of the parameters, though some may be gathered at the moment."""
     others = _is_gathered_by_layers(model) or is_split(model) or deepspeed_engine.shards_weights(model)
     return _is_wrapper(model) or others
 
 
 def is_split(model: nn.Module) -> bool:
-    """Whether parameters are spread over processes for good, or those of a sharded model at the moment."""
+    """Tell whether parameters are spread over processes for good, or those of a sharded model at the moment."""
     return any(_is_part(parameter) for parameter in model.parameters())
 
 
@@ -176,7 +176,7 @@ class WholeModel:
         self._keys_to_ignore_on_load_missing = getattr(own, "_keys_to_ignore_on_load_missing", None)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Names, shapes and formats of the whole tensors, without values; tied ones are one."""
+        """Return names, shapes and formats of the whole tensors, without values; tied ones are one."""
         if _is_wrapper(self.sharded):
             return fsdp_wrapping().whole_shapes(self.sharded)
         if deepspeed_engine.shards_weights(self.sharded):
@@ -262,7 +262,7 @@ def load_whole_optimizer_state(
 
 
 def fsdp_wrapping() -> Any:
-    """The module about `FullyShardedDataParallel`, imported when there is one: it loads Lightning's strategies."""
+    """Import the module about `FullyShardedDataParallel`, when there is one: it loads Lightning's strategies."""
     from . import fsdp1 as module
 
     return module

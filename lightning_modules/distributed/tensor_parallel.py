@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def plan_of(model: nn.Module) -> dict[str, Any]:
-    """The plan that a model has: its `tp_plan`, or what `transformers` keeps as `_tp_plan` and in the configuration."""
+    """Return a model's plan: its `tp_plan`, or what `transformers` keeps as `_tp_plan` and in the configuration."""
     for name in ("tp_plan", "_tp_plan"):
         if isinstance(plan := getattr(model, name, None), Mapping) and plan:
             own = dict(plan)
@@ -101,7 +101,7 @@ def agree_on_generators(mesh: DeviceMesh) -> None:
 
 
 def stepping(step: Callable[[], Any], model: nn.Module) -> Callable[[], Any]:
-    """An optimizer step that takes split and whole parameters together, where the model has both."""
+    """Return an optimizer step that takes split and whole parameters together, where the model has both."""
     split_ones = {hasattr(parameter, "full_tensor") for parameter in model.parameters() if parameter.requires_grad}
     if split_ones != {True, False}:
         return step
@@ -116,18 +116,18 @@ def stepping(step: Callable[[], Any], model: nn.Module) -> Callable[[], Any]:
 
 
 def _matching(model: nn.Module, pattern: str) -> list[str]:
-    """Names of the modules that a pattern stands for; each `*` is one part of a name."""
+    """Return names of the modules that a pattern stands for; each `*` is one part of a name."""
     expression = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
     return [name for name, _ in model.named_modules() if expression.fullmatch(name)]
 
 
 def _patterns(plan: Mapping[str, Any], named: Mapping[str, list[str]], style: str) -> list[str]:
-    """The names in the plan with a style, but for those that this model does not have."""
+    """Return the names in the plan with a style, but for those that this model does not have."""
     return [pattern for pattern, wanted in plan.items() if wanted == style and named[pattern]]
 
 
 def _styles(model: nn.Module) -> dict[str, Style]:
-    """How each module of the plan is split, by its name; modules with the same weight are split alike."""
+    """Return how each module of the plan is split, by its name; modules with the same weight are split alike."""
     found = {name: as_style(style) for pattern, style in plan_of(model).items() for name in _matching(model, pattern)}
     for names in _tied_modules(model):
         planned = [name for name in names if name in found]
@@ -164,13 +164,13 @@ def _unfit(model: nn.Module, size: int) -> list[str]:
 
 
 def _tied_modules(model: nn.Module) -> Iterator[list[str]]:
-    """Names of the modules that share a parameter, for each that is shared."""
+    """Yield names of the modules that share a parameter, for each that is shared."""
     for places in _ties(model):
         yield [place.rpartition(".")[0] for place in places]
 
 
 def _ties(model: nn.Module) -> list[list[str]]:
-    """The names of each parameter that has several."""
+    """Return the names of each parameter that has several."""
     places: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         places.setdefault(id(parameter), []).append(name)

@@ -28,11 +28,11 @@ class Style:
     layers: tuple[type[nn.Module], ...] = ()
 
     def made(self) -> Any:
-        """The style of torch."""
+        """Return the style of torch."""
         return self.make()
 
     def fault(self, module: nn.Module, size: int) -> str | None:
-        """Why a module cannot be split so over `size` processes; None if it can."""
+        """Say why a module cannot be split so over `size` processes; None if it can."""
         if self.layers and not isinstance(module, self.layers):
             kinds = " and ".join(f"nn.{kind.__name__}" for kind in self.layers)
             return f"{self.name!r} is for {kinds}, and this is a {type(module).__name__}"
@@ -42,7 +42,7 @@ class Style:
         return f"{self.splits}={extent} is not divisible by tp_size={size}. Choose a tp_size that divides it"
 
     def of_tied(self, other: nn.Module) -> Style | None:
-        """How a module with the same weight is split; None if that cannot be."""
+        """Return how a module with the same weight is split; None if that cannot be."""
         if self.weight_dim is None:
             return self
         if isinstance(other, nn.Embedding):
@@ -53,7 +53,7 @@ class Style:
 
 
 def as_style(value: Any) -> Style:
-    """A style by its name in a plan, or around a `ParallelStyle` of torch, which is taken as it is."""
+    """Return a style by its name in a plan, or around a `ParallelStyle` of torch, which is taken as it is."""
     return STYLES[value] if isinstance(value, str) else Style(type(value).__name__, lambda: value)
 
 
@@ -82,14 +82,14 @@ def _rowwise_of_whole() -> Any:
 
 
 def _of_sequence() -> Any:
-    """The sequence is shared out before the layer and put together behind it, so that its neighbours need not know."""
+    """Make the style that shares the sequence out before the layer, and puts it together behind it."""
     from .replicated_styles import WholeWeights
 
     return WholeWeights(dim=1, shares_out=True)
 
 
 def _of_heads() -> Any:
-    """Each process has some of the heads already, the last dimension but one."""
+    """Make the style for parts that are heads already, in the last dimension but one."""
     from .replicated_styles import WholeWeights
 
     return WholeWeights(dim=-2, shares_out=False)

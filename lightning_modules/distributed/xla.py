@@ -26,17 +26,17 @@ class PjrtAccelerator(XLAAccelerator):
     @staticmethod
     @functools.lru_cache(maxsize=1)
     def auto_device_count() -> int:
-        """One: a process has one device."""
+        """Return one: a process has one device."""
         return 1
 
     @staticmethod
     def parse_devices(devices: Any) -> int:
-        """One, whatever was asked for."""
+        """Return one, whatever was asked for."""
         return 1
 
     @staticmethod
     def get_parallel_devices(devices: Any) -> list[torch.device]:
-        """The one of this process."""
+        """Return the one of this process."""
         return [torch.device("xla", 0)]
 
 
@@ -52,7 +52,7 @@ class ForwardXLAPrecision(XLAPrecision):
         self.forward = precision
 
     def autocast_context_manager(self) -> contextlib.AbstractContextManager[Any]:
-        """What forward passes of the model run in."""
+        """Return what forward passes of the model run in."""
         return torch.autocast("xla", dtype=torch.bfloat16) if self.forward == "bf16-mixed" else contextlib.nullcontext()
 
     def train_step_context(self) -> Any:
@@ -62,7 +62,7 @@ class ForwardXLAPrecision(XLAPrecision):
     val_step_context = test_step_context = predict_step_context = train_step_context
 
     def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> Any:
-        """The step, as the gradients are there already; then the device computes what has been recorded until now."""
+        """Step, as the gradients are there already; then the device computes what has been recorded until now."""
         result = super(XLAPrecision, self).optimizer_step(optimizer, model, closure, **kwargs)
         cut_graph()
         return result

@@ -49,7 +49,7 @@ class BatchCollector:
                 self._joined.add(batch)
 
     def result(self) -> Any:
-        """All of it as arrays, or None if nothing was added."""
+        """Return all of it as arrays, or None if nothing was added."""
         self.to_host()
         joined, self._joined = self._joined, None
         apart, self._apart = self._apart, []
@@ -109,7 +109,7 @@ class LossCollector:
         self._parts = [torch.cat([part.cpu() for part in self._parts])] if self._parts else []
 
     def result(self) -> Any:
-        """All of it, or None if nothing was added."""
+        """Return all of it, or None if nothing was added."""
         self.to_host()
         parts, self._parts, runs, self._runs = self._parts, [], self._runs, []
         if not parts:
@@ -129,7 +129,7 @@ class LossCollector:
 
 
 def _repeated(values: np.ndarray, runs: list[list[int]]) -> Iterator[np.ndarray]:
-    """The values of each batch."""
+    """Yield the values of each batch."""
     start = 0
     for count, times, rows, batches in runs:
         for _ in range(batches):
@@ -151,7 +151,7 @@ PADDING = -100
 
 
 def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
-    """One structure of several alike ones: their lists one after the other, tensors along the first dimension.
+    """Return one structure of several alike ones: their lists one after the other, tensors along the first dimension.
 
     As `accelerate.utils.gather_object` does it with lists. Of tuples and dicts, of which that would leave the parts in
     a row or the keys alone, each part is joined for itself, and tensors stay tensors.
@@ -176,7 +176,7 @@ def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
 
 
 def cut_objects(value: Any, count: int) -> Any:
-    """The first `count` samples of what `join_objects` gives."""
+    """Return the first `count` samples of what `join_objects` gives."""
     if isinstance(value, Mapping):
         return mapping_like(value, {key: cut_objects(part, count) for key, part in value.items()})
     if isinstance(value, tuple):
@@ -207,7 +207,7 @@ class ObjectCollector:
         self._on_host = len(self._batches)
 
     def result(self) -> Any:
-        """All of it, with arrays in place of tensors, or None if nothing was added."""
+        """Return all of it, with arrays in place of tensors, or None if nothing was added."""
         self.to_host()
         batches, self._batches, self._on_host = self._batches, [], 0
         if not batches:
@@ -216,7 +216,7 @@ class ObjectCollector:
 
 
 def _of_one_width(rows: list[Any], padding: float) -> list[Any]:
-    """Tensors or arrays whose second dimension is as long as the longest of them."""
+    """Return tensors or arrays whose second dimension is as long as the longest of them."""
     if rows[0].ndim < 2:
         return rows
     width = max(row.shape[1] for row in rows)

@@ -42,7 +42,7 @@ class InputKind(NamedTuple):
 
 
 def input_kind(metric: Any) -> InputKind:
-    """What this metric wants to be given.
+    """Return what this metric wants to be given.
 
     Raises:
         ValueError: no rule fits it.
@@ -58,7 +58,7 @@ def input_kind(metric: Any) -> InputKind:
 
 
 def metric_inputs(kind: InputKind, predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """Predictions and labels as the metrics of this kind want them; no rows if no label counts.
+    """Return predictions and labels as the metrics of this kind want them; no rows if no label counts.
 
     Args:
         kind: see `input_kind`.
@@ -85,7 +85,7 @@ def metric_inputs(kind: InputKind, predictions: Any, labels: Any) -> tuple[Tenso
 
 
 def shifted(predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """Predictions at each position, and the label at the next one: for models whose labels are their inputs."""
+    """Return predictions at each position, and the label at the next one: for models whose labels are their inputs."""
     predictions, labels = _logits(predictions), _only_labels(labels)
     return predictions[:, :-1], labels[:, 1:]
 
@@ -109,7 +109,7 @@ def _as_probabilities(kind: InputKind, logits: Tensor, classes: int) -> Tensor:
 
 
 def _counted(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Without what has the label -100."""
+    """Leave out what has the label -100."""
     if labels.is_floating_point():
         return predictions, labels
     counts = labels != IGNORED
@@ -117,7 +117,7 @@ def _counted(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _class_dimension(predictions: Tensor, labels: Tensor) -> int | None:
-    """Which dimension the predictions have and the labels have not; None if they have the same ones."""
+    """Return which dimension the predictions have and the labels have not; None if they have the same ones."""
     if predictions.shape == labels.shape:
         return None
     if predictions.shape[:-1] == labels.shape:
@@ -152,7 +152,7 @@ def _only_labels(labels: Any) -> Tensor:
 
 
 def _innermost(metric: Any) -> Any:
-    """The metric in a wrapper or a sum of metrics: it is the one that is given predictions."""
+    """Return the metric in a wrapper or a sum of metrics: it is the one that is given predictions."""
     for name in ("metric", "metric_a", "metric_b"):
         inner = getattr(metric, name, None)
         if isinstance(inner, torchmetrics.Metric):
@@ -171,7 +171,7 @@ def _family(metric: Any) -> str:
 
 
 def _looks_for_largest(metric: Any) -> bool:
-    """Whether only the class with the largest logit is of interest, or the few with the largest ones."""
+    """Tell whether only the class with the largest logit is of interest, or the few with the largest ones."""
     names = {base.__name__ for base in type(metric).__mro__}
     return bool(names & {"MulticlassStatScores", "MulticlassConfusionMatrix", "MulticlassExactMatch"})
 

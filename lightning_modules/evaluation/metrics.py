@@ -92,7 +92,7 @@ class BatchMetrics(nn.Module):
             _show_shapes(metric, given)
 
     def compute(self) -> dict[str, Any]:
-        """The values by name, over all batches and processes: each process has to call this."""
+        """Return the values by name, over all batches and processes: each process has to call this."""
         values: dict[str, Any] = {}
         for name, metric in zip(self.names, self.metrics, strict=True):
             values |= _named_values(name, metric, metric.compute())
@@ -106,7 +106,7 @@ class BatchMetrics(nn.Module):
     def _arguments(
         self, predictions: Any, labels: Any, *, inputs: Any = None, loss: Any = None, shift: bool = False
     ) -> Iterator[tuple[Any, list[Arguments]]]:
-        """Each metric or collection, with the arguments of the one metric, or of each in the collection."""
+        """Yield each metric or collection, with the arguments of the one metric, or of each in the collection."""
         if self.prepare is not None:
             further = {"inputs": inputs, "loss": loss}
             prepared = self.prepare(predictions, labels, **{name: further[name] for name in self.takes})
@@ -136,7 +136,7 @@ def _as_arguments(prepared: Any) -> Arguments:
 
 
 def _counted_or_made_up(predictions: torch.Tensor, labels: torch.Tensor) -> Arguments:
-    """The arguments, or where no label counts those of one sample that is made up, to show what samples look like."""
+    """Return the arguments, or where no label counts those of a made-up sample, to show what samples look like."""
     if labels.numel():
         return Arguments((predictions, labels), {})
     one = (*labels.shape[:-1], 1)
@@ -157,7 +157,7 @@ def _show_shapes(metric: Any, given: list[Arguments]) -> None:
 
 
 def _each(metric: Any) -> Iterable[Any]:
-    """The metrics of a collection, or the metric itself."""
+    """Return the metrics of a collection, or the metric itself."""
     return list(metric.values(copy_state=False)) if isinstance(metric, MetricCollection) else [metric]
 
 
@@ -222,7 +222,7 @@ class StageMetrics:
             (metrics.update if counts else metrics.update_without_counting)(predictions, labels, **further)
 
     def take(self, stage: str) -> list[dict[str, Any]]:
-        """The values by name, for each loader; the metrics are empty then."""
+        """Return the values by name, for each loader; the metrics are empty then."""
         values = []
         for metrics in self._sets.get(stage, []):
             values.append(metrics.compute())
@@ -231,7 +231,7 @@ class StageMetrics:
 
 
 def name_in_stage(stage: str, name: str, loaders: Any, index: int) -> str:
-    """What a value is called: `val_loss`, `val_<loader>_loss` in a dict of loaders, with Lightning's suffix in a list.
+    """Name a value: `val_loss`, `val_<loader>_loss` in a dict of loaders, with Lightning's suffix in a list.
 
     Args:
         stage: train, val or test.
@@ -246,7 +246,7 @@ def name_in_stage(stage: str, name: str, loaders: Any, index: int) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it can be logged: a matrix of confusion, or a value for each class, cannot."""
+    """Tell whether it can be logged: a matrix of confusion, or a value for each class, cannot."""
     return isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1)
 
 
@@ -306,5 +306,5 @@ class TokenPerplexity(TokenLoss):
     """As `torchmetrics.text.Perplexity`, but summed in double precision: the exponential of `TokenLoss`."""
 
     def compute(self) -> Tensor:
-        """How many equally likely tokens the model is as unsure as; NaN if there was none."""
+        """Return how many equally likely tokens the model is as unsure as; NaN if there was none."""
         return super().compute().exp()

@@ -59,7 +59,7 @@ class PreallocatedArray:
         self._rows, self._used = self._rows + len(batch), used
 
     def result(self) -> np.ndarray:
-        """All rows, handed over: the next batch begins a new array."""
+        """Return all rows, handed over: the next batch begins a new array."""
         assert self._flat is not None, "a growing array begins with a batch"
         shape = (self._rows, *self._shape)
         flat = _resized(self._flat, max(self._used, math.prod(shape)))
@@ -146,7 +146,7 @@ class PreallocatedTree:
             part.add(batch[key])
 
     def result(self) -> Any:
-        """The structure of the first batch, with arrays over all samples."""
+        """Return the structure of the first batch, with arrays over all samples."""
         kind, results = self.kind, {key: part.result() for key, part in self.parts.items()}
         if issubclass(self.kind, Mapping):
             return kind(results)
@@ -156,7 +156,7 @@ class PreallocatedTree:
 
 
 def growing(first: Any, rows: int | None = None, padding: float = PADDING) -> PreallocatedArray | PreallocatedTree:
-    """What all batches are written to that are like the first, which is written already.
+    """Return what all batches are written to that are like the first, which is written already.
 
     Args:
         first: an array, or nested lists, tuples and mappings of arrays.
@@ -178,7 +178,7 @@ def _new(rows: int, needed: int, shape: tuple[int, ...], dtype: np.dtype) -> np.
 
 
 def _resized(flat: np.ndarray, length: int) -> np.ndarray:
-    """The array with that length; it is not copied where the system can move memory."""
+    """Return the array with that length; it is not copied where the system can move memory."""
     if length != len(flat):
         flat.resize(length, refcheck=False)
     return flat

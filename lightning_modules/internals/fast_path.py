@@ -52,13 +52,13 @@ def step_lightly(trainer: Trainer) -> None:
 
 
 def evaluation_loop(trainer: Trainer, function: TrainerFn) -> FastEvaluationLoop:
-    """A loop that validates or tests, or that evaluates in the middle of a training, silently."""
+    """Return a loop that validates or tests, or that evaluates in the middle of a training, silently."""
     stage = RunningStage.TESTING if function is TrainerFn.TESTING else RunningStage.VALIDATING
     return FastEvaluationLoop(trainer, function, stage, verbose=function is not TrainerFn.FITTING, inference_mode=False)
 
 
 def _advance(trainer: Trainer, data_fetcher: Any) -> None:
-    """One turn of Lightning's loop over an epoch, for a module that optimizes by hand and hooks that nobody listens to.
+    """Take a turn of Lightning's loop over an epoch, for a module that optimizes by hand and hooks without listeners.
 
     Raises:
         StopIteration: the module wants the epoch to end before this batch; or there is none.
@@ -80,12 +80,12 @@ def _advance(trainer: Trainer, data_fetcher: Any) -> None:
 
 
 def nobody_listens(trainer: Trainer) -> bool:
-    """Whether backward pass and step are just that: one process, a precision of this package, no Lightning callback."""
+    """Tell whether backward and step are just that: one process, a precision of this package, no Lightning callback."""
     return _does_no_more(trainer) and trainer.world_size == 1
 
 
 def steps_by_itself(trainer: Trainer) -> bool:
-    """Whether an optimizer's step is just that; in DDP too, which has averaged the gradients, if no models are."""
+    """Tell whether an optimizer's step is just that; in DDP too, which has averaged the gradients, if no models are."""
     strategy = trainer.strategy
     if type(strategy) is DDPStrategy:  # others are made of it, and do more
         return _does_no_more(trainer) and strategy._model_averager is None
@@ -98,7 +98,7 @@ def _does_no_more(trainer: Trainer) -> bool:
 
 
 def stepper(trainer: Trainer, optimizer: Any) -> Callable[[], Any]:
-    """What takes an optimizer step and counts it as Lightning's `global_step`.
+    """Return what takes an optimizer step and counts it as Lightning's `global_step`.
 
     Args:
         trainer: the running trainer.

@@ -88,7 +88,7 @@ from torchmetrics.aggregation import BaseAggregator
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:
-    """The callbacks of a Trainer; a connector sets the attribute, so that Lightning's class does not declare it."""
+    """Return the callbacks of a Trainer; a connector sets the attribute, which Lightning's class does not declare."""
     connected: Any = trainer
     return connected.callbacks
 

@@ -51,12 +51,12 @@ def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> 
 
 
 def made_by_cli() -> bool:
-    """Whether `LightningCLI` is making a module at the moment: it has hyperparameters to be noted, in plain values."""
+    """Tell whether `LightningCLI` is making a module now: it has hyperparameters to be noted, in plain values."""
     return _given_hyperparameters.get() is not None
 
 
 def deal_out_samples(trainer: Trainer, active: bool) -> None:
-    """Whether Lightning puts samplers of its own into loaders where there are several processes.
+    """Let Lightning put samplers of its own into loaders where there are several processes, or not.
 
     Args:
         trainer: its data has not been asked for yet.
@@ -71,7 +71,7 @@ def deals_out_samples(trainer: Trainer) -> bool:
 
 
 def combined(loader: Any, *, training: bool) -> CombinedLoader:
-    """The one loader in the collection that Lightning would make of it, which warns of torch's future."""
+    """Return the one loader in the collection that Lightning would make of it, which warns of torch's future."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
         return CombinedLoader(loader, "max_size_cycle" if training else "sequential")

@@ -19,7 +19,7 @@ IN_WINDOWS = "lightrainer_windows"
 
 
 def place_in_loops(trainer: Trainer) -> tuple[int, int]:
-    """Epochs that are complete, and batches of the next one that are, of a trainer that fits or is about to.
+    """Return epochs that are complete, and batches of the next one that are, of a trainer that fits or is about to.
 
     A batch counts as soon as its step is taken, an epoch as soon as its end is reached: what is done when Lightning's
     callbacks save.
@@ -40,7 +40,7 @@ def leave_out_loaders(checkpoint: dict[str, Any]) -> None:
 
 
 def place_from_state(state: Mapping[str, Any], *, accumulation: int = 1) -> tuple[int, int]:
-    """Epochs and batches as above, of a training of which only `trainer_state.json` tells.
+    """Return epochs and batches as above, of a training of which only `trainer_state.json` tells.
 
     An epoch of `n` batches has `ceil(n / accumulation)` steps, so the steps of an epoch follow from how many there
     were in how many epochs. Those of a stream are a share of `max_steps`.

@@ -139,7 +139,7 @@ def _cast(model: nn.Module, context: Callable[[], contextlib.AbstractContextMana
 
 
 def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that somebody put in the place of `forward`, as if it were a method."""
+    """Return a function that somebody put in the place of `forward`, as if it were a method."""
 
     def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)

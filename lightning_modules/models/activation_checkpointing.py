@@ -109,7 +109,7 @@ def checkpoint_layers(model: nn.Module, layers: list[str]) -> None:
 
 
 def find_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The parts of a model that are run one after the other, with their names.
+    """Return the parts of a model that are run one after the other, with their names.
 
     These are the members of its lists of modules of which at least two are of one class, and have parts themselves:
     the blocks of a transformer or a ResNet. A model without such a list is taken by its direct parts that have parts
@@ -164,7 +164,7 @@ class _ForwardTwice:
 
 
 def _counting_once(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-    """The forward pass, whose running statistics change in the first of its runs only."""
+    """Return the forward pass, whose running statistics change in the first of its runs only."""
     runs = 0
 
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -67,7 +67,7 @@ def settle_defaults(config: Any) -> None:
 
 
 def common_length(config: Any, length: int) -> int:
-    """How long the sequences of a batch are made, for all batches to be equally long.
+    """Return how long the sequences of a batch are made, for all batches to be equally long.
 
     Args:
         config: generation config of the model: `max_length`, or `max_new_tokens` and the token that starts a sequence.
@@ -80,7 +80,7 @@ def common_length(config: Any, length: int) -> int:
 
 
 def padding_token(processing_class: Any, model: Any) -> int:
-    """The token to fill up sequences with: the first of those that are set.
+    """Return the token to fill up sequences with: the first of those that are set.
 
     Asked are the processing class (for padding, then for the end of a sequence), the model's config (for padding), the
     tokenizer that a processor holds, the generation config, and the model's config (for the end of a sequence).
@@ -105,7 +105,7 @@ def padding_token(processing_class: Any, model: Any) -> int:
 
 
 def without_answers(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The batch without decoder inputs that were made from the labels: a model would go on from where these end."""
+    """Leave out decoder inputs that were made from the labels: a model would go on from where these end."""
     labels, decoded = inputs.get("labels"), inputs.get("decoder_input_ids")
     if labels is None or decoded is None or labels.shape != decoded.shape:
         return dict(inputs)

@@ -50,7 +50,7 @@ def read_generation_config(given: Any, kind: type | None = None) -> Any:
 
 
 def kind_of_config(model: Any) -> type | None:
-    """What `read_generation_config` should make for this model; None where the model does not say."""
+    """Return what `read_generation_config` should make for this model; None where the model does not say."""
     own = type(getattr(model, "generation_config", None))
     if callable(getattr(own, "from_pretrained", None)):
         return own
@@ -81,7 +81,7 @@ def give_generation_config(model: Any, config: Any) -> None:
 
 
 def settings_of(config: Any) -> dict[str, Any]:
-    """The settings that a config of any kind makes, by name; those left open (None) are not among them."""
+    """Return the settings that a config of any kind makes, by name; those left open (None) are not among them."""
     to_dict = getattr(config, "to_dict", None)
     values: Any = config if isinstance(config, Mapping) else to_dict() if callable(to_dict) else vars(config)
     return {
@@ -92,12 +92,12 @@ def settings_of(config: Any) -> dict[str, Any]:
 
 
 def setting(place: Any, name: str) -> Any:
-    """One setting of a dict or of an object; None where it is not there."""
+    """Return one setting of a dict or of an object; None where it is not there."""
     return place.get(name) if isinstance(place, Mapping) else getattr(place, name, None)
 
 
 def generate_parameters(model: Any) -> list[str]:
-    """The parameters that the model's `generate` has a name for."""
+    """Return the parameters that the model's `generate` has a name for."""
     parameters = inspect.signature(model.generate).parameters.values()
     return [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
 
@@ -129,7 +129,7 @@ def _transformers_kind() -> type | None:
 
 
 def _find(given: str, kind: type) -> str | Path:
-    """The file or folder of this name; the name itself, where it may be one on the Hub."""
+    """Return the file or folder of this name; the name itself, where it may be one on the Hub."""
     path = Path(given).expanduser()
     if path.is_file() or (path / GENERATION_CONFIG_NAME).is_file():
         return path
@@ -161,7 +161,7 @@ def _from_json(path: Path) -> dict[str, Any]:
 
 
 def _changed(own: Any, settings: Mapping[str, Any]) -> Any:
-    """A copy of the model's own config with these settings."""
+    """Return a copy of the model's own config with these settings."""
     _require_known(settings, [name for name in dir(own) if not name.startswith("_")], type(own).__name__)
     changed = copy.deepcopy(own)
     for name, value in settings.items():
@@ -177,7 +177,7 @@ def _require_known(settings: Mapping[str, Any], known: Iterable[str], whose: str
 
 
 def _faults(config: Any) -> str:
-    """What is wrong with a config, by its own judgement if it has one; an empty text if nothing is."""
+    """Return what is wrong with a config, by its own judgement if it has one; an empty text if nothing is."""
     validate = getattr(config, "validate", None)
     if callable(validate):
         try:

@@ -20,7 +20,7 @@ def to_call(model: Any, wrapped: Any) -> Any:
 
 
 def unwrap_model(model: Any) -> Any:
-    """The user's model under DistributedDataParallel, FSDP, DeepSpeed, DataParallel and torch.compile."""
+    """Return the user's model under DistributedDataParallel, FSDP, DeepSpeed, DataParallel and torch.compile."""
     while True:
         parts = getattr(model, "_modules", None)  # where a module has its parts: to ask one for what it lacks is slow
         inner = getattr(model, "_orig_mod", None) if parts is None else parts.get("_orig_mod")
@@ -32,13 +32,13 @@ def unwrap_model(model: Any) -> Any:
 
 
 def is_pretrained(model: Any) -> bool:
-    """Whether this is a model of `transformers`, found out without importing it."""
+    """Tell whether this is a model of `transformers`, found out without importing it."""
     module = sys.modules.get("transformers.modeling_utils")
     return module is not None and isinstance(model, module.PreTrainedModel)
 
 
 def base_of_adapter(model: Any) -> Any:
-    """The model under a PEFT adapter and torch's wrappers, or the model itself."""
+    """Return the model under a PEFT adapter and torch's wrappers, or the model itself."""
     model = unwrap_model(model)
     peft = sys.modules.get("peft")
     if peft is None or not isinstance(model, (peft.PeftModel, peft.PeftMixedModel)):
@@ -49,13 +49,13 @@ def base_of_adapter(model: Any) -> Any:
 
 
 def class_of(model: Any) -> type:
-    """The class that its author gave a model: `fully_shard` puts one of its own, of another name, before it."""
+    """Return the class that its author gave a model: `fully_shard` puts one of its own, of another name, before it."""
     first, *others = type(model).__mro__
     return others[1] if others[0].__name__ == "FSDPModule" else first
 
 
 def accepts_loss_kwargs(model: nn.Module) -> bool:
-    """Whether `forward` can be told `num_items_in_batch`: it says so itself, or takes any keyword argument."""
+    """Tell whether `forward` can be told `num_items_in_batch`: it says so itself, or takes any keyword argument."""
     declared = getattr(model, "accepts_loss_kwargs", None)
     if declared is not None:
         return declared
@@ -63,7 +63,7 @@ def accepts_loss_kwargs(model: nn.Module) -> bool:
 
 
 def signature_columns(model: nn.Module, label_names: Sequence[str]) -> list[str]:
-    """The names that `model.forward` takes, and those that collators turn into labels."""
+    """Return the names that `model.forward` takes, and those that collators turn into labels."""
     columns = list(inspect.signature(model.forward).parameters)
     return columns + [name for name in dict.fromkeys(["label", "label_ids", *label_names]) if name not in columns]
 
@@ -82,14 +82,14 @@ def can_return_loss(model_class: type) -> bool:
 
 
 def accepted_arguments(function: Any, **arguments: Any) -> dict[str, Any]:
-    """Those of `arguments` that `function` takes, so that overrides with an older signature go on working."""
+    """Return those of `arguments` that `function` takes, so that overrides with an older signature go on working."""
     names = _parameter_names(getattr(function, "__func__", function))
     return arguments if names is None else {name: value for name, value in arguments.items() if name in names}
 
 
 @functools.lru_cache(maxsize=64)
 def _parameter_names(function: Any) -> frozenset[str] | None:
-    """Names of the parameters; None if it takes any keyword. Remembered: this is asked at every step."""
+    """Return names of the parameters; None if it takes any keyword. Remembered: this is asked at every step."""
     parameters = inspect.signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return None

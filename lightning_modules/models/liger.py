@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def liger_patch() -> Callable[..., None]:
-    """What exchanges the layers of a model.
+    """Return what exchanges the layers of a model.
 
     Raises:
         ImportError: the package, or what it needs, is not there; says how to install it.
@@ -47,5 +47,5 @@ def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:
 
 
 def can_skip_logits(model: Any) -> bool:
-    """Whether a model whose layers were exchanged can compute its loss without keeping the logits."""
+    """Tell whether a model whose layers were exchanged can compute its loss without keeping the logits."""
     return "skip_logits" in inspect.signature(base_of_adapter(model).forward).parameters

@@ -98,7 +98,7 @@ class ModelOutput(OrderedDict):
         return make, tuple(getattr(self, item.name) for item in _fields(self)), *state
 
     def to_tuple(self) -> tuple[Any, ...]:
-        """The values of the fields that are not None, in order."""
+        """Return the values of the fields that are not None, in order."""
         return tuple(self[name] for name in self)
 
 
@@ -107,7 +107,7 @@ def _fields(output: Any) -> tuple[Field[Any], ...]:
 
 
 def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:
-    """The pairs of name and value that a lone first field holds; None where it is a value itself."""
+    """Return the pairs of name and value that a lone first field holds; None where it is a value itself."""
     if value is None or isinstance(value, (str, bytes, torch.Tensor, np.ndarray)) or not isinstance(value, Iterable):
         return None
     entries = iter(value.items() if isinstance(value, Mapping) else value)

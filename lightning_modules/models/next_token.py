@@ -7,7 +7,7 @@ from typing import Any
 
 
 def predicts_next_token(model: Any) -> bool:
-    """Whether labels are the inputs themselves, to be shifted by one, as causal language models have it.
+    """Tell whether labels are the inputs themselves, to be shifted by one, as causal language models have it.
 
     Told by the name of its class: `...ForCausalLM`, or one that `transformers` lists as causal, where that is loaded.
 

@@ -71,7 +71,7 @@ def require_trainable(loss: torch.Tensor) -> None:
 
 
 def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -> Any:
-    """Everything a model returned but the loss and `ignore_keys`, in order: what counts as predictions.
+    """Return everything a model returned but the loss and `ignore_keys`, in order: what counts as predictions.
 
     Args:
         outputs: see `read_loss`.
@@ -88,7 +88,7 @@ def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -
 
 
 def has_loss(outputs: Any) -> bool:
-    """Whether there is a loss: a single number in its place, where logits may stand too."""
+    """Tell whether there is a loss: a single number in its place, where logits may stand too."""
     loss = find_loss(outputs)
     return isinstance(loss, torch.Tensor) and loss.dim() == 0
 
@@ -101,7 +101,7 @@ def predictions_in(outputs: Any, ignore_keys: Sequence[str]) -> Any:
 
 
 def find_loss(outputs: Any) -> Any:
-    """What stands in the place of the loss; None if nothing does."""
+    """Return what stands in the place of the loss; None if nothing does."""
     if isinstance(outputs, Mapping):
         return outputs.get("loss")
     if isinstance(outputs, torch.Tensor):

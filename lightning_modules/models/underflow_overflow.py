@@ -111,7 +111,7 @@ class DebugUnderflowOverflow:
         self.remove()
 
     def report(self) -> str:
-        """The frames that are kept, the newest at the end."""
+        """Return the frames that are kept, the newest at the end."""
         return "\n".join([f"{'abs min':>9} {'abs max':>9}", *map(str, self.frames)])
 
     def _look(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
@@ -161,7 +161,7 @@ def _read(module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) 
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What nested tuples, lists and mappings hold, each with its place."""
+    """Yield what nested tuples, lists and mappings hold, each with its place."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from _leaves(f"{name}.{key}", part)
@@ -173,7 +173,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _ranges(tensors: list[torch.Tensor]) -> list[list[float]]:
-    """Smallest and largest absolute value of each; the device is asked once."""
+    """Return smallest and largest absolute value of each; the device is asked once."""
     if not tensors:
         return []
     exact = torch.float32 if tensors[0].device.type == "mps" else torch.float64
@@ -183,7 +183,7 @@ def _ranges(tensors: list[torch.Tensor]) -> list[list[float]]:
 
 
 def _size(tensor: torch.Tensor) -> torch.Tensor:
-    """The absolute values, in a format that can be compared."""
+    """Return the absolute values, in a format that can be compared."""
     tensor = tensor.detach()
     if tensor.is_complex():
         return tensor.abs()

@@ -109,7 +109,7 @@ class Adafactor(Optimizer):
 
     @staticmethod
     def _get_lr(param_group: dict[str, Any], param_state: dict[str, Any]) -> Any:
-        """The step size of a parameter, after `step` and `RMS` in its state: a float, or a tensor of no dimensions."""
+        """Return a parameter's step size, by `step` and `RMS` in its state: a float, or a tensor of no dimensions."""
         size = param_group["lr"]
         if param_group["relative_step"]:
             most = 1e-6 * param_state["step"] if param_group["warmup_init"] else 1e-2
@@ -156,7 +156,7 @@ def _make_ready(state: dict[str, Any], gradient: Tensor, with_mean: bool) -> Non
 
 
 def _normalised(gradient: Tensor, state: dict[str, Any], decay: float, epsilon: float) -> Tensor:
-    """The gradient over the root of its second moment, which takes it up first."""
+    """Return the gradient over the root of its second moment, which takes it up first."""
     square = gradient**2 + epsilon
     if "exp_avg_sq" in state:
         return _mean_with(state["exp_avg_sq"], square, decay).rsqrt().mul_(gradient)
@@ -194,7 +194,7 @@ class AdafactorSchedule(LambdaLR):
             del group["initial_lr"]
 
     def get_lr(self) -> list[Any]:
-        """The step size of the first parameter of each group; of one without a gradient, what was shown at first."""
+        """Return each group's step size, that of its first parameter; without a gradient, what was shown at first."""
         pairs = zip(self.optimizer.param_groups, self.base_lrs, strict=True)
         return [self._shown(group, first) for group, first in pairs]
 

@@ -165,7 +165,7 @@ def _without_kernel(kwargs: dict[str, Any], model: nn.Module) -> dict[str, Any]:
 
 
 def steps_in_backward(optimizer: Any) -> bool:
-    """Whether an optimizer takes its steps in a backward pass of its own."""
+    """Tell whether an optimizer takes its steps in a backward pass of its own."""
     return callable(getattr(optimizer, "fused_backward", None))
 
 
@@ -196,7 +196,7 @@ class OptimizerConfig(OptimizerDescription):
     """
 
     def build(self, model: nn.Module, decay_names: Collection[str] | None = None) -> Optimizer:
-        """The optimizer over the trainable parameters of a model.
+        """Return the optimizer over the trainable parameters of a model.
 
         Args:
             model: its parameters with `requires_grad` are trained.

@@ -43,7 +43,7 @@ def _collect_names(module: nn.Module, prefix: str, names: list[str]) -> None:
 def parameter_groups(
     model: nn.Module, weight_decay: float, decay_names: Collection[str] | None = None
 ) -> list[dict[str, Any]]:
-    """The two parameter groups of `Trainer.create_optimizer`: with weight decay, then without.
+    """Return the two parameter groups of `Trainer.create_optimizer`: with weight decay, then without.
 
     Args:
         model: its parameters with `requires_grad` are listed, in the order of `named_parameters`.

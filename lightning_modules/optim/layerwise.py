@@ -22,7 +22,7 @@ _KEY = "layers"
 
 
 def is_layerwise(name: str | OptimizerNames) -> bool:
-    """Whether an optimizer has one for each parameter inside."""
+    """Tell whether an optimizer has one for each parameter inside."""
     return OptimizerNames(name).value.endswith("_layerwise")
 
 
@@ -56,7 +56,7 @@ class LayerwiseOptimizer(Optimizer):
         """Do nothing: gradients are dropped as soon as they are used."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Its own group, and the state of the optimizers inside."""
+        """Return its own group, and the state of the optimizers inside."""
         return {**super().state_dict(), _KEY: [inner.state_dict() for inner in self.optimizer_dict.values()]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -90,12 +90,12 @@ class LayerwiseSchedule(LRScheduler):
         super().__init__(optimizer)
 
     def get_lr(self) -> list[Any]:
-        """The rate of the first parameter."""
+        """Return the rate of the first parameter."""
         first = next(iter(self.schedulers.values()))
         return [first.optimizer.param_groups[0]["lr"]]
 
     def state_dict(self) -> dict[str, Any]:
-        """Its own numbers, and those of the schedules inside."""
+        """Return its own numbers, and those of the schedules inside."""
         own = {name: value for name, value in super().state_dict().items() if name != "schedulers"}
         return {**own, _KEY: [scheduler.state_dict() for scheduler in self.schedulers.values()]}
 
@@ -115,7 +115,7 @@ def _pairs(parts: Any, state_dict: dict[str, Any]) -> Any:
 
 
 def _weakly(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
-    """The method as long as its object is there: a hook must not keep an optimizer alive, nor at work."""
+    """Return the method as long as its object is there: a hook must not keep an optimizer alive, nor at work."""
     found = weakref.WeakMethod(method)
 
     def call(parameter: Tensor) -> None:

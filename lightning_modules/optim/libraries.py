@@ -170,7 +170,7 @@ _CLASSES = {"adamw": "AdamW", "ademamix": "AdEMAMix", "lion": "Lion", "rmsprop":
 
 
 def bitsandbytes(request: OptimizerRequest) -> ClassAndKwargs:
-    """All whose name has `bnb`, `8bit`, `32bit` or `paged`, and `ademamix`."""
+    """Return all whose name has `bnb`, `8bit`, `32bit` or `paged`, and `ademamix`."""
     name = request.name.value
     (kind,) = re.findall("|".join(_CLASSES), name)
     (optimizer,) = BITSANDBYTES.load(request.name, "bitsandbytes.optim", _CLASSES[kind])

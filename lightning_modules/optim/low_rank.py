@@ -35,7 +35,7 @@ _GALORE_CLASSES = {
 
 
 def galore(request: OptimizerRequest) -> ClassAndKwargs:
-    """All `galore_*`; `galore_adafactor_layerwise` too, whose arguments the reference forgets."""
+    """Return all `galore_*`; `galore_adafactor_layerwise` too, whose arguments the reference forgets."""
     (optimizer,) = GALORE.load(request.name, "galore_torch", _GALORE_CLASSES[request.name])
     _allow_in_checkpoints("galore_torch.galore_projector", "GaLoreProjector")
     take = request.arguments.take
@@ -98,7 +98,7 @@ def _low_rank(
 
 
 def _split(model: nn.Module, names: set[str]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The parameters that are not named, and those that are."""
+    """Return the parameters that are not named, and those that are."""
     parts: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
     for name, parameter in model.named_parameters():
         parts[name in names].append(parameter)
@@ -109,7 +109,7 @@ _SHOWN = 10
 
 
 def target_layers(name: OptimizerNames, model: nn.Module, targets: TargetModules | None) -> list[str]:
-    """Names of the linear layers that are meant, in the order of `named_modules`.
+    """Return names of the linear layers that are meant, in the order of `named_modules`.
 
     Of a list, an entry is a part of the name or a regular expression for all of it. Entries that mean no linear layer
     are named in a warning, where the reference passes over those that mean no module at all.

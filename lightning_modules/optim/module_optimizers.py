@@ -41,7 +41,7 @@ Config = TypeVar("Config", OptimizerConfig, ScheduleConfig)
 
 
 def as_optimizer_setting(given: Any) -> Any:
-    """An `OptimizerConfig`, a description or a function.
+    """Return an `OptimizerConfig`, a description or a function.
 
     Raises:
         ValueError: a dict has fields that the config does not know.
@@ -51,7 +51,7 @@ def as_optimizer_setting(given: Any) -> Any:
 
 
 def as_schedule_setting(given: Any) -> Any:
-    """A `ScheduleConfig`, a description, a function, or None; errors as above."""
+    """Return a `ScheduleConfig`, a description, a function, or None; errors as above."""
     if isinstance(given, Mapping) and "monitor" in {*given, *(given.get("init_args") or {})}:
         monitor = given.get("monitor") or given["init_args"]["monitor"]
         raise ValueError(
@@ -62,7 +62,7 @@ def as_schedule_setting(given: Any) -> Any:
 
 
 def build_module_optimizer(setting: Any, model: nn.Module) -> Optimizer:
-    """The optimizer over the trainable parameters of a model; weight decay spares biases and normalisation layers.
+    """Build the optimizer over a model's trainable parameters; weight decay spares biases and normalisation layers.
 
     Args:
         setting: what `as_optimizer_setting` returned.
@@ -78,7 +78,7 @@ def build_module_optimizer(setting: Any, model: nn.Module) -> Optimizer:
 
 
 def build_module_schedule(setting: Any, optimizer: Optimizer, total_steps: Callable[[], int], monitor: str) -> Any:
-    """The schedule, as the "lr_scheduler" of `configure_optimizers`.
+    """Return the schedule, as the "lr_scheduler" of `configure_optimizers`.
 
     A `ScheduleConfig` is stepped after each optimizer step, any other after each epoch, as Lightning does by default.
 
@@ -102,7 +102,7 @@ def build_module_schedule(setting: Any, optimizer: Optimizer, total_steps: Calla
 
 
 def learning_rate_of(setting: Any) -> float | None:
-    """The full learning rate; None where only a function knows."""
+    """Return the full learning rate; None where only a function knows."""
     if isinstance(setting, OptimizerConfig):
         return setting.learning_rate
     if is_description(setting):
@@ -113,7 +113,7 @@ def learning_rate_of(setting: Any) -> float | None:
 
 
 def with_learning_rate(setting: Any, learning_rate: float) -> Any:
-    """The same optimizer with another full learning rate."""
+    """Return the same optimizer with another full learning rate."""
     if isinstance(setting, OptimizerConfig):
         return dataclasses.replace(setting, learning_rate=learning_rate)
     if is_description(setting):
@@ -122,7 +122,7 @@ def with_learning_rate(setting: Any, learning_rate: float) -> Any:
 
 
 def to_plain_setting(setting: Any) -> Any:
-    """The setting in plain values, from which it can be made again; None for a function."""
+    """Return the setting in plain values, from which it can be made again; None for a function."""
     if is_description(setting):
         return {"class_path": setting["class_path"], "init_args": dict(setting.get("init_args") or {})}
     if not dataclasses.is_dataclass(setting) or isinstance(setting, (type, _AtRate)):

@@ -195,7 +195,7 @@ class _Fitting:
             self.require(value.dtype == torch.float32, f"{kind_of(value)} as {where}, which has to be float32")
 
     def _sizes(self, name: str, parameter: ParameterShape, group: Mapping[str, Any]) -> tuple[torch.Size, ...] | None:
-        """The shapes that a tensor of the state may have; None where nobody but the optimizer can say it."""
+        """Return the shapes that a tensor of the state may have; None where nobody but the optimizer can say it."""
         shape = parameter.shape
         if "rank" in group:  # GaLore, APOLLO: the states are those of a projection
             return None
@@ -251,7 +251,7 @@ def _elements_of_a_scale() -> int:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether each element has a place of its own, with none left out: kernels go through memory from the first on.
+    """Tell whether each element has its own place, with none left out: kernels go through memory from the first on.
 
     A file can hold a tensor of any shape over a single number, by strides of 0.
     """
@@ -267,7 +267,7 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _states_in_group(group: Mapping[str, Any]) -> Mapping[Any, Any]:
-    """What GrokAdamW keeps of parameters in their group, by their places."""
+    """Return what GrokAdamW keeps of parameters in their group, by their places."""
     found = group.get("state")
     return {place: state for place, state in found.items() if isinstance(place, int)} if isinstance(found, dict) else {}
 
@@ -292,6 +292,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _package_of(cls: type) -> str:
-    """Which package a class is of, or the known one of which it is a subclass."""
+    """Return which package a class is of, or the known one of which it is a subclass."""
     roots = [base.__module__.partition(".")[0] for base in cls.__mro__ if base is not Optimizer]
     return next((root for root in roots if root in _ELEMENTWISE or root == _BITSANDBYTES), roots[0])

@@ -95,7 +95,7 @@ class OptimizerArguments:
         return list(self._left)
 
     def take(self, name: str, read: Callable[[str], T], default: D) -> T | D:
-        """The value of one argument.
+        """Return the value of one argument.
 
         Args:
             name: of the argument.
@@ -115,7 +115,7 @@ class OptimizerArguments:
             raise ValueError(f"The optimizer argument {name}={text!r} (`optim_args`) must be {kind}.") from None
 
     def given(self, read: Callable[[str], Any], *names: str) -> dict[str, Any]:
-        """The values of those of the named arguments that are given."""
+        """Return the values of those of the named arguments that are given."""
         return {name: self.take(name, read, None) for name in names if name in self._left}
 
 
@@ -169,7 +169,7 @@ class OptimizerRequest:
         return {"betas": (self.config.beta1, self.config.beta2), "eps": self.config.epsilon}
 
     def require_model(self) -> nn.Module:
-        """The model.
+        """Return the model.
 
         Raises:
             ValueError: when there is none.

@@ -88,7 +88,7 @@ def _with_numbers(make: Callable[P, R]) -> Callable[P, R]:
 
 
 def _schedule(name: SchedulerType, optimizer: Optimizer, factor: Callable[..., float], last_epoch: int, **values: Any):
-    """The scheduler of one factor, after a look at whether the step counts among its values were given."""
+    """Return the scheduler of one factor, after a look at whether the step counts among its values were given."""
     parameters = {"warmup": "num_warmup_steps", "total": "num_training_steps"}
     _require(name, **{parameters[key]: value for key, value in values.items() if key in parameters})
     # Without values it stays a plain function, whose saved state is None, as in the reference's checkpoints.
@@ -196,7 +196,7 @@ def get_inverse_sqrt_schedule(
 
 
 def _floor_factor(name: SchedulerType, optimizer: Optimizer, min_lr: float | None, min_lr_rate: float | None) -> float:
-    """The lowest factor, from whichever of the two was given."""
+    """Return the lowest factor, from whichever of the two was given."""
     if min_lr is not None and min_lr_rate is None:
         return min_lr / optimizer.defaults["lr"]
     if min_lr is None and min_lr_rate is not None:
@@ -375,7 +375,7 @@ def get_scheduler(
 
 
 def _own_arguments(name: SchedulerType, kwargs: dict[str, Any], known: list[str]) -> dict[str, Any]:
-    """The given arguments that the schedule knows; the others are an error, or a warning where the reference is lax."""
+    """Select the arguments that the schedule knows; others are an error, or a warning where the reference is lax."""
     unknown = [key for key in kwargs if key not in known]
     if unknown:
         message = f"The schedule {name.value!r} has no argument {unknown}; its own arguments are {known}."
@@ -416,7 +416,7 @@ class ScheduleConfig:
         return SchedulerType(self.name) is SchedulerType.REDUCE_ON_PLATEAU
 
     def build(self, optimizer: Optimizer) -> LRScheduler:
-        """The scheduler for this optimizer.
+        """Return the scheduler for this optimizer.
 
         Args:
             optimizer: a fresh optimizer, whose learning rate is the full one.

@@ -57,7 +57,7 @@ class Channel:
             self._group = None
 
     def tell(self, message: Any = None) -> Any:
-        """What the first process has to say, in every process."""
+        """Return what the first process has to say, in every process."""
         if self.alone:
             return message
         box = [message]
@@ -65,7 +65,7 @@ class Channel:
         return box[0]
 
     def share(self, make: Callable[[], Result]) -> Result:
-        """What `make` gives in the first process, in every process; it is called nowhere else.
+        """Return what `make` gives in the first process, in every process; it is called nowhere else.
 
         Raises:
             OtherProcessError: `make` has raised, and this is another process; the first raises what it was.
@@ -86,7 +86,7 @@ class Channel:
         return made
 
     def outcomes(self, own: Outcome) -> list[Outcome]:
-        """How a trial ended in each process; all have to call it.
+        """Return how a trial ended in each process; all have to call it.
 
         Raises:
             RuntimeError: this process has failed, and the others have not come to the end of the trial in time: they

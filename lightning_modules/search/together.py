@@ -107,13 +107,13 @@ class _Together:
         self.error: Exception | None = None
 
     def alone(self, trial: Any) -> Any:
-        """The trial where there is no other process."""
+        """Return the trial where there is no other process."""
         value = self.objective(trial)
         self.completed()
         return value
 
     def lead(self, trial: Any) -> Any:
-        """The trial in the first process."""
+        """Return the trial in the first process."""
         self.channel.tell(("trial", None))
         value, own = self._run(SharedTrial(trial, self.channel))
         others = self.channel.outcomes(own)
@@ -129,7 +129,7 @@ class _Together:
         return value
 
     def follow(self) -> None:
-        """The trial in another process."""
+        """Run the trial in another process."""
         _, own = self._run(SharedTrial(None, self.channel))
         if all(one.kind == "done" for one in self.channel.outcomes(own)):
             self.completed()

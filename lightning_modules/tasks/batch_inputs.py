@@ -48,7 +48,7 @@ def as_arguments(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, An
 
 
 def needs_all(model: nn.Module, batch: Any) -> bool:
-    """Whether `forward` cannot do without any part of a batch without names, so that none of them is a label."""
+    """Tell whether `forward` cannot do without any part of a batch without names, so that none of them is a label."""
     parameters = inspect.signature(base_of_adapter(model).forward).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [one for one in parameters if one.kind in positional and one.default is one.empty]
@@ -89,7 +89,7 @@ def describe_batch(batch: Any) -> str:
 
 
 def samples_that_count(loader: Any, batch: Any, rank: int, world_size: int) -> int | None:
-    """How many samples of this batch are no repetitions; None for all of them, or where that is not known.
+    """Return how many samples of this batch are no repetitions; None for all of them, or where that is not known.
 
     Args:
         loader: gave the batch; known is it of an `EpochLoader` over a dataset with a length.
@@ -106,7 +106,7 @@ def samples_that_count(loader: Any, batch: Any, rank: int, world_size: int) -> i
 
 
 def cut_batch(batch: Any, samples: int) -> Any:
-    """The first samples of a batch, in a mapping, in order or alone: of all that has one entry for each."""
+    """Return the first samples of a batch, in a mapping, in order or alone: of all that has one entry for each."""
     size = find_batch_size(batch)
     if isinstance(batch, Mapping):
         return {name: _cut(value, samples, size) for name, value in batch.items()}

@@ -153,7 +153,7 @@ class DataModule(LightningDataModule):
         super().teardown(stage)
 
     def train_dataloader(self) -> EpochLoader:
-        """Batches to train on.
+        """Return batches to train on.
 
         Raises:
             ValueError: there is no `train_dataset`.
@@ -185,22 +185,22 @@ class DataModule(LightningDataModule):
         return loader
 
     def val_dataloader(self) -> Any:
-        """Batches to validate on: a loader, or a dict of them."""
+        """Return batches to validate on: a loader, or a dict of them."""
         return self._evaluation_loaders(self.val_dataset)
 
     def test_dataloader(self) -> Any:
-        """Batches to test on: a loader, or a dict of them."""
+        """Return batches to test on: a loader, or a dict of them."""
         return self._evaluation_loaders(self.test_dataset)
 
     def predict_dataloader(self) -> Any:
-        """Batches to predict, in the order of the samples."""
+        """Return batches to predict, in the order of the samples."""
         if self.predict_dataset is None:
             return []
         dataset, collate = self._columns(self.predict_dataset)
         return DataLoader(dataset, batch_size=self._eval_batch_size, collate_fn=collate, **self._workers())
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the reading of the training data stands, in tensors and plain values, for `load_state_dict`.
+        """Return where the reading of the training data stands, in tensors and plain values, for `load_state_dict`.
 
         Empty while a trainer runs: its checkpoints have it from every process already.
         """
@@ -232,7 +232,7 @@ class DataModule(LightningDataModule):
         return [] if self.trainer is None else callbacks_of(self.trainer)
 
     def _first_samples(self, stream: IterableDataset) -> list[Any]:
-        """What `overfit_batches` needs of a stream, which may begin with others each time."""
+        """Return what `overfit_batches` needs of a stream, which may begin with others each time."""
         wanted: Any = getattr(self.trainer, "overfit_batches", 0)
         return list(itertools.islice(iter(stream), int(wanted) * self.batch_size * self._place()[1]))
 
@@ -271,7 +271,7 @@ class DataModule(LightningDataModule):
         return RandomSampler(dataset) if training and self.shuffle and len(dataset) else None
 
     def _columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
-        """The dataset and the collator without the columns that nobody wants."""
+        """Return the dataset and the collator without the columns that nobody wants."""
         columns, module = self.columns, None if self.trainer is None else self.trainer.lightning_module
         if columns is None:
             columns = getattr(module, "input_columns", None)
@@ -310,13 +310,13 @@ class DataModule(LightningDataModule):
 
 
 def _measured_lengths(dataset: Any, length_column: str, input_column: str) -> Any:
-    """The length of each sample: from a column of lengths if there is one, else of the column that is measured."""
+    """Return each sample's length: from a column of lengths if there is one, else of the column that is measured."""
     given = column_lengths(dataset, length_column)
     return sample_lengths(dataset, input_column, length_argument="length_column") if given is None else given
 
 
 def _without_columns(dataset: Any, columns: Sequence[str], model_name: str) -> Any:
-    """A `datasets.Dataset` with these columns only, so that others are not even read.
+    """Return a `datasets.Dataset` with these columns only, so that others are not even read.
 
     Raises:
         ValueError: it has none of them.
@@ -328,7 +328,7 @@ def _without_columns(dataset: Any, columns: Sequence[str], model_name: str) -> A
 
 
 def _made(dataset: Any, name: str) -> Any:
-    """The dataset itself, where a function or a description of it is given, or a dict of them."""
+    """Return the dataset itself, where a function or a description of it is given, or a dict of them."""
     if is_description(dataset):
         return build_described(dataset, object, name)
     if isinstance(dataset, Mapping):

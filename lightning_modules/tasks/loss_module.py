@@ -138,26 +138,26 @@ class LossModule(OptimizerModule):
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns."""
+        """Return what the model returns."""
         return self._require_model()(*args, **kwargs)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """Loss of a batch."""
+        """Return loss of a batch."""
         items = self._items(batch)
         loss, outputs = self.compute_loss(batch, items)
         self._note_trained(batch, items, loss, outputs)
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
-        """Loss of a batch."""
+        """Return loss of a batch."""
         return self._evaluated("val", batch, dataloader_idx)
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
-        """Loss of a batch."""
+        """Return loss of a batch."""
         return self._evaluated("test", batch, dataloader_idx)
 
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
-        """What the model returns for a batch, of which it is given what it is given in the training.
+        """Return what the model returns for a batch, of which it is given what it is given in the training.
 
         But all of a tuple whose parts `forward` cannot do without: they have no labels among them.
         """
@@ -196,7 +196,7 @@ class LossModule(OptimizerModule):
         return smoother(alone, labels, shift_labels=self._predicts_next_token()), outputs
 
     def call_model(self, batch: Any, *, without: Sequence[str] = (), **further: Any) -> Any:
-        """What the model returns for a batch.
+        """Return what the model returns for a batch.
 
         Args:
             batch: see the class.
@@ -210,11 +210,11 @@ class LossModule(OptimizerModule):
         return self.model(*arguments, **{**named, **further})
 
     def model_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """What of a batch with names the model is given: all of it."""
+        """Return what of a batch with names the model is given: all of it."""
         return dict(batch)
 
     def positional_inputs(self, batch: Any, *, labels: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What of a batch without names the model is given: all of it, in order.
+        """Return what of a batch without names the model is given: all of it, in order.
 
         Args:
             batch: a tuple, a list, or one tensor.
@@ -227,7 +227,7 @@ class LossModule(OptimizerModule):
         return ((*inputs, last), {}) if labels and last is not None else as_arguments(inputs)
 
     def read_loss(self, outputs: Any, batch: Any, items: torch.Tensor | None) -> torch.Tensor:
-        """The loss in what the model returned, where labels are not smoothed."""
+        """Return the loss in what the model returned, where labels are not smoothed."""
         return read_loss(outputs, describe_batch(batch), self._LOSS_ADVICE)
 
     def on_train_epoch_start(self) -> None:
@@ -256,7 +256,7 @@ class LossModule(OptimizerModule):
         self._log_metrics("test")
 
     def predictions_of(self, outputs: Any) -> Any:
-        """What counts as predictions in what the model returned: all but the loss, and what its config leaves out."""
+        """Return the predictions in what the model returned: all but the loss, and what its config leaves out."""
         return predictions_in(outputs, _not_predicted(self.model))
 
     def _set_metrics(self, metrics: Any, train_metrics: Any) -> None:
@@ -294,7 +294,7 @@ class LossModule(OptimizerModule):
         self._count(stage, loader, batch, loss, outputs, counts=counting != 0)
 
     def _counting(self, stage: str, batch: Any, index: int) -> int | None:
-        """The samples of a batch that are no repetitions, where there are any."""
+        """Return the samples of a batch that are no repetitions, where there are any."""
         loaders = self._loaders(stage)
         if isinstance(loaders, (Mapping, list, tuple)):
             loaders = list(loaders.values() if isinstance(loaders, Mapping) else loaders)[index]
@@ -314,15 +314,15 @@ class LossModule(OptimizerModule):
         return labels[0] if len(labels) == 1 else labels
 
     def _named_labels(self, batch: Any) -> Any:
-        """The column `labels`, which the Trainer API counts and smooths whatever `label_names` says."""
+        """Return the column `labels`, which the Trainer API counts and smooths whatever `label_names` says."""
         return batch.get("labels") if isinstance(batch, Mapping) else self._labels(batch)
 
     def _compares_with_input(self) -> bool:
-        """Whether a batch without labels is its own."""
+        """Tell whether a batch without labels is its own."""
         return self.loss_fn is not None
 
     def _require_labels(self, batch: Any) -> Any:
-        """What `loss_fn` compares with."""
+        """Return what `loss_fn` compares with."""
         labels = self._labels(batch)
         if labels is None or (isinstance(labels, tuple) and any(part is None for part in labels)):
             raise ValueError(
@@ -333,7 +333,7 @@ class LossModule(OptimizerModule):
         return labels
 
     def _loss_of(self, outputs: Any, labels: Any) -> torch.Tensor:
-        """The loss, checked."""
+        """Return the loss, checked."""
         loss = self.loss_fn(outputs, labels)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             kind = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"type {type(loss).__name__}"
@@ -362,7 +362,7 @@ class LossModule(OptimizerModule):
             self.log_dict(numbers, prog_bar=True, sync_dist=True, add_dataloader_idx=False)
 
     def _items(self, batch: Any) -> torch.Tensor | None:
-        """The labels that count, where the model wants to be told; smoothing shifts them by itself.
+        """Return the labels that count, where the model wants to be told; smoothing shifts them by itself.
 
         With `loss_fn`, what it takes the mean of, where the batch is one of several.
         """
@@ -375,7 +375,7 @@ class LossModule(OptimizerModule):
         return (labels[..., 1:] if shifted else labels).ne(-100).sum()
 
     def _is_part_of_step(self) -> bool:
-        """Whether an optimizer step takes several batches, in this process or others."""
+        """Tell whether an optimizer step takes several batches, in this process or others."""
         return self.trainer.training and self.trainer.world_size * batches_per_step(self.trainer) > 1
 
     def _wants_items(self) -> bool:
@@ -410,7 +410,7 @@ def _not_predicted(model: nn.Module) -> list[str]:
 
 
 def _as_function(loss_fn: Any) -> Any:
-    """The loss function itself; errors for what can be none."""
+    """Return the loss function itself; errors for what can be none."""
     if is_description(loss_fn):
         loss_fn = build_described(loss_fn, nn.Module, "loss_fn")
     if loss_fn is None:

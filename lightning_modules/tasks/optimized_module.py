@@ -61,7 +61,7 @@ class OptimizerModule(ModelModule):
             self.hparams["optimizer"] = to_plain_setting(self.optimizer_config)
 
     def configure_optimizers(self) -> Any:
-        """The optimizer, and the schedule, stepped after each optimizer step."""
+        """Return the optimizer, and the schedule, stepped after each optimizer step."""
         optimizer = build_module_optimizer(self.optimizer_config, self._require_model())
         self._in_backward = optimizer if steps_in_backward(optimizer) else None
         if self._in_backward is not None and batches_per_step(self.trainer) > 1:

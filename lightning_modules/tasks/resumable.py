@@ -100,7 +100,7 @@ class ResumingCallback(Callback):
 
 
 def _add_tied_names(module: LightningModule, stored: dict[str, Any]) -> None:
-    """A file of safetensors holds each tensor under one name; Lightning asks for all of them."""
+    """Add the names that a safetensors file leaves out, which has each tensor under one; Lightning asks for all."""
     own = module.state_dict(keep_vars=True)
     by_tensor = {id(value): name for name, value in own.items() if name in stored}
     for name, value in own.items():

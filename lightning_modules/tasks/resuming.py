@@ -81,7 +81,7 @@ class Resuming:
 
 
 def is_fitted(trainer: Trainer) -> bool:
-    """Whether the trainer trains, or is about to."""
+    """Tell whether the trainer trains, or is about to."""
     return trainer.state.fn == TrainerFn.FITTING
 
 
@@ -136,7 +136,7 @@ def _epoch_loader(trainer: Trainer) -> EpochLoader | None:
 
 
 def _loader_state(trainer: Trainer, written: Any) -> dict[str, Any] | None:
-    """The state of the loader, if it is of a training that dealt out its data in the same way, at the same place."""
+    """Return the loader's state, if it is of a training that dealt out its data in the same way, at the same place."""
     loader = _epoch_loader(trainer)
     if written is None or loader is None or trainer.num_training_batches == float("inf"):
         return None

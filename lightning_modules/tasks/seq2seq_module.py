@@ -78,7 +78,7 @@ class Seq2SeqModule(TaskModule):
         return generate(model, inputs, {**self.generation, **options}, synced_gpus=is_sharded(model))
 
     def predictions_of(self, outputs: Any) -> Any:
-        """The most likely token at each position."""
+        """Return the most likely token at each position."""
         predictions = super().predictions_of(outputs)
         logits = predictions[0] if isinstance(predictions, tuple) else predictions
         return logits.argmax(-1)
@@ -104,7 +104,7 @@ class Seq2SeqModule(TaskModule):
         return {**dict(zip(names, arguments, strict=False)), **named}
 
     def _without_start(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Labels do not have the token that starts a sequence."""
+        """Return labels do not have the token that starts a sequence."""
         places = (getattr(self.model, "generation_config", None), getattr(self.model, "config", None))
         starts = [getattr(place, "decoder_start_token_id", None) for place in places]
         start = next((token for token in starts if token is not None), None)

@@ -26,7 +26,7 @@ def batches_per_step(trainer: Trainer) -> int:
 
 
 def ends_step(trainer: Trainer) -> bool:
-    """Whether Lightning takes an optimizer step after the batch that is in work."""
+    """Tell whether Lightning takes an optimizer step after the batch that is in work."""
     progress = trainer.fit_loop.epoch_loop.batch_progress
     ready = progress.current.ready
     over = progress.is_last_batch or ready >= trainer.num_training_batches
@@ -76,7 +76,7 @@ class StepWindow:
             self.loss = self.loss + (loss - self.loss) * (items / self._items.clamp(min=1))
 
     def weighted(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss of the batch that was added last, as it goes into the backward pass: in units of the first batch."""
+        """Return the loss of the batch added last, as it goes into the backward pass: in units of the first batch."""
         return loss if self._items is None else loss * (self._last / self._unit).to(loss.dtype)
 
     def finish(self, parameters: Iterable[nn.Parameter], divisor: int) -> None:

@@ -70,7 +70,7 @@ class TaskModule(LossModule):
         return {}
 
     def loss_of_logits(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None) -> torch.Tensor:
-        """The loss of the task: by default the cross entropy of classes, in the last dimension, without labels of -100.
+        """Compute the loss: by default the cross entropy of classes, in the last dimension, without labels of -100.
 
         Args:
             logits: (..., classes).
@@ -83,13 +83,13 @@ class TaskModule(LossModule):
         return functional.cross_entropy(flat, classes, ignore_index=_IGNORED, reduction="sum") / items
 
     def model_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The batch; without labels that the model's `forward` does not take."""
+        """Return the batch; without labels that the model's `forward` does not take."""
         inputs = super().model_inputs(batch)
         accepted = accepted_arguments(self.model.forward, **inputs)
         return {name: value for name, value in inputs.items() if name in accepted or name not in self.label_names}
 
     def positional_inputs(self, batch: Any, *, labels: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A batch without names: all but the labels in order, and those by name where `forward` takes them.
+        """Return a batch without names: all but the labels in order, and those by name where `forward` takes them.
 
         Args:
             batch: see `LossModule`, as the other.
@@ -102,7 +102,7 @@ class TaskModule(LossModule):
         return arguments, named
 
     def read_loss(self, outputs: Any, batch: Any, items: torch.Tensor | None) -> torch.Tensor:
-        """The loss of the model if it returned one, else that of the task."""
+        """Return the loss of the model if it returned one, else that of the task."""
         labels = self._labels(batch)
         if has_loss(outputs) or not isinstance(labels, torch.Tensor):
             return super().read_loss(outputs, batch, items)
@@ -123,11 +123,11 @@ class CausalLMModule(TaskModule):
         super().__init__(model, **kwargs)
 
     def usual_metrics(self) -> dict[str, Any]:
-        """The perplexity."""
+        """Return the perplexity."""
         return {"perplexity": TokenPerplexity()}
 
     def loss_of_logits(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None) -> torch.Tensor:
-        """The cross entropy of each token, given those before it."""
+        """Return the cross entropy of each token, given those before it."""
         return super().loss_of_logits(logits[:, :-1], labels[:, 1:], items)
 
     def _predicts_next_token(self) -> bool:
@@ -159,7 +159,7 @@ class SequenceClassificationModule(TaskModule):
         return "regression" if said is None and self.num_labels == 1 else said
 
     def usual_metrics(self) -> dict[str, Any]:
-        """The accuracy, or the mean squared error."""
+        """Return the accuracy, or the mean squared error."""
         classes = self.num_labels
         if self.problem_type == "regression":
             return {"mse": torchmetrics.MeanSquaredError(num_outputs=classes or 1)}

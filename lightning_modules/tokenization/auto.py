@@ -132,7 +132,7 @@ _BY_MODEL = {model: name for name, models in _OF_MODELS.items() for model in mod
 
 
 def defaults_of(tokenizer_class: str | None, model_type: str | None) -> dict[str, Any]:
-    """What the class of a tokenizer would take for granted; nothing where the files contradict each other.
+    """Return what the class of a tokenizer would take for granted; nothing where the files contradict each other.
 
     Args:
         tokenizer_class: as in tokenizer_config.json.

@@ -119,7 +119,7 @@ class Backend(SpecialTokens):
             return add(new_tokens)
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
-        """The id of a token, or a list of those of several; that of `unk_token` for what is not in the vocabulary."""
+        """Return the id of a token, or a list for several; that of `unk_token` for what is not in the vocabulary."""
         if tokens is None or isinstance(tokens, str):
             return self._id_of(tokens)
         return [self._id_of(token) for token in tokens]
@@ -131,7 +131,7 @@ class Backend(SpecialTokens):
         return self.unk_token_id if found is None and token != self.unk_token else found
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """The token of an id, or a list of those of several; None for what is no id.
+        """Return the token of an id, or a list of those of several; None for what is no id.
 
         Args:
             ids: one or several: a number, a list, an array, a tensor.
@@ -190,12 +190,12 @@ class Backend(SpecialTokens):
         return text
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        """The text of tokens, as the decoder joins them."""
+        """Return the text of tokens, as the decoder joins them."""
         decoder = self._tokenizer.decoder
         return " ".join(tokens) if decoder is None else decoder.decode(tokens)
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """How many special tokens are put around a text, or around and between the texts of a pair."""
+        """Return how many special tokens are put around a text, or around and between the texts of a pair."""
         return self._tokenizer.num_special_tokens_to_add(pair)
 
     def set_truncation_and_padding(

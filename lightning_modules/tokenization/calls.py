@@ -249,7 +249,7 @@ class Calls(Backend):
 
 
 def _parts(encoding: tokenizers.Encoding, options: CallOptions) -> list[tokenizers.Encoding]:
-    """A row, and what was cut off from it if that is asked for."""
+    """Return a row, and what was cut off from it if that is asked for."""
     return [encoding, *encoding.overflowing] if options.return_overflowing_tokens else [encoding]
 
 
@@ -282,7 +282,7 @@ def _where(depth: int) -> str:
 
 
 def rows_of(text: Any, pair: Any, words: bool) -> tuple[list[Any], bool]:
-    """The rows to encode, and whether they are a batch.
+    """Return the rows to encode, and whether they are a batch.
 
     Args:
         text: one or several.
@@ -308,7 +308,7 @@ def rows_of(text: Any, pair: Any, words: bool) -> tuple[list[Any], bool]:
 
 
 def rows_error(rows: list[Any], words: bool, error: Exception) -> TypeError:
-    """Which of the rows the library could not read.
+    """Return which of the rows the library could not read.
 
     Args:
         rows: those that it was given.

@@ -32,7 +32,7 @@ def render(
     continue_final_message: bool = False,
     return_spans: bool = False,
 ) -> tuple[list[str], list[list[Span]]]:
-    """The text of each chat.
+    """Return the text of each chat.
 
     Args:
         template: in Jinja's language.
@@ -116,7 +116,7 @@ _LISTENER = "lightrainer_spoken"
 
 @lru_cache
 def compile_template(template: str) -> Any:
-    """A template in an immutable sandbox, with what chat templates count on.
+    """Return a template in an immutable sandbox, with what chat templates count on.
 
     They have the functions `raise_exception` and `strftime_now`, the filter `tojson` (which leaves HTML alone), `break`
     and `continue`, and the block `generation`; blocks leave no empty lines.
@@ -160,14 +160,14 @@ def _generation_block() -> type:
         tags = {"generation"}
 
         def parse(self, parser: Any) -> Any:
-            """The block as a call of `spoken` with what stands in it."""
+            """Return the block as a call of `spoken` with what stands in it."""
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.CallBlock(self.call_method("spoken"), [], [], body).set_lineno(line)
 
         @pass_context
         def spoken(self, context: Any, caller: Callable[[], str]) -> str:
-            """The block's text."""
+            """Return the block's text."""
             text = caller()
             listener = context.get(_LISTENER)
             if listener is not None:
@@ -184,7 +184,7 @@ _KINDS: dict[Any, str] = {int: "integer", float: "number", str: "string", bool: 
 
 
 def schemas_of(tools: Any) -> list[dict[str, Any]] | None:
-    """The tools of a chat, all as JSON schema.
+    """Return the tools of a chat, all as JSON schema.
 
     Args:
         tools: schemas, or functions with type hints and a docstring; or None.
@@ -319,7 +319,7 @@ def _literal_schema(values: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _read(doc: str) -> tuple[str, dict[str, str], str | None]:
-    """The description, what is said about each argument, and about the result."""
+    """Return the description, what is said about each argument, and about the result."""
     sections: dict[str, list[str]] = {"": []}
     section = ""
     for line in doc.splitlines():

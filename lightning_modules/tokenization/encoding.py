@@ -47,7 +47,7 @@ class BatchEncoding(UserDict):
         self.convert_to_tensors(tensor_type, prepend_batch_axis)
 
     def __getitem__(self, item: Any) -> Any:
-        """A column by its name; a row's `tokenizers.Encoding` by its number; without encodings, a slice of columns."""
+        """Return a column by its name; a row's `tokenizers.Encoding` by its number; without encodings, a slice."""
         if isinstance(item, str):
             return self.data[item]
         if self._encodings is not None:
@@ -86,29 +86,29 @@ class BatchEncoding(UserDict):
         return self._encodings
 
     def tokens(self, batch_index: int = 0) -> list[str]:
-        """The tokens of a row, as text."""
+        """Return the tokens of a row, as text."""
         return self._row("tokens", batch_index).tokens
 
     def sequence_ids(self, batch_index: int = 0) -> list[int | None]:
-        """For each token of a row 0 or 1, the text of the pair that it is from; None for special tokens."""
+        """Return 0 or 1 for each token of a row, the text of the pair that it is from; None for special tokens."""
         return self._row("sequence_ids", batch_index).sequence_ids
 
     def word_ids(self, batch_index: int = 0) -> list[int | None]:
-        """For each token of a row the number of its word; None for special tokens."""
+        """Return the number of its word for each token of a row; None for special tokens."""
         return self._row("word_ids", batch_index).word_ids
 
     def token_to_sequence(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
-        """Which text of the pair a token is from; `(row, token)`, or `(token)` of the first row."""
+        """Return which text of the pair a token is from; `(row, token)`, or `(token)` of the first row."""
         row, token = self._token("token_to_sequence", batch_or_token_index, token_index)
         return row.token_to_sequence(token)
 
     def token_to_word(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
-        """The number of a token's word; `(row, token)`, or `(token)` of the first row."""
+        """Return the number of a token's word; `(row, token)`, or `(token)` of the first row."""
         row, token = self._token("token_to_word", batch_or_token_index, token_index)
         return row.token_to_word(token)
 
     def token_to_chars(self, batch_or_token_index: int, token_index: int | None = None) -> CharSpan | None:
-        """The characters of a token; None for special tokens."""
+        """Return the characters of a token; None for special tokens."""
         row, token = self._token("token_to_chars", batch_or_token_index, token_index)
         span = row.token_to_chars(token)
         return None if span is None else CharSpan(*span)
@@ -116,7 +116,7 @@ class BatchEncoding(UserDict):
     def word_to_tokens(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> TokenSpan | None:
-        """The tokens of a word; `(row, word)`, or `(word)` of the first row."""
+        """Return the tokens of a word; `(row, word)`, or `(word)` of the first row."""
         row, word = self._place("word_to_tokens", batch_or_word_index, word_index)
         if word < 0:
             words = [number for number in row.word_ids if number is not None]
@@ -127,21 +127,21 @@ class BatchEncoding(UserDict):
     def word_to_chars(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> CharSpan:
-        """The characters of a word; `(row, word)`, or `(word)` of the first row."""
+        """Return the characters of a word; `(row, word)`, or `(word)` of the first row."""
         row, word = self._place("word_to_chars", batch_or_word_index, word_index)
         return CharSpan(*row.word_to_chars(word, sequence_index))
 
     def char_to_token(
         self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
     ) -> int | None:
-        """The token that has a character; None where none has it, such as for white space."""
+        """Return the token that has a character; None where none has it, such as for white space."""
         row, char = self._place("char_to_token", batch_or_char_index, char_index)
         return row.char_to_token(char, sequence_index)
 
     def char_to_word(
         self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
     ) -> int | None:
-        """The number of the word that has a character."""
+        """Return the number of the word that has a character."""
         row, char = self._place("char_to_word", batch_or_char_index, char_index)
         return row.char_to_word(char, sequence_index)
 
@@ -195,7 +195,7 @@ class BatchEncoding(UserDict):
 
 
 def as_kind(values: Any, kind: TensorType, name: str) -> Any:
-    """A column as a tensor or array; empty ones are of type int64, arrays of rows of different lengths of type object.
+    """Make a tensor or array of a column; empty ones are int64, arrays of rows of different lengths of type object.
 
     Args:
         values: nested lists, or what is a tensor (an array) already.
@@ -250,7 +250,7 @@ def _is_ragged(values: Any) -> bool:
 
 
 def _is_empty(values: Any) -> bool:
-    """Whether there is not a single number in it."""
+    """Tell whether there is not a single number in it."""
     if not isinstance(values, (list, tuple)):
         return False
     return all(isinstance(value, (list, tuple)) and _is_empty(value) for value in values)
@@ -284,6 +284,6 @@ def as_lists(values: Any) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is a tensor of torch; without loading torch."""
+    """Tell whether it is a tensor of torch; without loading torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)

@@ -257,7 +257,7 @@ def hub_options(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_secrets(kwargs: dict[str, Any]) -> None:
-    """A token of the Hub would be saved with the other settings."""
+    """Refuse a token of the Hub, which would be saved with the other settings."""
     for name in kwargs:
         if is_secret_name(name):
             raise TypeError(
@@ -267,7 +267,7 @@ def _refuse_secrets(kwargs: dict[str, Any]) -> None:
 
 
 def settings_in(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that are settings of a tokenizer.
+    """Return the arguments that are settings of a tokenizer.
 
     Raises:
         NotImplementedError: one that asks for what is not here.
@@ -320,7 +320,7 @@ def _switch(kwargs: dict[str, Any], name: str) -> Any:
 
 
 def _templates(value: Any) -> Any:
-    """A template, or several by name, which files have as a list."""
+    """Return a template, or several by name, which files have as a list."""
     if isinstance(value, (list, tuple)) and all(isinstance(each, dict) for each in value):
         value = {each.get("name"): each.get("template") for each in value}
     texts = [value] if not isinstance(value, dict) else [*value, *value.values()]

@@ -98,7 +98,7 @@ def _download(
     token: str | bool | None = None,
     revision: str | None = None,
 ) -> Path:
-    """The repository's files in the cache of this machine; only those that are new are downloaded."""
+    """Return the repository's files in the cache of this machine; only those that are new are downloaded."""
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
@@ -129,7 +129,7 @@ def _download(
 
 
 def _cached(name: str, options: dict[str, Any], error: Exception) -> Path | None:
-    """What is in the cache, where the Hub gave no answer; the client looks there for some of the reasons only."""
+    """Look into the cache, where the Hub gave no answer; the client looks there for some of the reasons only."""
     from huggingface_hub import errors, snapshot_download
 
     answers = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.LocalEntryNotFoundError)
@@ -172,7 +172,7 @@ def _offline_error(name: str, local_files_only: bool) -> OSError:
 def arguments_of(
     files: TokenizerFiles, name: str, attributes: list[str], given: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of the class, in the order of precedence of the reference.
+    """Return the arguments of the class, in the order of precedence of the reference.
 
     Args:
         files: what there is.
@@ -210,7 +210,7 @@ def arguments_of(
 
 
 def settings_file(path: Path) -> dict[str, Any]:
-    """The settings in a JSON file.
+    """Return the settings in a JSON file.
 
     Raises:
         OSError: it is not JSON, or holds something else than settings; names the file, and the place in it.
@@ -228,7 +228,7 @@ def _json(path: Path | None) -> dict[str, Any] | None:
 
 
 def _backend(path: Path) -> tuple[Tokenizer, list[dict[str, Any]]]:
-    """The tokenizer, and its added tokens as they are written."""
+    """Return the tokenizer, and its added tokens as they are written."""
     written = settings_file(path).get("added_tokens")
     if not isinstance(written, list):
         raise OSError(f"{path} is no tokenizer.json: it has no list `added_tokens`.")
@@ -252,7 +252,7 @@ def _templates(files: TokenizerFiles) -> dict[str, Any]:
 
 
 def _name_own_tokens(found: dict[str, Any], attributes: list[str]) -> None:
-    """Tokens under names that only this model has."""
+    """Gather the tokens under names that only this model has."""
     own = {
         name: found.pop(name)
         for name in list(found)
@@ -298,7 +298,7 @@ def _take_special_tokens_map(named: dict[str, Any], found: dict[str, Any], given
 
 
 def _special(value: Any) -> Any:
-    """A token with its flags, or its text as it is."""
+    """Return a token with its flags, or its text as it is."""
     if not isinstance(value, dict):
         return value
     return AddedToken(**{key: each for key, each in value.items() if key not in ("special", "__type")}, special=True)
@@ -313,7 +313,7 @@ def _as_token(value: Any) -> AddedToken:
 
 
 def revived(value: Any) -> Any:
-    """Tokens that were written as dicts, anywhere in it."""
+    """Return tokens that were written as dicts, anywhere in it."""
     if isinstance(value, dict):
         if value.get("__type") == "AddedToken":
             return _as_token(value)

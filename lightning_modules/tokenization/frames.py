@@ -77,12 +77,12 @@ class Frames(Backend):
 
 
 def plain(pair: bool) -> list[Piece]:
-    """The texts one after the other, without special tokens."""
+    """Return the texts one after the other, without special tokens."""
     return [Piece(None, number, number) for number in range(2 if pair else 1)]
 
 
 def pieces_of(processor: dict[str, Any] | None, pair: bool) -> list[Piece] | None:
-    """What a post-processor makes of a text or a pair; None where it adds nothing.
+    """Return what a post-processor makes of a text or a pair; None where it adds nothing.
 
     Args:
         processor: as in tokenizer.json.

@@ -87,7 +87,7 @@ def _truncation(truncation: Any) -> TruncationStrategy:
 def _to_the_models(
     tokenizer: Any, pad: PaddingStrategy, cut: TruncationStrategy
 ) -> tuple[PaddingStrategy, TruncationStrategy, int | None]:
-    """The model's length where one is needed; without such a limit there is none to pad or cut to."""
+    """Return the model's length where one is needed; without such a limit there is none to pad or cut to."""
     wanted = pad == PaddingStrategy.MAX_LENGTH or cut != TruncationStrategy.DO_NOT_TRUNCATE
     if not wanted:
         return pad, cut, None
@@ -223,7 +223,7 @@ def _columns(encoded: Any) -> dict[str, Any]:
 
 
 def _kind_of(rows: Any, name: str) -> str | None:
-    """What came in: "pt", "np", or None for lists."""
+    """Return what came in: "pt", "np", or None for lists."""
     first = _first(rows)
     if _is_plain(rows):
         return None
@@ -235,14 +235,14 @@ def _kind_of(rows: Any, name: str) -> str | None:
 
 
 def _first(rows: Any) -> Any:
-    """The first number, or row of numbers, that is no list."""
+    """Return the first number, or row of numbers, that is no list."""
     if isinstance(rows[0], (list, tuple)):
         return next((row[0] for row in rows if len(row)), None)
     return rows[0]
 
 
 def _is_plain(rows: Any) -> bool:
-    """Whether they are lists of plain numbers."""
+    """Tell whether they are lists of plain numbers."""
     first = _first(rows)
     return first is None or isinstance(first, (int, list, tuple))
 

@@ -163,7 +163,7 @@ class Saving(Backend):
 
 
 def written(value: Any) -> Any:
-    """Tokens as dicts, anywhere in it."""
+    """Return tokens as dicts, anywhere in it."""
     if isinstance(value, AddedToken):
         flags = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
         return {**{flag: getattr(value, flag) for flag in flags}, "__type": "AddedToken"}

@@ -52,11 +52,11 @@ class SpecialTokens:
         additional_special_tokens_ids: list[int]
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
-        """The id of a token, or a list of those of several; by the class that has the vocabulary."""
+        """Return the id of a token, or a list for several; by the class that has the vocabulary."""
         raise NotImplementedError(_NO_VOCABULARY)
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """The token of an id, or a list of those of several; by the class that has the vocabulary."""
+        """Return the token of an id, or a list for several; by the class that has the vocabulary."""
         raise NotImplementedError(_NO_VOCABULARY)
 
     def _add_tokens(self, new_tokens: list[Any], special_tokens: bool = False) -> int:

@@ -30,7 +30,7 @@ def trained(
     renamed: Renamed,
     options: dict[str, Any],
 ) -> Tokenizer:
-    """A tokenizer that does everything as this one, with a vocabulary of its own.
+    """Return a tokenizer that does everything as this one, with a vocabulary of its own.
 
     Args:
         tokenizer: stays as it is.

@@ -40,7 +40,7 @@ class DataCollatorMixin:
     return_tensors: str = "pt"
 
     def __call__(self, features: list[Any], return_tensors: str | None = None) -> Any:
-        """The batch of these samples.
+        """Return the batch of these samples.
 
         Args:
             features: the samples.
@@ -54,11 +54,11 @@ class DataCollatorMixin:
         return self.torch_call(features) if kind == "pt" else self.numpy_call(features)
 
     def torch_call(self, features: list[Any], /) -> Any:
-        """The batch as torch tensors; to be overridden."""
+        """Make the batch of torch tensors; to be overridden."""
         raise NotImplementedError(f"{type(self).__name__} has no `torch_call`, so it cannot return tensors ('pt').")
 
     def numpy_call(self, features: list[Any], /) -> Any:
-        """The batch as numpy arrays; to be overridden."""
+        """Make the batch of numpy arrays; to be overridden."""
         raise NotImplementedError(f"{type(self).__name__} has no `numpy_call`, so it cannot return arrays ('np').")
 
 
@@ -128,7 +128,7 @@ def _no_advice(tokenizer: Any) -> Iterator[None]:
 
 
 def special_tokens_rows(tokenizer: Any, rows: list[list[int]]) -> list[list[int]]:
-    """For each token of each row, 1 where it is a special token and 0 elsewhere.
+    """Mark the special tokens of each row: 1 for them, 0 for all others.
 
     Raises:
         TypeError: the processing class cannot tell.
@@ -143,27 +143,27 @@ def special_tokens_rows(tokenizer: Any, rows: list[list[int]]) -> list[list[int]
 
 
 def label_name(features: list[Any]) -> str:
-    """What the labels of token ids are called: "label" where the first sample has it, otherwise "labels"."""
+    """Return what the labels of token ids are called: "label" where the first sample has it, otherwise "labels"."""
     return "label" if "label" in features[0] else "labels"
 
 
 def without(features: list[Any], *names: str) -> list[dict[str, Any]]:
-    """The samples, without these columns."""
+    """Return the samples, without these columns."""
     return [{key: value for key, value in feature.items() if key not in names} for feature in features]
 
 
 def is_mapping(sample: Any) -> bool:
-    """Whether a sample has columns."""
+    """Tell whether a sample has columns."""
     return isinstance(sample, Mapping)
 
 
 def has_fraction(numbers: np.ndarray) -> bool:
-    """Whether one of the numbers would be another one as an integer."""
+    """Tell whether one of the numbers would be another one as an integer."""
     return numbers.dtype.kind == "f" and not bool((numbers == np.trunc(numbers)).all())
 
 
 def whole_numbers(values: Any, name: str, index: int) -> np.ndarray:
-    """Labels that are indices of classes or tokens, int64.
+    """Return labels that are indices of classes or tokens, int64.
 
     Args:
         values: those of one sample.
@@ -232,7 +232,7 @@ def numpy_collate_batch(examples: Any, tokenizer: Any, pad_to_multiple_of: int |
 
 
 def _length(lengths: list[int], multiple: int | None) -> tuple[int, bool]:
-    """The common length, and whether all have it already."""
+    """Return the common length, and whether all have it already."""
     longest = max(lengths)
     length = longest if multiple is None else -(-longest // multiple) * multiple
     return length, set(lengths) == {length}

@@ -44,7 +44,7 @@ class RemoveColumnsCollator:
         self._keep = frozenset(signature_columns)
 
     def __call__(self, features: list[Any]) -> Any:
-        """The batch of the columns that the model takes.
+        """Return the batch of the columns that the model takes.
 
         Args:
             features: the samples.
@@ -68,7 +68,7 @@ class RemoveColumnsCollator:
 
 
 def ignored_columns_message(ignored: Iterable[str], model_name: str, description: str | None = None) -> str:
-    """What to tell the user when columns are dropped because the model does not take them.
+    """Return what to tell the user when columns are dropped because the model does not take them.
 
     Args:
         ignored: the dropped columns.
@@ -88,7 +88,7 @@ def no_columns_left_error(
     description: str | None = None,
     advice: str = _KEEP_ALL,
 ) -> ValueError:
-    """The error for data of which the model takes not a single column.
+    """Return the error for data of which the model takes not a single column.
 
     Args:
         columns: the columns of the data.

@@ -92,7 +92,7 @@ def collate_samples(features: Sequence[Any]) -> Any:
 
 
 def _is_value(sample: Any) -> bool:
-    """Whether this is no object whose attributes are columns: a tensor has attributes too."""
+    """Tell whether this is no object whose attributes are columns: a tensor has attributes too."""
     import torch
 
     return isinstance(sample, (torch.Tensor, np.ndarray, tuple, list, int, float, str, bytes))
@@ -112,7 +112,7 @@ def _as_mapping(feature: Any, index: int) -> Mapping[str, Any]:
 
 
 def _join(samples: list[Mapping[str, Any]], name: str, stack: Callable[[list[Any], str], Any]) -> Any:
-    """One column of the batch."""
+    """Return one column of the batch."""
     try:
         values = [sample[name] for sample in samples]
     except KeyError:
@@ -165,7 +165,7 @@ def _stack_torch(values: list[Any], name: str) -> Any:
 
 
 def _labels_torch(values: list[Any], make: Callable[[list[Any]], Any]) -> Any:
-    """Labels of which the first one is an integer: integers, but floats where another one has a fraction."""
+    """Return labels of which the first one is an integer: integers, but floats where another one has a fraction."""
     import torch
 
     labels = make(values)
@@ -204,9 +204,9 @@ class DefaultDataCollator(DataCollatorMixin):
     """"pt" for tensors, "np" for arrays."""
 
     def torch_call(self, features: list[Any]) -> Batch:
-        """The batch as torch tensors."""
+        """Return the batch as torch tensors."""
         return default_data_collator(features, "pt")
 
     def numpy_call(self, features: list[Any]) -> Batch:
-        """The batch as numpy arrays."""
+        """Return the batch as numpy arrays."""
         return default_data_collator(features, "np")

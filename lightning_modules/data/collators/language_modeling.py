@@ -104,7 +104,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
             self.mask_replace_prob, self.random_replace_prob = 1, 0
 
     def get_generator(self, seed: int) -> Any:
-        """A generator of the library that `return_tensors` names."""
+        """Return a generator of the library that `return_tensors` names."""
         if self.return_tensors == "np":
             return np.random.default_rng(seed)
         import torch
@@ -119,7 +119,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         self.generator = self.get_generator(self.seed if worker is None else self.seed + worker.id)
 
     def torch_call(self, examples: list[Any]) -> Any:
-        """The batch as tensors, with "labels": -100 where there is nothing to learn.
+        """Return the batch as tensors, with "labels": -100 where there is nothing to learn.
 
         Args:
             examples: mappings that the tokenizer can pad, or plain sequences of token ids.
@@ -141,7 +141,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         return batch
 
     def _batch(self, features: list[Any], kind: str) -> tuple[Any, Any, Any]:
-        """The padded batch, and apart from it the mask of special tokens and the spans, if there are any."""
+        """Return the padded batch, and apart from it the mask of special tokens and the spans, if there are any."""
         require_samples(features)
         if self.seed is not None and self.generator is None:
             self.create_rng()
@@ -209,7 +209,7 @@ class DataCollatorForSOP(DataCollatorForLanguageModeling):
         super().__init__(*args, **kwargs)
 
     def __call__(self, features: list[Any], return_tensors: str | None = None) -> Batch:
-        """The batch as tensors.
+        """Return the batch as tensors.
 
         Args:
             features: samples with "input_ids", "token_type_ids" and "sentence_order_label", the latter two tensors.

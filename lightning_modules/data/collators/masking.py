@@ -37,7 +37,7 @@ class Masking:
         return to_numpy(special_tokens_mask)
 
     def _never_drawn(self, special: np.ndarray, spans: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        """Tokens that no draw chooses, and with whole words the number of each token's word."""
+        """Return tokens that no draw chooses, and with whole words the number of each token's word."""
         if not self.whole_word_mask:
             return special.astype(bool), None
         if spans is None:
@@ -50,7 +50,7 @@ class Masking:
 
 
 def words_of(spans: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The words that tokens belong to: a word goes on as long as each token begins where the one before ended.
+    """Return the words that tokens belong to: a word goes on as long as each token begins where the one before ended.
 
     Args:
         spans: first character, and the one after the last, of each token; shape (samples, tokens, 2).
@@ -69,7 +69,7 @@ def words_of(spans: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def whole_words(words: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """All tokens of the words of which one token was chosen, shape (samples, tokens)."""
+    """Return all tokens of the words of which one token was chosen, shape (samples, tokens)."""
     return np.stack([np.isin(row, row[some & (row != -1)]) for row, some in zip(words, chosen, strict=True)])
 
 

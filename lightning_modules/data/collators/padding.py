@@ -41,7 +41,7 @@ class DataCollatorWithPadding:
         require_pad(self.tokenizer, ", or use `default_data_collator` on samples of equal length")
 
     def __call__(self, features: list[dict[str, Any]]) -> Any:
-        """The padded batch, in which "label" or "label_ids" are called "labels".
+        """Return the padded batch, in which "label" or "label_ids" are called "labels".
 
         Args:
             features: samples with lists of token ids and whatever else the tokenizer pads.
@@ -85,7 +85,7 @@ class DataCollatorForTokenClassification(DataCollatorMixin):
         require_pad(self.tokenizer)
 
     def torch_call(self, features: list[Any]) -> Any:
-        """The padded batch as tensors; "label" or "labels", as the samples call it, int64 of shape (samples, tokens).
+        """Pad the batch, as tensors; "label" or "labels", as the samples call it, int64 of shape (samples, tokens).
 
         Raises:
             ValueError: a sample has more labels than the padded batch has tokens, or some that are no whole numbers.
@@ -155,7 +155,7 @@ class DataCollatorForMultipleChoice(DataCollatorMixin):
         require_pad(self.tokenizer)
 
     def torch_call(self, examples: list[Any]) -> Batch:
-        """The batch as tensors of shape (samples, choices, tokens), and "labels", int64 of shape (samples,).
+        """Return the batch as tensors of shape (samples, choices, tokens), and "labels", int64 of shape (samples,).
 
         Raises:
             ValueError: the samples have different numbers of choices, or labels that are no whole numbers.

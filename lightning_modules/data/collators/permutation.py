@@ -43,7 +43,7 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
             raise ValueError(f"`plm_probability` is {self.plm_probability}, but a share lies between 0 and 1.")
 
     def torch_call(self, examples: list[Any]) -> Batch:
-        """The batch as tensors.
+        """Return the batch as tensors.
 
         Args:
             examples: mappings with "input_ids", or plain sequences of token ids.

@@ -46,7 +46,7 @@ class DataCollatorForSeq2Seq:
         require_pad(self.tokenizer)
 
     def __call__(self, features: list[Any], return_tensors: str | None = None) -> Any:
-        """The padded batch.
+        """Return the padded batch.
 
         Args:
             features: samples with what the tokenizer pads, and "label" or "labels": token ids.

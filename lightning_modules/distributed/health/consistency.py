@@ -48,7 +48,7 @@ def require_same(facts: Mapping[str, str], remedy: str) -> None:
 
 
 def differences(everybody: list[dict[str, str]]) -> list[str]:
-    """A line for each fact that is not the same in all processes.
+    """Return a line for each fact that is not the same in all processes.
 
     Args:
         everybody: the facts of each process, by its rank.

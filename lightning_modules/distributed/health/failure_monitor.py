@@ -41,17 +41,17 @@ _TALKS = re.compile(r"gloo|nccl|store|socket|c10d|process ?group|rank|peer", re.
 
 
 def is_late(error: BaseException) -> bool:
-    """Whether torch waited for another process as long as it may."""
+    """Tell whether torch waited for another process as long as it may."""
     return _of_torch(error) and bool(_LATE.search(str(error)))
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether torch lost the connection to another process."""
+    """Tell whether torch lost the connection to another process."""
     return _of_torch(error) and not is_late(error) and bool(_LOST.search(str(error)))
 
 
 def _of_torch(error: BaseException) -> bool:
-    """Whether it may be about processes: errors of sockets in general are a dataset's, or a tracker's."""
+    """Tell whether it may be about processes: errors of sockets in general are a dataset's, or a tracker's."""
     if not isinstance(error, RuntimeError) or isinstance(error, OtherProcessError):
         return False
     return type(error).__module__.startswith("torch.distributed") or (
@@ -125,7 +125,7 @@ class FailureMonitor:
         self._try(lambda: self._store.set(f"card/{rank}", json.dumps(asdict(self._cards[rank]))))
 
     def name(self, rank: int) -> str:
-        """A process as people find it: its rank, pid and host, as far as they are known."""
+        """Return a process as people find it: its rank, pid and host, as far as they are known."""
         card = self._cards.get(rank)
         return f"process {rank}" if card is None else f"process {rank} (pid {card.pid} on {card.host})"
 
@@ -143,12 +143,12 @@ class FailureMonitor:
                 self._cards[card.rank] = card
 
     def gone(self) -> list[int]:
-        """Those on this system that are there no more; what is asked is the system, not the board."""
+        """Return those on this system that are there no more; what is asked is the system, not the board."""
         here = _system()
         return [card.rank for card in list(self._cards.values()) if card.system == here and is_gone(card.owner)]
 
     def elsewhere(self) -> list[int]:
-        """Those on other hosts, of which only the board can tell."""
+        """Return those on other hosts, of which only the board can tell."""
         here, cards = _system(), self._cards
         return [rank for rank in range(self.world_size) if rank not in cards or cards[rank].system != here]
 
@@ -161,7 +161,7 @@ class FailureMonitor:
                 self._try(lambda: self._store.set(f"fault/{number}", fault))
 
     def faults(self, session: int | None = None) -> list[Fault]:
-        """What has gone wrong: in a session and with whole processes, or all of it."""
+        """Return what has gone wrong: in a session and with whole processes, or all of it."""
         with self._lock:
             noted = self._try(lambda: self._store.add("noted", 0)) if self._can_ask() else 0
             for number in range(len(self._read) + 1, (noted or 0) + 1):
@@ -179,7 +179,7 @@ class FailureMonitor:
             self._try(lambda: self._store.set(f"done/{self.rank}", str(session)))
 
     def done(self, rank: int) -> int:
-        """The last training to whose end a process has come; 0 if to none."""
+        """Return the last training to whose end a process has come; 0 if to none."""
         key = f"done/{rank}"
         said = (
             self._try(lambda: self._store.get(key) if self._store.check([key]) else None) if self._can_ask() else None
@@ -194,7 +194,7 @@ class FailureMonitor:
             self._try(lambda: self._store.set(f"beat/{self.rank}", said))
 
     def beats(self, ranks: Iterable[int]) -> dict[int, Beat]:
-        """The last sign of life of each process that gave one."""
+        """Return the last sign of life of each process that gave one."""
         found = {}
         for rank in ranks:
             key = f"beat/{rank}"
@@ -210,7 +210,7 @@ class FailureMonitor:
         return None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else 0
 
     def _can_ask(self) -> bool:
-        """Whether the board is there. torch prints a page of warnings for each attempt on one that is not."""
+        """Tell whether the board is there. torch prints a page of warnings for each attempt on one that is not."""
         if self.keeper is not None and self.keeper in self.gone():
             self.is_reachable = False
         return self.is_reachable
@@ -229,7 +229,7 @@ _known: tuple[weakref.ref[Any], FailureMonitor] | None = None
 
 
 def current_monitor() -> FailureMonitor | None:
-    """The board of the default process group, made when it is first asked for; None in a single process."""
+    """Return the board of the default process group, made when it is first asked for; None in a single process."""
     global _known
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -255,7 +255,7 @@ def leave_monitor() -> None:
 
 @functools.cache
 def _system() -> str:
-    """The kernel and the namespace in which pids mean something; of two containers each has its own."""
+    """Return the kernel and the namespace in which pids mean something; of two containers each has its own."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -264,7 +264,7 @@ def _system() -> str:
 
 
 def described(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 

@@ -172,7 +172,7 @@ class Watch(threading.Thread):
         return min(self.seconds, _LATE_GRACE) if others and all(one.kind == LATE for one in others) else self.seconds
 
     def _said(self) -> str | None:
-        """What is known to have gone wrong with the others."""
+        """Return what is known to have gone wrong with the others."""
         others = [fault for fault in self.board.faults(self.session) if fault.rank != self.board.rank]
         own = [fault for fault in self.board.faults(self.session) if fault.rank == self.board.rank]
         if others and not own:
@@ -184,7 +184,7 @@ class Watch(threading.Thread):
         return any(fault.kind == LATE and fault.rank != self.board.rank for fault in self.board.faults(self.session))
 
     def _may_leave(self, rank: int) -> bool:
-        """Whether a process may have come to the end of the training before this one."""
+        """Tell whether a process may have come to the end of the training before this one."""
         return rank == self.board.keeper or self.board.done(rank) >= self.session
 
     def _end(self, said: str) -> None:
@@ -211,7 +211,7 @@ def _importance(fault: Fault) -> int:
 
 
 def place(frame: FrameType | None) -> str:
-    """Where a thread is, in the code that is nearest and of no library."""
+    """Return where a thread is, in the code that is nearest and of no library."""
     innermost = frame
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _LIBRARIES:
         frame = frame.f_back
@@ -227,7 +227,7 @@ _PATIENCE = 4.0
 
 
 def find_cause(board: FailureMonitor, session: int, *, late: bool, seconds: float) -> str:
-    """Which process is to blame, and for what.
+    """Return which process is to blame, and for what.
 
     Args:
         board: what all say of themselves.
@@ -260,7 +260,7 @@ def find_cause(board: FailureMonitor, session: int, *, late: bool, seconds: floa
 
 
 def _known(board: FailureMonitor, session: int) -> str | None:
-    """What failed in another process, or which process is there no more."""
+    """Return what failed in another process, or which process is there no more."""
     faults = [fault for fault in board.faults(session) if fault.rank != board.rank]
     failed = {fault.rank: fault for fault in reversed(faults) if fault.kind == FAILED}
     if failed:
@@ -282,7 +282,7 @@ def _known(board: FailureMonitor, session: int) -> str | None:
 
 
 def _of_late(board: FailureMonitor, heard: set[int], seconds: float) -> str:
-    """Those that did not come, and what they were doing."""
+    """Return those that did not come, and what they were doing."""
     beats = board.beats(range(board.world_size))
     missing = [rank for rank in range(board.world_size) if rank not in heard]
 
@@ -308,7 +308,7 @@ def capital(text: str) -> str:
 
 
 def cause_of(fault: Fault, board: FailureMonitor) -> str:
-    """What another process said, with its name."""
+    """Return what another process said, with its name."""
     if fault.kind == FAILED:
         return f"{capital(board.name(fault.rank))} failed: {fault.said.rstrip('. ')}."
     if fault.kind == LATE:
