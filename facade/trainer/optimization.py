@@ -137,7 +137,9 @@ class TrainerOptimization(TrainerBase):
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         """Clip the gradients of a model, in whatever wrappers it is, without the loss scale; returns their norm."""
-        return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
+        flat = None if self._run is None else self._run.flat(model)
+        parameters = model.parameters() if flat is None else flat.parameters
+        return self.accelerator.clip_grad_norm_(parameters, self.args.max_grad_norm)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> torch.Tensor:
         """The norm that was found already, or that of the gradients as they are, without the loss scale."""

@@ -49,7 +49,8 @@ class TrainerSteps(SequenceSplitting):
     def _forward_and_backward(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None
     ) -> torch.Tensor:
-        model.train()
+        flat = None if self._run is None else self._run.flat(model)
+        (model if flat is None else flat).train()
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
         inputs = self._prepare_inputs(inputs)
@@ -192,7 +193,7 @@ class TrainerSteps(SequenceSplitting):
         return inputs
 
     def _prepare_input(self, data: Any) -> Any:
-        device = self.args.device
+        device = self.args.device if self._run is None else self._run.computes_on
         half = self.accelerator.strategy.half_of_inputs()
         if half is not None:  # the engine has cast the model, and no forward pass is
             data = map_nested(lambda leaf: leaf.to(half) if _is_floating(leaf) else leaf, data)

@@ -12,10 +12,11 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...lightning_modules.internals import fast_path, lightning_internals
+from ...lightning_modules.models.flat_model import FlatModel
 from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.tasks.resumable import add_process_states
 from ...lightning_modules.training.accumulation import Window, WindowLoader
-from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, explained
+from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, explain
 from ..arguments.enums import DebugOption
 from ..checkpointing.interrupted_evaluation import InterruptedEvaluation
 from ..distributed.xla_device import print_metrics
@@ -53,6 +54,7 @@ class TrainerModule(EvaluationModule):
         memory: lets several processes run out of memory together; gradients are then averaged after the backward pass.
 
     Attributes:
+        computes_on: the device of this process.
         called: what is called for a forward pass: the model, or what a strategy has wrapped it in.
         grad_norm: of the last step, before clipping.
         learning_rate: with which the last step was taken.
@@ -96,8 +98,10 @@ class TrainerModule(EvaluationModule):
         self.schedule = ReplacedSchedule()
         self.begun = False
         self.called: nn.Module = facade.model
+        self.computes_on = facade.args.device
         self._stopped_before_step = False
         self._take_optimizer_step: Any = None
+        self._flat: FlatModel | None = None
         self._of_the_run = frozenset(vars(self)) - before | {"lightning_trainer", "strategy"}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -184,7 +188,7 @@ class TrainerModule(EvaluationModule):
         facade, running = self.facade, self.lightning_trainer
         self.seen_in_epoch = self.windows.done
         self.epoch_ended = False
-        self.called = self.strategy.called
+        self._call(self.strategy.called)
         by_steps = facade.args.logging_strategy == "steps"
         connected: Any = running  # its class does not declare what connectors set
         connected.log_every_n_steps = int(facade.state.logging_steps) if by_steps else 0
@@ -216,7 +220,10 @@ class TrainerModule(EvaluationModule):
             facade.accelerator.sync_gradients = sync and batch.steps
             exchange = sync or facade.accelerator.sync_each_batch
             with self._exchanging(exchange, steps=sync and batch.steps):
-                loss = self._attempt(partial(self._micro_step, inputs, batch.items))
+                if self.memory is None:
+                    loss = self._micro_step(inputs, batch.items)
+                else:  # an error is kept until all processes can hear of it
+                    loss = self.memory.attempt(partial(self._micro_step, inputs, batch.items))
             if sync and batch.steps:
                 self._optimizer_step()
                 break
@@ -271,6 +278,23 @@ class TrainerModule(EvaluationModule):
 
     # What the hooks are made of, and what happens between them.
 
+    def flat(self, model: nn.Module) -> FlatModel | None:
+        """The lists of modules and parameters of the model that is called; None for others, and where it is spread."""
+        return self._flat if model is self.called else None
+
+    def detach(self) -> None:
+        """Let go of the model, when the training has ended."""
+        if self._flat is not None:
+            self._flat.close()
+            self._flat = None
+
+    def _call(self, model: nn.Module) -> None:
+        """Take what is to be called for a forward pass from now on."""
+        self.detach()
+        self.called = model
+        if self.strategy.spread is None and self.strategy.steps_parameters:
+            self._flat = FlatModel(model, self.facade.optimizer)
+
     def evaluate(self, evaluation: Evaluation) -> None:
         """Run an evaluation in the middle of the training."""
         outer, self.evaluation = self.evaluation, evaluation
@@ -304,8 +328,11 @@ class TrainerModule(EvaluationModule):
     def _micro_step(self, inputs: Any, items: Any) -> torch.Tensor:
         facade = self.facade
         known = accepted_arguments(facade.training_step, num_items_in_batch=items)
-        with explained(lambda: advice_for_training(facade.args, inputs)):
+        try:
             loss = facade.training_step(self.called, inputs, **known)
+        except Exception as error:
+            explain(error, lambda: advice_for_training(facade.args, inputs))
+            raise
         self.losses.add(loss)
         facade.current_flos += float(facade.floating_point_ops(inputs))
         facade._track_num_input_tokens(inputs)
@@ -320,22 +347,23 @@ class TrainerModule(EvaluationModule):
             grad_norm = facade._clip_grad_norm(called) if args.max_grad_norm > 0 else None
             self.grad_norm = facade._get_grad_norm(called, grad_norm=grad_norm)
         facade.control = handler.on_pre_optimizer_step(args, facade.state, facade.control)
-        with explained(lambda: advice_for_training(args)):
-            self._attempt(self._take_optimizer_step)
-            if self.memory is not None:
-                self.memory.settle()
+        try:
+            self._take_optimizer_step() if self.memory is None else self._step_together(self.memory)
+        except Exception as error:
+            explain(error, lambda: advice_for_training(args))
+            raise
         if self.strategy.clips_in_step:
             self.grad_norm = facade._get_grad_norm(called, grad_norm=self.strategy.norm_of_last_step())
         facade.control = handler.on_optimizer_step(args, facade.state, facade.control)
         self._step_schedule()
-        called.zero_grad()
+        (called if self._flat is None else self._flat).zero_grad()
         facade.state.global_step += 1
         facade.state.epoch = self._epochs_done()
         self.stepped = True
 
-    def _attempt(self, work: Any) -> Any:
-        """Do what takes much memory; where processes fail together, an error is kept until all can hear of it."""
-        return work() if self.memory is None else self.memory.attempt(work)
+    def _step_together(self, memory: OutOfMemoryConsensus) -> None:
+        memory.attempt(self._take_optimizer_step)
+        memory.settle()
 
     def _exchanging(self, exchange: bool, *, steps: bool) -> contextlib.AbstractContextManager[Any]:
         """Exchange gradients in a micro-batch or not; never where that follows once all processes have theirs."""

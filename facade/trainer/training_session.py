@@ -34,6 +34,7 @@ class TrainingSession:
         self.trainer = trainer
         self.trial = trial
         self.ignore_keys = ignore_keys
+        self.device = trainer.args.device
 
     def run(self, resume_from_checkpoint: str | bool | None) -> TrainOutput:
         """Check everything before anything is written, make the model anew, and train."""
@@ -118,7 +119,7 @@ class TrainingSession:
         return trainer._output
 
     def _read_window(self, batches: Iterator[Any], size: int) -> tuple[list[Any], Any]:
-        return self.trainer.get_batch_samples(batches, size, self.trainer.args.device)
+        return self.trainer.get_batch_samples(batches, size, self.device)
 
     def _announce(self, length: TrainingLength, checkpoint: str | None, windows: WindowLoader) -> None:
         trainer = self.trainer

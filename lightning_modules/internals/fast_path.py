@@ -46,6 +46,7 @@ def step_lightly(trainer: Trainer) -> None:
     epoch_loop._build_kwargs = _step_arguments
     if steps_by_itself(trainer):
         epoch_loop.advance = partial(_advance, trainer)
+        epoch_loop.on_advance_end = partial(_count_step, epoch_loop)
     if not callbacks_of(trainer):
         connector.on_batch_start = connector.on_batch_end = nothing
         connector.update_train_step_metrics = connector.update_eval_step_metrics = nothing
@@ -73,10 +74,18 @@ def _advance(trainer: Trainer, data_fetcher: Any) -> None:
         progress.increment_processed()
         raise StopIteration
     progress.increment_started()
-    trainer.strategy.training_step(batch, index)
+    if type(trainer.strategy) is SingleDeviceStrategy:
+        module.training_step(batch, index)
+    else:
+        trainer.strategy.training_step(batch, index)
     progress.increment_processed()
     module.on_train_batch_end(None, batch, index)
     progress.increment_completed()
+
+
+def _count_step(epoch_loop: Any, _: Any) -> None:
+    """What Lightning does between two turns for modules without evaluations, schedules and loggers of its own."""
+    epoch_loop._batches_that_stepped += 1
 
 
 def nobody_listens(trainer: Trainer) -> bool:

@@ -51,10 +51,15 @@ def explained(explanation: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_out_of_memory(error) and not getattr(error, "is_explained", False):
-            add_note(error, explanation())
-            vars(error)["is_explained"] = True
+        explain(error, explanation)
         raise
+
+
+def explain(error: Exception, explanation: Callable[[], str]) -> None:
+    """Add a note to an error of this kind, unless it has one; see `explained`."""
+    if is_out_of_memory(error) and not getattr(error, "is_explained", False):
+        add_note(error, explanation())
+        vars(error)["is_explained"] = True
 
 
 def add_note(error: BaseException, note: str) -> None:

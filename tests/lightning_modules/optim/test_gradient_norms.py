@@ -1,0 +1,47 @@
+"""Clipping gives the bits of torch's function, which sorts gradients by device and format first."""
+
+import math
+
+import pytest
+import torch
+
+from lightrainer.lightning_modules.optim.gradient_norms import clip_gradients
+
+
+def parameters(kind):
+    generator = torch.Generator().manual_seed(0)
+    made = [torch.nn.Parameter(torch.zeros(size)) for size in ((3, 4), (5,), (2, 2))]
+    for parameter in made:
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    if kind == "nan":
+        made[1].grad[0] = math.nan
+    if kind == "two formats":
+        made[1] = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
+        made[1].grad = torch.ones(5, dtype=torch.float64)
+    if kind == "one without":
+        made[0].grad = None
+    if kind == "none":
+        made = [torch.nn.Parameter(torch.zeros(1))]
+    return made
+
+
+@pytest.mark.parametrize("kind", ["plain", "nan", "two formats", "one without", "none"])
+@pytest.mark.parametrize("max_norm", [0.5, 1000.0, math.inf])
+@pytest.mark.parametrize("norm_type", [2.0, math.inf])
+def test_norm_and_gradients_are_those_of_torch(kind, max_norm, norm_type):
+    ours, reference = parameters(kind), parameters(kind)
+    norm = clip_gradients(iter(ours), max_norm, norm_type)
+    expected = torch.nn.utils.clip_grad_norm_(reference, max_norm, norm_type=norm_type)
+    assert torch.equal(norm, expected) or (norm.isnan() and expected.isnan())
+    assert norm.dtype == expected.dtype
+    for one, other in zip(ours, reference, strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        assert one.grad is None or torch.allclose(one.grad, other.grad, rtol=0, atol=0, equal_nan=True)
+
+
+def test_gradients_are_changed():
+    """Negative control: the comparison would see gradients that nobody clips."""
+    made = parameters("plain")
+    before = made[0].grad.clone()
+    assert clip_gradients(made, 0.5) > 0.5
+    assert not torch.equal(made[0].grad, before)
