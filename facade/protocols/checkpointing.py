@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from ...callbacks import CallbackHandler, TrainerControl, TrainerState
+from ..accelerator.accelerator import Accelerator
+from ..arguments import TrainingArguments
 from ..arguments.fields import ArgumentFields
 
 
@@ -39,3 +41,12 @@ class CallbackProtocol(Protocol):
     def args(self) -> ArgumentFields:
         """The training arguments."""
         ...
+
+
+class PositionProtocol(Protocol):
+    """The numbers by which data is dealt to processes, and how far the training is."""
+
+    args: TrainingArguments
+    accelerator: Accelerator
+    state: TrainerState
+    _train_batch_size: int

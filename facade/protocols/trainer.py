@@ -130,9 +130,29 @@ class RunProtocol(Protocol):
     ignore_keys: list[str] | None
     windows: WindowLoader
 
+    interrupted_evaluation: Any
+
     @property
     def stopping(self) -> bool:
         """Whether a callback wants the epoch, or the training, to end."""
+        ...
+
+    @property
+    def next_position(self) -> tuple[int, int]:
+        """Epoch, and windows of it that are done, where a training goes on that is saved now."""
+        ...
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether nothing is left to do in this epoch but to save."""
+        ...
+
+    def progress(self) -> dict[str, Any]:
+        """Return what the next logs are made of."""
+        ...
+
+    def apply_progress(self, progress: dict[str, Any]) -> None:
+        """Let the logs go on where those of an interrupted training ended."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

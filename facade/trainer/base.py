@@ -40,6 +40,8 @@ from ..arguments.support import raise_for_unsupported
 from ..arguments.unknown import understand_old_names
 from ..arguments.validation import raise_for_problems
 from ..checkpointing.callback_states import CallbackStates, LightningCallbackStates
+from ..checkpointing.data_position import DataPosition
+from ..checkpointing.elastic import ElasticResumption
 from ..checkpointing.signals import SignalListening
 from ..hub.pushing import PushInProgress
 from ..hub.session import HubSession
@@ -110,7 +112,6 @@ class TrainerBase(TrainerParameters):
     _checkpoint_to_push: str | None = None
     _gather_losses: Callable[..., Any] | None = None  # for losses alone, in place of `gather_function`
     _writer: WriteNow | WriteLater = WriteNow()
-    _asked: dict[str, int] | None = None
     _run: TrainerModule | None = None
     _run_plan: RunPlan | None = None  # while Lightning runs
     _working: Strategy | None = None
@@ -244,6 +245,14 @@ class TrainerBase(TrainerParameters):
     @cached_property
     def _parameter_counter(self) -> ParameterCounter:
         return ParameterCounter()
+
+    @cached_property
+    def _elastic(self) -> ElasticResumption:
+        return ElasticResumption(cast("Any", self))
+
+    @cached_property
+    def _data_position(self) -> DataPosition:
+        return DataPosition(cast("Any", self), self._elastic)
 
     if TYPE_CHECKING:  # as protocols know them
         current_gradient_accumulation_steps: int

@@ -30,17 +30,10 @@ class DataLoading:
 
     Args:
         trainer: the Trainer whose methods choose columns and samplers.
-
-    Attributes:
-        length_group: samples by which lengths are grouped where a resumed training goes on in the order of before;
-            None for those of a step.
-        evaluated_before: what the workers of evaluations had drawn when a checkpoint was saved, by the loader's key.
     """
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
-        self.length_group: int | None = None
-        self.evaluated_before: dict[str, Any] = {}
         self._lengths = LengthCache()
         self._reduced: tuple[Any, Any] = (None, None)
         """A dataset without the columns that the model does not take, and the whole one; while a sampler is made."""
@@ -83,7 +76,7 @@ class DataLoading:
         if dataloader_key is not None and args.dataloader_persistent_workers:
             trainer._eval_dataloaders[dataloader_key] = loader
             loader.track()
-            loader.had_workers(self.evaluated_before.get(dataloader_key))
+            loader.had_workers(trainer._data_position.evaluated_before.get(dataloader_key))
         return loader
 
     def train_sampler(self, dataset: Any, order: str) -> Sampler[int] | None:
@@ -93,7 +86,7 @@ class DataLoading:
         args = self.trainer.args
         if order == "group_by_length":
             return self._by_length(
-                dataset, self.length_group or args.train_batch_size * args.gradient_accumulation_steps
+                dataset, self.trainer._elastic.length_group or args.train_batch_size * args.gradient_accumulation_steps
             )
         if order == "sequential" or len(dataset) == 0:  # RandomSampler refuses one that is empty
             return SequentialSampler(dataset)

@@ -7,7 +7,7 @@ import copy
 import errno
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -354,6 +354,21 @@ class Saving(Restoring):
             return False
         own = all(is_own(self, name, Saving) for name in ("save_model", "_save", "_save_checkpoint"))
         return own and not any(reads_checkpoints(callback) for callback in self.callback_handler.callbacks)
+
+    def _parts_of_training_state(self) -> list[Callable[[str], None]]:
+        parts = [self._save_optimizer_and_scheduler, self._save_scaler, self._save_rng_state]
+        if self._run is not None:
+            parts.append(partial(self._data_position.save, run=self._run, loaders=self._eval_dataloaders))
+        return parts
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Write the random generators of this process."""
+        self._data_position.save_rng(output_dir, self._run)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Have the random generators as they were when a checkpoint was written."""
+        if checkpoint is not None:
+            self._data_position.load_rng(checkpoint)
 
     def _save_or_warn(self, model: nn.Module, trial: Any) -> None:
         """Write a periodic checkpoint; a full disk ends in a warning, and the training goes on."""

@@ -21,7 +21,6 @@ from ..evaluation.results import TrainingLength, TrainOutput
 from ..evaluation.speed import speed_metrics
 from .evaluating import TrainerEvaluation
 from .optimization import TrainerOptimization
-from .position import DataPosition
 from .restarting import Restarting
 from .training_session import TrainingSession, length_of_stream, warn_of_differences
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Training(TrainerEvaluation, TrainerOptimization, DataPosition, Restarting):
+class Training(TrainerEvaluation, TrainerOptimization, Restarting):
     """From the first step to the last."""
 
     def train(

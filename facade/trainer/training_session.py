@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.data.lengths import has_length
@@ -59,7 +60,7 @@ class TrainingSession:
                 trainer._load_from_checkpoint(checkpoint)
             if trainer.args.auto_find_batch_size and not trainer.keep_effective_batch_size:
                 trainer._batch_size_finder.apply_found_size(checkpoint)
-            with trainer._same_global_batch(checkpoint):
+            with trainer._elastic.same_global_batch(checkpoint):
                 return trainer._batch_size_finder.until_it_fits(lambda: self._attempt(checkpoint), checkpoint)
         finally:
             trainer.is_in_train = False
@@ -87,7 +88,9 @@ class TrainingSession:
         length = trainer.set_initial_training_values(args, dataloader)
         require_same_training(trainer, length, checkpoint)
         trainer._start_state(length, checkpoint, trial)
-        windows, length = trainer._windows(dataloader, length, checkpoint, self._read_window)
+        windows, length = trainer._data_position.windows(
+            dataloader, length, checkpoint, self._read_window, partial(self._positioned, checkpoint)
+        )
         trainer.state.max_steps, trainer.state.num_train_epochs = length.max_steps, length.num_train_epochs
         self._announce(length, checkpoint, windows)
         trainer._clean_up_run_dir(trial)
@@ -102,7 +105,7 @@ class TrainingSession:
             ignore_keys=self.ignore_keys,
             memory=trainer._batch_size_finder.consensus(),
         )
-        trainer._apply_progress(module, checkpoint)
+        trainer._data_position.apply_progress(module, checkpoint)
         has_steps = trainer.state.global_step < length.max_steps
         if windows.epoch >= length.num_train_epochs or not (has_steps or windows.is_at_end):
             module.skip()
@@ -117,6 +120,12 @@ class TrainingSession:
             if _makes_own_loader(trainer):
                 dataloader.end_workers()
         return trainer._output
+
+    def _positioned(self, checkpoint: str | None) -> None:
+        """Have the generators as they were, and begin with the evaluation in which the training was interrupted."""
+        self.trainer._load_rng_state(checkpoint)
+        if self.trainer._run is not None:
+            self.trainer._run.interrupted_evaluation.make_up()
 
     def _read_window(self, batches: Iterator[Any], size: int) -> tuple[list[Any], Any]:
         return self.trainer.get_batch_samples(batches, size, self.device)

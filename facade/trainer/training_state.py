@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -12,7 +11,6 @@ from torch import nn
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME
 from ...lightning_modules.checkpoints.state_guards import loading_optimizer, loading_schedule
-from ...lightning_modules.common.seeding import load_rng_file, restore_rng_state, save_rng_file
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.models import inspection
 from ...lightning_modules.optim.optimizer_fit import require_fitting_optimizer_state
@@ -46,14 +44,6 @@ class TrainingState(EngineStates):
         """The user's model, which if it is spread over processes appears as if it were not."""
         called = inspection.to_call(model, self.model_wrapped)
         return sharding.WholeModel(called) if sharding.is_sharded(called) else inspection.unwrap_model(model)
-
-    def _parts_of_training_state(self) -> list[Callable[[str], None]]:
-        return [
-            self._save_optimizer_and_scheduler,
-            self._save_scaler,
-            self._save_rng_state,
-            self._save_data_state,
-        ]
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self._engine is not None:
@@ -121,21 +111,3 @@ class TrainingState(EngineStates):
             scaler.load_state_dict(checkpoints.load_torch(path))
         else:
             logger.warning("%s has no %s: fp16 goes on with a new loss scale.", checkpoint, SCALER_NAME)
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        distributed = self.args.world_size > 1
-        name = checkpoints.rng_state_name(self.args.process_index if distributed else None)
-        save_rng_file(os.path.join(output_dir, name), distributed)
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        if checkpoint is None:
-            return
-        distributed = self.args.world_size > 1
-        path = os.path.join(checkpoint, checkpoints.rng_state_name(self.args.process_index if distributed else None))
-        if not os.path.isfile(path):
-            logger.warning("There is no %s: the numbers will not be those of an uninterrupted run.", path)
-            return
-        restore_rng_state(load_rng_file(path), distributed)
-
-    def _save_data_state(self, output_dir: str) -> None:
-        """Where the training stands in its data; nothing where there is no training."""
