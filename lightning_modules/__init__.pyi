@@ -5,6 +5,7 @@ from .common.seeding import enable_full_determinism as enable_full_determinism
 from .common.seeding import set_seed as set_seed
 from .common.suggestions import OptimizerNames as OptimizerNames
 from .common.suggestions import SchedulerType as SchedulerType
+from .data.batch_samplers import ShardedBatchSampler as ShardedBatchSampler
 from .data.collators import DataCollatorForLanguageModeling as DataCollatorForLanguageModeling
 from .data.collators import DataCollatorForMultipleChoice as DataCollatorForMultipleChoice
 from .data.collators import DataCollatorForPermutationLanguageModeling as DataCollatorForPermutationLanguageModeling
@@ -23,7 +24,6 @@ from .data.loaders import EpochLoader as EpochLoader
 from .data.loaders import build_loader as build_loader
 from .data.samplers import IterableShard as IterableShard
 from .data.samplers import SeedableRandomSampler as SeedableRandomSampler
-from .data.samplers import ShardedBatchSampler as ShardedBatchSampler
 from .evaluation.metrics import BatchMetrics as BatchMetrics
 from .evaluation.metrics import TokenLoss as TokenLoss
 from .evaluation.metrics import TokenPerplexity as TokenPerplexity

@@ -241,7 +241,7 @@ def data_rank(args: Any) -> int:
 
 def samples_of_rank(args: Any, batch_size: int) -> int:
     """How many samples one of these gets of a batch: all of it, but where batches are split (`split_batches`)."""
-    from ...lightning_modules.data.samplers import share_of  # arguments are made without torch's loaders
+    from ...lightning_modules.data.batch_samplers import share_of
 
     return share_of(batch_size, data_ranks(args), args.accelerator_config.split_batches)
 

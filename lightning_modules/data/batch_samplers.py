@@ -1,14 +1,46 @@
-"""Batch samplers that somebody else wrote, dealt out to the processes; and what a loader was made with."""
+"""Batch samplers that deal batches out to the processes, as the reference does; and what a loader was made with."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sized
+from typing import Any, cast
 
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, Sampler
 
-from .samplers import SkippingBatchSampler, share_of
+
+class SkippingBatchSampler(BatchSampler):
+    """A batch sampler that can pass over its first batches, or rounds, once, at the next iteration."""
+
+    skip = 0
+    blanks = 0
+    """Empty batches in front of the first one, once: so that it comes from the worker whose turn it is."""
+    _iteration: _Peekable | None = None
+
+    def peek(self) -> None:
+        """Draw the first batch of the present iteration, which still hands it out: its order is drawn with it."""
+        if self._iteration is not None:
+            self._iteration.peek()
+
+    def _take_skip(self) -> int:
+        """Take it in the first step of an iteration: a DataLoader with workers makes two iterators, and uses one."""
+        skip, self.skip = self.skip, 0
+        return skip
+
+    def _peekable(self, batches: Iterator[list[int]]) -> Iterator[list[int]]:
+        self._iteration = _Peekable(batches)
+        return self._iteration
+
+
+class _Peekable(Iterator[list[int]]):
+    def __init__(self, items: Iterator[list[int]]) -> None:
+        self._items = items
+
+    def peek(self) -> None:
+        self._items = itertools.chain(list(itertools.islice(self._items, 1)), self._items)
+
+    def __next__(self) -> list[int]:
+        return next(self._items)
 
 
 class GivenBatchSampler(SkippingBatchSampler):
@@ -111,6 +143,110 @@ class GivenBatchSampler(SkippingBatchSampler):
         """Return the samples of one batch, a share for each process."""
         share = self.share or 1
         return [batch[index * share : (index + 1) * share] for index in range(self.world_size)]
+
+
+class ShardedBatchSampler(GivenBatchSampler):
+    """As `accelerate.data_loader.BatchSamplerShard`: a round of samples at a time is dealt out to the processes.
+
+    With `even_batches` the last round is filled up with samples from the start of the epoch, so that every process
+    gets the same number of equally long batches. With one process it is an ordinary batch sampler.
+    `skip` batches are passed over once, at the next iteration, without a single sample being loaded.
+
+    Args:
+        sampler: gives the indices of one epoch, the same on every process.
+        batch_size: samples per process and step; with `split_batches`, of all processes together.
+        drop_last: leave out what does not fill a whole round.
+        rank: index of this process.
+        world_size: number of processes.
+        even_batches: fill up the last round instead of giving some processes less.
+        split_batches: a round is one batch, of which every process gets a part.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler[int],
+        batch_size: int,
+        drop_last: bool,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        even_batches: bool = True,
+        split_batches: bool = False,
+    ) -> None:
+        ways: dict[str, Any] = {"even_batches": even_batches, "split_batches": split_batches}
+        super().__init__(BatchSampler(sampler, batch_size, drop_last), rank=rank, world_size=world_size, **ways)
+
+    def __len__(self) -> int:
+        rounds, rest = divmod(len(cast(Sized, self.sampler)), self.share * self.world_size)
+        if rest == 0 or self.drop_last:
+            return rounds
+        return rounds + 1 if self.even_batches or self.rank * self.share < rest else rounds
+
+
+class RoundBatchSampler(SkippingBatchSampler):
+    """As the indices behind `accelerate.data_loader.DataLoaderDispatcher`: the batches of all processes, in turn.
+
+    Where the last round is a shorter one, all processes get equally many of its samples, and what is missing for that
+    is filled up with the first samples of the epoch. `skip` rounds are passed over once.
+
+    Args:
+        sampler: gives the indices of one epoch.
+        batch_size: see `ShardedBatchSampler`, as is the rest.
+        drop_last: see there.
+        world_size: see there.
+        split_batches: see there.
+    """
+
+    def __init__(
+        self, sampler: Sampler[int], batch_size: int, drop_last: bool, *, world_size: int, split_batches: bool = False
+    ) -> None:
+        super().__init__(sampler, batch_size, drop_last)
+        self.world_size = world_size
+        self.share = share_of(batch_size, world_size, split_batches)
+
+    def __len__(self) -> int:
+        rounds, rest = divmod(len(cast(Sized, self.sampler)), self.share * self.world_size)
+        return (rounds + bool(rest and not self.drop_last)) * self.world_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._peekable(self._rounds())
+
+    def _rounds(self) -> Iterator[list[int]]:
+        skip = self._take_skip()
+        indices = iter(self.sampler)
+        size = self.share * self.world_size
+        start: list[int] = []
+        for number in itertools.count():
+            dealt = list(itertools.islice(indices, size))
+            start = start or dealt[: self.world_size]
+            if not dealt or (len(dealt) < size and self.drop_last):
+                return
+            if number >= skip:
+                yield from even_shares(dealt, start, self.world_size)
+
+
+def share_of(batch_size: int, world_size: int, split_batches: bool) -> int:
+    """Return samples that one process gets of a round.
+
+    Raises:
+        ValueError: a batch is to be split, and cannot be split evenly.
+    """
+    if not split_batches:
+        return batch_size
+    if batch_size % world_size:
+        raise ValueError(
+            f"split_batches=True deals each batch out to all processes, but a batch of {batch_size} cannot be split "
+            f"evenly over {world_size} of them. Make the batch size a multiple of {world_size}, or leave split_batches "
+            "out."
+        )
+    return batch_size // world_size
+
+
+def even_shares(items: list[Any], start: list[Any], shares: int) -> list[list[Any]]:
+    """Cut a list into equally long parts, filled up with `start` where that is not possible."""
+    share = -(-len(items) // shares)
+    items = [*items, *itertools.islice(itertools.cycle(start), share * shares - len(items))]
+    return [items[index * share : (index + 1) * share] for index in range(shares)]
 
 
 def options_of(loader: DataLoader) -> dict[str, Any]:

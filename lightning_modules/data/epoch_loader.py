@@ -10,8 +10,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..common.nested import find_batch_size
+from .batch_samplers import SkippingBatchSampler
 from .loader_state import NOTHING, Reading, Resumption, go_on_after
-from .samplers import IterableShard, SharedOrderSampler, SkippingBatchSampler
+from .samplers import IterableShard, SharedOrderSampler
 from .worker_state import ENDED, ReportingCollate, is_resumable
 from .workers import telling_queues
 

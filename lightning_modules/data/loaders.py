@@ -20,18 +20,11 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from .batch_samplers import GivenBatchSampler, options_of
+from .batch_samplers import GivenBatchSampler, RoundBatchSampler, ShardedBatchSampler, options_of, share_of
 from .dispatch import DispatchLoader
 from .epoch_loader import EpochLoader
 from .lengths import LengthGroupedSampler
-from .samplers import (
-    IterableShard,
-    RoundBatchSampler,
-    SeedableRandomSampler,
-    ShardedBatchSampler,
-    SharedOrderSampler,
-    share_of,
-)
+from .samplers import IterableShard, SeedableRandomSampler, SharedOrderSampler
 
 __all__ = ["EpochLoader", "build_loader", "loader_after", "rebuild_loader"]
 

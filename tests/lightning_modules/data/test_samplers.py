@@ -8,12 +8,8 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from lightrainer.lightning_modules.data.samplers import (
-    IterableShard,
-    RoundBatchSampler,
-    SeedableRandomSampler,
-    ShardedBatchSampler,
-)
+from lightrainer.lightning_modules.data.batch_samplers import RoundBatchSampler, ShardedBatchSampler
+from lightrainer.lightning_modules.data.samplers import IterableShard, SeedableRandomSampler
 
 EVERY_SHARDING = list(itertools.product(range(26), range(1, 5), (False, True), (False, True)))
 """Length of the dataset, batch size, drop_last, even_batches."""
