@@ -5,7 +5,6 @@ from .arguments.enums import HubStrategy as HubStrategy
 from .arguments.enums import IntervalStrategy as IntervalStrategy
 from .arguments.enums import ParallelMode as ParallelMode
 from .arguments.enums import SaveStrategy as SaveStrategy
-from .compat.hyperparameters import BestRun as BestRun
 from .distributed.notebooks import notebook_launcher as notebook_launcher
 from .evaluation.results import EvalLoopOutput as EvalLoopOutput
 from .evaluation.results import EvalPrediction as EvalPrediction
@@ -13,7 +12,8 @@ from .evaluation.results import PredictionOutput as PredictionOutput
 from .evaluation.results import TrainOutput as TrainOutput
 from .parser.argument_parser import HfArg as HfArg
 from .parser.argument_parser import HfArgumentParser as HfArgumentParser
-from .search.naming import TrialShortNamer as TrialShortNamer
+from .search.folders import TrialShortNamer as TrialShortNamer
+from .search.hyperparameters import BestRun as BestRun
 from .strategies.plan import RunPlan as RunPlan
 from .trainer import Seq2SeqTrainer as Seq2SeqTrainer
 from .trainer import Trainer as Trainer

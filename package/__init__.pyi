@@ -43,10 +43,10 @@ from .facade import TrialShortNamer as TrialShortNamer
 from .facade import notebook_launcher as notebook_launcher
 from .facade.arguments.enums import DebugOption as DebugOption
 from .facade.arguments.enums import FSDPOption as FSDPOption
-from .facade.compat.hyperparameters import default_compute_objective as default_compute_objective
 from .facade.compat.processes import torch_distributed_zero_first as torch_distributed_zero_first
 from .facade.evaluation.speed import denumpify_detensorize as denumpify_detensorize
 from .facade.evaluation.speed import speed_metrics as speed_metrics
+from .facade.search.hyperparameters import default_compute_objective as default_compute_objective
 from .lightning_modules import Adafactor as Adafactor
 from .lightning_modules import AutoTokenizer as AutoTokenizer
 from .lightning_modules import BatchEncoding as BatchEncoding

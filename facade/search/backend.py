@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ..arguments.enums import HPSearchBackend
-from ..compat.hyperparameters import BestRun
+from .hyperparameters import BestRun
 from .options import SearchOptions
 from .search import Search
 

@@ -11,9 +11,8 @@ from typing import Any
 from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ...lightning_modules.search.channel import Channel
 from ..arguments.sweep_trial import ChildTrial, this_trial
-from .objective import judged, look_up
-from .reporting import place_of
-from .trial_files import files_below, remove_all_but, without_checkpoints
+from .folders import files_below, remove_all_but, without_checkpoints
+from .objective import judged, look_up, place_of
 
 _known: dict[str, Any] = {}
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
+import re
 from typing import Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from .cma_es import careful_sampler
 from .storages import without_experimental_warnings
 
 _PRUNERS = {
@@ -80,3 +82,74 @@ def _plain(text: str) -> Any:
 
 def _listed(known: dict[str, str]) -> str:
     return f"Choose from: {', '.join(known)}."
+
+
+_STATE = re.compile(r"((?:sep)?cma(?:wm)?:(?:.*:)?optimizer):(0|[1-9][0-9]*)")
+"""The attributes of a trial that hold such a state, in pieces."""
+
+_NUMPY = {"_reconstruct", "scalar", "_frombuffer"}
+_PLACES = {"numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric"}
+
+
+def careful_sampler(**settings: Any) -> Any:
+    """As `optuna.samplers.CmaEsSampler`, but a storage cannot make it run a program.
+
+    Args:
+        settings: of the sampler.
+    """
+    import optuna
+
+    class CarefulCmaEsSampler(optuna.samplers.CmaEsSampler):
+        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+            for known in study.get_trials(deepcopy=False):
+                for state in _states(known.system_attrs):
+                    if state not in seen:
+                        require_cma_state(state, known.number)
+                        seen.add(state)
+            return super().sample_relative(study, trial, search_space)
+
+    seen: set[str] = set()
+    return CarefulCmaEsSampler(**settings)
+
+
+def require_cma_state(state: str, number: int) -> None:
+    """Look what a state would make when it is unpickled.
+
+    Args:
+        state: the pickle, in hexadecimal digits.
+        number: that of its trial, for errors.
+
+    Raises:
+        ValueError: it is damaged, or refers to anything but the classes of `cmaes` and arrays of numpy.
+    """
+    try:
+        _Unpickler(io.BytesIO(bytes.fromhex(state))).load()
+    except _Foreign as error:
+        raise ValueError(
+            f"the study's trial {number} holds a state of the sampler that refers to {error}, and is not read: reading "
+            "it could run any program. Take another study, or --sampler tpe."
+        ) from error
+    except Exception as error:  # an unpickler that is given anything may raise anything
+        raise ValueError(f"the study's trial {number} holds a damaged state of the sampler: {error}") from error
+
+
+class _Foreign(Exception):  # noqa: N818 - an error of this file, which says it in full
+    pass
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        of_numpy = (module in _PLACES and name in _NUMPY) or (module == "numpy" and name in ("dtype", "ndarray"))
+        of_cmaes = module.partition(".")[0] == "cmaes" and name in ("CMA", "SepCMA", "CMAwM")
+        if not of_numpy and not of_cmaes:
+            raise _Foreign(f"{module}.{name}")
+        return super().find_class(module, name)
+
+
+def _states(attributes: dict[str, Any]) -> list[str]:
+    """The states among the attributes of a trial, each put together from its pieces."""
+    pieces: dict[str, dict[int, str]] = {}
+    for key, value in attributes.items():
+        if match := _STATE.fullmatch(key):
+            pieces.setdefault(match[1], {})[int(match[2])] = str(value)
+    return ["".join(of[index] for index in sorted(of)) for of in pieces.values()]

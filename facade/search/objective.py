@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from ..compat.hyperparameters import default_compute_objective
 from ..evaluation.missing_metrics import MissingMetricError
+from .hyperparameters import default_compute_objective
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +137,19 @@ def judged(compute: Compute, metrics: Mapping[str, float], objectives: int) -> f
             "direction=['minimize', 'maximize']."
         )
     return numbers if several and objectives > 1 else numbers[0]
+
+
+def place_of(state: Any, step: int, unit: str) -> int | None:
+    """What an evaluation is reported under: the step, or the epochs that are completed; None before the first is.
+
+    Args:
+        state: of the training.
+        step: optimizer steps done.
+        unit: `steps` or `epochs`.
+    """
+    if unit == "steps":
+        return step
+    return math.floor((state.epoch or 0.0) + 1e-6) or None
 
 
 def warn_of_nan(value: float | list[float], number: int, metrics: Mapping[str, float]) -> None:

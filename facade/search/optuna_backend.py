@@ -9,13 +9,12 @@ from typing import Any
 from ...lightning_modules.search.channel import Channel
 from ...lightning_modules.search.together import optimize_together
 from ..arguments.enums import HPSearchBackend
-from ..compat.hyperparameters import BestRun, default_hp_space_optuna
 from . import retries
 from .backend import Backend
+from .hyperparameters import BestRun, default_hp_space_optuna
 from .options import SearchOptions, exceptions, split_keywords
-from .optuna_trials import OptunaObjective
 from .search import Search
-from .studies import best_runs, make_study
+from .studies import OptunaObjective, best_runs, make_study
 from .workers import check_jobs, optimize_in_workers
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import tempfile
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...callbacks import LoggerCallback, NotebookProgressCallback, ProgressCallback
-from ...lightning_modules.checkpoints import BackgroundWriter, WriteNow
 from ..arguments.enums import HPSearchBackend
-from ..compat.hyperparameters import BestRun, default_hp_space_ray
-from ..trainer.memory_report import MemoryTracker
 from .backend import Backend
-from .final import ray_folder
-from .kept import forget_optimizer
+from .hyperparameters import BestRun, default_hp_space_ray
 from .options import SearchOptions
 from .search import Search
+
+if TYPE_CHECKING:
+    from ..protocols.search import SearchProtocol
+    from .session import SearchSession
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +63,9 @@ class RayBackend(Backend):
             keywords["resources_per_trial"] = {"cpu": 1, **({"gpu": 1} if trainer.args.n_gpu > 0 else {})}
         if "progress_reporter" not in keywords:
             keywords["progress_reporter"] = tune.CLIReporter(metric_columns=["objective"])
-        trial = tune.with_parameters(_train_once, portable=portable(trainer, search.options))
+        assert search.transport is not None
+        sent, revive = search.transport.portable(trainer), search.transport.revive
+        trial = tune.with_parameters(_train_once, portable=sent, revive=revive, options=search.options)
         analysis = tune.run(trial, config=trainer.hp_space(None), num_samples=search.options.n_trials or -1, **keywords)
         best = analysis.get_best_trial(metric="objective", mode=direction[:3], scope=scope)
         if best is None:
@@ -72,43 +73,15 @@ class RayBackend(Backend):
         return BestRun(best.trial_id, best.last_result["objective"], dict(best.config), analysis)
 
 
-def portable(trainer: Any, options: SearchOptions) -> Any:
-    """A copy of the Trainer that can be sent to another process: without model, threads and the like."""
-    sent = copy.copy(trainer)
-    # Callbacks are sent with it, but what they hold of this process is not.
-    sent.callback_handler = copy.copy(trainer.callback_handler)
-    sent.callback_handler.callbacks = [copy.copy(one) for one in trainer.callback_handler.callbacks]
-    sent.callback_handler.unlisted = {}
-    for callback in sent.callback_handler.callbacks:
-        if isinstance(callback, LoggerCallback):
-            callback.__dict__.pop("save_model", None)
-    sent.callback_handler.model = sent.model = sent.model_wrapped = None
-    forget_optimizer(sent)
-    for name in ("accelerator", "gather_function", "_background", "_writer", "_memory_tracker", "_search"):
-        setattr(sent, name, None)
-    sent._ray_options = options
-    return sent
-
-
-def revive(trainer: Any) -> Any:
-    """Give a Trainer that was sent what was left behind."""
-    trainer.create_accelerator_and_postprocess()
-    trainer._background, trainer._writer = BackgroundWriter(), WriteNow()
-    trainer._memory_tracker = MemoryTracker(True)
-    for callback in trainer.callback_handler.callbacks:
-        trainer._lend_save_model(callback)
-    if trainer.pop_callback(NotebookProgressCallback):
-        trainer.add_callback(ProgressCallback)
-    trainer.model = trainer.model_wrapped = trainer.call_model_init()  # what is looked at before the trial has its own
-    return trainer
-
-
-def _train_once(config: dict[str, Any], portable: Any) -> None:
-    """What Ray runs, in a process of its own."""
+def _train_once(
+    config: dict[str, Any], portable: Any, revive: Callable[[Any], SearchSession], options: SearchOptions
+) -> None:
+    """Train one trial; Ray calls this in a process of its own."""
     tune = import_module("ray.tune")
-    trainer = revive(copy.copy(portable))
-    trainer._search = search = Search(trainer, trainer._ray_options)
-    search.folder = ray_folder(trainer, str(tune.get_context().get_trial_id()), dict(config))
+    session = revive(portable)
+    trainer = session.trainer
+    session.current = search = Search(trainer, options)
+    search.folder = search.folders.name_of_ray(str(tune.get_context().get_trial_id()), dict(config))
     trainer.objective = None
     checkpoint = tune.get_checkpoint()
     with tempfile.TemporaryDirectory() as folder:
@@ -122,19 +95,18 @@ def _train_once(config: dict[str, Any], portable: Any) -> None:
         report(trainer, metrics, search.judge(metrics))
 
 
-def report(trainer: Any, metrics: dict[str, float], value: Any) -> None:
+def report(host: SearchProtocol, metrics: dict[str, float], value: Any) -> None:
     """Tell Ray about an evaluation, with a checkpoint where one is due."""
     tune = import_module("ray.tune")
     told = {**metrics, "objective": value}
-    if not trainer.control.should_save:
+    if not host.control.should_save:
         tune.report(told)
         return
     with tempfile.TemporaryDirectory() as folder:
-        output, trainer.args.output_dir = trainer.args.output_dir, folder
-        search, trainer._search = trainer._search, None
-        backend, trainer.hp_search_backend = trainer.hp_search_backend, None
+        output, host.args.output_dir = host.args.output_dir, folder
+        backend, host.hp_search_backend = host.hp_search_backend, None  # a checkpoint of no trial
         try:
-            trainer._save_checkpoint(trainer.model, None)
+            host._save_checkpoint(host.model, None)
         finally:
-            trainer.args.output_dir, trainer._search, trainer.hp_search_backend = output, search, backend
+            host.args.output_dir, host.hp_search_backend = output, backend
         tune.report(told, checkpoint=tune.Checkpoint.from_directory(folder))

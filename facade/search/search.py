@@ -6,21 +6,38 @@ import gc
 import logging
 import os
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..compat.hyperparameters import default_compute_objective
-from .kept import BestModel, GivenArguments, forget_optimizer, install
-from .naming import RunFolders
+from ...callbacks import TrainerState
+from ...lightning_modules.checkpoints import last_intact_checkpoint
+from ..arguments.enums import HPSearchBackend
+from .folders import RunFolders, files_below, remove_all_but, without_checkpoints
+from .hyperparameters import BestRun, default_compute_objective
 from .objective import judged, warn_of_nan
 from .options import SearchOptions
 from .retries import FOLDER, Continuation
-from .trial_files import files_below, remove_all_but, without_checkpoints
+from .snapshots import BestModel, GivenArguments, forget_optimizer, install
+
+if TYPE_CHECKING:
+    from ..protocols.search import SearchProtocol
 
 logger = logging.getLogger(__name__)
 
 BATCH_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 """Arguments that say how much data an optimizer step sees."""
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How a Trainer comes to another process, which only the Trainer knows."""
+
+    portable: Callable[[Any], Any]
+    """A Trainer -> a copy of it that can be pickled."""
+    revive: Callable[[Any], Any]
+    """That copy, in the other process -> its `SearchSession`, with a Trainer that trains."""
 
 
 class Search:
@@ -29,11 +46,13 @@ class Search:
     Args:
         trainer: the Trainer.
         options: of the search.
+        transport: how the Trainer comes to other processes; None where it does not.
     """
 
-    def __init__(self, trainer: Any, options: SearchOptions) -> None:
+    def __init__(self, trainer: SearchProtocol, options: SearchOptions, transport: Transport | None = None) -> None:
         self.trainer = trainer
         self.options = options
+        self.transport = transport
         self.given = GivenArguments(trainer)
         self.folders = RunFolders(trainer.hp_name)
         self.best = BestModel(options.directions[0], options.final_model == "best" and not options.several)
@@ -89,6 +108,7 @@ class Search:
         """The value of an evaluation, kept as the Trainer's `objective`."""
         self.metrics = dict(metrics)
         self._warn_what_is_minimized()
+        assert self.trainer.compute_objective is not None
         self.trainer.objective = judged(self.trainer.compute_objective, metrics, len(self.options.directions))
         return self.trainer.objective
 
@@ -127,9 +147,9 @@ class Search:
     def drop_model(self) -> None:
         """Let go of the model before the next one is made, so that there are never two."""
         trainer = self.trainer
-        model = weakref.ref(trainer.model) if trainer.model is not None else _nothing
+        model = None if trainer.model is None else weakref.ref(trainer.model)
         trainer.model = trainer.model_wrapped = trainer.callback_handler.model = None
-        if model() is not None and self.best.model is not model():
+        if model is not None and model() is not None and self.best.model is not model():
             gc.collect()  # something that holds it is part of a circle
 
     def end(self) -> None:
@@ -140,6 +160,33 @@ class Search:
             held = self.best.number is not None and self.best.hand_over(trainer, str(self.best.number))
             if not held:
                 self._make_any_model()
+
+    def settle(self, found: BestRun | list[BestRun]) -> None:
+        """Do what `final_model` asks for, and say what the Trainer holds; it has its arguments again.
+
+        Args:
+            found: what came out of the search.
+        """
+        wanted = self.options.final_model
+        if wanted == "last":
+            return
+        if isinstance(found, list):
+            logger.warning(
+                "There are %s best runs, as there are several objectives. The Trainer holds the model of the last "
+                "trial: set the hyperparameters of the run that you choose on trainer.args, and train().",
+                len(found),
+            )
+            return
+        if wanted == "retrain":
+            self._retrain(self._trial_of(found))
+        elif not self.best.hand_over(self.trainer, found.run_id) and not self._read(found):
+            logger.warning(
+                "The best run, trial %s, was not trained by this process and has no checkpoint here, so the Trainer "
+                "holds another model. To get it, pass final_model='retrain', or set these on trainer.args and train(): "
+                "%s",
+                found.run_id,
+                found.hyperparameters,
+            )
 
     def _warn_what_is_minimized(self) -> None:
         """Warn, once, where the sum of metrics is minimized because nobody said anything else, as in the reference."""
@@ -154,6 +201,43 @@ class Search:
                 "more is better, or compute_objective='loss'.",
                 " + ".join(names),
             )
+
+    def _trial_of(self, found: BestRun) -> Any:
+        """A trial that gives the values of a run again, whoever asks for them."""
+        if self.trainer.hp_search_backend == HPSearchBackend.RAY:
+            return dict(found.hyperparameters)
+        from optuna.trial import FixedTrial
+
+        return FixedTrial(found.hyperparameters, number=int(found.run_id))
+
+    def _retrain(self, trial: Any) -> None:
+        """One more training, with the values of the best run, in the folder `best`."""
+        self.folder, self.is_over = "best", True
+        try:
+            self.trainer.train(trial=trial)
+        finally:
+            self.folder = None
+            self.given.restore()
+
+    def _read(self, found: BestRun) -> bool:
+        """Read the model of another process from the checkpoint that it left; not one that an older search left."""
+        host, trial = self.trainer, self._trial_of(found)
+        if isinstance(trial, dict):
+            self.folder = self.folders.name_of_ray(found.run_id, trial)
+        folder = self.run_dir(trial)
+        newest = last_intact_checkpoint(folder) if folder.is_dir() else None
+        if newest is None:
+            return False
+        state = TrainerState.load_from_json(Path(newest) / "trainer_state.json")
+        if state.trial_params is None or any(found.hyperparameters.get(k) != v for k, v in state.trial_params.items()):
+            return False
+        chosen = state.best_model_checkpoint if host.args.load_best_model_at_end else None
+        chosen = chosen if chosen is not None and Path(chosen).is_dir() else newest
+        install(host, host.call_model_init(trial))
+        host._load_from_checkpoint(chosen)
+        host.state = state
+        logger.info("The Trainer holds the model of %s.", chosen)
+        return True
 
     def _make_any_model(self) -> None:
         try:
@@ -191,7 +275,3 @@ class Search:
         if before:
             kept = without_checkpoints(before)
             self._before[folder] = kept or None
-
-
-def _nothing() -> None:
-    return None

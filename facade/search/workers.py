@@ -14,10 +14,9 @@ import torch
 
 from ...lightning_modules.search.channel import Channel
 from . import retries
-from .optuna_trials import OptunaObjective
 from .search import Search
 from .storages import disconnect, open_storage
-from .studies import best_runs
+from .studies import OptunaObjective, best_runs
 
 logger = logging.getLogger(__name__)
 

@@ -60,6 +60,7 @@ from .verbosity import set_verbosity
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
+    from ..search.session import SearchSession
     from .trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
@@ -104,6 +105,10 @@ class TrainerBase(TrainerParameters):
     optimizer_cls_and_kwargs: Any = None
     hp_name: Callable[[Any], str] | None = None
     hp_search_backend: Any = None
+    hp_space: Callable[[Any], dict[str, Any]] | None = None
+    compute_objective: Callable[[dict[str, float]], Any] | None = None
+    objective: Any = None
+    """The value of the last evaluation of a trial."""
     current_flos: float = 0.0
     _trial: Any = None
     _created_lr_scheduler = False
@@ -249,6 +254,13 @@ class TrainerBase(TrainerParameters):
     @cached_property
     def _elastic(self) -> ElasticResumption:
         return ElasticResumption(cast("Any", self))
+
+    @cached_property
+    def _search(self) -> SearchSession:
+        from ..search.session import SearchSession
+        from .portable import TRANSPORT
+
+        return SearchSession(cast("Any", self), TRANSPORT)
 
     @cached_property
     def _data_position(self) -> DataPosition:

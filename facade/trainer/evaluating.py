@@ -58,6 +58,7 @@ class TrainerEvaluation(TrainerData, TrainerSteps, TrainerLogging):
             for name, dataset in eval_dataset.items():
                 prefix = f"{metric_key_prefix}_{name}"
                 metrics.update(self.evaluate(dataset if given else name, ignore_keys, metric_key_prefix=prefix))
+            self._search.note(metrics, metric_key_prefix)
             return metrics
         self._memory_tracker.start("eval")
         dataloader = self.get_eval_dataloader(eval_dataset)
@@ -75,6 +76,7 @@ class TrainerEvaluation(TrainerData, TrainerSteps, TrainerLogging):
         if DebugOption.TPU_METRICS_DEBUG in self.args.debug:
             print_metrics()
         self._memory_tracker.stop("eval", found)
+        self._search.note(found, metric_key_prefix)
         return found
 
     def predict(
@@ -188,7 +190,8 @@ class TrainerEvaluation(TrainerData, TrainerSteps, TrainerLogging):
         return metrics
 
     def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
-        """Tell a search about an evaluation in the middle of a training; nothing where nobody searches."""
+        """Tell a search about an evaluation in the middle of a training; an override point."""
+        self._search.report(trial, step, metrics)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """Note down the metric if it is the best so far, and say whether it is."""

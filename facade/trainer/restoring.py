@@ -28,7 +28,7 @@ class Restoring(TrainingState):
 
     def _find_checkpoint(self, resume_from_checkpoint: str | bool | None) -> str | None:
         """The checkpoint to go on from, checked before anything is touched; True means the newest intact one."""
-        found = self._checkpoint_of(resume_from_checkpoint)
+        found = self._checkpoint_of(self._search.resume_from(resume_from_checkpoint))
         self._require_fitting_parts(found)
         return found
 
@@ -154,7 +154,8 @@ class Restoring(TrainingState):
             self._callback_states.restore_exported()
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(self.args.output_dir)
+        """As the method of that name in the reference: a trial has a folder of its own."""
+        return self._search.output_dir(str(self.args.output_dir), trial)
 
 
 def is_own(trainer: Restoring, name: str, by: type[Restoring] = Restoring) -> bool:

@@ -171,8 +171,25 @@ class Training(TrainerEvaluation, TrainerOptimization, Restarting):
             self._save_or_warn(model, trial)
 
     def _renew_model(self, trial: Any) -> None:
+        """Make a new model; once more if the trial changes the seed, so that what a run is called is what it was."""
+        self._make_model(trial)
+        seed = (self.args.seed, self.args.full_determinism)
+        self._hp_search_setup(trial)
+        if seed != (self.args.seed, self.args.full_determinism):
+            self._make_model(trial)
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        """Take up the values of a trial; an override point, called with None too, in every training."""
+        self._trial = trial
+        if self._search.apply(trial):
+            self._train_batch_size = self.args.train_batch_size
+            self._apply_arguments()
+
+    def _make_model(self, trial: Any) -> None:
         if self.model_init is None:
             return
+        if self._search.current is not None:
+            self._search.current.drop_model()
         self._seed()
         self.model = self.call_model_init(trial)
         self.optimizer = self.lr_scheduler = None
@@ -195,6 +212,7 @@ class Training(TrainerEvaluation, TrainerOptimization, Restarting):
             self._load_callback_state()
             self._callback_states.load(checkpoint)
         self.state.init_training_references(self, length.max_steps, length.num_train_epochs, trial)
+        self._search.begin_training(self.state, trial)
 
     def _marked_as_written(self, trial: Any) -> contextlib.AbstractContextManager[None]:
         """Warn if another run writes checkpoints into the same folder, and let others know of this one."""

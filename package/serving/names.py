@@ -59,7 +59,7 @@ SERVED: dict[str, dict[str, str]] = {
             ".facade.evaluation.speed": "denumpify_detensorize speed_metrics",
             ".facade.compat.constants": "PREFIX_CHECKPOINT_DIR _re_checkpoint",
             ".facade.compat.checkpoints": "load_sharded_checkpoint rotate_checkpoints sort_checkpoints",
-            ".facade.compat.hyperparameters": "BestRun default_compute_objective default_hp_space_optuna "
+            ".facade.search.hyperparameters": "BestRun default_compute_objective default_hp_space_optuna "
             "default_hp_space_ray default_hp_space_wandb",
             ".facade.compat.memory": "TrainerMemoryTracker find_executable_batch_size",
             ".facade.compat.models": "_is_peft_model align_special_tokens check_target_module_exists "
@@ -109,7 +109,7 @@ SERVED: dict[str, dict[str, str]] = {
     "hyperparameter_search": targets(
         {
             _ENUMS: "HPSearchBackend",
-            ".facade.compat.hyperparameters": "default_hp_space_optuna default_hp_space_ray default_hp_space_wandb",
+            ".facade.search.hyperparameters": "default_hp_space_optuna default_hp_space_ray default_hp_space_wandb",
         }
     ),
     "integrations.deepspeed": targets(
@@ -131,7 +131,7 @@ SERVED: dict[str, dict[str, str]] = {
             "is_trackio_available is_wandb_available",
             ".facade.compat.reporting": "is_optuna_available is_ray_available is_ray_tune_available",
             ".facade.compat.constants": "PREFIX_CHECKPOINT_DIR",
-            ".facade.compat.hyperparameters": "BestRun",
+            ".facade.search.hyperparameters": "BestRun",
             _ENUMS: "IntervalStrategy ParallelMode",
         }
     ),

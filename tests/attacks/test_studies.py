@@ -9,8 +9,7 @@ import numpy as np
 import optuna
 import pytest
 
-from lightrainer.facade.search.choices import make_sampler
-from lightrainer.facade.search.cma_es import require_cma_state
+from lightrainer.facade.search.choices import make_sampler, require_cma_state
 from lightrainer.facade.search.storages import open_storage
 
 pytestmark = pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used with Study.optimize")

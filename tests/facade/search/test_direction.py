@@ -7,7 +7,7 @@ import logging
 import pytest
 from small_searches import random_sampler, searcher, space
 
-from lightrainer.facade.compat.hyperparameters import default_compute_objective
+from lightrainer.facade.search.hyperparameters import default_compute_objective
 from lightrainer.facade.search.objective import known_direction
 
 LESS = """

@@ -11,7 +11,7 @@ from small_searches import Odd, random_sampler, searcher, space
 from tiny import Tiny, files, tiny
 
 from lightrainer import Trainer, TrainerCallback
-from lightrainer.facade.compat.hyperparameters import BestRun
+from lightrainer.facade.search.hyperparameters import BestRun
 
 
 def test_the_best_run_is_that_of_the_study(tmp_path):

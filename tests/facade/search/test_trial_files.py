@@ -8,7 +8,7 @@ from tiny import files
 
 from lightrainer.facade.arguments import sweep_trial
 from lightrainer.facade.search import child
-from lightrainer.facade.search.trial_files import files_below, remove_all_but
+from lightrainer.facade.search.folders import files_below, remove_all_but
 
 
 def write(folder, *names):

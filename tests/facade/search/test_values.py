@@ -8,7 +8,7 @@ from tiny import arguments
 
 from lightrainer.facade.arguments.trial_values import apply
 from lightrainer.facade.search.choices import make_pruner, make_sampler
-from lightrainer.facade.search.naming import RunFolders, TrialShortNamer
+from lightrainer.facade.search.folders import RunFolders, TrialShortNamer
 from lightrainer.facade.search.space import read_space
 
 

@@ -1,10 +1,13 @@
-"""What a search must not change: the arguments; and what it must not lose: the best model."""
+"""The arguments and the best model of a Trainer, kept while trials change the one and replace the other."""
 
 from __future__ import annotations
 
 import copy
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..protocols.search import SearchProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -16,10 +19,10 @@ class GivenArguments:
         trainer: the Trainer, before the search.
     """
 
-    def __init__(self, trainer: Any) -> None:
-        self._owner = trainer
+    def __init__(self, trainer: SearchProtocol) -> None:
+        self._host = trainer
         self._args = trainer.args
-        self._batch_size = trainer._train_batch_size
+        self._batch_size = self._host._train_batch_size
         self._values = {
             name: (value, copy.deepcopy(value) if isinstance(value, (dict, list)) else value)
             for name, value in vars(trainer.args).items()
@@ -27,24 +30,24 @@ class GivenArguments:
 
     def restore(self) -> None:
         """Put all of them back, in the same object."""
-        trainer = self._owner
-        trainer.args = self._args
+        host = self._host
+        host.args = self._args
         present = vars(self._args)
         present.clear()
         for name, (value, pristine) in self._values.items():
             untouched = not isinstance(value, (dict, list)) or value == pristine
             present[name] = value if untouched else copy.deepcopy(pristine)
-        trainer._train_batch_size = self._batch_size
-        renew_accelerator(trainer)
+        host._train_batch_size = self._batch_size
+        renew_accelerator(host)
 
 
-def renew_accelerator(trainer: Any) -> None:
-    """An accelerator for the arguments as they are now; a `gather_function` that somebody set stays."""
-    own = trainer.gather_function == trainer.accelerator.gather_for_metrics
-    given = trainer.gather_function, trainer._gather_losses
+def renew_accelerator(trainer: SearchProtocol) -> None:
+    """Let the Trainer make an accelerator for its arguments as they are now; a `gather_function` of the user stays."""
+    given = trainer.gather_function
+    own = given == trainer.accelerator.gather_for_metrics
     trainer.create_accelerator_and_postprocess()
     if not own:
-        trainer.gather_function, trainer._gather_losses = given
+        trainer.gather_function = given
 
 
 class BestModel:
@@ -63,7 +66,7 @@ class BestModel:
         self.model: Any = None
         self._state: Any = None
 
-    def offer(self, trainer: Any, number: int, value: Any) -> None:
+    def offer(self, trainer: SearchProtocol, number: int, value: Any) -> None:
         """Take the model of a trial that has just ended, if it is the best one."""
         better = self._value is None or self._sign * value > self._sign * self._value if value == value else False
         if self._wanted and better and not trainer.plan.strategy.distributes:
@@ -78,7 +81,7 @@ class BestModel:
             except (ValueError, RuntimeError) as error:  # quantized models say that they cannot
                 logger.debug("The best model stays where it is: %s", error)
 
-    def hand_over(self, trainer: Any, run_id: str) -> bool:
+    def hand_over(self, trainer: SearchProtocol, run_id: str) -> bool:
         """Let the Trainer have it, if it is that of the trial with this number."""
         if self.model is None or str(self.number) != run_id:
             return False
@@ -88,16 +91,16 @@ class BestModel:
         return True
 
 
-def install(trainer: Any, model: Any) -> None:
+def install(host: SearchProtocol, model: Any) -> None:
     """Make this the Trainer's model, on its device; without an optimizer, as that belongs to another."""
-    if trainer.place_model_on_device:
-        trainer._move_model_to_device(model, trainer.args.device)
-    trainer.model = trainer.model_wrapped = model
-    forget_optimizer(trainer)
-    trainer.callback_handler.model = model
+    if host.place_model_on_device:
+        host._move_model_to_device(model, host.args.device)
+    host.model = host.model_wrapped = model
+    forget_optimizer(host)
+    host.callback_handler.model = model
 
 
-def forget_optimizer(trainer: Any) -> None:
+def forget_optimizer(trainer: SearchProtocol) -> None:
     """Nobody needs the optimizer of a trial that has ended, which is twice as large as its model."""
     trainer.optimizer = trainer.lr_scheduler = None
     handler = trainer.callback_handler

@@ -1,11 +1,15 @@
-"""Names of trials, and the folders that are called so."""
+"""The folders of trials: what they are called, and what a trial wrote into its own."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
+
+_CHECKPOINT = re.compile(r"checkpoint-\d+(/|$)")
 
 
 class TrialShortNamer:
@@ -109,6 +113,10 @@ class RunFolders:
         self._names[number] = name
         return name
 
+    def name_of_ray(self, run_id: str, values: dict[str, Any]) -> str:
+        """Return the name of the folder of a trial of Ray, as in the reference."""
+        return f"run-{run_id}" if self.hp_name is None else checked_name(self.hp_name(values))
+
 
 def checked_name(name: Any) -> str:
     """What `hp_name` returned, if it can name a folder of its own in `output_dir`.
@@ -140,3 +148,37 @@ def _short_word(word: str, taken: dict[str, str]) -> str:
         lengths = range(1, len(word) + 1)
         taken[word] = next((word[:n] for n in lengths if word[:n] not in taken.values()), word + "#")
     return taken[word]
+
+
+def files_below(folder: Path) -> frozenset[str]:
+    """Everything below a folder, which need not be there, as paths relative to it; links are not followed."""
+    found = set()
+    for root, folders, files in os.walk(folder):
+        found.update(Path(root, name).relative_to(folder).as_posix() for name in (*folders, *files))
+    return frozenset(found)
+
+
+def without_checkpoints(paths: Collection[str]) -> frozenset[str]:
+    """Those of the paths that an interrupted trial has not left in its folder for its retry."""
+    return frozenset(path for path in paths if not _CHECKPOINT.match(path))
+
+
+def remove_all_but(folder: Path, kept: Collection[str], *, made: bool) -> None:
+    """Remove what a pruned trial wrote.
+
+    Args:
+        folder: its folder.
+        kept: what was in it before, see `files_below`.
+        made: whether the folder itself was not there before.
+    """
+    kept = set(kept)
+    for root, folders, files in os.walk(folder, topdown=False):
+        for name in (*files, *folders):
+            path = Path(root, name)
+            if path.relative_to(folder).as_posix() in kept:
+                continue
+            with contextlib.suppress(OSError):  # a folder that still holds something, or what somebody else removed
+                path.unlink() if path.is_symlink() or not path.is_dir() else path.rmdir()
+    if made and not folder.is_symlink():
+        with contextlib.suppress(OSError):
+            folder.rmdir()
