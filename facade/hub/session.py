@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import re
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -44,7 +45,7 @@ class HubSession:
         self.host = host
         self.pusher = Pusher()
         self._skipped: str | None = None  # the newest checkpoint that was not uploaded, as another one was on its way
-        self._counted: tuple[Any, tuple[int, int]] = (None, (0, 0))
+        self._counted: tuple[Any, tuple[int, int]] = (lambda: None, (0, 0))  # a weak reference to the model, its size
 
     # --- the repository
 
@@ -107,7 +108,7 @@ class HubSession:
 
     def _model_size(self) -> tuple[int, int]:
         model, size = self._counted
-        return size if model is self.host.model else size_of(self.host.model)
+        return size if model() is self.host.model else size_of(self.host.model)
 
     # --- uploads
 
@@ -190,7 +191,7 @@ class HubSession:
         """See that there is a repository, also where `push_to_hub` was turned on later."""
         self._skipped = None
         self.pusher.newest_step = None  # of another training
-        self._counted = (self.host.model, size_of(self.host.model))  # before it is spread over processes
+        self._counted = (weakref.ref(self.host.model), size_of(self.host.model))  # before it is spread over processes
         if self.host.args.push_to_hub and self.host.hub_model_id is None:
             self.host.init_hf_repo()
 

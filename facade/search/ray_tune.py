@@ -17,7 +17,6 @@ from .search import Search
 
 if TYPE_CHECKING:
     from ..protocols.search import SearchProtocol
-    from .session import SearchSession
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +72,7 @@ class RayBackend(Backend):
         return BestRun(best.trial_id, best.last_result["objective"], dict(best.config), analysis)
 
 
-def _train_once(
-    config: dict[str, Any], portable: Any, revive: Callable[[Any], SearchSession], options: SearchOptions
-) -> None:
+def _train_once(config: dict[str, Any], portable: Any, revive: Callable[[Any], Any], options: SearchOptions) -> None:
     """Train one trial; Ray calls this in a process of its own."""
     tune = import_module("ray.tune")
     session = revive(portable)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...callbacks import LoggerCallback, NotebookProgressCallback, ProgressCallback
@@ -28,7 +29,7 @@ def portable(trainer: Any) -> Any:
     forget_optimizer(sent)
     members.update(model=None, model_wrapped=None, accelerator=None, gather_function=None, _memory_tracker=None)
     sent.callback_handler.model = None
-    for name in ("_background", "_writer"):  # made again where they are needed, as components are
+    for name in ("_writer", "_working", *_made_when_needed(type(sent))):
         members.pop(name, None)
     return sent
 
@@ -44,6 +45,11 @@ def revive(sent: Any) -> SearchSession:
         trainer.add_callback(ProgressCallback)
     trainer.model = trainer.model_wrapped = trainer.call_model_init()  # what is looked at before the trial has its own
     return trainer._search
+
+
+def _made_when_needed(kind: type) -> list[str]:
+    made = [name for one in kind.__mro__ for name, value in vars(one).items() if isinstance(value, cached_property)]
+    return [name for name in made if name != "_lightning_callbacks"]  # those are the user's
 
 
 TRANSPORT = Transport(portable=portable, revive=revive)
