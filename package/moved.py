@@ -27,11 +27,13 @@ FOLDERS = {
 MODULES = {
     "facade.argument_parser": "facade.parser.argument_parser",
     "facade.enums": "facade.arguments.enums",
+    "facade.helpers.hyperparameters": "facade.search.hyperparameters",
     "facade.helpers.zero": "facade.arguments.hf_deepspeed",
     "facade.metrics": "facade.evaluation.speed",
     "facade.notebooks": "facade.distributed.notebooks",
     "facade.plan": "facade.strategies.plan",
     "facade.results": "facade.evaluation.results",
+    "facade.search.naming": "facade.search.folders",
     "facade.sizes": "lightning_modules.data.lengths",
     "lightning_modules.activations": "lightning_modules.models.activation_checkpointing",
     "lightning_modules.collators.sentence_order": "lightning_modules.data.collators.language_modeling",

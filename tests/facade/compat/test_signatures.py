@@ -9,7 +9,6 @@ from transformers import trainer_optimizer, trainer_pt_utils, trainer_utils, tra
 from lightrainer.facade.compat import (
     arguments,
     checkpoints,
-    hyperparameters,
     memory,
     metrics,
     models,
@@ -17,6 +16,7 @@ from lightrainer.facade.compat import (
     processes,
     samplers,
 )
+from lightrainer.facade.search import hyperparameters
 
 PAIRS = {
     arguments: (training_args, trainer_utils, their_parser),

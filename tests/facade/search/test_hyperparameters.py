@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 from transformers import trainer_utils
 
-from lightrainer.facade.compat import hyperparameters
+from lightrainer.facade.search import hyperparameters
 
 
 class Trial:
