@@ -140,7 +140,8 @@ class TrainerBase(TrainerParameters):
     ) -> None:
         self.args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
         check_overrides(type(self))
-        check_construction(self.args, locals(), calls_loss_func=self._calls_loss_func())
+        calls_loss_func = is_own(self, "compute_loss") and is_own(self, "training_step")
+        check_construction(self.args, locals(), calls_loss_func=calls_loss_func)
         set_verbosity(self.args)
         self._seed()
         self._memory_tracker = MemoryTracker(self.args.skip_memory_metrics)
@@ -353,10 +354,6 @@ class TrainerBase(TrainerParameters):
             stateful_callbacks=self._callback_states.exported(),
         )
 
-    def _calls_loss_func(self) -> bool:
-        """Whether `compute_loss_func` is called, and not only a sign of how an override scales its loss."""
-        return True
-
     def _validate_args(self) -> None:
         """What can be checked once model and data are there; an override point of some libraries."""
 
@@ -437,6 +434,12 @@ class TrainerBase(TrainerParameters):
     def is_world_process_zero(self) -> bool:
         """As `transformers.Trainer.is_world_process_zero`: the first process of all."""
         return self.args.process_index == 0
+
+
+def is_own(trainer: Any, name: str) -> bool:
+    """Whether a method is that of this package, and no override in a subclass or in the object."""
+    home = next((kind for kind in type(trainer).__mro__ if name in vars(kind)), None)
+    return name not in vars(trainer) and home is not None and home.__module__.startswith(f"{__package__}.")
 
 
 def is_lightning_callback(callback: Any) -> bool:

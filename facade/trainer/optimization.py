@@ -16,7 +16,6 @@ from ...lightning_modules.optim import (
     let_backward_step,
     optimizer_class_and_kwargs,
     parameter_groups,
-    steps_in_backward,
 )
 from ...lightning_modules.optim.schedules import get_scheduler
 from ..strategies.plan import optimizer_config
@@ -44,23 +43,12 @@ class TrainerOptimization(TrainerBase):
         if self.optimizer is None:
             model = self.model if model is None else model
             groups = parameter_groups(model, self.args.weight_decay, self.get_decay_parameter_names(model))
-            optimizer_cls, kwargs = self.optimizer_cls_and_kwargs or self._optimizer_of_arguments(model)
+            optimizer_cls, kwargs = self.optimizer_cls_and_kwargs or _with_warmup_in_steps(
+                self.args, self._training_steps, *self.get_optimizer_cls_and_kwargs(self.args, model)
+            )
             self.optimizer = build_optimizer(optimizer_cls, kwargs, model, groups)
         optimizer_limits.check(self.args, self.optimizer)
         return self.optimizer
-
-    def _optimizer_of_arguments(self, model: nn.Module) -> tuple[Any, dict[str, Any]]:
-        """Class and arguments; a warm-up that the optimizer does itself is counted in steps, not as a share of them."""
-        optimizer_cls, kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
-        if not 0 < kwargs.get("warmup_steps", 0) < 1:
-            return optimizer_cls, kwargs
-        if self._training_steps is None:
-            raise ValueError(
-                f"warmup_steps={self.args.warmup_steps} is a share of the training, whose length is not known yet, and "
-                f"optim={OptimizerNames(self.args.optim).value!r} warms up by itself. Set warmup_steps to a number of "
-                "steps, or call create_optimizer_and_scheduler."
-            )
-        return optimizer_cls, {**kwargs, "warmup_steps": self.args.get_warmup_steps(self._training_steps)}
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
         """As `transformers.Trainer.create_scheduler`: made once; one that was passed in stays."""
@@ -98,7 +86,7 @@ class TrainerOptimization(TrainerBase):
 
     def get_learning_rates(self) -> list[float]:
         """As `transformers.Trainer.get_learning_rates`: one for each parameter group."""
-        return [group["lr"] for group in self._require_optimizer().param_groups]
+        return [group["lr"] for group in _required(self.optimizer).param_groups]
 
     def get_num_trainable_parameters(self) -> int:
         """As `transformers.Trainer.get_num_trainable_parameters`."""
@@ -111,21 +99,12 @@ class TrainerOptimization(TrainerBase):
         Args:
             param: a parameter, or its name in the model.
         """
-        groups = self._require_optimizer().param_groups
+        groups = _required(self.optimizer).param_groups
         if param is None:
             return [group["params"] for group in groups]
         wanted = self.model.get_parameter(param) if isinstance(param, str) else param
         found = (group for group in groups if any(wanted is one for one in group["params"]))
         return next(found, [group["params"] for group in groups])
-
-    def _backward_arguments(self) -> dict[str, Any]:
-        """What `accelerator.backward` is given beside the loss: LOMO steps in it."""
-        return {"learning_rate": self._get_learning_rate()} if steps_in_backward(self.optimizer) else {}
-
-    def _require_optimizer(self) -> Optimizer:
-        if self.optimizer is None:
-            raise ValueError("There is no optimizer yet: train() makes it, or create_optimizer().")
-        return self.optimizer
 
     def _get_learning_rate(self) -> float:
         scheduler = self.lr_scheduler
@@ -147,3 +126,22 @@ class TrainerOptimization(TrainerBase):
             return grad_norm
         self.accelerator.unscale_gradients()
         return self.accelerator.strategy.norm(model)
+
+
+def _required(optimizer: Any) -> Optimizer:
+    if optimizer is None:
+        raise ValueError("There is no optimizer yet: train() makes it, or create_optimizer().")
+    return optimizer
+
+
+def _with_warmup_in_steps(args: Any, training_steps: int | None, optimizer_cls: Any, kwargs: dict[str, Any]) -> Any:
+    """Class and arguments; a warm-up that the optimizer does itself is counted in steps, not as a share of them."""
+    if not 0 < kwargs.get("warmup_steps", 0) < 1:
+        return optimizer_cls, kwargs
+    if training_steps is None:
+        raise ValueError(
+            f"warmup_steps={args.warmup_steps} is a share of the training, whose length is not known yet, and "
+            f"optim={OptimizerNames(args.optim).value!r} warms up by itself. Set warmup_steps to a number of "
+            "steps, or call create_optimizer_and_scheduler."
+        )
+    return optimizer_cls, {**kwargs, "warmup_steps": args.get_warmup_steps(training_steps)}

@@ -1,9 +1,8 @@
-"""Training on sequences of which each process has a part (context parallel)."""
+"""Context parallel: training on sequences of which each process has a part."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -13,20 +12,28 @@ from torch import nn
 
 from ...lightning_modules.distributed.sequence_sharding import IGNORED, ready_to_split, split_names
 from ...lightning_modules.models import inspection
+from ...lightning_modules.models.next_token import shifts_smoothed_labels
 from ..arguments.parallelism import parts_of_sequences
-from .optimization import TrainerOptimization
 
 
-class SequenceSplitting(TrainerOptimization):
-    """Makes batches ready to be split, and lets the losses of the parts add up to that of the whole."""
+class ContextParallel:
+    """Makes batches ready to be split, and lets the losses of the parts add up to that of the whole.
 
-    _targets: dict[str, torch.Tensor] | None = None
-    """How many labels count in the whole of a batch that is split, by their name."""
+    Args:
+        trainer: the Trainer whose batches are split.
 
-    def _prepare_context_parallel_inputs(
+    Attributes:
+        targets: how many labels count in the whole of a batch that is split now, by their name; None for a whole one.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self.targets: dict[str, torch.Tensor] | None = None
+
+    def prepare(
         self, model: nn.Module, inputs: dict[str, Any]
     ) -> tuple[Callable[[], contextlib.AbstractContextManager[Any]], dict[str, Any]]:
-        """As that of the reference: a context in which sequences are split, and the inputs for it.
+        """A context in which sequences are split, and the inputs for it.
 
         The inputs are new tensors, which the context resizes; those of the batch stay as they are. Where no sequences
         are split, which is also the case in evaluations, they are returned as they were given.
@@ -34,34 +41,30 @@ class SequenceSplitting(TrainerOptimization):
         Raises:
             ValueError: they cannot be split; says why.
         """
-        size = parts_of_sequences(self.args)
-        if size == 1 or not self.accelerator.strategy.splits_sequences:
+        trainer, size = self.trainer, parts_of_sequences(self.trainer.args)
+        if size == 1 or not trainer.accelerator.strategy.splits_sequences:
             return contextlib.nullcontext, inputs
-        if callable(self.compute_loss_func):
+        if callable(trainer.compute_loss_func):
             raise ValueError(
                 f"parallelism_config: cp_size={size} does not go with compute_loss_func, which gets labels that are "
                 "not shifted, and the next tokens are in other processes. Override compute_loss: its inputs have "
                 "shift_labels."
             )
         masked = inspection.is_pretrained(inspection.base_of_adapter(model))
-        ready = self._prepare_input(ready_to_split(inputs, size=size, whole_mask=masked))
+        ready = trainer._prepare_input(ready_to_split(inputs, size=size, whole_mask=masked))
         return partial(self._split, ready), ready
-
-    @property
-    def _is_split(self) -> bool:
-        return self._targets is not None
 
     @contextlib.contextmanager
     def _split(self, inputs: dict[str, Any]) -> Iterator[None]:
         names = split_names(inputs)
         buffers = [inputs[name] for name in names]
         targets = {name: inputs[name].ne(IGNORED).sum() for name in names if name in ("labels", "shift_labels")}
-        with self.accelerator.maybe_context_parallel(buffers, [1] * len(buffers), set(buffers)) as calls:
-            self._targets = targets
+        with self.trainer.accelerator.maybe_context_parallel(buffers, [1] * len(buffers), set(buffers)) as calls:
+            self.targets = targets
             try:
                 yield
             finally:
-                self._targets = None
+                self.targets = None
         if calls.count == 0:
             raise ValueError(
                 "parallelism_config: cp_size above 1 splits attention, but the model has not called "
@@ -69,12 +72,12 @@ class SequenceSplitting(TrainerOptimization):
                 "other. Call it so, or leave sequences whole: use dp_shard_size in the place of cp_size."
             )
 
-    def _labels_of_part(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+    def pop_labels(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         """Take out of the inputs what label smoothing compares with: the shifted ones, if it shifts for this model."""
         both = {name: inputs.pop(name) for name in ("labels", "shift_labels")}
         return both[_smoothed(model)]
 
-    def _of_part(
+    def loss_of_part(
         self, loss: torch.Tensor, model: nn.Module, inputs: dict[str, Any], smoothed: torch.Tensor | None, items: Any
     ) -> torch.Tensor:
         """A loss whose mean over the processes that share sequences is that of the whole.
@@ -86,24 +89,15 @@ class SequenceSplitting(TrainerOptimization):
             smoothed: its labels, where label smoothing has computed the loss.
             items: labels that count in all parts, of all batches of the step, if that is known.
         """
-        size = parts_of_sequences(self.args)
-        if items is not None and (self.model_accepts_loss_kwargs or smoothed is not None):
+        size = parts_of_sequences(self.trainer.args)
+        if items is not None and (self.trainer.model_accepts_loss_kwargs or smoothed is not None):
             return loss * size
-        assert self._targets is not None
-        whole = self._targets["shift_labels" if smoothed is None else _smoothed(model)]
+        assert self.targets is not None
+        whole = self.targets["shift_labels" if smoothed is None else _smoothed(model)]
         own = (inputs["shift_labels"] if smoothed is None else smoothed).ne(IGNORED).sum()
         # The mean of no label is NaN; it weighs nothing.
         return torch.where(own > 0, loss * (size * own / whole.clamp(min=1)), torch.zeros_like(loss))
 
 
-def predicts_next_token(model: Any) -> bool:
-    """Whether labels are the inputs themselves, to be shifted by one, as causal language models have it."""
-    name = inspection.class_of(inspection.base_of_adapter(model)).__name__
-    auto = sys.modules.get("transformers.models.auto.modeling_auto")
-    if auto is not None:
-        return name in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-    return name.endswith("ForCausalLM")
-
-
 def _smoothed(model: nn.Module) -> str:
-    return "shift_labels" if predicts_next_token(model) else "labels"
+    return "shift_labels" if shifts_smoothed_labels(model) else "labels"
