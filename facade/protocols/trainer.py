@@ -43,7 +43,9 @@ class TrainerProtocol(StrategyHost, Protocol):
         """How processes work together on the model."""
         ...
 
-    def _log_for_lightning(self, metrics: dict[str, Any]) -> None: ...
+    def log(self, logs: dict[str, float]) -> None:
+        """Log numbers by their names."""
+        ...
 
 
 class EvaluationProtocol(TrainerProtocol, Protocol):

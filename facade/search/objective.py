@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from ..evaluation.missing_metrics import MissingMetricError
+from ..evaluation.best_metric import MissingMetricError
 from .hyperparameters import default_compute_objective
 
 logger = logging.getLogger(__name__)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
+from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...lightning_modules.data.lengths import has_length
+from ..arguments import TrainingArguments
 from ..arguments.enums import DebugOption
 from ..arguments.parallelism import data_ranks, samples_of_rank
 from ..distributed.consistency import monitored, require_same_evaluation
 from ..distributed.xla_device import print_metrics
+from ..evaluation.best_metric import BestMetric
 from ..evaluation.loop import Evaluation, EvaluationFeed
-from ..evaluation.missing_metrics import missing_metric, why_no_labels
 from ..evaluation.out_of_memory_advice import evaluating
 from ..evaluation.results import EvalLoopOutput, PredictionOutput
 from ..evaluation.speed import Moment, metrics_of_runtime
@@ -31,10 +32,9 @@ logger = logging.getLogger(__name__)
 class TrainerEvaluation(TrainerData, TrainerSteps, TrainerLogging):
     """From datasets to metrics and predictions."""
 
-    _evaluated_columns: list[str] | None = None
-    """What a batch of the last evaluation held."""
-    _labels_are_known_to_miss = False
-    _nan_was_told = False
+    @cached_property
+    def _best_metric(self) -> BestMetric:
+        return BestMetric(self)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
@@ -70,8 +70,8 @@ class TrainerEvaluation(TrainerData, TrainerSteps, TrainerLogging):
             ignore_keys=ignore_keys,
             metric_key_prefix=metric_key_prefix,
         )
-        found = self._with_speed(output, metric_key_prefix, start_time)
-        self._log(found)
+        found = _add_speed(output, metric_key_prefix, start_time.seconds_ago - self._setup_seconds, self.args)
+        self.log(found)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         if DebugOption.TPU_METRICS_DEBUG in self.args.debug:
             print_metrics()
@@ -100,7 +100,7 @@ class TrainerEvaluation(TrainerData, TrainerSteps, TrainerLogging):
         output = self.evaluation_loop(
             dataloader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
         )
-        metrics = self._with_speed(output, metric_key_prefix, start_time)
+        metrics = _add_speed(output, metric_key_prefix, start_time.seconds_ago - self._setup_seconds, self.args)
         self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
         self._memory_tracker.stop("test", metrics)
         return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=metrics)
@@ -138,7 +138,8 @@ class TrainerEvaluation(TrainerData, TrainerSteps, TrainerLogging):
         logger.info("  Num examples = %s", self.num_examples(dataloader) if has_length(dataloader) else "unknown")
         logger.info("  Batch size = %s", self.args.eval_batch_size)
         self.callback_handler.eval_dataloader = dataloader
-        self._reduce_precision()
+        if not self.is_in_train:
+            _cast_for_evaluation(self.model, self.args)
         if callable(getattr(self.optimizer, "eval", None)):
             self.optimizer.eval()
         self.model.eval()  # and so it stays until the next training step, also where the evaluation fails
@@ -156,29 +157,11 @@ class TrainerEvaluation(TrainerData, TrainerSteps, TrainerLogging):
             run_evaluation(self, evaluation, started=started, test=description == "Prediction")
             self.gather_function = self.accelerator.gather_for_metrics
             output = evaluation.result()
-        self._evaluated_columns = evaluation.columns
-        if description == "Evaluation":
-            self._warn_of_missing_labels(evaluation, only_loss)
+        self._best_metric.columns = evaluation.columns
+        nothing = not (evaluation.found_labels or evaluation.metrics) and evaluation.steps
+        if description == "Evaluation" and nothing:
+            self._best_metric.warn_of_missing_labels(wanted=self.compute_metrics is not None and not only_loss)
         return output
-
-    def _warn_of_missing_labels(self, evaluation: Evaluation, only_loss: bool) -> None:
-        """Say once that an evaluation found neither a loss nor anything for `compute_metrics`."""
-        found = evaluation.found_labels or evaluation.metrics or not evaluation.steps
-        if found or self._labels_are_known_to_miss:
-            return
-        self._labels_are_known_to_miss = True
-        wanted = self.compute_metrics is not None and not only_loss
-        lost = "compute_metrics was not called." if wanted else "The evaluation found nothing."
-        logger.warning("%s %s", lost, why_no_labels(self, self._evaluated_columns, look=False))
-
-    def _reduce_precision(self) -> None:
-        """Cast the whole model, outside of a training, as `bf16_full_eval` and `fp16_full_eval` ask for."""
-        if self.is_in_train:
-            return
-        if self.args.fp16_full_eval:
-            self.model.to(dtype=torch.float16, device=self.args.device)
-        elif self.args.bf16_full_eval:
-            self.model.to(dtype=torch.bfloat16, device=self.args.device)
 
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
@@ -186,7 +169,7 @@ class TrainerEvaluation(TrainerData, TrainerSteps, TrainerLogging):
         metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
         self._report_to_hp_search(trial, self.state.global_step, metrics)
         if isinstance(self.lr_scheduler, ReduceLROnPlateau) and not skip_scheduler:
-            self.lr_scheduler.step(self._best_metric_of(metrics))
+            self.lr_scheduler.step(self._best_metric.value(metrics))
         return metrics
 
     def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
@@ -194,51 +177,19 @@ class TrainerEvaluation(TrainerData, TrainerSteps, TrainerLogging):
         self._search.report(trial, step, metrics)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Note down the metric if it is the best so far, and say whether it is."""
-        if self.args.metric_for_best_model is None:
-            return False
-        value = self._best_metric_of(metrics)
-        better = np.greater if self.args.greater_is_better else np.less
-        if self.state.best_metric is None:
-            self.state.best_metric = float("-inf") if self.args.greater_is_better else float("inf")
-        if not better(value, self.state.best_metric):
-            self._warn_of_nan(value)
-            return False
-        self.state.best_metric = value
-        if self.args.save_strategy != "no":
-            self.state.best_global_step = self.state.global_step
-        return True
+        return self._best_metric.note(metrics)
 
-    def _warn_of_nan(self, value: Any) -> None:
-        """Say once that an evaluation cannot be the best one."""
-        if self._nan_was_told or not np.isnan(value):
-            return
-        self._nan_was_told = True
-        logger.warning(
-            "metric_for_best_model=%r is nan at step %s: such an evaluation is never the best one, and no checkpoint "
-            "is kept for it.",
-            self.args.metric_for_best_model,
-            self.state.global_step,
-        )
 
-    def _best_metric_of(self, metrics: dict[str, float]) -> float:
-        name = str(self.args.metric_for_best_model)
-        name = name if name.startswith("eval_") else f"eval_{name}"
-        if name in metrics:
-            value = metrics[name]
-            if isinstance(value, (str, Mapping)) or value is None or np.ndim(value) > 0:
-                raise TypeError(
-                    f"metric_for_best_model={self.args.metric_for_best_model!r} is {value!r:.60}, a "
-                    f"{type(value).__name__}, but which one is better can only be said of a number. Let "
-                    f"compute_metrics give one under {name.removeprefix('eval_')!r}, or choose another metric."
-                )
-            return value
-        raise missing_metric(self, name, metrics, self._evaluated_columns)
+def _cast_for_evaluation(model: nn.Module, args: TrainingArguments) -> None:
+    """Cast the whole model as `bf16_full_eval` and `fp16_full_eval` ask for."""
+    if args.fp16_full_eval or args.bf16_full_eval:
+        model.to(dtype=torch.float16 if args.fp16_full_eval else torch.bfloat16, device=args.device)
 
-    def _with_speed(self, output: EvalLoopOutput, prefix: str, start_time: Moment) -> dict[str, float]:
-        metrics = output.metrics if output.metrics is not None else {}
-        seconds = start_time.seconds_ago - self._setup_seconds
-        samples = output.num_samples or 0
-        steps = math.ceil(samples / (samples_of_rank(self.args, self.args.eval_batch_size) * data_ranks(self.args)))
-        metrics.update(metrics_of_runtime(prefix, seconds, num_samples=samples, num_steps=steps))
-        return metrics
+
+def _add_speed(output: EvalLoopOutput, prefix: str, seconds: float, args: TrainingArguments) -> dict[str, float]:
+    """The metrics of an evaluation, to which its speed has been added."""
+    metrics = output.metrics if output.metrics is not None else {}
+    samples = output.num_samples or 0
+    steps = math.ceil(samples / (samples_of_rank(args, args.eval_batch_size) * data_ranks(args)))
+    metrics.update(metrics_of_runtime(prefix, seconds, num_samples=samples, num_steps=steps))
+    return metrics

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.data.lengths import has_length
@@ -55,7 +56,7 @@ def build_lightning_trainer(host: TrainerProtocol, **kwargs: Any) -> LightningTr
         **host.plan.trainer_kwargs(),
         plugins=[_precision(host), *_cluster(host)],
         callbacks=list(callbacks),
-        logger=ForwardingLogger(host._log_for_lightning, host.plan.default_root_dir) if callbacks else False,
+        logger=ForwardingLogger(partial(_log, host), host.plan.default_root_dir) if callbacks else False,
         log_every_n_steps=1,  # Lightning warns if it is more than there are; a training sets it when it begins
         enable_checkpointing=_any_of(callbacks, "Checkpoint"),
         enable_progress_bar=_any_of(callbacks, "ProgressBar"),
@@ -69,6 +70,13 @@ def build_lightning_trainer(host: TrainerProtocol, **kwargs: Any) -> LightningTr
     fast_path.step_lightly(trainer)
     _keep_random_numbers(trainer.strategy)
     return trainer
+
+
+def _log(host: TrainerProtocol, metrics: dict[str, Any]) -> None:
+    """Log what a callback of Lightning logs, as anything else; a log that is asked for comes all the same."""
+    wanted = host.control.should_log
+    host.log({name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()})
+    host.control.should_log = wanted
 
 
 def _keep_random_numbers(strategy: Any) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from ...lightning_modules.common.json_files import read_object
-from ...lightning_modules.models import inspection
 from ..arguments.parallelism import copies_of_batches
 from ..evaluation import speed as formats
 from .base import TrainerBase
@@ -17,6 +16,8 @@ from .base import TrainerBase
 
 class TrainerLogging(TrainerBase):
     """From numbers to logs and files."""
+
+    _initial_num_input_tokens_seen = 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """As `transformers.Trainer.log`: into the history, and to all callbacks.
@@ -34,18 +35,6 @@ class TrainerLogging(TrainerBase):
                 logs.update(formats.speed_metrics("train", start_time, num_tokens=tokens))
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
-
-    _initial_num_input_tokens_seen = 0
-
-    def _log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Call `log`, which people override without `start_time`."""
-        self.log(logs, **inspection.accepted_arguments(self.log, start_time=start_time))
-
-    def _log_for_lightning(self, metrics: dict[str, Any]) -> None:
-        """Log what a callback of Lightning logs, as anything else; a log that is asked for comes all the same."""
-        wanted = self.control.should_log
-        self._log({name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()})
-        self.control.should_log = wanted
 
     def log_metrics(self, split: str, metrics: dict[str, float]) -> None:
         """As `transformers.Trainer.log_metrics`: print metrics as a table, on the first process."""
@@ -71,13 +60,14 @@ class TrainerLogging(TrainerBase):
         """
         if not self.is_world_process_zero():
             return
-        self._write_json(f"{split}_results.json", metrics)
+        folder = str(self.args.output_dir)
+        _write_json(folder, f"{split}_results.json", metrics)
         if combined:
-            path = os.path.join(str(self.args.output_dir), "all_results.json")
+            path = os.path.join(folder, "all_results.json")
             known: dict[str, float] = {}
             if os.path.exists(path):
                 known = read_object(path, keys="metrics")
-            self._write_json("all_results.json", {**known, **metrics})
+            _write_json(folder, "all_results.json", {**known, **metrics})
 
     def save_state(self) -> None:
         """As `transformers.Trainer.save_state`: the state into `trainer_state.json`, on the first process."""
@@ -86,17 +76,16 @@ class TrainerLogging(TrainerBase):
 
     def store_flos(self) -> None:
         """As `transformers.Trainer.store_flos`: add the operations since the last call, of all processes."""
-        flos = torch.tensor([self.current_flos], dtype=torch.float64, device=self._flos_device())
+        device = self.args.device if self.args.device.type == "cuda" else torch.device("cpu")
+        flos = torch.tensor([self.current_flos], dtype=torch.float64, device=device)
         total = self.accelerator.reduce(flos).item() if self.args.world_size > 1 else self.current_flos
         self.state.total_flos += total / copies_of_batches(self.args)
         self.current_flos = 0.0
 
-    def _flos_device(self) -> torch.device:
-        return self.args.device if self.args.device.type == "cuda" else torch.device("cpu")
 
-    def _write_json(self, name: str, content: dict[str, Any]) -> None:
-        path = os.path.join(str(self.args.output_dir), name)
-        os.makedirs(str(self.args.output_dir), exist_ok=True)
-        with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=4, sort_keys=True)
-        os.replace(f"{path}.tmp", path)
+def _write_json(folder: str, name: str, content: dict[str, Any]) -> None:
+    path = os.path.join(folder, name)
+    os.makedirs(folder, exist_ok=True)
+    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=4, sort_keys=True)
+    os.replace(f"{path}.tmp", path)

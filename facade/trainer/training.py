@@ -15,6 +15,7 @@ from torch import nn
 from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
 from ...lightning_modules.data.lengths import has_length
+from ...lightning_modules.models.inspection import accepted_arguments
 from ..arguments.parallelism import parts_of_sequences, read_parallelism, samples_of_rank
 from ..distributed.consistency import monitored
 from ..evaluation.results import TrainingLength, TrainOutput
@@ -124,7 +125,7 @@ class Training(TrainerEvaluation, TrainerOptimization, Restarting):
         metrics["total_flos"] = self.state.total_flos
         metrics["train_loss"] = train_loss
         self._memory_tracker.stop("train", metrics)
-        self._log(metrics)
+        self.log(metrics)
         self._finish_writing()
         if not self._signals.is_leaving:
             if self.args.load_best_model_at_end and self._best_was_saved():
@@ -159,7 +160,7 @@ class Training(TrainerEvaluation, TrainerOptimization, Restarting):
             run.losses.last_logged = self.state.global_step
             self.store_flos()
             self._token_counter.flush()
-            self._log(logs, start_time)
+            self.log(logs, **accepted_arguments(self.log, start_time=start_time))  # overrides may lack it
         if self.control.should_evaluate:
             with run.interrupted_evaluation.possible():
                 metrics = self._evaluate(trial, ignore_keys_for_eval)

@@ -1,16 +1,96 @@
-"""Why an evaluation has no loss or no metric: what the model takes, what the data has, and what to set."""
+"""The metric by which evaluations are judged: the best so far, and what is said where it is not there."""
 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.models.inspection import base_of_adapter
 
 if TYPE_CHECKING:
     from ..protocols.trainer import EvaluationProtocol
+
+
+logger = logging.getLogger(__name__)
+
+
+class BestMetric:
+    """Judges the evaluations of a Trainer by `metric_for_best_model`.
+
+    Args:
+        trainer: the Trainer, whose `state` knows the best metric and its step.
+
+    Attributes:
+        columns: what a batch of the last evaluation held; None where nobody knows.
+    """
+
+    def __init__(self, trainer: EvaluationProtocol) -> None:
+        self.trainer = trainer
+        self.columns: list[str] | None = None
+        self._has_warned_of_labels = False
+        self._has_warned_of_nan = False
+
+    def note(self, metrics: Mapping[str, Any]) -> bool:
+        """Keep the metric in the state if it is the best so far, and say whether it is."""
+        args, state = self.trainer.args, self.trainer.state
+        if args.metric_for_best_model is None:
+            return False
+        value = self.value(metrics)
+        better = np.greater if args.greater_is_better else np.less
+        if state.best_metric is None:
+            state.best_metric = float("-inf") if args.greater_is_better else float("inf")
+        if not better(value, state.best_metric):
+            self._warn_of_nan(value)
+            return False
+        state.best_metric = value
+        if args.save_strategy != "no":
+            state.best_global_step = state.global_step
+        return True
+
+    def value(self, metrics: Mapping[str, Any]) -> float:
+        """Look up the metric in those of an evaluation.
+
+        Raises:
+            MissingMetricError: it is not there.
+            TypeError: it is no number.
+        """
+        wanted = str(self.trainer.args.metric_for_best_model)
+        name = wanted if wanted.startswith("eval_") else f"eval_{wanted}"
+        if name not in metrics:
+            raise missing_metric(self.trainer, name, metrics, self.columns)
+        value = metrics[name]
+        if isinstance(value, (str, Mapping)) or value is None or np.ndim(value) > 0:
+            raise TypeError(
+                f"metric_for_best_model={wanted!r} is {value!r:.60}, a {type(value).__name__}, but which one is better "
+                f"can only be said of a number. Let compute_metrics give one under {name.removeprefix('eval_')!r}, or "
+                "choose another metric."
+            )
+        return value
+
+    def warn_of_missing_labels(self, *, wanted: bool) -> None:
+        """Say once that an evaluation found neither a loss nor anything for `compute_metrics`, which may be wanted."""
+        if self._has_warned_of_labels:
+            return
+        self._has_warned_of_labels = True
+        lost = "compute_metrics was not called." if wanted else "The evaluation found nothing."
+        logger.warning("%s %s", lost, why_no_labels(self.trainer, self.columns, look=False))
+
+    def _warn_of_nan(self, value: Any) -> None:
+        """Say once that an evaluation cannot be the best one."""
+        if self._has_warned_of_nan or not np.isnan(value):
+            return
+        self._has_warned_of_nan = True
+        logger.warning(
+            "metric_for_best_model=%r is nan at step %s: such an evaluation is never the best one, and no checkpoint "
+            "is kept for it.",
+            self.trainer.args.metric_for_best_model,
+            self.trainer.state.global_step,
+        )
 
 
 class MissingMetricError(KeyError):
