@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -81,12 +81,14 @@ class LiveMetrics:
 
     Args:
         trainer: the Trainer, whose `compute_metrics` are torchmetrics objects.
+        to_device: puts inputs on the device, for metrics that look at them.
     """
 
-    def __init__(self, trainer: EvaluationProtocol) -> None:
+    def __init__(self, trainer: EvaluationProtocol, to_device: Callable[[Any], Any]) -> None:
         from ...lightning_modules.evaluation.metrics import as_batch_metrics
 
         self.trainer = trainer
+        self.to_device = to_device
         self.metrics = as_batch_metrics(trainer.compute_metrics).to(trainer.args.device)
         self.metrics.reset()
         self.shift = predicts_next_token(base_of_adapter(trainer.model))
@@ -109,7 +111,7 @@ class LiveMetrics:
         if 0 < count < size:
             logits, labels, batch = (_first_samples(value, count, size) for value in (logits, labels, batch))
         if "inputs" in self.metrics.takes:
-            batch = self.trainer._prepare_input(batch)
+            batch = self.to_device(batch)
         update = self.metrics.update if count or not size else self.metrics.update_without_counting
         update(logits, labels, inputs=batch, loss=loss, shift=self.shift)
 

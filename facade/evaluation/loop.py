@@ -71,6 +71,8 @@ class Evaluation:
         prediction_loss_only: keep nothing but the loss.
         ignore_keys: outputs of the model that are no predictions.
         prefix: metrics are named `{prefix}_...`.
+        to_device: puts inputs on the device, for metrics.
+        gather_losses: for losses alone, in the place of the Trainer's `gather_function`.
     """
 
     def __init__(
@@ -82,6 +84,8 @@ class Evaluation:
         prediction_loss_only: bool,
         ignore_keys: list[str] | None,
         prefix: str,
+        to_device: Callable[[Any], Any],
+        gather_losses: Callable[..., Any] | None = None,
     ) -> None:
         args = trainer.args
         self.trainer = trainer
@@ -89,7 +93,9 @@ class Evaluation:
         self.prediction_loss_only = prediction_loss_only
         self.ignore_keys = ignore_keys
         self.prefix = prefix
-        self.live = LiveMetrics(trainer) if consists_of_metrics(trainer.compute_metrics) else None
+        self.to_device = to_device
+        self.gather_losses = gather_losses
+        self.live = LiveMetrics(trainer, to_device) if consists_of_metrics(trainer.compute_metrics) else None
         self.batchwise = args.batch_eval_metrics and self.live is None
         self.keep = description == "Prediction" or not (self.batchwise or self.live is not None)
         self.expected = _expected_samples(feed.loader)
@@ -187,12 +193,12 @@ class Evaluation:
 
     def _main_input(self, batch: Any) -> Any:
         name = getattr(self.trainer.model, "main_input_name", "input_ids")
-        return self.trainer._prepare_input(batch[name])
+        return self.to_device(batch[name])
 
     def _keep_loss(self, loss: torch.Tensor) -> torch.Tensor | None:
         """Note down the loss once for each sample; returns it so where metrics want it batch by batch."""
         accelerator = self.trainer.accelerator
-        gather = self.trainer._gather_losses or self.trainer.gather_function
+        gather = self.gather_losses or self.trainer.gather_function
         if self.alone and not self.batchwise and gather == accelerator.gather_for_metrics:
             shorter = accelerator.end_of_dataloader and accelerator.remainder > 0
             self.losses.add(loss, self.batch_size, accelerator.remainder if shorter else None)

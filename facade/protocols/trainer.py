@@ -56,7 +56,6 @@ class EvaluationProtocol(TrainerProtocol, Protocol):
     compute_metrics: Callable[..., dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
     gather_function: Callable[..., Any]
-    _gather_losses: Callable[..., Any] | None
 
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
@@ -67,8 +66,6 @@ class EvaluationProtocol(TrainerProtocol, Protocol):
     def num_examples(self, dataloader: Any) -> int:
         """Samples behind a loader."""
         ...
-
-    def _prepare_input(self, data: Any) -> Any: ...
 
 
 class TrainingProtocol(TrainerProtocol, Protocol):

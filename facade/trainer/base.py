@@ -115,7 +115,6 @@ class TrainerBase(TrainerParameters):
     _prepared = False
     _setup_seconds = 0.0
     _checkpoint_to_push: str | None = None
-    _gather_losses: Callable[..., Any] | None = None  # for losses alone, in place of `gather_function`
     _writer: WriteNow | WriteLater = WriteNow()
     _run: TrainerModule | None = None
     _run_plan: RunPlan | None = None  # while Lightning runs
@@ -178,7 +177,6 @@ class TrainerBase(TrainerParameters):
         """
         self.accelerator = Accelerator(self.args)
         self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
-        self._gather_losses = None
         self.is_deepspeed_enabled = bool(self.args.deepspeed)
         sharding = self.args.fsdp_config or {}
         self.is_fsdp_xla_enabled = bool(self.args.fsdp and sharding.get("xla"))

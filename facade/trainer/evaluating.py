@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 class TrainerEvaluation(TrainerData, TrainerSteps, TrainerLogging):
     """From datasets to metrics and predictions."""
+
+    _gather_losses: Callable[..., Any] | None = None
+    """For losses alone, in the place of `gather_function`."""
 
     @cached_property
     def _best_metric(self) -> BestMetric:
@@ -150,6 +154,8 @@ class TrainerEvaluation(TrainerData, TrainerSteps, TrainerLogging):
             prediction_loss_only=only_loss,
             ignore_keys=ignore_keys,
             prefix=metric_key_prefix,
+            to_device=self._prepare_input,
+            gather_losses=self._gather_losses,
         )
         with monitored(self), evaluating(self.args), self.accelerator.other_loader():
             if self._run is None:  # otherwise it was done before
