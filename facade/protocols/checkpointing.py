@@ -8,6 +8,8 @@ from ...callbacks import CallbackHandler, TrainerControl, TrainerState
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
 from ..arguments.fields import ArgumentFields
+from ..arguments.process_view import ProcessView
+from ..strategies.strategy import Strategy
 
 
 class SignalProtocol(Protocol):
@@ -50,3 +52,21 @@ class PositionProtocol(Protocol):
     accelerator: Accelerator
     state: TrainerState
     _train_batch_size: int
+
+
+class TrainingStateProtocol(Protocol):
+    """What a training goes on from."""
+
+    lr_scheduler: Any
+    accelerator: Accelerator
+    state: TrainerState
+
+    @property
+    def args(self) -> ProcessView:
+        """The training arguments."""
+        ...
+
+    @property
+    def _strategy(self) -> Strategy:
+        """How processes work together on the model."""
+        ...

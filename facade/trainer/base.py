@@ -43,6 +43,7 @@ from ..checkpointing.callback_states import CallbackStates, LightningCallbackSta
 from ..checkpointing.data_position import DataPosition
 from ..checkpointing.elastic import ElasticResumption
 from ..checkpointing.signals import SignalListening
+from ..checkpointing.training_state import TrainingState
 from ..hub.pushing import PushInProgress
 from ..hub.session import HubSession
 from ..strategies.dry_run import stop_if_asked_to
@@ -225,6 +226,10 @@ class TrainerBase(TrainerParameters):
     @cached_property
     def _signals(self) -> SignalListening:
         return SignalListening(cast("Any", self))
+
+    @cached_property
+    def _training_state(self) -> TrainingState:
+        return TrainingState(self)
 
     @cached_property
     def _callback_states(self) -> CallbackStates:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...lightning_modules.distributed.sharding import is_sharded
 from ...lightning_modules.models.activation_checkpointing import enable_activation_checkpointing
 from ...lightning_modules.models.liger import apply_liger_kernels
 from ...lightning_modules.models.neftune import neftune_hook
@@ -47,7 +46,8 @@ class ModelPreparation:
     def until_end(self) -> Iterator[None]:
         """Let the model be as it is to be trained; what only the training needs is taken off at the end."""
         trainer, args, model = self.trainer, self.trainer.args, self.trainer.model
-        _require_scalable_weights(args, model)
+        if args.mixed_precision == "fp16" and trainer._strategy.spread is None:  # gathered ones may be half
+            _require_scalable_weights(model)
         if args.torch_empty_cache_steps is not None and args.device.type == "cpu":
             logger.warning(
                 "torch_empty_cache_steps=%s has no effect here: torch keeps no cache of memory for the CPU.",
@@ -77,9 +77,7 @@ def _is(reference: weakref.ref[nn.Module] | None, model: nn.Module) -> bool:
     return reference is not None and reference() is model
 
 
-def _require_scalable_weights(args: Any, model: nn.Module) -> None:
-    if args.mixed_precision != "fp16" or is_sharded(model):  # gathered weights may be in half precision
-        return
+def _require_scalable_weights(model: nn.Module) -> None:
     trained = {name: one.dtype for name, one in model.named_parameters() if one.requires_grad}
     half = [name for name, dtype in trained.items() if dtype is torch.float16]
     if half:

@@ -15,13 +15,12 @@ from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME
 from ...lightning_modules.common.local_paths import require_local
-from .engine_states import whole_or_parts
-from .training_state import TrainingState
+from .reporting import TrainerLogging
 
 logger = logging.getLogger(__name__)
 
 
-class Restoring(TrainingState):
+class Restoring(TrainerLogging):
     """From folders to memory."""
 
     _best_before: str | None = None  # the best checkpoint before the last one was begun
@@ -29,7 +28,8 @@ class Restoring(TrainingState):
     def _find_checkpoint(self, resume_from_checkpoint: str | bool | None) -> str | None:
         """The checkpoint to go on from, checked before anything is touched; True means the newest intact one."""
         found = self._checkpoint_of(self._search.resume_from(resume_from_checkpoint))
-        self._require_fitting_parts(found)
+        if found is not None:
+            self._strategy.require_fitting(found)
         return found
 
     def _checkpoint_of(self, resume_from_checkpoint: str | bool | None) -> str | None:
@@ -46,14 +46,14 @@ class Restoring(TrainingState):
                 f"Can't find a valid checkpoint at {folder!r}: there is no such folder. Pass a folder checkpoint-N, or "
                 "resume_from_checkpoint=True for the newest one in output_dir."
             )
-        own = is_own(self, "_load_from_checkpoint") and not self._are_in_parts(folder)
+        own = is_own(self, "_load_from_checkpoint") and not self._strategy.weights_are_in_parts(folder)
         checkpoints.require_intact(folder, weights=own)
         return folder
 
     def _newest_checkpoint(self) -> str:
         folder = str(self.args.output_dir)
         own = is_own(self, "_load_from_checkpoint")  # an override may read weights of any form
-        own = own and self._gathers_on_save()
+        own = own and self._strategy.gathers_on_save
         newest = checkpoints.last_intact_checkpoint(folder, weights=own) if os.path.isdir(folder) else None
         if newest is None:
             raise checkpoints.CheckpointNotFoundError(
@@ -100,9 +100,7 @@ class Restoring(TrainingState):
         return None
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        model = self.model if model is None else model
-        if not whole_or_parts(self, model, resume_from_checkpoint):
-            checkpoints.load_weights(self._whole(model), resume_from_checkpoint)
+        self._strategy.load_weights(self.model if model is None else model, resume_from_checkpoint)
 
     def _note_best_checkpoint(self, run_dir: str, current: Path) -> None:
         self._best_before = self.state.best_model_checkpoint
@@ -138,10 +136,9 @@ class Restoring(TrainingState):
     def _load_best_model(self) -> None:
         best = str(self.state.best_model_checkpoint)
         logger.info("Loading the best model from %s (%s)", best, self.state.best_metric)
-        parts = self._are_in_parts(best)
+        parts = self._strategy.weights_are_in_parts(best)
         if not checkpoints.problems(best, training_state=parts, weights=not parts):
-            if not whole_or_parts(self, self.model, best):
-                checkpoints.load_weights(self._whole(self.model), best)
+            self._strategy.load_weights(self.model, best)
             return
         logger.warning(
             "The best checkpoint %s is not there, or damaged, so the last model is kept. With several machines, set "

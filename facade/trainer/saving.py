@@ -25,9 +25,7 @@ from ...lightning_modules.checkpoints import (
     WriteNow,
 )
 from ...lightning_modules.common.local_paths import require_local
-from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.common.redaction import secret
-from ...lightning_modules.distributed import sharding
 from ...lightning_modules.models import inspection
 from ..distributed.collectives import from_first_process
 from .restoring import Restoring, is_own
@@ -50,6 +48,8 @@ class Saving(Restoring):
     `save_model`, or a callback that looks at the files, always finds them written.
     """
 
+    _staging: str | None = None  # the folder of the checkpoint that is being written
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As `transformers.Trainer.save_model`: the model, what processes its data, and the arguments.
 
@@ -61,24 +61,18 @@ class Saving(Restoring):
         """
         folder = str(self.args.output_dir) if output_dir is None else output_dir
         require_local(folder, "output_dir")
-        sharded = self._sharded
-        if not self._gathers_on_save():
-            if self.args.should_save:
+        strategy, saves = self._strategy, self.args.should_save
+        if strategy.saves_parts(checkpoint=_internal_call and folder == self._staging):
+            if saves:
                 self._save(folder, state_dict={})
-            if not (_internal_call and self._saves_training_state()):  # else the parts are written with the states
-                self._save_in_parts(folder)
-        elif sharded is not None and _internal_call and self._saves_parts(folder):
-            if self.args.should_save:
-                self._save(folder, state_dict={})
-            checkpoints.save_model_parts(sharded, folder)
-        elif sharded is not None:
-            weights = sharding.whole_state_dict(sharded, keep=self.args.should_save)
-            if self.args.should_save:
-                self._save(folder, state_dict=weights)
+            follow = _internal_call and self._saves_training_state()
+            strategy.save_weights(folder, step=self.state.global_step, states_follow=follow)
         else:
-            wanted = self._lightning_callback_states.weights(self._run)
-            if self.args.should_save:
-                self._save(folder) if wanted is None else self._save(folder, state_dict=wanted)
+            weights = strategy.whole_weights(self.model, keep=saves)
+            if weights is None:
+                weights = self._lightning_callback_states.weights(self._run)
+            if saves:
+                self._save(folder) if weights is None else self._save(folder, state_dict=weights)
         if not _internal_call and self.args.push_to_hub:
             try:
                 self.push_to_hub(commit_message="Model saved", revision=self.args.hub_revision)
@@ -242,6 +236,21 @@ class Saving(Restoring):
         if os.path.isdir(checkpoint):
             self._push_from_checkpoint(checkpoint)
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        checkpoint = output_dir == self._staging
+        self._training_state.save_optimizer_and_schedule(output_dir, self._writer, checkpoint=checkpoint)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            self._training_state.load_optimizer_and_schedule(checkpoint)
+
+    def _save_scaler(self, output_dir: str) -> None:
+        self._training_state.save_scaler(output_dir)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            self._training_state.load_scaler(checkpoint)
+
     @contextlib.contextmanager
     def _staged(self, final: Path, run_dir: str) -> Iterator[tuple[Path, checkpoints.DiskErrorConsensus]]:
         """The folder in the making, shared by all processes; the one that saves begins and commits it."""
@@ -327,19 +336,8 @@ class Saving(Restoring):
 
     def _bytes_to_save(self) -> int:
         optimizer = [] if not self._saves_training_state() else list(getattr(self.optimizer, "state", {}).values())
-        if self._engine is not None:  # weights twice, and weights in float32 beside the optimizer's states
-            return 2 * checkpoints.bytes_of(optimizer) * self.args.world_size
-        if self._sharded is not None:  # parts of about the same size; only all processes together could say it exactly
-            parts = map_nested(sharding.own_part, [*self.model.parameters(), *self.model.buffers(), *optimizer])
-            return checkpoints.bytes_of(parts) * self.args.world_size
-        return checkpoints.bytes_of(
-            [
-                self.model.state_dict(),
-                optimizer,
-                self._callback_states.tensors(),
-                self._lightning_callback_states.checkpoint,
-            ]
-        )
+        further = [self._callback_states.tensors(), self._lightning_callback_states.checkpoint]
+        return self._strategy.bytes_to_save(optimizer, further, processes=self.args.world_size)
 
     def _commit(self, folder: Path, final: Path, run_dir: str, best: str | None) -> None:
         checkpoints.write_manifest(folder)
@@ -350,7 +348,7 @@ class Saving(Restoring):
     def _may_write_later(self) -> bool:
         """Whether nobody can tell that the files come a little later: no override, and no callback that reads them."""
         least = self.background_checkpoints
-        if least is None or self._run is None or self._in_parts or self._bytes_to_save() < least:
+        if least is None or self._run is None or self._strategy.all_write or self._bytes_to_save() < least:
             return False
         own = all(is_own(self, name, Saving) for name in ("save_model", "_save", "_save_checkpoint"))
         return own and not any(reads_checkpoints(callback) for callback in self.callback_handler.callbacks)
