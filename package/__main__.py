@@ -1,5 +1,5 @@
-"""The command line: `run` starts a script, `sweep` many times; `plan` shows what Lightning is given, `estimate` what it
-will need, `convert` turns checkpoints around.
+"""The command line: `run` starts a script, `sweep` many times, `compare` with the reference and with ours; `plan` shows
+what Lightning is given, `estimate` what it will need, `convert` turns checkpoints around.
 
 Without one of these words it is `run`: `python -m lightrainer script.py`.
 """
@@ -45,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What follows the command is read by a parser of its own, which is only built for it.
     commands.add_parser("run", add_help=False, help="run a script with our Trainer; the word itself can be left out")
     commands.add_parser("sweep", add_help=False, help="run a script many times, to find its best arguments")
+    commands.add_parser(
+        "compare", add_help=False, help="run a script with transformers and with ours, show what differs"
+    )
     commands.add_parser("plan", add_help=False, help="show what Lightning is given for some training arguments")
     commands.add_parser("estimate", add_help=False, help="show how much memory and traffic a training will need")
     commands.add_parser("convert", add_help=False, help="turn a checkpoint file of Lightning into a folder, or back")
@@ -75,6 +78,13 @@ def convert(flags: Sequence[str]) -> int:
     from .conversion import convert as turn
 
     return turn(flags)
+
+
+def compare(flags: Sequence[str]) -> int:
+    """Run a script with the reference and with ours, and compare; see `compare.command.compare`."""
+    from .compare.command import compare as start
+
+    return start(flags)
 
 
 def sweep(flags: Sequence[str]) -> int:
@@ -117,7 +127,7 @@ def plan(flags: Sequence[str]) -> int:
     return 0
 
 
-_COMMANDS = {"run": run, "sweep": sweep, "plan": plan, "estimate": estimate, "convert": convert}
+_COMMANDS = {"run": run, "sweep": sweep, "compare": compare, "plan": plan, "estimate": estimate, "convert": convert}
 
 
 if __name__ == "__main__":

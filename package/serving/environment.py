@@ -12,6 +12,8 @@ VERBOSE = "LIGHTRAINER_VERBOSE"
 """The id of the process that says at its end which names were served."""
 DRY_RUN = "LIGHTRAINER_DRY_RUN"
 """Set to 1: the Trainer prints its plan and ends the process before the first step; read by the Trainer."""
+RECORDER = "LIGHTRAINER_RECORDER"
+"""A file that Python processes run at their start; set by `lightrainer compare`."""
 
 FOLDER = str(Path(__file__).with_name("children"))
 """The folder whose `sitecustomize` reads these variables; it has to be on PYTHONPATH."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _ASKED_FOR = "LIGHTRAINER_INSTALL"
 _SAYS_MORE = "LIGHTRAINER_VERBOSE"
+_RECORDER = "LIGHTRAINER_RECORDER"
 
 
 class Waiting:
@@ -53,7 +54,17 @@ def _load_the_next() -> None:
     spec.loader.exec_module(module)
 
 
+def _run_beside(path: str) -> None:
+    """Run a file of `lightrainer compare` in this process, without an import of lightrainer."""
+    with open(path, encoding="utf-8") as stream:
+        code = compile(stream.read(), path, "exec")
+    exec(code, {"__name__": "lightrainer_recorder", "__file__": path})
+
+
 def _start() -> None:
+    recorder = os.environ.get(_RECORDER)
+    if recorder:
+        _run_beside(recorder)
     if os.environ.get(_ASKED_FOR, "0") in ("", "0"):
         return
     sys.meta_path.insert(0, Waiting)

@@ -1,0 +1,151 @@
+"""The differences that are there on purpose: where each shows, under which arguments, and why.
+
+What users read of them is in docs/user/differences.md and docs/user/migrate.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import Any
+
+from .differences import CONTENT, FILES, LOGS, METRICS, WEIGHTS, Difference
+
+Facts = dict[str, Any]
+"""Training arguments of the run, and `version`, that of transformers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A difference with a reason."""
+
+    name: str
+    why: str
+    groups: tuple[str, ...]
+    """What it shows in."""
+    names: tuple[str, ...] = ("*",)
+    """Patterns of the places it shows at."""
+    applies: Callable[[Facts], bool] = lambda facts: True
+    """Whether it can be there with these arguments."""
+    only_in: str | None = None
+    """The side that alone has the value, where that is the difference."""
+    remedy: str = ""
+    """How to compare without it."""
+
+    def covers(self, difference: Difference, facts: Facts) -> bool:
+        """Whether this is the reason for a difference."""
+        if difference.group not in self.groups or not self.applies(facts):
+            return False
+        if self.only_in and difference.only_in != self.only_in:
+            return False
+        return any(fnmatch(difference.name, pattern) for pattern in self.names)
+
+
+def _before(version: str, facts: Facts) -> bool:
+    """Whether the reference is older than a version."""
+
+    def numbers(text: str) -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", text)[:2]]
+
+    return numbers(str(facts.get("version", "0"))) < numbers(version)
+
+
+def _accumulates(facts: Facts) -> bool:
+    return int(facts.get("gradient_accumulation_steps") or 1) > 1
+
+
+def _is(name: str) -> Callable[[Facts], bool]:
+    return lambda facts: bool(facts.get(name))
+
+
+_NUMBERS = (LOGS, METRICS, WEIGHTS, CONTENT)
+_TRAIN_LOSS = ("*train_loss", "*train_loss (*)", "train_results.json *", "all_results.json *")
+
+KNOWN = (
+    Known(
+        name="the gradient under accumulation",
+        why="transformers before 5.10 divides the loss by gradient_accumulation_steps twice, so its gradients are too "
+        "small by that factor; here a window of 4 is one batch of 4 times the size",
+        groups=_NUMBERS,
+        applies=lambda facts: _accumulates(facts) and _before("5.10", facts),
+        remedy="compare everything else with --gradient_accumulation_steps 1 and a larger batch",
+    ),
+    Known(
+        name="smoothed labels under accumulation",
+        why="transformers takes the mean of the batches' means, lightrainer the mean over all tokens of a step",
+        groups=_NUMBERS,
+        applies=lambda facts: _accumulates(facts) and bool(facts.get("label_smoothing_factor")),
+    ),
+    Known(
+        name="fp16 on the CPU",
+        why="transformers trains in float32 without a word, lightrainer in float16 with a loss scale",
+        groups=_NUMBERS,
+        applies=lambda facts: bool(facts.get("fp16") and facts.get("on_cpu")),
+        remedy="compare without --fp16, or on a GPU",
+    ),
+    Known(
+        name="the best model with save_strategy='best'",
+        why="transformers before 5.23 forgets which checkpoint is the best: load_best_model_at_end loads nothing",
+        groups=(METRICS, WEIGHTS, CONTENT, FILES),
+        applies=lambda facts: (
+            "best" in str(facts.get("save_strategy"))
+            and bool(facts.get("load_best_model_at_end"))
+            and _before("5.23", facts)
+        ),
+    ),
+    Known(
+        name="train_loss after a resumption",
+        why="transformers before 5.23 divides the losses since then by all steps",
+        groups=(LOGS, METRICS, CONTENT),
+        names=_TRAIN_LOSS,
+        applies=lambda facts: bool(facts.get("resume_from_checkpoint")) and _before("5.23", facts),
+    ),
+    Known(
+        name="train_loss with several processes",
+        why="of the steps since the last log transformers takes the loss of one process, lightrainer the mean of all",
+        groups=(LOGS, METRICS, CONTENT),
+        names=_TRAIN_LOSS,
+        applies=lambda facts: int(facts.get("world_size") or 1) > 1,
+    ),
+    Known(
+        name="auto_find_batch_size in mid-training",
+        why="transformers goes on with the weights of the attempt that failed, lightrainer begins again from the first",
+        groups=_NUMBERS,
+        applies=_is("auto_find_batch_size"),
+    ),
+    Known(
+        name="total_flos with disable_tqdm",
+        why="transformers leaves it out of the metrics of train then",
+        groups=(METRICS, LOGS, CONTENT),
+        names=("*total_flos",),
+        applies=_is("disable_tqdm"),
+        only_in="lightrainer",
+    ),
+    Known(
+        name="files that make checkpoints safe and exact",
+        why="checksums (_manifest.json), and the position in the data, from which a training goes on to the same bits",
+        groups=(FILES,),
+        names=("*/_manifest.json", "*/data_state_*.pth", "*/scaler.pt"),
+        only_in="lightrainer",
+    ),
+    Known(
+        name="event files of TensorBoard",
+        why="their names hold the time; torch writes a second one for the hyperparameters",
+        groups=(FILES,),
+        names=("*events.out.tfevents.*",),
+    ),
+    Known(
+        name="model cards",
+        why="lightrainer makes one of any model, with a picture of the losses; transformers only with a config",
+        groups=(FILES,),
+        names=("*README.md", "*loss_curve.png"),
+    ),
+)
+"""All of them; the first that covers a difference is its reason."""
+
+
+def reason(difference: Difference, facts: Facts) -> Known | None:
+    """Find out why a value differs; None where nobody knows."""
+    return next((known for known in KNOWN if known.covers(difference, facts)), None)

@@ -1,0 +1,150 @@
+"""Reads what a side left: calls of the Trainer, numbers, weights and files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .sides import LIGHTRAINER, REFERENCE, CompareError, Run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_TEXTS = (".json", ".jsonl", ".txt", ".csv", ".tsv")
+_CLOCK_ENDINGS = ("_runtime", "_per_second", "_model_preparation_time", "_compilation_time", "_gib")
+_CLOCK_PARTS = ("_mem_cpu_", "_mem_gpu_", "mfu")
+# The Trainer's own state: its numbers are compared as logs.
+_STATE = "trainer_state.json"
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """What one side came to."""
+
+    run: Run
+    version: str
+    facts: dict[str, Any]
+    """Training arguments by which known differences are told."""
+    logs: dict[str, Any] = field(default_factory=dict)
+    """Each logged number, by training, step and name."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """Each number that `train`, `evaluate` and `predict` returned."""
+    history: list[list[dict[str, Any]]] = field(default_factory=list)
+    """The logs of each training as they are."""
+    weights: list[Path] = field(default_factory=list)
+    """The models after each training."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """By their name in the output folder."""
+    peak_bytes: int | None = None
+    device_peak_bytes: int | None = None
+
+
+def read_side(run: Run) -> Findings:
+    """Read the records and the output folder of a side.
+
+    Raises:
+        CompareError: Nothing was trained or evaluated, or not with the side's own Trainer.
+    """
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(run.folder.glob("record-*.json"))]
+    calls = [call for record in records for call in record["calls"]]
+    if not calls:
+        raise CompareError(
+            f"With the {run.side} the script ended without train, evaluate or predict of a Trainer of transformers: "
+            f"there is nothing to compare. Its output is in {run.folder / 'log.txt'}."
+        )
+    if run.side == REFERENCE and any(record["knows_lightrainer"] for record in records):
+        raise CompareError(
+            "The script imports lightrainer by itself, so it cannot be run with the reference. Let it import "
+            "transformers: lightrainer takes its place."
+        )
+    found = Findings(run=run, version=_version(run.side, records), facts=calls[0]["arguments"])
+    _read_calls(found, calls)
+    outputs = list(dict.fromkeys(Path(folder) for record in records for folder in record["outputs"]))
+    for path in sorted({path for folder in outputs for path in folder.rglob("*") if path.is_file()}):
+        found.files[path.relative_to(run.folder / "output").as_posix()] = path
+    found.peak_bytes = max(filter(None, (record["peak_bytes"] for record in records)), default=None)
+    found.device_peak_bytes = max(filter(None, (record["device_peak_bytes"] for record in records)), default=None)
+    return found
+
+
+def _version(side: str, records: list[dict[str, Any]]) -> str:
+    if side == LIGHTRAINER:
+        from .. import __version__
+
+        return f"lightrainer {__version__}"
+    return f"transformers {records[0]['transformers']}"
+
+
+def _read_calls(found: Findings, calls: list[dict[str, Any]]) -> None:
+    several = sum("log_history" in call for call in calls) > 1
+    counts: dict[str, int] = {}
+    for call in calls:
+        name, number = call["call"], counts.get(call["call"], 0) + 1
+        counts[name] = number
+        label = name if number == 1 else f"{name} {number}"
+        found.metrics |= {f"{label}: {key}": it for key, it in call["metrics"].items() if not is_clock(key)}
+        if "log_history" in call:
+            found.history.append(call["log_history"])
+            found.logs |= _logged(call["log_history"], f"training {number}, " if several else "")
+            if call["weights"]:
+                found.weights.append(found.run.folder / call["weights"])
+
+
+def _logged(history: list[dict[str, Any]], prefix: str) -> dict[str, Any]:
+    """Each number by its step and name; one that is logged again at a step counts as another."""
+    numbers: dict[str, Any] = {}
+    for entry in history:
+        step = entry.get("step")
+        for key, value in entry.items():
+            if key == "step" or is_clock(key):
+                continue
+            name, again = f"{prefix}step {step}: {key}", 2
+            while name in numbers:
+                name, again = f"{prefix}step {step}: {key} ({again})", again + 1
+            numbers[name] = value
+    return numbers
+
+
+def is_clock(name: str) -> bool:
+    """Whether a number is one that a clock or the memory was read for: no two runs share it."""
+    name = str(name)
+    return name.endswith(_CLOCK_ENDINGS) or any(part in name for part in _CLOCK_PARTS)
+
+
+def read_weights(path: Path) -> Mapping[str, Tensor]:
+    """The tensors of a file, recorded or saved as safetensors."""
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    import torch
+
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+
+
+def content(found: Findings, name: str) -> dict[str, Any] | None:
+    """What a file says, place by place; None where it is of a kind that is not looked into."""
+    path = found.files[name]
+    if path.name == _STATE or path.suffix not in _TEXTS:
+        return None
+    text = path.read_text(encoding="utf-8", errors="replace").replace(str(found.run.folder), "")
+    if path.suffix == ".json":
+        try:
+            return {place: value for place, value in _places(json.loads(text)) if not is_clock(place)}
+        except ValueError:
+            pass
+    return {f"line {number}": line for number, line in enumerate(text.splitlines(), 1)}
+
+
+def _places(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _places(inner, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, list) and value:
+        for index, inner in enumerate(value):
+            yield from _places(inner, f"{place}[{index}]")
+    else:
+        yield place, value

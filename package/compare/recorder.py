@@ -1,0 +1,198 @@
+"""Run by the `sitecustomize` of `serving/children` at the start of a compared script: writes down what it trains.
+
+Seeds the generators, turns the output folders of the script into the side's own, and records what `train`, `evaluate`
+and `predict` came to. Nothing is imported before the script imports it, and nothing of lightrainer: the reference has
+to run as it is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+MODULES = {
+    "reference": ("transformers.training_args", "transformers.trainer"),
+    "lightrainer": ("lightrainer.facade.arguments.training_arguments", "lightrainer.facade.trainer.trainer"),
+}
+"""Where each side has `TrainingArguments` and `Trainer`."""
+_FACTS = (
+    "auto_find_batch_size",
+    "disable_tqdm",
+    "fp16",
+    "fsdp",
+    "deepspeed",
+    "gradient_accumulation_steps",
+    "label_smoothing_factor",
+    "load_best_model_at_end",
+    "resume_from_checkpoint",
+    "save_strategy",
+    "train_sampling_strategy",
+    "world_size",
+)
+_TOLD = json.loads(os.environ.get("LIGHTRAINER_COMPARE", "{}"))
+
+
+class Recorder:
+    """What one process of the script did.
+
+    Args:
+        side: `reference` or `lightrainer`.
+        folder: the side's own.
+        seed: of every generator that has none by itself.
+    """
+
+    def __init__(self, side: str, folder: str, seed: int) -> None:
+        self.side, self.folder, self.seed = side, Path(folder), seed
+        self.calls: list[dict[str, Any]] = []
+        self.outputs: list[str] = []
+        self._inside = 0
+
+    def start(self) -> None:
+        """Seed what there is, and wait for the modules that are to be watched."""
+        random.seed(self.seed)
+        arguments, trainer = MODULES[self.side]
+        acts = {arguments: self._watch_arguments, trainer: self._watch_trainer, "numpy.random": self._seed_numpy}
+        sys.meta_path.insert(0, _Afterwards(acts))
+
+    def _seed_numpy(self, module: Any) -> None:
+        module.seed(self.seed)
+
+    def _watch_arguments(self, module: Any) -> None:
+        """Each set of arguments gets an output folder of this side, and uploads nothing."""
+        made = module.TrainingArguments.__post_init__
+
+        @functools.wraps(made)
+        def __post_init__(args: Any) -> None:  # noqa: N807 - it takes the place of that method
+            args.output_dir = self._own(args.output_dir)
+            args.push_to_hub = False
+            made(args)
+
+        module.TrainingArguments.__post_init__ = __post_init__
+
+    def _own(self, folder: str | None) -> str:
+        """The folder of this side that stands for a folder of the script."""
+        wanted = Path(folder or "trainer_output").absolute()
+        output = self.folder / "output"
+        own = wanted if wanted == output or output in wanted.parents else output / wanted.name
+        self.outputs.append(str(own))
+        return str(own)
+
+    def _watch_trainer(self, module: Any) -> None:
+        for name in ("train", "evaluate", "predict"):
+            setattr(module.Trainer, name, self._recorded(name, getattr(module.Trainer, name)))
+
+    def _recorded(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """The method, and a record of each call that is not made by another one."""
+
+        @functools.wraps(method)
+        def call(trainer: Any, *positional: Any, **keywords: Any) -> Any:
+            self._inside += 1
+            try:
+                result = method(trainer, *positional, **keywords)
+            finally:
+                self._inside -= 1
+            if not self._inside and os.environ.get("RANK", "0") == "0":
+                self._write(name, trainer, result)
+            return result
+
+        return call
+
+    def _write(self, name: str, trainer: Any, result: Any) -> None:
+        if not self.calls:
+            atexit.register(self._write_process)
+        metrics = result if isinstance(result, dict) else getattr(result, "metrics", {})
+        entry = {"call": name, "metrics": metrics, "arguments": self._facts(trainer.args)}
+        if name == "train":
+            entry["log_history"] = list(trainer.state.log_history)
+            entry["weights"] = self._save_weights(trainer)
+        self.calls.append(entry)
+        self._write_process()
+
+    def _facts(self, args: Any) -> dict[str, Any]:
+        facts = {name: getattr(args, name, None) for name in _FACTS}
+        facts["on_cpu"] = getattr(getattr(args, "device", None), "type", "cpu") == "cpu"
+        return facts
+
+    def _save_weights(self, trainer: Any) -> str | None:
+        """The model as it is after the training; None where no single process has all of it."""
+        if trainer.args.world_size > 1 and (trainer.args.fsdp or trainer.args.deepspeed):
+            return None
+        import torch
+
+        tensors = {name: it for name, it in trainer.model.state_dict().items() if isinstance(it, torch.Tensor)}
+        path = self.folder / f"weights-{os.getpid()}-{len(self.calls)}.pt"
+        torch.save({name: tensor.detach().cpu() for name, tensor in tensors.items()}, path)
+        return path.name
+
+    def _write_process(self) -> None:
+        record = {
+            "calls": self.calls,
+            "outputs": list(dict.fromkeys(self.outputs)),
+            "peak_bytes": _peak_bytes(),
+            "device_peak_bytes": _device_peak_bytes(),
+            "knows_lightrainer": "lightrainer" in sys.modules,
+            "transformers": getattr(sys.modules.get("transformers"), "__version__", None),
+        }
+        path = self.folder / f"record-{os.getpid()}.json"
+        path.write_text(json.dumps(record, default=_plain), encoding="utf-8")
+
+
+class _Afterwards:
+    """A finder that does something with certain modules once they are loaded."""
+
+    def __init__(self, acts: dict[str, Callable[[Any], None]]) -> None:
+        self._acts = acts
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """As `importlib.abc.MetaPathFinder.find_spec`: None for all modules but those waited for."""
+        act = self._acts.pop(name, None)
+        if act is None:
+            return None
+        finders = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(name, path, target) for finder in finders)
+        spec = next((found for found in specs if found is not None), None)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                run(module)
+                act(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def _peak_bytes() -> int | None:
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _device_peak_bytes() -> int | None:
+    torch = sys.modules.get("torch")
+    return torch.cuda.max_memory_allocated() if torch and torch.cuda.is_initialized() else None
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy or torch as Python has it; of anything else its text."""
+    try:
+        return value.item()
+    except (AttributeError, ValueError, RuntimeError):
+        return str(value)
+
+
+if _TOLD:
+    Recorder(**_TOLD).start()

@@ -1,0 +1,185 @@
+"""`lightrainer compare`: a script with the reference and with ours, and what differs."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightrainer.compare import sides
+from lightrainer.compare.differences import CONTENT, FILES, GROUPS, LOGS, METRICS, WEIGHTS, Difference
+from lightrainer.compare.known import KNOWN, reason
+from lightrainer.compare.reading import is_clock
+
+SCRIPTS = Path(__file__).parents[2] / "examples" / "scripts"
+COMMON = "--do_train --do_eval --eval_strategy steps --eval_steps 3 --save_steps 3 --logging_steps 1 --max_steps 6"
+COMMON += " --learning_rate 5e-3 --report_to none --use_cpu"
+SMALL = """\
+import os, sys, torch, transformers
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+    def forward(self, x, labels):
+        scores = self.layer(x)
+        return {"loss": nn.functional.cross_entropy(scores, labels), "logits": scores}
+
+%s
+data = [{"x": torch.randn(4), "labels": torch.tensor(index %% 2)} for index in range(16)]
+args = transformers.TrainingArguments("fixed/here", max_steps=3, logging_steps=1, use_cpu=True, report_to="none")
+transformers.Trainer(Net(), args, train_dataset=data).train()
+"""
+
+needs_reference = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
+
+
+def compare(*words, cwd):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LIGHTRAINER")}
+    settings = {**kept, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+    return subprocess.run(
+        [sys.executable, "-m", "lightrainer", "compare", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=cwd,
+        env=settings,
+    )
+
+
+def summary(folder):
+    return json.loads((folder / sides.MARK).read_text())
+
+
+def rows(said):
+    return {row["what"]: row for row in said["compared"]}
+
+
+@needs_reference
+@pytest.mark.parametrize("name", ["text_classification", "masked_lm"])
+def test_a_usual_script_is_the_same_on_both_sides(tmp_path, name):
+    """Every metric, logged number, weight and text; what differs are files, each with its reason."""
+    done = compare(SCRIPTS / f"{name}.py", "--output_dir", "out", *COMMON.split(), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert "Nothing unexplained differs." in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80 + len(str(tmp_path))
+    said = summary(tmp_path / "compare" / name)
+    found = rows(said)
+    assert tuple(found) == GROUPS
+    for group in GROUPS:
+        assert found[group]["compared"] > 5
+        assert group == FILES or found[group]["equal"] == found[group]["compared"]
+    assert found[LOGS]["compared"] >= 6 * 3
+    assert [side["version"].split()[0] for side in said["sides"]] == ["transformers", "lightrainer"]
+    assert all(side["seconds"] > 0 and side["peak_bytes"] > 2**25 for side in said["sides"])
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.rglob("*.pt.partial")) + list((tmp_path / "compare" / name).rglob("weights-*"))
+    page = (tmp_path / "compare" / name / "index.html").read_text()
+    assert "training, reference" in page
+    assert "training, lightrainer" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+@needs_reference
+def test_the_gradient_under_accumulation_is_a_known_difference(tmp_path):
+    words = [*COMMON.split(), "--gradient_accumulation_steps", "2"]
+    done = compare(SCRIPTS / "own_model.py", "--output_dir=out", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the gradient under accumulation" in done.stdout
+    assert "--gradient_accumulation_steps 1" in done.stdout
+    found = rows(summary(tmp_path / "compare" / "own_model"))
+    assert found[WEIGHTS]["known"] > 0
+    assert found[WEIGHTS]["largest"] > 0
+    assert found[LOGS]["known"] > 0
+
+
+@needs_reference
+def test_numbers_that_nobody_can_explain_are_told(tmp_path):
+    """The negative control: weights that come from `os.urandom`, in a script with a fixed output folder."""
+    (tmp_path / "drawing.py").write_text(SMALL % "torch.manual_seed(int.from_bytes(os.urandom(4), 'big'))")
+    done = compare("--again", "--folder", "there", "drawing.py", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "have no known reason. The reference differs from itself, too" in " ".join(done.stdout.split())
+    found = rows(summary(tmp_path / "there"))
+    assert found[WEIGHTS]["unexplained"] == 2
+    assert found[LOGS]["unexplained"] > 0
+    assert not (tmp_path / "fixed").exists()
+
+
+@needs_reference
+def test_what_a_script_draws_without_a_seed_is_the_same_on_both_sides(tmp_path):
+    """From Python's and NumPy's generators, and the order of a set."""
+    draw = "import random, numpy\nwords = list({'a', 'b', 'c', 'd', 'e'})\n"
+    draw += "torch.manual_seed(random.randrange(99) + numpy.random.randint(99) * 100 + words.index('c') * 10000)"
+    (tmp_path / "drawing.py").write_text(SMALL % draw)
+    done = compare("drawing.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = compare("drawing.py", cwd=tmp_path)  # once more into the same folder
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_mistakes_are_said(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    (tmp_path / "script.py").touch()
+    done = compare("nowhere.py", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "lightrainer compare: nowhere.py: there is no such script.\n")
+    done = compare("--tolerance", "2", "script.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "'2' has to be at least 0 and below 1" in done.stderr
+    if importlib.util.find_spec("transformers") is not None:
+        done = compare("--folder", "full", "script.py", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "holds files that are no comparison" in done.stderr
+
+
+@needs_reference
+def test_a_script_that_fails_or_trains_nothing_is_told(tmp_path):
+    (tmp_path / "failing.py").write_text("print('so far so good')\nraise ValueError('no such corpus')\n")
+    done = compare("failing.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "The script failed with the reference (exit status 1)" in done.stderr
+    assert "ValueError: no such corpus" in done.stderr
+    (tmp_path / "idle.py").write_text("print('nothing')\n")
+    done = compare("idle.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "without train, evaluate or predict" in done.stderr
+
+
+def test_without_the_reference_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(sides, "find_spec", lambda name: None)
+    with pytest.raises(sides.CompareError, match=r"pip install transformers==5\.3\.0 accelerate"):
+        sides.check_reference()
+
+
+def test_a_known_difference_explains_only_what_it_is_the_reason_for():
+    weight = Difference(group=WEIGHTS, name="layer.weight", size=0.1)
+    old = {"version": "transformers 5.3.0", "gradient_accumulation_steps": 4}
+    assert reason(weight, old).name == "the gradient under accumulation"
+    assert reason(weight, {**old, "version": "transformers 5.23.0"}) is None
+    assert reason(weight, {**old, "gradient_accumulation_steps": 1}) is None
+    manifest = Difference(group=FILES, name="checkpoint-3/_manifest.json", only_in="lightrainer")
+    assert reason(manifest, {}) is not None
+    assert reason(Difference(group=FILES, name=manifest.name, only_in="reference"), {}) is None
+    assert reason(Difference(group=FILES, name="checkpoint-3/model.safetensors", only_in="lightrainer"), {}) is None
+    flos = Difference(group=METRICS, name="train: total_flos", only_in="lightrainer")
+    assert reason(flos, {"disable_tqdm": True}) is not None
+    assert reason(flos, {"disable_tqdm": False}) is None
+    loss = Difference(group=CONTENT, name="all_results.json train_loss", size=0.1)
+    assert reason(loss, {"resume_from_checkpoint": "out", "version": "transformers 5.3.0"}) is not None
+    assert reason(Difference(group=LOGS, name="step 1: loss"), {"resume_from_checkpoint": "out"}) is None
+
+
+def test_each_known_difference_is_named_once_and_has_a_reason():
+    assert len({known.name for known in KNOWN}) == len(KNOWN)
+    assert all(known.why and set(known.groups) <= set(GROUPS) for known in KNOWN)
+
+
+def test_what_a_clock_measures_is_not_compared():
+    assert is_clock("eval_runtime")
+    assert is_clock("train_samples_per_second")
+    assert not is_clock("eval_loss")
