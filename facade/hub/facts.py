@@ -1,16 +1,41 @@
-"""What is known about a training when its model card is written."""
+"""What is known about a training when its model card is written: the model and its task, the data, the arguments."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+import sys
+from dataclasses import MISSING, dataclass, fields, replace
+from itertools import zip_longest
 from typing import Any
 
+from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.models import inspection
-from .data_sources import DataSource, named_sources, samples_in, sources_of
+from ..arguments.parallelism import data_ranks
 from .repository import is_repository_name
-from .settings import settings_of
-from .tasks import task_of
+
+_ON_THE_HUB = re.compile(r"^hf://datasets/(?P<name>.+?)@")
+_LOCAL_FILES = """
+    arrow audiofolder csv generator imagefolder json pandas parquet spark sql text videofolder webdataset xml
+"""
+"""Builders of `datasets` that read anybody's files: no name of a dataset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """One dataset, as a model card names it."""
+
+    name: str
+    """For people."""
+    tag: str | None
+    """The identifier on the Hub; None for a dataset that has a name only, which is then no link and no metadata."""
+    config: str | None = None
+    split: str | None = None
+    args: Any = None
+    """What else there is to say about how it was read."""
+    prefix: str = ""
+    """Metrics on it begin so: `name_`, where several sets are evaluated."""
+
 
 OWN_TAGS = ("generated_from_trainer", "lightrainer")
 
@@ -115,3 +140,181 @@ def _chosen_step(args: Any, state: Any) -> int | None:
     ended = any(isinstance(entry, dict) and "train_runtime" in entry for entry in state.log_history)
     loaded = args.load_best_model_at_end and state.best_model_checkpoint is not None
     return state.best_global_step if ended and loaded else None
+
+
+def sources_of(dataset: Any) -> tuple[DataSource, ...]:
+    """The sources of a dataset, or of a dict of several; those that are not known are left out."""
+    if not isinstance(dataset, dict):
+        source = source_of(dataset)
+        return () if source is None else (source,)
+    known = ((name, source_of(one)) for name, one in dataset.items())
+    return tuple(replace(source, prefix=f"{name}_") for name, source in known if source is not None)
+
+
+def named_sources(names: list[str], tags: list[str], args: list[Any]) -> tuple[DataSource, ...]:
+    """Sources as somebody names them, in parallel lists of which some may be shorter, or empty.
+
+    As in the reference tags alone are identifiers on the Hub, and names of those that have none other.
+    """
+    longest = max(len(names), len(tags))
+    padded = zip_longest(names or tags, tags, args[:longest])
+    return tuple(DataSource(name=name or tag, tag=tag, args=more) for name, tag, more in padded)
+
+
+def source_of(dataset: Any) -> DataSource | None:
+    """The source of a dataset; None where it is not one of `datasets`, or was made from somebody's own files.
+
+    Args:
+        dataset: of any kind.
+    """
+    library = sys.modules.get("datasets")
+    if library is None or not isinstance(dataset, (library.Dataset, library.IterableDataset)):
+        return None
+    name = _name(dataset.info)
+    if name is None:
+        return None
+    config = dataset.info.config_name
+    split = None if dataset.split is None else str(dataset.split)
+    return DataSource(name=name, tag=name, config=config, split=split)
+
+
+def samples_in(dataset: Any) -> int | None:
+    """How many there are; None where nobody knows."""
+    if isinstance(dataset, dict):
+        counts = [samples_in(one) for one in dataset.values()]
+        return None if None in counts else sum(count for count in counts if count is not None)
+    return len(dataset) if has_length(dataset) else None
+
+
+def _name(info: Any) -> str | None:
+    """The repository that the files came from, or else the name that its builder has for itself."""
+    for address in getattr(info, "download_checksums", None) or {}:
+        if found := _ON_THE_HUB.match(str(address)):
+            return found["name"]
+    named = (getattr(info, "dataset_name", None), getattr(info, "builder_name", None))
+    return next((name for name in named if name and name not in _LOCAL_FILES.split()), None)
+
+
+_WHERE_NOT_USUAL = (
+    *("lr_scheduler_kwargs", "optim_args", "optim_target_modules", "weight_decay", "max_grad_norm"),
+    *("label_smoothing_factor", "neftune_noise_alpha", "full_determinism", "data_seed", "train_sampling_strategy"),
+    *("dataloader_drop_last", "gradient_checkpointing", "use_liger_kernel", "torch_compile", "auto_find_batch_size"),
+)
+
+
+def settings_of(args: Any) -> dict[str, str]:
+    """Names and values: always those that everybody asks for, the others where they are not the usual ones.
+
+    Args:
+        args: `TrainingArguments`.
+    """
+    total = args.train_batch_size * args.gradient_accumulation_steps * data_ranks(args)
+    steps = {"max_steps": args.max_steps} if args.max_steps > 0 else {"num_train_epochs": args.num_train_epochs}
+    found: dict[str, Any] = {
+        "learning_rate": args.learning_rate,
+        "per_device_train_batch_size": args.per_device_train_batch_size,
+        "gradient_accumulation_steps": args.gradient_accumulation_steps,
+        "processes": args.world_size,
+        "total batch size": total,
+        "per_device_eval_batch_size": args.per_device_eval_batch_size,
+        "seed": args.seed,
+        "optim": _optimizer(args),
+        "lr_scheduler_type": args.lr_scheduler_type,
+        "warmup_steps": args.warmup_steps,
+        **steps,
+        "precision": {"no": "float32", "bf16": "mixed, bfloat16", "fp16": "mixed, float16"}[args.mixed_precision],
+        "sharding": _sharding(args),
+    }
+    usual = {item.name: item.default for item in fields(args) if item.default is not MISSING}
+    found |= {name: getattr(args, name) for name in _WHERE_NOT_USUAL if getattr(args, name) != usual.get(name)}
+    return {name: str(getattr(value, "value", value)) for name, value in found.items() if value not in (None, "")}
+
+
+def _optimizer(args: Any) -> str:
+    name = str(getattr(args.optim, "value", args.optim))
+    if "adam" not in name:
+        return name
+    return f"{name}, betas {args.adam_beta1:g} and {args.adam_beta2:g}, epsilon {args.adam_epsilon:g}"
+
+
+def _sharding(args: Any) -> str | None:
+    if args.deepspeed:
+        return "DeepSpeed"
+    return "FSDP" if args.fsdp else None
+
+
+TASK_NAMES = {
+    "audio-classification": "Audio Classification",
+    "automatic-speech-recognition": "Automatic Speech Recognition",
+    "fill-mask": "Masked Language Modeling",
+    "image-classification": "Image Classification",
+    "image-segmentation": "Image Segmentation",
+    "image-text-to-text": "Image-Text-to-Text",
+    "multiple-choice": "Multiple Choice",
+    "object-detection": "Object Detection",
+    "question-answering": "Question Answering",
+    "table-question-answering": "Table Question Answering",
+    "text-classification": "Text Classification",
+    "text-generation": "Causal Language Modeling",
+    "text2text-generation": "Sequence-to-Sequence Language Modeling",
+    "token-classification": "Token Classification",
+    "zero-shot-image-classification": "Zero-Shot Image Classification",
+}
+"""The tasks, and how a card names them."""
+
+_ENDINGS = {
+    "ForCausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
+    "WithLMHead": "text-generation",
+    "ForMaskedLM": "fill-mask",
+    "WithLMHeadModel": "fill-mask",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForQuestionAnsweringSimple": "question-answering",
+    "ForMultipleChoice": "multiple-choice",
+    "ForConditionalGeneration": "text2text-generation",
+    "MTModel": "text2text-generation",
+    "ForTextToText": "text2text-generation",
+    "EncoderDecoderModel": "text2text-generation",
+    "ForImageClassification": "image-classification",
+    "ForImageClassificationWithTeacher": "image-classification",
+    "ForImageSegmentation": "image-segmentation",
+    "ForSegmentation": "image-segmentation",
+    "ForSemanticSegmentation": "image-segmentation",
+    "ForUniversalSegmentation": "image-segmentation",
+    "ForObjectDetection": "object-detection",
+    "ForAudioClassification": "audio-classification",
+    "ForCTC": "automatic-speech-recognition",
+    "ForSpeechSeq2Seq": "automatic-speech-recognition",
+    "ForSpeechToText": "automatic-speech-recognition",
+    "SpeechEncoderDecoderModel": "automatic-speech-recognition",
+    "VisionEncoderDecoderModel": "image-text-to-text",
+}
+_OF_IMAGES: dict[str, str] = dict.fromkeys(("text-generation", "text2text-generation"), "image-text-to-text")
+_OF_SOUND: dict[str, str] = {
+    "text-classification": "audio-classification",
+    "text2text-generation": "automatic-speech-recognition",
+}
+_SOUND_INPUTS = ("input_values", "input_features")
+
+
+def task_of(model: Any) -> str | None:
+    """The task of a model, from the last words of its class's name; None if they do not tell.
+
+    What the words leave open is told by what the model is given: text, sound, or images.
+
+    Args:
+        model: the user's model, without wrappers.
+    """
+    name, config = type(model).__name__, getattr(model, "config", None)
+    endings = sorted((ending for ending in _ENDINGS if name.endswith(ending)), key=len)
+    if not endings:
+        return None
+    task = _ENDINGS[endings[-1]]  # the longest, as one may be the end of another
+    given = getattr(model, "main_input_name", "")
+    if given == "pixel_values" or hasattr(config, "vision_config"):
+        return _OF_IMAGES.get(task, task)
+    if given in _SOUND_INPUTS or hasattr(config, "audio_config"):
+        return _OF_SOUND.get(task, task)
+    return "table-question-answering" if name == "TapasForQuestionAnswering" else task

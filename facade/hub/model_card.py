@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...callbacks import draw_loss_curve
-from .card_text import MARKER, PICTURE_NAME, text_of
-from .facts import CardFacts
-from .log_history import Evaluation, evaluations, pretty
-from .staging import CARD_NAME
-from .tasks import TASK_NAMES
+from .card_text import MARKER, PICTURE_NAME, Evaluation, evaluations, pretty, text_of
+from .facts import TASK_NAMES, CardFacts
+from .pushing import CARD_NAME
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData

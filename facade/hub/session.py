@@ -22,9 +22,16 @@ from ..protocols.hub import HubProtocol
 from .card_text import MARKER
 from .facts import as_list, facts_of, size_of
 from .model_card import ModelCard
-from .pushing import CheckpointPush, Pusher, PushInProgress, draft_is_wanted
+from .pushing import (
+    LAST_CHECKPOINT,
+    NOT_UPLOADED,
+    CheckpointPush,
+    Pusher,
+    PushInProgress,
+    Stage,
+    draft_is_wanted,
+)
 from .repository import Repository, quiet, replaced, require_online
-from .staging import LAST_CHECKPOINT, NOT_UPLOADED, Stage
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo

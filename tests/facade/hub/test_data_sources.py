@@ -4,7 +4,7 @@ import datasets
 import pytest
 from tiny import points
 
-from lightrainer.facade.hub.data_sources import DataSource, named_sources, samples_in, source_of, sources_of
+from lightrainer.facade.hub.facts import DataSource, named_sources, samples_in, source_of, sources_of
 
 
 def made(**info):

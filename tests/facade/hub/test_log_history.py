@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from transformers.modelcard import parse_log_history
 
-from lightrainer.facade.hub.log_history import evaluations, number, pretty
+from lightrainer.facade.hub.card_text import evaluations, number, pretty
 
 HISTORY = [
     {"loss": 2.0, "step": 1, "epoch": 0.5},

@@ -7,8 +7,8 @@ import pytest
 from huggingface_hub.utils import filter_repo_objects
 from tiny import files
 
-from lightrainer.facade.hub import staging
-from lightrainer.facade.hub.staging import NOT_UPLOADED, Stage
+from lightrainer.facade.hub import pushing
+from lightrainer.facade.hub.pushing import NOT_UPLOADED, Stage
 
 CHECKPOINT = {
     "model.safetensors": b"weights",
@@ -72,7 +72,7 @@ def test_a_checkpoint_that_is_deleted_meanwhile(out):
 
 
 def test_nothing_of_the_checkpoint_is_copied_and_nothing_that_grows_is_linked(out, monkeypatch):
-    monkeypatch.setattr(staging, "_BYTES_TO_LINK", 0)
+    monkeypatch.setattr(pushing, "_BYTES_TO_LINK", 0)
     stage = Stage(out / "checkpoint-2", out)
     root = stage.fill()
 
@@ -110,15 +110,15 @@ def test_a_new_card_does_not_change_that_of_the_checkpoint(out):
 
 def test_a_file_that_vanishes_is_left_out(out, monkeypatch):
     stage = Stage(out / "checkpoint-2", out)
-    found = staging._files(out)
+    found = pushing._files(out)
     names = list(found)
     (out / "notes.txt").unlink()
-    monkeypatch.setattr(staging, "_files", lambda folder: iter(names) if folder == out else iter(()))
+    monkeypatch.setattr(pushing, "_files", lambda folder: iter(names) if folder == out else iter(()))
     assert "notes.txt" not in files(stage.fill())
 
 
 def test_one_that_cannot_be_made_leaves_nothing(out, monkeypatch):
-    monkeypatch.setattr(staging, "_link", lambda *_: (_ for _ in ()).throw(PermissionError("no")))
+    monkeypatch.setattr(pushing, "_link", lambda *_: (_ for _ in ()).throw(PermissionError("no")))
     with pytest.raises(PermissionError):
         Stage(out / "checkpoint-2", out)
     assert [path for path in out.iterdir() if "hub-upload" in path.name] == []

@@ -6,7 +6,7 @@ from tiny import Tiny
 from torch import nn
 from transformers import modelcard
 
-from lightrainer.facade.hub.tasks import TASK_NAMES, task_of
+from lightrainer.facade.hub.facts import TASK_NAMES, task_of
 
 
 def named(name, **attributes):
@@ -74,7 +74,7 @@ def test_most_names_of_the_reference_are_told_as_there():
 
 
 def test_every_task_has_a_name():
-    from lightrainer.facade.hub.tasks import _ENDINGS, _OF_IMAGES, _OF_SOUND
+    from lightrainer.facade.hub.facts import _ENDINGS, _OF_IMAGES, _OF_SOUND
 
     told = {*_ENDINGS.values(), *_OF_IMAGES.values(), *_OF_SOUND.values()}
     assert told <= set(TASK_NAMES)
