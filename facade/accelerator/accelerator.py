@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..arguments.accelerate_state import export_precision
+from ..arguments.exports import export_precision
 from .gradient_state import GradientState
 from .preparing import Preparing
 from .processes import Grid, ProcessDecorators

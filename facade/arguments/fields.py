@@ -1,19 +1,35 @@
 """All fields of the training arguments, put together in the documented order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from .data import DataArguments, LaterDataArguments
-from .distributed import DistributedArguments, LaterDistributedArguments
-from .evaluation import EvaluationArguments
-from .execution import ExecutionArguments, LaterExecutionArguments
-from .hub import HubArguments
-from .optimization import OptimizationArguments
-from .platform import PlatformArguments, SeedArguments
-from .precision import PrecisionArguments
-from .reporting import LaterReportingArguments, ReportingArguments
-from .run import RunArguments
-from .saving import CheckpointUseArguments, SavingArguments
-from .script import DeprecatedArguments, DiagnosticsArguments, ScriptArguments
+from .result_fields import (
+    CheckpointUseArguments,
+    EvaluationArguments,
+    HubArguments,
+    LaterReportingArguments,
+    ReportingArguments,
+    SavingArguments,
+)
+from .system_fields import (
+    DataArguments,
+    DeprecatedArguments,
+    DiagnosticsArguments,
+    DistributedArguments,
+    LaterDataArguments,
+    LaterDistributedArguments,
+    PlatformArguments,
+    ScriptArguments,
+    SeedArguments,
+)
+from .training_fields import (
+    ExecutionArguments,
+    LaterExecutionArguments,
+    OptimizationArguments,
+    PrecisionArguments,
+    RunArguments,
+)
 
 
 # Dataclasses gather fields from the last base to the first, so read this list from its end. What later versions added
@@ -42,3 +58,80 @@ class ArgumentFields(
     RunArguments,
 ):
     """The fields of `transformers.TrainingArguments`, and nothing but fields: names, order, types and defaults."""
+
+
+@dataclass(init=False, repr=False, eq=False)
+class GenerationArguments:
+    """The fields that `transformers.Seq2SeqTrainingArguments` has beside those of `TrainingArguments`."""
+
+    sortish_sampler: bool = field(
+        default=False,
+        metadata={
+            "help": "Put training samples of similar length into one batch, in an order that is random otherwise.",
+            "becomes": "`LengthGroupedSampler` of the training data",
+        },
+    )
+    predict_with_generate: bool = field(
+        default=False,
+        metadata={
+            "help": "Let evaluation and prediction generate tokens, and give these to compute_metrics.",
+            "becomes": "a call of the model's `generate` for each evaluated batch",
+        },
+    )
+    generation_max_length: int | None = field(
+        default=None,
+        metadata={
+            "help": "Longest generated sequence, in tokens; unset is what the model's generation config says.",
+            "becomes": "`generate(max_length=)`",
+        },
+    )
+    generation_num_beams: int | None = field(
+        default=None,
+        metadata={
+            "help": "Beams to search with when generating; unset is what the model's generation config says.",
+            "becomes": "`generate(num_beams=)`",
+        },
+    )
+    generation_config: str | Path | dict[str, Any] | Any | None = field(
+        default=None,
+        metadata={
+            "help": "Settings of generation in place of the model's: a JSON file, the folder of one, or JSON itself.",
+            "becomes": "`model.generation_config`",
+        },
+    )
+
+
+CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "run": ("How long to train, in what portions, and where the results go.", (RunArguments,)),
+    "optimization": (
+        "The optimizer, its learning rate, and how gradients are made ready for it.",
+        (OptimizationArguments,),
+    ),
+    "precision": ("The number formats that the model computes in.", (PrecisionArguments,)),
+    "execution": (
+        "How the model is executed: memory for time, compilation, kernels, embedding noise.",
+        (ExecutionArguments, LaterExecutionArguments),
+    ),
+    "reporting": ("What is logged, how often, and to whom.", (ReportingArguments, LaterReportingArguments)),
+    "evaluation": (
+        "When to evaluate, on how much at a time, and what metrics are given.",
+        (EvaluationArguments,),
+    ),
+    "saving": (
+        "When checkpoints are written, what is in them, and how they are used again.",
+        (SavingArguments, CheckpointUseArguments),
+    ),
+    "hub": ("Uploading to the Hugging Face Hub.", (HubArguments,)),
+    "platform": ("Random seeds, and the machine that the run takes place on.", (SeedArguments, PlatformArguments)),
+    "data": ("How samples are read and put into batches.", (DataArguments, LaterDataArguments)),
+    "distributed": ("Training in several processes.", (DistributedArguments, LaterDistributedArguments)),
+    "script": (
+        "Diagnostics, flags for scripts to read, and names kept for older scripts.",
+        (DiagnosticsArguments, ScriptArguments, DeprecatedArguments),
+    ),
+    "generation": (
+        "How tokens are generated in evaluation and prediction, for sequence-to-sequence models.",
+        (GenerationArguments,),
+    ),
+}
+"""The headings that fields stand under, in the help and in the documentation: what they hold, and their classes."""

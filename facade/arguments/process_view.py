@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..distributed.process import ProcessEnvironment, current_process
 from .enums import ParallelMode
 from .fields import ArgumentFields
-from .reporting import LOG_LEVELS
+from .result_fields import LOG_LEVELS
 
 if TYPE_CHECKING:
     import torch

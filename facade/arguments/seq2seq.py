@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from .generation import GenerationArguments
+from .fields import GenerationArguments
 from .training_arguments import TrainingArguments
 from .unknown import understand_old_names
 

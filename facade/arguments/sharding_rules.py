@@ -6,8 +6,7 @@ import logging
 from typing import Any
 
 from ..distributed.process import launched_world_size
-from .deepspeed_config import fill_from_arguments, load_deepspeed, value_at
-from .deepspeed_keys import key_faults
+from .deepspeed_config import fill_from_arguments, key_faults, load_deepspeed, value_at
 from .enums import FSDPOption
 from .fsdp_config import fsdp_words, read_fsdp, without_effect
 from .parallelism import ParallelismConfig, parallelism_faults, read_parallelism

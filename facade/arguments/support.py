@@ -11,8 +11,8 @@ from typing import Any
 from ..distributed.xla_device import xla_is_chosen
 from .coercion import report_to_list
 from .enums import DebugOption
+from .exports import is_ours
 from .fields import ArgumentFields
-from .loading_variables import is_ours
 
 _LAUNCH = "start the script with torchrun, and pass fsdp=... or deepspeed=... to TrainingArguments"
 

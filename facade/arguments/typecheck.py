@@ -8,8 +8,7 @@ from typing import Any, get_args
 from ...lightning_modules.common.redaction import SecretThing, is_secret_name, secret
 from .accelerator import AcceleratorConfig
 from .coercion import ENUM_FIELDS, is_number
-from .fields import ArgumentFields
-from .generation import GenerationArguments
+from .fields import ArgumentFields, GenerationArguments
 
 # Fields whose type `validation` judges, or nobody: older scripts and libraries put other things there.
 _FREE = {

@@ -11,15 +11,13 @@ from typing import Any
 from ...lightning_modules.common.local_paths import remote_fault
 from ...lightning_modules.common.schedule_curves import number_faults
 from .coercion import ENUM_FIELDS
-from .data import SAMPLING_STRATEGIES
-from .data_rules import add_data_rules
-from .distributed import DDP_BACKENDS
 from .enums import DebugOption, IntervalStrategy, SaveStrategy, SchedulerType
 from .fields import ArgumentFields
 from .hardware import supports_bf16, supports_tf32
-from .reporting import LOG_LEVELS
-from .rules import Member, OneOf, Range, RuleBook, not_a_choice, not_a_member
+from .result_fields import LOG_LEVELS
+from .rules import Member, OneOf, Range, RuleBook, add_data_rules, not_a_choice, not_a_member
 from .sharding_rules import add_sharding_rules
+from .system_fields import DDP_BACKENDS, SAMPLING_STRATEGIES
 from .typecheck import wrong_types
 
 INTEGRATIONS = (

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, NewType
 
-from ..arguments.reporting import LOG_LEVELS
+from ..arguments.result_fields import LOG_LEVELS
 from ..parser.options import to_bool as string_to_bool
 
 __all__ = [

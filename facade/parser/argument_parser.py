@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import Action, ArgumentError, ArgumentParser, Namespace
+from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass
 from pathlib import Path
@@ -20,11 +20,41 @@ from ...lightning_modules.common.redaction import (
     shown_word,
 )
 from ...lightning_modules.common.suggestions import did_you_mean
+from ..arguments import old_style
 from ..arguments.fields import ArgumentFields
-from ..arguments.unknown import advice
+from ..arguments.unknown import NamesItsArguments, advice
 from .help_formatter import ArgumentHelpFormatter, concern
-from .old_options import add_old_options, old_names
-from .options import add_field, chosen_type, keeps_default
+from .options import add_field, chosen_type, keeps_default, to_bool
+
+
+def old_names(kind: Any) -> set[str]:
+    """The names of transformers 4 that a dataclass takes besides its fields; none where they are not accepted."""
+    if not old_style.accepted() or not issubclass(kind, NamesItsArguments):
+        return set()
+    return set(kind._old_names())
+
+
+def add_old_options(parser: ArgumentParser, kinds: Iterable[Any], words: Sequence[str]) -> None:
+    """Add to a parser the old options that a command line has, and no others, so that its help stays as it is.
+
+    Args:
+        parser: The parser.
+        kinds: Its dataclasses.
+        words: The command line.
+    """
+    from ..arguments.old_names import OLD_NAMES
+
+    written = {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
+    taken = {text.lstrip("-").replace("-", "_") for action in parser._actions for text in action.option_strings}
+    for name in sorted((written & OLD_NAMES.keys()) - taken):
+        if not any(name in old_names(kind) for kind in kinds):
+            continue
+        flags = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
+        convert = OLD_NAMES[name].kind
+        if convert is None:
+            parser.add_argument(*flags, nargs="?", const=True, type=to_bool, default=SUPPRESS, help=SUPPRESS)
+        else:
+            parser.add_argument(*flags, type=convert, default=SUPPRESS, help=SUPPRESS)
 
 
 def HfArg(  # noqa: N802 - the documented name

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import sys
 from argparse import SUPPRESS, Action, ArgumentDefaultsHelpFormatter
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..arguments.fields import ArgumentFields
-from ..arguments.generation import GenerationArguments
+from ..arguments.fields import CONCERNS
 
 _MANY = 20
 SHOWN: WeakKeyDictionary[Action, dict[str, Any]] = WeakKeyDictionary()
@@ -19,7 +17,7 @@ SHOWN: WeakKeyDictionary[Action, dict[str, Any]] = WeakKeyDictionary()
 def concern(kind: type, name: str) -> tuple[str, str] | None:
     """The heading that a field of the training arguments stands under, and a sentence about what it holds.
 
-    Both are those of the module that declares the field: a subclass may change its default and it stays there.
+    Both are those of the class that declares the field: a subclass may change its default and it stays there.
 
     Args:
         kind: Any dataclass.
@@ -28,13 +26,9 @@ def concern(kind: type, name: str) -> tuple[str, str] | None:
     Returns:
         None for a field that is not one of the training arguments.
     """
-    families = (ArgumentFields, GenerationArguments)
-    if not any(issubclass(kind, family) and name in family.__dataclass_fields__ for family in families):
-        return None
     # The class that is furthest from the subclass is the one that brought the field in.
     owner = next(base for base in reversed(kind.__mro__) if name in getattr(base, "__dataclass_fields__", ()))
-    sentence = (sys.modules[owner.__module__].__doc__ or "").strip().partition("\n")[0]
-    return owner.__module__.rpartition(".")[2], sentence
+    return next(((heading, sentence) for heading, (sentence, owners) in CONCERNS.items() if owner in owners), None)
 
 
 class ArgumentHelpFormatter(ArgumentDefaultsHelpFormatter):

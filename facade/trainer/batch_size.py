@@ -11,7 +11,6 @@ import torch
 
 from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, add_note, is_out_of_memory, release_memory
 from ...lightning_modules.training.snapshot import TrainingSnapshot
-from ..arguments.fitting import effective_batch, fitted
 from ..arguments.parallelism import samples_of_rank
 
 logger = logging.getLogger(__name__)
@@ -215,3 +214,21 @@ _ATTRIBUTES = (
     "current_flos",
     "_created_lr_scheduler",
 )
+
+
+def effective_batch(args: Any) -> int:
+    """Samples of one process that go into one optimizer step."""
+    return args.train_batch_size * args.gradient_accumulation_steps
+
+
+def fitted(args: Any, batch_size: int) -> Any:
+    """A copy of the arguments with another batch of each device, and the effective batch as near as can be.
+
+    Args:
+        args: Training arguments; they are not changed.
+        batch_size: Samples of one process in one forward pass.
+    """
+    copied = copy.copy(args)
+    copied.per_device_train_batch_size = batch_size
+    copied.gradient_accumulation_steps = max(1, round(effective_batch(args) / batch_size))
+    return copied

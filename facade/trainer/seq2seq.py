@@ -24,7 +24,7 @@ from ...lightning_modules.models.generation_config import give_generation_config
 from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.models.outputs import read_loss
 from ..arguments import Seq2SeqTrainingArguments
-from ..arguments.generation import GenerationArguments
+from ..arguments.fields import GenerationArguments
 from ..arguments.unknown import understand_old_names
 from ..evaluation.results import PredictionOutput
 from .steps import just_outputs, loss_and_outputs

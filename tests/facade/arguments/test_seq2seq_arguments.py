@@ -14,7 +14,7 @@ from transformers import Seq2SeqTrainingArguments as Reference
 
 from lightrainer import HfArgumentParser, Seq2SeqTrainingArguments, TrainingArguments
 from lightrainer.facade.arguments import problems
-from lightrainer.facade.arguments.generation import GenerationArguments
+from lightrainer.facade.arguments.fields import GenerationArguments
 
 NAMES = [item.name for item in dataclasses.fields(GenerationArguments)]
 BASE = {"output_dir": "out", "use_cpu": True, "report_to": "none"}

@@ -9,8 +9,8 @@ import pytest
 from tiny import arguments
 
 from lightrainer import TrainingArguments
+from lightrainer.facade.arguments.exports import LOADING_VARIABLES
 from lightrainer.facade.arguments.fsdp_config import OLD_NAMES, READERS, REFUSED, FSDPSettings, fsdp_words, read_fsdp
-from lightrainer.facade.arguments.loading_variables import LOADING_VARIABLES
 
 READ = [
     ("full_shard", {}, {"sharding": "full_shard"}),

@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 from lightrainer import Trainer, TrainerCallback
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.arguments import old_style
-from lightrainer.facade.arguments.accelerate_state import export_precision, export_process
+from lightrainer.facade.arguments.exports import export_precision, export_process
 
 HOOKS = split(
     """

@@ -1,12 +1,8 @@
-"""What `accelerate` knows of this process, where libraries use it directly beside a Trainer that is served.
-
-Loggers of `accelerate` want a `PartialState`, its functions for seeds and for gathering an `AcceleratorState`; both
-come about when the reference makes training arguments and a Trainer. Where its names are ours, they would be missing,
-or `accelerate` would look for a device by itself. Elsewhere this module does nothing.
-"""
+"""What other libraries are told of the arguments: accelerate's state, and how `transformers` loads weights."""
 
 from __future__ import annotations
 
+import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -51,3 +47,25 @@ def export_precision(args: ProcessView) -> None:
 
 def _state_module() -> ModuleType | None:
     return sys.modules.get("accelerate.state") if old_style.accepted() else None
+
+
+LOADING_VARIABLES = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")
+"""It asks for both."""
+
+_told: set[str] = set()
+
+
+def export_loaders(wanted: bool) -> None:
+    """Set the variables, or take back those that were set here for earlier arguments."""
+    for name in LOADING_VARIABLES:
+        if wanted:
+            _told.add(name)
+            os.environ[name] = "true"
+        elif name in _told:
+            _told.discard(name)
+            os.environ.pop(name, None)
+
+
+def is_ours(name: str) -> bool:
+    """Whether a variable was set here, and not by a launcher."""
+    return name in _told
