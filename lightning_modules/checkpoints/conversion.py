@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 from ..common.file_names import PREFIX_CHECKPOINT_DIR
 from ..common.local_paths import StrPath, require_local
+from ..common.nested import map_nested
 from ..common.process_identity import owner_token
 from ..common.torch_files import load_torch, save_torch
 from . import disk, manifest, staging
@@ -110,7 +110,7 @@ def folder_to_file(
     weights = {f"{prefix}{name}": tensor for name, tensor in read_weights(folder).items()}
     checkpoint = read_states(folder, accumulation=accumulation)
     checkpoint["state_dict"] = {**weights, **checkpoint["state_dict"]}
-    _write_file(_without_numpy(checkpoint), final)
+    _write_file(map_nested(_without_numpy, checkpoint), final)
     return final
 
 
@@ -150,14 +150,8 @@ def _write_file(checkpoint: dict[str, Any], final: Path) -> None:
     disk.sync_path(final.parent)
 
 
-def _without_numpy(value: Any) -> Any:
-    """Return arrays as tensors and numbers of NumPy as Python's: Lightning reads no others."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy())
-    if isinstance(value, Mapping):
-        return {key: _without_numpy(item) for key, item in value.items()}
-    if isinstance(value, list) or type(value) is tuple:
-        return type(value)(_without_numpy(item) for item in value)
-    return value
+def _without_numpy(leaf: Any) -> Any:
+    """Return an array as a tensor and a number of NumPy as Python's: Lightning reads no others."""
+    if isinstance(leaf, np.generic):
+        return leaf.item()
+    return torch.from_numpy(leaf.copy()) if isinstance(leaf, np.ndarray) else leaf

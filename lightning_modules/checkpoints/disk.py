@@ -91,9 +91,12 @@ class DiskFullError(OSError):
 
 def bytes_of(values: Any) -> int:
     """Return size of all tensors in nested dicts, lists and tuples; memory that several share counts once."""
-    sizes: dict[Any, int] = {}
-    _collect(values, sizes)
-    return sum(sizes.values())
+    import torch
+
+    from ..common.nested import leaves
+
+    tensors = [leaf for leaf in leaves(values) if isinstance(leaf, torch.Tensor)]
+    return sum({(one.device, one.data_ptr(), one.shape): one.numel() * one.element_size() for one in tensors}.values())
 
 
 def free_space(folder: StrPath) -> int:
@@ -141,19 +144,6 @@ def is_disk_full(error: BaseException, folder: StrPath) -> bool:
         cause = cause.__cause__ or cause.__context__
     # torch's writer of zip files says only that a write failed.
     return isinstance(error, OSError) and free_space(folder) < _MARGIN
-
-
-def _collect(values: Any, sizes: dict[Any, int]) -> None:
-    import torch
-
-    if isinstance(values, torch.Tensor):
-        sizes[(values.device, values.data_ptr(), values.shape)] = values.numel() * values.element_size()
-    elif isinstance(values, dict):
-        for value in values.values():
-            _collect(value, sizes)
-    elif isinstance(values, (list, tuple)):
-        for value in values:
-            _collect(value, sizes)
 
 
 def _readable(size: int) -> str:

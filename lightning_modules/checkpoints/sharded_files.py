@@ -80,12 +80,13 @@ def load_optimizer_parts(
     """Fill an optimizer, which has not made a step yet, with what `save_optimizer_parts` wrote."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
+    from ..common.nested import map_nested
     from .sharded_reading import require_same_kinds
 
     path = Path(folder, OPTIMIZER_PARTS_NAME)
     with _able_to_step(optimizer, model):
         own = get_optimizer_state_dict(model, optimizer)
-        read = {"optimizer": _with_same_leaves(own)}
+        read = {"optimizer": map_nested(lambda leaf: leaf, own)}
         _read(read, path, together)
         require_same_kinds(own, read["optimizer"], path)
         set_optimizer_state_dict(model, optimizer, read["optimizer"])
@@ -151,13 +152,6 @@ def _table_of(path: Path) -> Any:
 
 def _names(path: Path, prefix: str) -> set[str]:
     return {name.removeprefix(prefix) for name in _table_of(path).state_dict_metadata if name.startswith(prefix)}
-
-
-def _with_same_leaves(state: Any) -> Any:
-    """Return a copy of nested dicts and lists, with the same tensors and values."""
-    if isinstance(state, dict):
-        return {name: _with_same_leaves(value) for name, value in state.items()}
-    return [_with_same_leaves(value) for value in state] if isinstance(state, list) else state
 
 
 @contextlib.contextmanager

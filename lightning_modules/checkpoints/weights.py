@@ -146,19 +146,20 @@ def _foreseen(model: nn.Module, parts: list[Path], aliases: dict[str, str]) -> L
     """Foresee the report of loading; None where a module renames what it loads, or a file cannot be asked for names."""
     if any(part.suffix != ".safetensors" for part in parts) or _renames_what_it_loads(model):
         return None
-    there = {name for part in parts for name in _names(part)}
+    there = {name for part in parts for name in _header(part)[0]}
     there.update(alias for alias, saved in aliases.items() if saved in there)
     own = model.state_dict()
     missing = really_missing(model, (name for name in own if name not in there))
     return LoadReport(missing, tuple(name for name in there if name not in own and name not in aliases))
 
 
-def _names(file: Path) -> list[str]:
+def _header(file: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the names of the tensors in a file of safetensors, and for each tied name the one it was saved under."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, framework="pt") as opened:
-            return list(opened.keys())
+            return list(opened.keys()), only_strings(opened.metadata())
     except (SafetensorError, FileNotFoundError) as error:
         raise ValueError(f"the weights file {file} is damaged or missing: {error}") from error
 
@@ -239,15 +240,7 @@ def _save_state_dict(state_dict: Mapping[str, Any], folder: Path, max_shard_size
 
 
 def _file_aliases(file: Path) -> dict[str, str]:
-    if file.suffix != ".safetensors":
-        return {}
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, framework="pt") as opened:
-            return only_strings(opened.metadata())
-    except SafetensorError as error:
-        raise ValueError(f"the weights file {file} is damaged: {error}") from error
+    return _header(file)[1] if file.suffix == ".safetensors" else {}
 
 
 def _load_parts(model: nn.Module, folder: Path, parts: list[Path], aliases: dict[str, str]) -> LoadReport:

@@ -150,14 +150,9 @@ class Snapshot:
         """Return copies of tensors in nested dicts, lists and tuples; everything else is handed on as it is."""
         import torch
 
-        if isinstance(values, torch.Tensor):
-            return self._copy(values.detach())
-        if isinstance(values, Mapping):
-            return _like(values, {key: self.of(item) for key, item in values.items()})
-        if isinstance(values, (list, tuple)):
-            items = [self.of(item) for item in values]
-            return type(values)(*items) if hasattr(values, "_fields") else type(values)(items)
-        return values
+        from ..common.nested import map_nested
+
+        return map_nested(lambda leaf: self._copy(leaf.detach()) if isinstance(leaf, torch.Tensor) else leaf, values)
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.numel():
@@ -181,18 +176,6 @@ class Snapshot:
 def snapshot(values: Any) -> Any:
     """Return copies of tensors in nested dicts, lists and tuples, in memory of their own; see `Snapshot`."""
     return Snapshot().of(values)
-
-
-def _like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """Return a mapping of the same class: a state dict is an `OrderedDict` that carries the versions of its modules."""
-    if type(original) is dict:
-        return items
-    kind: Any = type(original)
-    made = kind(items)
-    metadata = getattr(original, "_metadata", None)
-    if metadata is not None:
-        made._metadata = metadata
-    return made
 
 
 def _takes_copies(model: nn.Module) -> bool:

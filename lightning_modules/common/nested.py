@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,33 @@ def find_batch_size(tensors: Any) -> int | None:
 def mapping_like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     """Return the items in a mapping of the same class as another one: it can be made of a mapping, as a dict can."""
     kind: Any = type(original)
-    return kind(items)
+    made = kind(items)
+    if "_metadata" in getattr(original, "__dict__", {}):  # a state dict carries the versions of its modules
+        made._metadata = original.__dict__["_metadata"]
+    return made
+
+
+def sequence_like(original: Any, parts: Iterable[Any]) -> Any:
+    """Return the parts in a list or tuple of the same class as another one, named ones too."""
+    kind: Any = type(original)
+    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield every leaf of nested lists, tuples and mappings."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from leaves(part)
+    else:
+        yield value
 
 
 def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply `function` to every leaf of nested lists, tuples (named ones too) and mappings."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_nested(function, part) for part in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(map_nested(function, part) for part in value)
+        return sequence_like(value, (map_nested(function, part) for part in value))
     if isinstance(value, Mapping):
         return mapping_like(value, {key: map_nested(function, part) for key, part in value.items()})
     return function(value)

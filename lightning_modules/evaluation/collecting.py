@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..common.nested import mapping_like, nested_numpify, to_numpy
+from ..common.nested import leaves, mapping_like, nested_numpify, sequence_like, to_numpy
 from .preallocated_arrays import PreallocatedArray, PreallocatedTree, growing
 
 
@@ -138,14 +138,8 @@ def _repeated(values: np.ndarray, runs: list[list[int]]) -> Iterator[np.ndarray]
 
 
 def _is_on_host(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.device.type == "cpu"
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    return all(map(_is_on_host, value)) if isinstance(value, (list, tuple)) else True
+    return all(leaf.device.type == "cpu" for leaf in leaves(value) if isinstance(leaf, torch.Tensor))
 
-
-__all__ = ["ObjectCollector", "cut_objects", "join_objects"]
 
 PADDING = -100
 
@@ -164,8 +158,7 @@ def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
     if isinstance(first, Mapping):
         return mapping_like(first, {key: join_objects([part[key] for part in parts], padding) for key in first})
     if isinstance(first, tuple):
-        joined = (join_objects(same, padding) for same in zip(*parts, strict=True))
-        return type(first)(*joined) if hasattr(first, "_fields") else tuple(joined)
+        return sequence_like(first, (join_objects(same, padding) for same in zip(*parts, strict=True)))
     if isinstance(first, list):
         return list(itertools.chain.from_iterable(parts))
     if isinstance(first, torch.Tensor):
@@ -180,8 +173,7 @@ def cut_objects(value: Any, count: int) -> Any:
     if isinstance(value, Mapping):
         return mapping_like(value, {key: cut_objects(part, count) for key, part in value.items()})
     if isinstance(value, tuple):
-        parts = (cut_objects(part, count) for part in value)
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        return sequence_like(value, (cut_objects(part, count) for part in value))
     return value[:count]
 
 

@@ -100,10 +100,7 @@ def casting(model: nn.Module, context: Callable[[], contextlib.AbstractContextMa
     try:
         yield
     finally:
-        if own is None:
-            del model.forward
-        else:
-            model.forward = own
+        _restore(model, own)
 
 
 def cast_for_good(model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
@@ -115,9 +112,12 @@ def cast_for_good(model: nn.Module, context: Callable[[], contextlib.AbstractCon
 
 def uncast(model: nn.Module) -> None:
     """Undo `cast_for_good`; other models stay as they are."""
-    if _BEFORE not in vars(model):
-        return
-    own = vars(model).pop(_BEFORE)
+    if _BEFORE in vars(model):
+        _restore(model, vars(model).pop(_BEFORE))
+
+
+def _restore(model: nn.Module, own: Any) -> None:
+    """Give a model the `forward` back that it had of its own; None for that of its class."""
     if own is None:
         del model.forward
     else:

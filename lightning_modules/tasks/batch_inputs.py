@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..common.nested import find_batch_size, mapping_like
+from ..common.nested import find_batch_size, mapping_like, sequence_like
 from ..data.epoch_loader import EpochLoader
 from ..models.inspection import base_of_adapter
 
@@ -112,8 +112,7 @@ def cut_batch(batch: Any, samples: int) -> Any:
         return {name: _cut(value, samples, size) for name, value in batch.items()}
     if not isinstance(batch, (list, tuple)):
         return _cut(batch, samples, size)
-    parts = [_cut(part, samples, size) for part in batch]
-    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return sequence_like(batch, [_cut(part, samples, size) for part in batch])
 
 
 def _cut(value: Any, samples: int, size: int | None) -> Any:

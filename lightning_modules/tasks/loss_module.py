@@ -142,18 +142,18 @@ class LossModule(OptimizerModule):
         return self._require_model()(*args, **kwargs)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """Return loss of a batch."""
+        """Compute the loss of a batch."""
         items = self._items(batch)
         loss, outputs = self.compute_loss(batch, items)
         self._note_trained(batch, items, loss, outputs)
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
-        """Return loss of a batch."""
+        """Compute the loss of a batch."""
         return self._evaluated("val", batch, dataloader_idx)
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
-        """Return loss of a batch."""
+        """Compute the loss of a batch."""
         return self._evaluated("test", batch, dataloader_idx)
 
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
