@@ -63,21 +63,10 @@ class NamesItsArguments:
         """As `object.__new__`, but unknown keywords are refused with advice.
 
         Raises:
-            TypeError: Names each keyword that `__init__` does not take, its value, and what to do.
+            TypeError: see `refuse_unknown`.
         """
         kwargs = hidden_values(kwargs)
-        known = _parameters(cls.__init__)
-        if known is not None and "hub_token" in known:
-            understand_old_names(cls)  # the constructor of a subclass too, as it is in tracebacks
-        unknown = [] if known is None else [name for name in kwargs if name not in known]
-        if unknown and old_style.accepted() and not cls._old_names().isdisjoint(unknown):
-            # The constructor of a subclass; those here do so by themselves.
-            understand_old_names(cls)
-            unknown = [name for name in unknown if name not in cls._old_names()]
-        if unknown:
-            said = [f"{shown(name, kwargs[name])}: {cls._advice(name, known or ())}" for name in unknown]
-            several = f"{len(said)} arguments that {cls.__name__} does not have:\n" if len(said) > 1 else ""
-            raise TypeError(several + "\n".join(said))
+        refuse_unknown(cls, kwargs)
         return super().__new__(cls)
 
     @classmethod
@@ -94,7 +83,40 @@ class NamesItsArguments:
         return f"{cls.__name__} has no such argument.{advice(name, known)}"
 
 
-T = TypeVar("T", bound=type[NamesItsArguments])
+def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
+    """Look for keywords that the constructor of a class does not take.
+
+    Args:
+        cls: the class, which has the methods of `NamesItsArguments`.
+        kwargs: what it is constructed with, without secrets.
+
+    Raises:
+        TypeError: Names each unknown keyword, its value, and what to do.
+    """
+    known = _parameters(cls.__init__)
+    if known is not None and "hub_token" in known:
+        understand_old_names(cls)  # the constructor of a subclass too, as it is in tracebacks
+    unknown = [] if known is None else [name for name in kwargs if name not in known]
+    if unknown and old_style.accepted() and not cls._old_names().isdisjoint(unknown):
+        # The constructor of a subclass; those here do so by themselves.
+        understand_old_names(cls)
+        unknown = [name for name in unknown if name not in cls._old_names()]
+    if unknown:
+        said = [f"{shown(name, kwargs[name])}: {cls._advice(name, known or ())}" for name in unknown]
+        several = f"{len(said)} arguments that {cls.__name__} does not have:\n" if len(said) > 1 else ""
+        raise TypeError(several + "\n".join(said))
+
+
+class SignatureOfInit:
+    """The signature of a class that has a `__new__` for any arguments: that of its `__init__`."""
+
+    def __get__(self, instance: object, owner: Any) -> inspect.Signature:
+        """Return it, without `self`."""
+        signature = inspect.signature(owner.__init__)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+T = TypeVar("T", bound=type)
 
 
 def understand_old_names(cls: T) -> T:
@@ -107,7 +129,7 @@ def understand_old_names(cls: T) -> T:
         return cls
 
     @functools.wraps(plain)
-    def understanding(self: NamesItsArguments, *args: Any, **kwargs: Any) -> None:
+    def understanding(self: Any, *args: Any, **kwargs: Any) -> None:
         kwargs = secret_values(kwargs)
         if old_style.accepted() and not self._old_names().isdisjoint(kwargs):
             kwargs = self._modernise(kwargs)

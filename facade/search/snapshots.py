@@ -41,10 +41,10 @@ class GivenArguments:
         renew_accelerator(host)
 
 
-def renew_accelerator(trainer: Any) -> None:
-    """An accelerator for the arguments as they are now; a `gather_function` that somebody set stays."""
-    own = trainer.gather_function == trainer.accelerator.gather_for_metrics
+def renew_accelerator(trainer: SearchProtocol) -> None:
+    """Let the Trainer make an accelerator for its arguments as they are now; a `gather_function` of the user stays."""
     given = trainer.gather_function
+    own = given == trainer.accelerator.gather_for_metrics
     trainer.create_accelerator_and_postprocess()
     if not own:
         trainer.gather_function = given

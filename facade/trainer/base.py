@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import signal
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Set
 from functools import cached_property
-from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -19,26 +15,17 @@ from torch.optim import Optimizer
 
 from ...callbacks import (
     CallbackHandler,
-    DefaultFlowCallback,
-    LoggerCallback,
-    PrinterCallback,
     TrainerCallback,
     TrainerControl,
     TrainerState,
-    default_progress_callback,
-    reporting_callbacks,
 )
 from ...lightning_modules.checkpoints import BackgroundWriter, WriteLater, WriteNow
-from ...lightning_modules.common.seeding import enable_full_determinism, host_rng_untouched, set_seed
+from ...lightning_modules.common.redaction import hidden_values
 from ...lightning_modules.models import inspection
-from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
 from ..arguments.checkpointing import checkpointing
-from ..arguments.parallelism import parts_of_sequences, spreads_model
-from ..arguments.support import raise_for_unsupported
-from ..arguments.unknown import understand_old_names
-from ..arguments.validation import raise_for_problems
+from ..arguments.unknown import SignatureOfInit, refuse_unknown, understand_old_names
 from ..checkpointing.callback_states import CallbackStates, LightningCallbackStates
 from ..checkpointing.data_position import DataPosition
 from ..checkpointing.elastic import ElasticResumption
@@ -46,20 +33,39 @@ from ..checkpointing.signals import SignalListening
 from ..checkpointing.training_state import TrainingState
 from ..hub.pushing import PushInProgress
 from ..hub.session import HubSession
-from ..strategies.dry_run import stop_if_asked_to
 from ..strategies.plan import RunPlan, translate
 from ..strategies.strategy import Strategy, StrategyHost
 from .batch_size import BatchSizeFinder
-from .checks import MissingModelError, TrainerParameters, check_construction, check_label_names, check_overrides
+from .checks import (
+    MissingModelError,
+    advice_on_keyword,
+    check_construction,
+    check_label_names,
+    check_overrides,
+    missing_attribute,
+    without_tokenizer,
+)
+from .construction import (
+    AppliedArguments,
+    default_callbacks,
+    display_callback,
+    label_names,
+    label_smoother,
+    lend_save_model,
+    make_model,
+    moves_model,
+    seed_everything,
+    set_verbosity,
+)
 from .data_loading import default_collator
-from .lightning_callbacks import check_callback
+from .lightning_callbacks import check_callback, is_lightning_callback
 from .memory_report import MemoryTracker
 from .meters import ParameterCounter, TokenCounter
 from .model_preparation import ModelPreparation
-from .verbosity import set_verbosity
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
+    from typing_extensions import Self
 
     from ..search.session import SearchSession
     from .trainer_module import TrainerModule
@@ -71,7 +77,7 @@ _CHECKPOINTING = ("is_activation_checkpointing", "is_gradient_checkpointing")
 
 
 @understand_old_names
-class TrainerBase(TrainerParameters):
+class TrainerBase:
     """Attributes and construction; the concerns of the Trainer build on it, one class each.
 
     See `Trainer` for the parameters.
@@ -120,7 +126,51 @@ class TrainerBase(TrainerParameters):
     _run: TrainerModule | None = None
     _run_plan: RunPlan | None = None  # while Lightning runs
     _working: Strategy | None = None
-    _derived_from: Mapping[str, Any] = MappingProxyType({})
+
+    # Components, each with a state of its own, made when first needed.
+    _background = cached_property(lambda _: BackgroundWriter())
+    _hub = cached_property(HubSession)
+    _signals = cached_property(SignalListening)
+    _training_state = cached_property(TrainingState)
+    _callback_states = cached_property(CallbackStates)
+    _lightning_callback_states = cached_property(lambda self: LightningCallbackStates(self, self._lightning_callbacks))
+    _elastic = cached_property(ElasticResumption)
+    _data_position = cached_property(lambda self: DataPosition(self, self._elastic))
+    _applied_arguments = cached_property(AppliedArguments)
+    _model_preparation = cached_property(ModelPreparation)
+    _batch_size_finder = cached_property(BatchSizeFinder)
+    _token_counter = cached_property(TokenCounter)
+    _parameter_counter = cached_property(ParameterCounter)
+
+    @cached_property
+    def _search(self) -> SearchSession:
+        from ..search.session import SearchSession
+        from .portable import TRANSPORT
+
+        return SearchSession(cast("Any", self), TRANSPORT)
+
+    __signature__ = SignatureOfInit()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse unknown keywords with advice, also those of a subclass, before anything is made of them."""
+        kwargs = hidden_values(kwargs)  # tokens are the variables of nobody
+        refuse_unknown(cls, kwargs)
+        return super().__new__(cls)
+
+    @classmethod
+    def _old_names(cls) -> Set[str]:
+        return {"tokenizer"}
+
+    def _modernise(self, given: dict[str, Any]) -> dict[str, Any]:
+        return without_tokenizer(given)
+
+    @classmethod
+    def _advice(cls, name: str, known: Collection[str]) -> str:
+        return advice_on_keyword(cls, name, known)
+
+    def __getattr__(self, name: str) -> Any:
+        """Answer for attributes of other versions."""
+        return missing_attribute(self, name)
 
     def __init__(
         self,
@@ -143,7 +193,7 @@ class TrainerBase(TrainerParameters):
         calls_loss_func = is_own(self, "compute_loss") and is_own(self, "training_step")
         check_construction(self.args, locals(), calls_loss_func=calls_loss_func)
         set_verbosity(self.args)
-        self._seed()
+        seed_everything(self.args)
         self._memory_tracker = MemoryTracker(self.args.skip_memory_metrics)
         self._memory_tracker.start("init")
         self.create_accelerator_and_postprocess()
@@ -161,7 +211,17 @@ class TrainerBase(TrainerParameters):
         self._set_up_model(self.call_model_init() if model is None else model)
         if data_collator is None:
             check_label_names(self.label_names, self.model)
-        self._set_up_state()
+        self.control = TrainerControl()
+        self.is_in_train = False
+        self.hub_model_id = None
+        self.hp_name = None
+        self.hp_search_backend = None
+        self.current_flos = 0.0
+        self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
+        self._signature_columns: list[str] | None = None
+        self._train_batch_size = self.args.train_batch_size
+        self._created_lr_scheduler = False
+        self._applied_arguments.remember()
         self._set_up_callbacks(callbacks or [])
         self._validate_args()
         if self.args.push_to_hub:
@@ -186,22 +246,16 @@ class TrainerBase(TrainerParameters):
         self.is_fsdp_enabled = bool(self.args.fsdp) and not self.is_fsdp_xla_enabled
 
     def _set_up_model(self, model: nn.Module) -> None:
+        inspected = inspection.base_of_adapter(model)
         self.is_model_parallel = len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
-        placed = self.args.place_model_on_device
-        reduced = self.args.fp16_full_eval or self.args.bf16_full_eval  # moved and cast when it is evaluated
-        spread = bool(self.args.fsdp or self.args.deepspeed or spreads_model(self.args))  # moved in parts
-        self.place_model_on_device = not (self.is_model_parallel or reduced or spread) if placed is None else placed
+        self.place_model_on_device = moves_model(self.args, spread=self.is_model_parallel)
         if self.place_model_on_device:
             self._move_model_to_device(model, self.args.device)
         self.model = self.model_wrapped = model
-        inspected = inspection.base_of_adapter(model)
         self.model_accepts_loss_kwargs = inspection.accepts_loss_kwargs(inspected)
-        found = inspection.find_labels(type(inspected))
-        if parts_of_sequences(self.args) > 1:  # made of the labels where sequences are split, and nowhere else
-            found = [name for name in found if name != "shift_labels"]
-        self.label_names = found if self.args.label_names is None else self.args.label_names
+        self.label_names = label_names(self.args, inspected)
         self.can_return_loss = inspection.can_return_loss(type(inspected))
-        self.label_smoother = self._make_label_smoother()
+        self.label_smoother = label_smoother(self.args, model)
         self.neftune_noise_alpha = self.args.neftune_noise_alpha
         config: Any = getattr(model, "config", None)
         if config is not None:
@@ -209,66 +263,7 @@ class TrainerBase(TrainerParameters):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the components, which belong to this Trainer: a copy of it, here or elsewhere, makes its own."""
-        return {name: value for name, value in vars(self).items() if not self._is_component(name, value)}
-
-    def _is_component(self, name: str, value: Any) -> bool:
-        made = isinstance(getattr(type(self), name, None), cached_property) and hasattr(value, "__dict__")
-        return made and any(held is self for held in vars(value).values())
-
-    @cached_property
-    def _background(self) -> BackgroundWriter:
-        return BackgroundWriter()
-
-    @cached_property
-    def _hub(self) -> HubSession:
-        return HubSession(cast("Any", self))
-
-    @cached_property
-    def _signals(self) -> SignalListening:
-        return SignalListening(cast("Any", self))
-
-    @cached_property
-    def _training_state(self) -> TrainingState:
-        return TrainingState(self)
-
-    @cached_property
-    def _callback_states(self) -> CallbackStates:
-        return CallbackStates(self)
-
-    @cached_property
-    def _lightning_callback_states(self) -> LightningCallbackStates:
-        return LightningCallbackStates(self, self._lightning_callbacks)
-
-    @cached_property
-    def _model_preparation(self) -> ModelPreparation:
-        return ModelPreparation(self)
-
-    @cached_property
-    def _batch_size_finder(self) -> BatchSizeFinder:
-        return BatchSizeFinder(self)
-
-    @cached_property
-    def _token_counter(self) -> TokenCounter:
-        return TokenCounter(self)
-
-    @cached_property
-    def _parameter_counter(self) -> ParameterCounter:
-        return ParameterCounter()
-
-    @cached_property
-    def _elastic(self) -> ElasticResumption:
-        return ElasticResumption(cast("Any", self))
-
-    @cached_property
-    def _search(self) -> SearchSession:
-        from ..search.session import SearchSession
-        from .portable import TRANSPORT
-
-        return SearchSession(cast("Any", self), TRANSPORT)
-
-    @cached_property
-    def _data_position(self) -> DataPosition:
-        return DataPosition(cast("Any", self), self._elastic)
+        return {name: value for name, value in vars(self).items() if not _is_component(self, name, value)}
 
     if TYPE_CHECKING:  # as protocols know them
         current_gradient_accumulation_steps: int
@@ -284,73 +279,23 @@ class TrainerBase(TrainerParameters):
         def _lightning_callbacks(self) -> list[Any]:
             return []
 
-    def _make_label_smoother(self) -> LabelSmoother | None:
-        if self.args.label_smoothing_factor == 0:
-            return None
-        problem_type = getattr(getattr(self.model, "config", None), "problem_type", None)
-        if problem_type == "multi_label_classification":
-            logger.warning("label_smoothing_factor is not used: it makes no sense for multi-label classification.")
-            return None
-        return LabelSmoother(epsilon=self.args.label_smoothing_factor)
-
-    def _set_up_state(self) -> None:
-        self.control = TrainerControl()
-        self.is_in_train = False
-        self.hub_model_id = None
-        self.hp_name = None
-        self.hp_search_backend = None
-        self.current_flos = 0.0
-        self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
-        self._signature_columns: list[str] | None = None
-        self._train_batch_size = self.args.train_batch_size
-        self._created_lr_scheduler = False
-        self._remember_arguments()
-
     def _apply_arguments(self) -> None:
-        """Check the arguments again, and take up what was changed since the construction.
-
-        What somebody set on the Trainer itself stays, unless the argument that it came from was changed too.
-        """
-        with host_rng_untouched():  # an import of Lightning draws from Python's generator
-            import_module(".lightning_trainer", __package__)  # a second that no measured time should hold
-        args = self.args
-        if isinstance(args, TrainingArguments):
-            raise_for_problems(args)
-            raise_for_unsupported(args)
-            self.plan.strategy.check(args, self.model)
-        self._working = None
-        changed = {name for name, value in self._derived_from.items() if getattr(args, name) != value}
-        if changed & {"per_device_train_batch_size", "auto_find_batch_size"}:
-            self._train_batch_size = args.train_batch_size
-        if "label_names" in changed and args.label_names is not None:
-            self.label_names = args.label_names
-        if "label_smoothing_factor" in changed:
-            self.label_smoother = self._make_label_smoother()
-        if "neftune_noise_alpha" in changed:
-            self.neftune_noise_alpha = args.neftune_noise_alpha
-        self._remember_arguments()
-        stop_if_asked_to(self)
-
-    def _remember_arguments(self) -> None:
-        names = ("per_device_train_batch_size", "auto_find_batch_size", "enable_jit_checkpoint")
-        names += ("label_names", "label_smoothing_factor", "neftune_noise_alpha")
-        self._derived_from = {name: copy.copy(getattr(self.args, name)) for name in names}
+        """Check the arguments again, and apply what was changed since the construction."""
+        self._applied_arguments.apply()
 
     def _set_up_callbacks(self, callbacks: list[Any]) -> None:
-        for callback in callbacks:
-            if is_lightning_callback(callback):
-                self.add_callback(callback)
+        of_lightning = [callback for callback in callbacks if is_lightning_callback(callback)]
         own = [callback for callback in callbacks if not is_lightning_callback(callback)]
-        defaults = [DefaultFlowCallback, *reporting_callbacks(self.args.report_to)]
+        for callback in of_lightning:
+            self.add_callback(callback)
         self.callback_handler = CallbackHandler(
-            [*defaults, *own], self.model, self.processing_class, self.optimizer, self.lr_scheduler
+            [*default_callbacks(self.args), *own], self.model, self.processing_class, self.optimizer, self.lr_scheduler
         )
         for callback in self.callback_handler.callbacks:
-            self._lend_save_model(callback)
-        if self.args.disable_tqdm:
-            self.add_callback(PrinterCallback)
-        elif not any(getattr(callback, "takes_place_of", None) for callback in self.callback_handler.callbacks):
-            self.add_callback(default_progress_callback())
+            lend_save_model(self, callback)
+        display = display_callback(self.args, self.callback_handler.callbacks)
+        if display is not None:
+            self.add_callback(display)
         self.state = TrainerState(
             is_local_process_zero=self.is_local_process_zero(),
             is_world_process_zero=self.is_world_process_zero(),
@@ -359,12 +304,6 @@ class TrainerBase(TrainerParameters):
 
     def _validate_args(self) -> None:
         """What can be checked once model and data are there; an override point of some libraries."""
-
-    def _seed(self) -> None:
-        if self.args.full_determinism:
-            enable_full_determinism(self.args.seed)
-        else:
-            set_seed(self.args.seed)
 
     @property
     def plan(self) -> RunPlan:
@@ -386,12 +325,7 @@ class TrainerBase(TrainerParameters):
         """As `transformers.Trainer.call_model_init`: a new model, for a trial if it takes one."""
         if self.model_init is None:
             raise MissingModelError("There is no model_init to make a model with. Pass model_init=... to the Trainer.")
-        model = self.model_init(trial) if _takes_an_argument(self.model_init) else self.model_init()
-        if model is None:
-            raise RuntimeError("model_init returned None. It has to return the model.")
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model_init returned a {type(model).__name__} ({model!r:.60}), not a torch.nn.Module.")
-        return model
+        return make_model(self.model_init, trial)
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
         if getattr(model, "hf_device_map", None) is not None:
@@ -406,13 +340,7 @@ class TrainerBase(TrainerParameters):
             self._lightning_callbacks.append(callback() if isinstance(callback, type) else callback)
         else:
             self.callback_handler.add_callback(callback)
-            self._lend_save_model(self.callback_handler.callbacks[-1])
-
-    def _lend_save_model(self, callback: Any) -> None:
-        """Let a tracker write the model as this Trainer does, without keeping the Trainer alive."""
-        if isinstance(callback, LoggerCallback):
-            trainer: Any = weakref.ref(self)
-            callback.save_model = lambda folder: trainer().save_model(folder, _internal_call=True)
+            lend_save_model(self, self.callback_handler.callbacks[-1])
 
     def pop_callback(self, callback: Any) -> TrainerCallback | Callback | None:
         """As `transformers.Trainer.pop_callback`: remove a callback and return it, None if it is not there."""
@@ -445,19 +373,6 @@ def is_own(trainer: Any, name: str) -> bool:
     return name not in vars(trainer) and home is not None and home.__module__.startswith(f"{__package__}.")
 
 
-def is_lightning_callback(callback: Any) -> bool:
-    """Whether this is a callback, or a callback class, of Lightning; found out without importing it."""
-    cls = callback if isinstance(callback, type) else type(callback)
-    return any(
-        base.__name__ == "Callback" and base.__module__.startswith(("lightning.pytorch", "pytorch_lightning"))
-        for base in cls.__mro__
-    )
-
-
-def _takes_an_argument(function: Callable[..., Any]) -> bool:
-    import inspect
-
-    count = len(inspect.signature(function).parameters)
-    if count > 1:
-        raise RuntimeError(f"model_init takes {count} arguments. It has to take none, or one: the trial.")
-    return count == 1
+def _is_component(trainer: Any, name: str, value: Any) -> bool:
+    made = isinstance(getattr(type(trainer), name, None), cached_property) and hasattr(value, "__dict__")
+    return made and any(held is trainer for held in vars(value).values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -13,7 +13,7 @@ from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.models.liger import liger_patch
 from ..arguments import TrainingArguments, old_style
 from ..arguments.parallelism import spreads_model
-from ..arguments.unknown import NamesItsArguments
+from ..arguments.unknown import advice
 from ..evaluation.live_metrics import consists_of_metrics, metrics_type_problem, metrics_value_problem
 
 _STEPS_OF_THE_REFERENCE = {
@@ -33,47 +33,45 @@ class MissingModelError(RuntimeError, ValueError):
     """There is no model: a RuntimeError in the reference, and a bad value for everybody else."""
 
 
-class TrainerParameters(NamesItsArguments):
-    """Answers keywords that the Trainer does not take: those of older versions, and those of the training arguments."""
+def advice_on_keyword(cls: type, name: str, known: Collection[str]) -> str:
+    """Say what to do in the place of a keyword that the Trainer does not take."""
+    instead = {
+        "tokenizer": "It is called processing_class now",
+        "tb_writer": "Pass callbacks=[TensorBoardCallback(writer)]",
+    }
+    if name in instead:
+        return f"{cls.__name__} has no such argument. {instead[name]}."
+    if name in {item.name for item in fields(TrainingArguments)}:
+        return f"This is a training argument. Pass args=TrainingArguments({name}=...)."
+    return f"{cls.__name__} has no such argument.{advice(name, known)}"
 
-    model: Any
-    processing_class: Any
 
-    @classmethod
-    def _old_names(cls) -> Set[str]:
-        return {"tokenizer"}
+def without_tokenizer(given: dict[str, Any]) -> dict[str, Any]:
+    """Return keywords of transformers 4 as those of today."""
+    tokenizer = given.pop("tokenizer")
+    if tokenizer is not None and given.get("processing_class") is not None:
+        raise ValueError("tokenizer is called processing_class now, and both are given. Leave tokenizer out.")
+    old_style.warn("tokenizer is a parameter of transformers 4. Instead: `processing_class`.")
+    return given if tokenizer is None else {**given, "processing_class": tokenizer}
 
-    def _modernise(self, given: dict[str, Any]) -> dict[str, Any]:
-        tokenizer = given.pop("tokenizer")
-        if tokenizer is not None and given.get("processing_class") is not None:
-            raise ValueError("tokenizer is called processing_class now, and both are given. Leave tokenizer out.")
-        old_style.warn("tokenizer is a parameter of transformers 4. Instead: `processing_class`.")
-        return given if tokenizer is None else {**given, "processing_class": tokenizer}
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "model_wrapped" and "model" in vars(self):
-            return self.model  # nothing has wrapped it yet
-        if name in _NUMBERS_OF_THE_REFERENCE:
-            raise AttributeError(
-                f"{type(self).__name__}.{name} belongs to the loop of transformers, and the loops here are "
-                "Lightning's. The loss since the last log is what `log` is called with: override that one."
-            )
-        if name != "tokenizer" or not old_style.accepted():
-            return self.__getattribute__(name)  # raises what it raised before
-        old_style.warn("Trainer.tokenizer is an attribute of transformers 4. Instead: `Trainer.processing_class`.")
-        return self.processing_class
+def missing_attribute(trainer: Any, name: str) -> Any:
+    """Answer for an attribute that a Trainer does not have, but may have had in other versions.
 
-    @classmethod
-    def _advice(cls, name: str, known: Collection[str]) -> str:
-        instead = {
-            "tokenizer": "It is called processing_class now",
-            "tb_writer": "Pass callbacks=[TensorBoardCallback(writer)]",
-        }
-        if name in instead:
-            return f"{cls.__name__} has no such argument. {instead[name]}."
-        if name in {item.name for item in fields(TrainingArguments)}:
-            return f"This is a training argument. Pass args=TrainingArguments({name}=...)."
-        return super()._advice(name, known)
+    Raises:
+        AttributeError: there is none of that name.
+    """
+    if name == "model_wrapped" and "model" in vars(trainer):
+        return trainer.model  # nothing has wrapped it yet
+    if name in _NUMBERS_OF_THE_REFERENCE:
+        raise AttributeError(
+            f"{type(trainer).__name__}.{name} belongs to the loop of transformers, and the loops here are "
+            "Lightning's. The loss since the last log is what `log` is called with: override that one."
+        )
+    if name != "tokenizer" or not old_style.accepted():
+        return object.__getattribute__(trainer, name)  # raises what it raised before
+    old_style.warn("Trainer.tokenizer is an attribute of transformers 4. Instead: `Trainer.processing_class`.")
+    return trainer.processing_class
 
 
 def check_construction(args: Any, given: Mapping[str, Any], *, calls_loss_func: bool = True) -> None:

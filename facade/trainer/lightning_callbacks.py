@@ -1,4 +1,4 @@
-"""Callbacks of Lightning under the facade: which of them can be, and in which runs."""
+"""Callbacks of Lightning under the facade: which of them can be, in which runs, and schedules that they replace."""
 
 from __future__ import annotations
 
@@ -26,6 +26,15 @@ _NOT_HERE = {
     ),
 }
 _AVERAGING = ("StochasticWeightAveraging", "WeightAveraging")
+
+
+def is_lightning_callback(callback: Any) -> bool:
+    """Tell whether this is a callback, or a callback class, of Lightning; found out without importing it."""
+    cls = callback if isinstance(callback, type) else type(callback)
+    return any(
+        base.__name__ == "Callback" and base.__module__.startswith(("lightning.pytorch", "pytorch_lightning"))
+        for base in cls.__mro__
+    )
 
 
 def check_callback(callback: Any) -> None:
@@ -61,6 +70,41 @@ def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool) -> 
                 "which this model has, and the Trainer ends when all its steps are done. Use Lightning's "
                 "WeightAveraging or EMAWeightAveraging, which average these statistics too."
             )
+
+
+class ReplacedSchedule:
+    """A learning rate schedule that a Lightning callback puts in the place of the Trainer's.
+
+    StochasticWeightAveraging does so from some epoch on; Lightning itself steps no schedule here.
+
+    Attributes:
+        config: what Lightning keeps of the callback's schedule; None as long as the Trainer's is in place.
+    """
+
+    def __init__(self) -> None:
+        self.config: Any = None
+
+    def look(self, lightning_trainer: Any, own: Any) -> None:
+        """Find out, when an epoch has begun, whose schedule it is."""
+        configs = lightning_trainer.lr_scheduler_configs
+        self.config = configs[0] if configs and configs[0].scheduler is not own else None
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the first group of parameters."""
+        return float(self.config.scheduler.optimizer.param_groups[0]["lr"])
+
+    def step_ended(self) -> None:
+        """Step it, if it goes by steps."""
+        self._step("step")
+
+    def epoch_ended(self) -> None:
+        """Step it, if it goes by epochs."""
+        self._step("epoch")
+
+    def _step(self, interval: str) -> None:
+        if self.config is not None and self.config.interval == interval:
+            self.config.scheduler.step()
 
 
 def _is(callback: Any, name: str) -> bool:

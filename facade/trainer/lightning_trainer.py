@@ -159,7 +159,7 @@ def _distribute(trainer: TrainerProtocol, module: EvaluationModule) -> None:
 
     def spread(module: EvaluationModule) -> nn.Module:
         if strategy.spread is None and hasattr(trainer.model, "num_parameters"):
-            trainer._parameter_counter.count(trainer.model)  # later this process may have only a part of it
+            trainer._parameter_counter.count()  # later this process may have only a part of it
         return strategy.distribute(module)
 
     if trainer.plan.strategy.distributes:

@@ -143,14 +143,20 @@ class TokenCounter:
 
 
 class ParameterCounter:
-    """Counts the parameters outside the embeddings once for a model: it takes long, and their number stays."""
+    """Counts the parameters outside the embeddings once for a model: it takes long, and their number stays.
 
-    def __init__(self) -> None:
+    Args:
+        trainer: the Trainer whose model it is.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
         self._model: weakref.ref[nn.Module] | None = None
         self._count = 0
 
-    def count(self, model: Any) -> int:
-        """Those of the whole model, also where this process has only a part of it by now."""
+    def count(self) -> int:
+        """Count those of the whole model, also where this process has only a part of it by now."""
+        model = self.trainer.model
         if self._model is None or self._model() is not model:
             count = deepspeed_engine.parameters_beside_embeddings(model)
             self._count = model.num_parameters(exclude_embeddings=True) if count is None else count

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...callbacks import LoggerCallback, NotebookProgressCallback, ProgressCallback
 from ..search.search import Transport
 from ..search.snapshots import forget_optimizer
+from .construction import lend_save_model
 from .memory_report import MemoryTracker
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def revive(sent: Any) -> SearchSession:
     trainer.create_accelerator_and_postprocess()
     trainer._memory_tracker = MemoryTracker(True)
     for callback in trainer.callback_handler.callbacks:
-        trainer._lend_save_model(callback)
+        lend_save_model(trainer, callback)
     if trainer.pop_callback(NotebookProgressCallback):
         trainer.add_callback(ProgressCallback)
     trainer.model = trainer.model_wrapped = trainer.call_model_init()  # what is looked at before the trial has its own

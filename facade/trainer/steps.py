@@ -62,9 +62,8 @@ class TrainerSteps(TrainerOptimization):
             with self.compute_loss_context_manager():
                 loss: Any = self.compute_loss(model, inputs, **known)
             del inputs
-            every = self.args.torch_empty_cache_steps
-            if every is not None and self.state.global_step % every == 0:
-                _empty_cache(self.args.device.type)
+            if self.args.torch_empty_cache_steps is not None:
+                empty_cache_if_due(self.args, self.state.global_step)
             require_trainable(loss)
             parts = self.current_gradient_accumulation_steps
             if parts > 1 and not self._loss_is_scaled(known.get("num_items_in_batch")):
@@ -229,7 +228,7 @@ class TrainerSteps(TrainerOptimization):
         main_input = inputs.get(getattr(self.model, "main_input_name", "input_ids")) if _is_mapping(inputs) else None
         if main_input is None or not hasattr(self.model, "num_parameters"):
             return 0
-        return 6 * main_input.numel() * self._parameter_counter.count(self.model)
+        return 6 * main_input.numel() * self._parameter_counter.count()
 
     def _loss_is_scaled(self, num_items_in_batch: Any) -> bool:
         """Whether the loss was divided by the items of the whole window already, where it was computed."""
@@ -282,6 +281,12 @@ def _has_loss(inputs: Any, label_names: list[str], can_return_loss: bool) -> boo
     return bool(can_return_loss if return_loss is None else return_loss)
 
 
+def empty_cache_if_due(args: Any, step: int) -> None:
+    """Give memory back to the device every `torch_empty_cache_steps` steps; the CPU has no such cache."""
+    if step % args.torch_empty_cache_steps == 0 and args.device.type != "cpu":
+        getattr(torch, args.device.type).empty_cache()  # torch.cuda, torch.mps and torch.xpu have it
+
+
 def _only_the_model_needs_logits(trainer: TrainerSteps, inputs: dict[str, Any]) -> bool:
     """Whether the model computes the loss of its labels itself, and can do so without giving logits."""
     elsewhere = trainer.label_smoother is not None or trainer.compute_loss_func is not None
@@ -307,8 +312,3 @@ def _to_device(leaf: Any, device: torch.device, go_on: bool) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     return leaf.to(device, non_blocking=go_on or (leaf.device.type == "cpu" and leaf.is_pinned()))
-
-
-def _empty_cache(kind: str) -> None:
-    if kind != "cpu":
-        getattr(torch, kind).empty_cache()  # torch.cuda, torch.mps and torch.xpu have it

@@ -24,8 +24,8 @@ from ..evaluation.module import EvaluationModule
 from ..evaluation.out_of_memory_advice import advice_for_training
 from ..evaluation.speed import Moment
 from . import optimizer_limits
+from .lightning_callbacks import ReplacedSchedule
 from .meters import RunningLoss
-from .replaced_schedule import ReplacedSchedule
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer as LightningTrainer

@@ -20,6 +20,7 @@ from ..arguments.parallelism import parts_of_sequences, read_parallelism, sample
 from ..distributed.consistency import monitored
 from ..evaluation.results import TrainingLength, TrainOutput
 from ..evaluation.speed import speed_metrics
+from .construction import seed_everything
 from .evaluating import TrainerEvaluation
 from .optimization import TrainerOptimization
 from .restarting import Restarting
@@ -191,7 +192,7 @@ class Training(TrainerEvaluation, TrainerOptimization, Restarting):
             return
         if self._search.current is not None:
             self._search.current.drop_model()
-        self._seed()
+        seed_everything(self.args)
         self.model = self.call_model_init(trial)
         self.optimizer = self.lr_scheduler = None
         if self.place_model_on_device:

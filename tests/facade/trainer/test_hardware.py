@@ -8,6 +8,7 @@ import torch
 from tiny import arguments, losses, same, tiny, trainer, weights
 
 from lightrainer import Trainer, TrainingArguments
+from lightrainer.facade.trainer.steps import empty_cache_if_due
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_the_cache_of_a_device_is_emptied_every_few_steps(tmp_path, monkeypatch,
     monkeypatch.setattr(TrainingArguments, "device", property(lambda self: torch.device(kind)))
     for step in range(7):
         made.state.global_step = step
-        made._empty_cache_if_due()
+        empty_cache_if_due(made.args, step)
     assert emptied == [0, 3, 6]
 
 
