@@ -19,11 +19,16 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import IterableDataset
 
-LENGTHS = [*range(1, 10), 17]
-BY_WORKERS = [1, 3, 5, 17]
 BATCH = 2
 CLASSES = 3
 WIDEST = 6
+
+
+def lengths(processes: int, kind: str = "list") -> list[int]:
+    """One sample, fewer than processes, the last round a sample short, full and with one more, and several rounds."""
+    whole = BATCH * processes
+    ends = [1, processes - 1, whole - 1, whole, whole + 1, 17]
+    return sorted({count for count in (ends[:1] + ends[-2:] if "worker" in kind else ends) if count})
 
 
 class Tokens(nn.Module):
@@ -134,19 +139,19 @@ def main(library: str, scenario: str, folder: Path) -> None:
         ddp_timeout=60,
     )
     trainer = api.Trainer(model=Tokens(), args=arguments, data_collator=pad)
+    rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     seen: list[Any] = []
     metrics = metrics_of(api, seen)
     results = {
         f"{kind} of {count}": outcome(trainer, make(samples(count)), metrics, seen)
         for kind, make in (("list", list), ("stream", Stream))
-        for count in LENGTHS
+        for count in lengths(processes, kind)
         if kind == "list" or library == "lightrainer"
     }
     if library == "lightrainer":
         trainer.args.dataloader_num_workers = 1
-        for count in BY_WORKERS:
+        for count in lengths(processes, "stream by a worker"):
             results[f"stream by a worker of {count}"] = outcome(trainer, Stream(samples(count)), metrics, seen)
-    rank = int(os.environ["RANK"])
     (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(results))
     if library == "transformers":
         del trainer

@@ -66,7 +66,7 @@ class Model(nn.Module):
         if self.training:
             self.passes += 1
             if self.passes == 5 and self.tells and RANK == 0:
-                print("training", flush=True)
+                os.kill(os.getppid(), int(os.environ["NUMBER"]))
             if self.passes == self.asked_in and RANK == 1 and self.training_counts:
                 os.kill(os.getpid(), self.number)
             if len(x) > self.limit and self.passes > 2 and RANK == 1:
@@ -183,7 +183,7 @@ def evaluated(folder: Path) -> dict[str, Any]:
 
 
 def endless(folder: Path) -> dict[str, Any]:
-    """Trains until somebody from outside ends it."""
+    """Trains until torchrun ends it, which gets the signal NUMBER."""
     return {"endless": trained(folder / "endless", {"tells": True}, **SAVING, num_train_epochs=10000, eval_steps=10**6)}
 
 

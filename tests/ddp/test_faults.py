@@ -2,11 +2,10 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from starting import finished, torchrun
+from starting import finished_ranks, forked_torchrun
 
 HERE = Path(__file__).parent
 SECONDS = 300
@@ -29,20 +28,18 @@ REASONS |= {"worker_dies": "DataLoader worker", "absent": "1/2 clients joined"}
 
 
 def of_two(script, folder, *options, **environment):
-    """What two processes said, which come to a good end."""
-    command = torchrun(HERE / script, str(folder), options=options)
-    return finished(command, folder / "log.txt", SECONDS, PYTHONPATH=str(HERE), **environment)
+    """What two processes under torchrun said, which come to a good end."""
+    log = folder / "log.txt"
+    code, said = forked_torchrun(HERE / script, str(folder), log=log, seconds=SECONDS, options=options, **environment)
+    assert code == 0, said[-8000:]
+    return said
 
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
-    said = finished(
-        [sys.executable, str(HERE / "fault_script.py"), str(folder), *SCENARIOS],
-        folder / "log.txt",
-        SECONDS,
-        PYTHONPATH=str(HERE),
-    )
+    options = {"log": folder / "log.txt", "seconds": SECONDS, "processes": 0}
+    said = finished_ranks(HERE / "fault_script.py", str(folder), *SCENARIOS, **options)
     return folder, json.loads(said.splitlines()[-1])
 
 
@@ -152,7 +149,8 @@ def test_torchrun_starts_it_again_until_it_is_done(tmp_path):
 
     The end is that of a training to which nothing happened. The newest folder, which is another job's, is left alone.
     """
-    said = of_two("restarted_script.py", tmp_path, "--max-restarts=5", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    options = ("--max-restarts=5", "--monitor-interval=2")  # time for the other one to say why it ends
+    said = of_two("restarted_script.py", tmp_path, *options, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     for rank in (0, 1):
         found = json.loads((tmp_path / f"rank{rank}.json").read_text())
         assert found["attempt"] == 5

@@ -4,11 +4,10 @@ import json
 import math
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
-from starting import code_of, finished_ranks, start, torchrun
+from starting import finished_ranks, forked_torchrun
 
 from lightrainer.lightning_modules.checkpoints import problems
 
@@ -26,16 +25,10 @@ ENDED = {
 """How a process ends itself, and the steps at which."""
 
 
-def begun(scenario, folder):
-    """Start two processes; returns torchrun, and the file with what they say."""
+def launch(scenario, folder, **environment):
+    """Run two processes under torchrun; returns its exit code and what they said."""
     log = folder / f"{scenario}.log"
-    return start(torchrun(SCRIPT, scenario, str(folder)), log), log
-
-
-def launch(scenario, folder):
-    """Run two processes; returns the exit code and what they said."""
-    process, log = begun(scenario, folder)
-    return code_of(process, log, SECONDS), log.read_text()
+    return forked_torchrun(SCRIPT, scenario, str(folder), log=log, seconds=SECONDS, **environment)
 
 
 def seen(scenario, folder):
@@ -124,16 +117,10 @@ def test_both_stop_when_one_is_asked_to_and_go_on_to_the_same_bits(stopped, scen
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_torchrun_itself(tmp_path, number):
     """It passes it on to all, and they save before it loses patience."""
-    process, log = begun("endless", tmp_path)
-    for _ in range(600):
-        if "training" in log.read_text():
-            break
-        time.sleep(0.1)
-    process.send_signal(number)
-    code = code_of(process, log, SECONDS)
+    code, said = launch("endless", tmp_path, NUMBER=str(int(number)))
     assert code not in (0, None)
     left = sorted(path.name for path in (tmp_path / "endless").iterdir())
-    assert len(left) == 1, (left, log.read_text()[-3000:])
+    assert len(left) == 1, (left, said[-3000:])
     assert left[0].startswith("checkpoint-")
     assert problems(tmp_path / "endless" / left[0]) == []
-    assert f"{number.name}: training stops at step {left[0].removeprefix('checkpoint-')}" in log.read_text()
+    assert f"{number.name}: training stops at step {left[0].removeprefix('checkpoint-')}" in said

@@ -283,7 +283,9 @@ def test_a_space_that_cannot_be_is_said_before_anything_is_written(tmp_path, cap
     assert sorted(path.name for path in tmp_path.iterdir()) == ["script.py", "space.yaml"]
 
 
-@pytest.mark.parametrize("text", [b"garbage\n", b"\x00\x01\xff\n", b'{"a": 1}\n', b"[1]\n", b"[" * 10**5], ids=repr)
+@pytest.mark.parametrize(
+    "text", [b"garbage\n", b"\x00\x01\xff\n", b'{"a": 1}\n', b"[1]\n", b"[" * 10**5], ids=lambda text: repr(text[:9])
+)
 def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path, capsys, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").write_text("")

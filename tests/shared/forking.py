@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +99,7 @@ def _fork(action: Callable[[], object], rank: int, processes: int, port: int, lo
     except SystemExit as ending:
         code = int(ending.code or 0)
     except BaseException:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

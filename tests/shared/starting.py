@@ -33,8 +33,12 @@ IMPORTED = {
 
 def torchrun(script: str | Path, *words: str, processes: int = 2, options: tuple[str, ...] = ()) -> list[str]:
     """The command that starts so many processes of a script, on a port of its own."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--rdzv-backend=c10d"]
-    return [*launcher, "--rdzv-endpoint=localhost:0", *options, str(script), *words]
+    program = [sys.executable, "-m", "torch.distributed.run"]
+    return [*program, *_of_torchrun(processes), *options, str(script), *words]
+
+
+def _of_torchrun(processes: int) -> list[str]:
+    return [f"--nproc_per_node={processes}", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
 
 
 def start(command: list[str], log: Path, **environment: str) -> subprocess.Popen:
@@ -97,15 +101,41 @@ def forked_ranks(
     They are started as torchrun does it, but at once, from a process that has imported the library: tests that are not
     about the start itself take a fraction of the time. No processes are one that is started without torchrun.
     """
-    known = {**os.environ, **ENVIRONMENT, **environment}
-    asked = {"script": str(script), "words": words, "processes": processes, "environment": known, "seconds": seconds}
+    asked = {"script": str(script), "words": words, "processes": processes, "torchrun": None, "seconds": seconds}
+    return _answer(library, {**asked, "environment": {**os.environ, **ENVIRONMENT, **environment}, "log": str(log)})
+
+
+def forked_torchrun(
+    script: str | Path,
+    *words: str,
+    log: Path,
+    seconds: float,
+    processes: int = 2,
+    options: tuple[str, ...] = (),
+    library: str = "lightrainer",
+    **environment: str,
+) -> tuple[int, str]:
+    """The exit code of torchrun with so many processes of a script, and what was said.
+
+    It is torch's own launcher that looks after them, passes signals on and starts them again; but neither it nor they
+    are new Pythons, see `forked_ranks`.
+    """
+    asked = {"script": str(script), "words": words, "processes": processes, "seconds": seconds, "log": str(log)}
+    asked |= {"torchrun": [*_of_torchrun(processes), *options]}
+    codes, said = _answer(library, {**asked, "environment": {**os.environ, **ENVIRONMENT, **environment}})
+    if isinstance(codes, str):
+        pytest.fail(codes)
+    return codes[0], said
+
+
+def _answer(library: str, asked: dict[str, Any]) -> tuple[list[int] | str, str]:
     server = _server(IMPORTED[library])
     assert server.stdin is not None
     assert server.stdout is not None
-    server.stdin.write(json.dumps({**asked, "log": str(log)}) + "\n")
+    server.stdin.write(json.dumps(asked) + "\n")
     server.stdin.flush()
     told = json.loads(server.stdout.readline() or '"its server has ended"')
-    return told, said_in(log)
+    return told, said_in(Path(asked["log"]))
 
 
 def finished_code(code: str, folder: Path, seconds: float = 180, **options: Any) -> str:
