@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from torch import nn
+
 from ...callbacks import CallbackHandler, TrainerControl, TrainerState
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
@@ -70,3 +72,39 @@ class TrainingStateProtocol(Protocol):
     def _strategy(self) -> Strategy:
         """How processes work together on the model."""
         ...
+
+
+class RestoringProtocol(Protocol):
+    """What a checkpoint is looked for with, and what is filled from it."""
+
+    model: nn.Module
+    state: TrainerState
+
+    @property
+    def args(self) -> TrainingArguments:
+        """The training arguments."""
+        ...
+
+    @property
+    def _strategy(self) -> Strategy:
+        """How processes work together on the model."""
+        ...
+
+
+class SavingProtocol(RestoringProtocol, Protocol):
+    """What is saved, and the methods that save a part of it."""
+
+    optimizer: Any
+    accelerator: Accelerator
+    callback_handler: CallbackHandler
+    data_collator: Any
+    processing_class: Any
+    background_checkpoints: int | None
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model."""
+        ...
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None: ...
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None: ...

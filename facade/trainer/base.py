@@ -19,7 +19,6 @@ from ...callbacks import (
     TrainerControl,
     TrainerState,
 )
-from ...lightning_modules.checkpoints import BackgroundWriter, WriteLater, WriteNow
 from ...lightning_modules.common.redaction import hidden_values
 from ...lightning_modules.models import inspection
 from ..accelerator.accelerator import Accelerator
@@ -29,6 +28,8 @@ from ..arguments.unknown import SignatureOfInit, refuse_unknown, understand_old_
 from ..checkpointing.callback_states import CallbackStates, LightningCallbackStates
 from ..checkpointing.data_position import DataPosition
 from ..checkpointing.elastic import ElasticResumption
+from ..checkpointing.restoring import CheckpointRestorer
+from ..checkpointing.saving import CheckpointSaver
 from ..checkpointing.signals import SignalListening
 from ..checkpointing.training_state import TrainingState
 from ..hub.pushing import PushInProgress
@@ -121,14 +122,11 @@ class TrainerBase:
     _created_lr_scheduler = False
     _prepared = False
     _setup_seconds = 0.0
-    _checkpoint_to_push: str | None = None
-    _writer: WriteNow | WriteLater = WriteNow()
     _run: TrainerModule | None = None
     _run_plan: RunPlan | None = None  # while Lightning runs
     _working: Strategy | None = None
 
     # Components, each with a state of its own, made when first needed.
-    _background = cached_property(lambda _: BackgroundWriter())
     _hub = cached_property(HubSession)
     _signals = cached_property(SignalListening)
     _training_state = cached_property(TrainingState)
@@ -136,6 +134,10 @@ class TrainerBase:
     _lightning_callback_states = cached_property(lambda self: LightningCallbackStates(self, self._lightning_callbacks))
     _elastic = cached_property(ElasticResumption)
     _data_position = cached_property(lambda self: DataPosition(self, self._elastic))
+    _checkpoints = cached_property(
+        lambda self: CheckpointSaver(self, self._callback_states, self._lightning_callback_states, self._signals)
+    )
+    _restorer = cached_property(lambda self: CheckpointRestorer(self, self._hub, self._search.resume_from))
     _applied_arguments = cached_property(AppliedArguments)
     _model_preparation = cached_property(ModelPreparation)
     _batch_size_finder = cached_property(BatchSizeFinder)
@@ -368,9 +370,12 @@ class TrainerBase:
 
 
 def is_own(trainer: Any, name: str) -> bool:
-    """Whether a method is that of this package, and no override in a subclass or in the object."""
+    """Whether a method is that of this package: no override in a subclass or in the object, and not replaced."""
     home = next((kind for kind in type(trainer).__mro__ if name in vars(kind)), None)
-    return name not in vars(trainer) and home is not None and home.__module__.startswith(f"{__package__}.")
+    if name in vars(trainer) or home is None:
+        return False
+    places = (home.__module__, getattr(vars(home)[name], "__module__", ""))
+    return all(place.startswith(f"{__package__}.") for place in places) and not hasattr(vars(home)[name], "__wrapped__")
 
 
 def _is_component(trainer: Any, name: str, value: Any) -> bool:

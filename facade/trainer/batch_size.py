@@ -85,7 +85,7 @@ class BatchSizeFinder:
     def apply_found_size(self, checkpoint: str | None) -> None:
         """Begin with the size of a checkpoint, which was found already, unless the arguments ask for less."""
         trainer = self.trainer
-        stored = None if checkpoint is None else trainer._state_of(checkpoint).train_batch_size
+        stored = None if checkpoint is None else trainer._restorer.read_state(checkpoint).train_batch_size
         trainer._train_batch_size = min(trainer._train_batch_size, stored or trainer._train_batch_size)
 
     def _require_whole_models(self) -> None:

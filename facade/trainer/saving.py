@@ -1,45 +1,28 @@
-"""Models and checkpoints, to the disk."""
+"""`save_model`, checkpoints and the Hub: the methods of the Trainer by which it saves and loads."""
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import errno
 import logging
-import os
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ...callbacks import reads_checkpoints
-from ...lightning_modules import checkpoints
-from ...lightning_modules.checkpoints import (
-    PREFIX_CHECKPOINT_DIR,
-    TRAINER_STATE_NAME,
-    TRAINING_ARGS_NAME,
-    WriteLater,
-    WriteNow,
-)
+from ...lightning_modules.checkpoints import warn_if_disk_full
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.common.redaction import secret
-from ...lightning_modules.models import inspection
-from ..distributed.collectives import from_first_process
-from .restoring import Restoring, is_own
+from .base import is_own
+from .reporting import TrainerLogging
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
 
 logger = logging.getLogger(__name__)
 
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
-
-class Saving(Restoring):
-    """From memory to folders."""
+class TrainerSaving(TrainerLogging):
+    """From memory to folders and to the Hub, and back."""
 
     background_checkpoints: int | None = 16 * 2**20
     """From this many bytes on, periodic checkpoints are copied in memory and written while the training goes on.
@@ -47,8 +30,6 @@ class Saving(Restoring):
     Smaller ones are written at once, as that takes no time to speak of; all are with None. An override of
     `save_model`, or a callback that looks at the files, always finds them written.
     """
-
-    _staging: str | None = None  # the folder of the checkpoint that is being written
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """As `transformers.Trainer.save_model`: the model, what processes its data, and the arguments.
@@ -61,18 +42,7 @@ class Saving(Restoring):
         """
         folder = str(self.args.output_dir) if output_dir is None else output_dir
         require_local(folder, "output_dir")
-        strategy, saves = self._strategy, self.args.should_save
-        if strategy.saves_parts(checkpoint=_internal_call and folder == self._staging):
-            if saves:
-                self._save(folder, state_dict={})
-            follow = _internal_call and self._saves_training_state()
-            strategy.save_weights(folder, step=self.state.global_step, states_follow=follow)
-        else:
-            weights = strategy.whole_weights(self.model, keep=saves)
-            if weights is None:
-                weights = self._lightning_callback_states.weights(self._run)
-            if saves:
-                self._save(folder) if weights is None else self._save(folder, state_dict=weights)
+        self._checkpoints.save_model(folder, internal=_internal_call, run=self._run)
         if not _internal_call and self.args.push_to_hub:
             try:
                 self.push_to_hub(commit_message="Model saved", revision=self.args.hub_revision)
@@ -176,25 +146,19 @@ class Saving(Restoring):
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Begin to upload the model of a complete checkpoint, unless another upload is still on its way."""
         if self.is_world_process_zero():
-            self._hub.push_checkpoint(checkpoint_folder, own_card=is_own(self, "create_model_card", Saving))
+            self._hub.push_checkpoint(checkpoint_folder, own_card=is_own(self, "create_model_card"))
 
     def _finish_current_push(self) -> None:
         """Wait for the uploads that are on their way, however they end."""
         self._hub.wait()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        folder = str(self.args.output_dir) if output_dir is None else output_dir
-        os.makedirs(folder, exist_ok=True)
-        logger.info("Saving the model to %s", folder)
-        model = inspection.unwrap_model(self.model)
-        if state_dict is None or state_dict:
-            self._writer.weights(model, folder, state_dict=state_dict)
-        elif hasattr(getattr(model, "config", None), "save_pretrained"):  # the weights are written in another form
-            model.config.save_pretrained(folder)
-        processing = self.processing_class or getattr(self.data_collator, "tokenizer", None)
-        if processing is not None and hasattr(processing, "save_pretrained"):
-            processing.save_pretrained(folder)
-        checkpoints.save_torch(_without_tokens(self.args), os.path.join(folder, TRAINING_ARGS_NAME))
+        """Write the model, or other weights in its place, into a folder; called in the process that saves."""
+        self._checkpoints.write_model(str(self.args.output_dir) if output_dir is None else output_dir, state_dict)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        """Return the folder in which checkpoints are; a trial has one of its own."""
+        return self._search.output_dir(str(self.args.output_dir), trial)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write `checkpoint-{step}`: beside its name, so that nobody ever sees half of one, then rename it.
@@ -204,160 +168,46 @@ class Saving(Restoring):
         """
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
-        self._finish_writing()
-        run_dir = self._get_output_dir(trial)
-        final = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        with self._lightning_callback_states.told(self._run), self._staged(final, run_dir) as (folder, together):
-            with together.part():
-                self.save_model(str(folder), _internal_call=True)
-            self._note_best_checkpoint(run_dir, final)
-            if self._saves_training_state():
-                for save in self._parts_of_training_state():
-                    with together.part():
-                        save(str(folder))
-                with together.part():
-                    if self.args.should_save:
-                        self._lightning_callback_states.save(str(folder), self._writer)
-            if self.args.should_save:
-                self.state.stateful_callbacks = self._callback_states.exported()
-                with together.part():
-                    self.state.save_to_json(folder / TRAINER_STATE_NAME)
-                    self._callback_states.save(str(folder), self._writer)
-        if self.args.push_to_hub:
-            self._checkpoint_to_push = str(final)
-            self._push_what_is_written()
+        parts = [self._save_optimizer_and_scheduler, self._save_scaler, self._save_rng_state]
+        if self._run is not None:
+            parts.append(partial(self._data_position.save, run=self._run, loaders=self._eval_dataloaders))
+        overridden = not all(is_own(self, name) for name in ("save_model", "_save", "_save_checkpoint"))
+        self._checkpoints.save(self._get_output_dir(trial), parts, run=self._run, at_once=overridden)
 
-    def _push_what_is_written(self) -> None:
-        """Begin to upload the newest checkpoint once all of it is there; called often, and quick."""
-        checkpoint = self._checkpoint_to_push
-        if checkpoint is None or self._background.is_busy:
-            return
-        self._checkpoint_to_push = None
-        if os.path.isdir(checkpoint):
-            self._push_from_checkpoint(checkpoint)
+    def _save_or_warn(self, model: nn.Module, trial: Any) -> bool:
+        """Write a checkpoint, and say whether it is written; a full disk ends in a warning."""
+        try:
+            self._save_checkpoint(model, trial)
+        except OSError as error:
+            warn_if_disk_full(error, self._get_output_dir(trial))
+            return False
+        return True
+
+    def _save_at_once(self) -> None:
+        """Write a checkpoint in the middle of something else, and wait until it is on the disk."""
+        self._token_counter.flush()
+        self._save_or_warn(self.model, self._trial)
+        self._checkpoints.finish_writing()
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        checkpoint = output_dir == self._staging
-        self._training_state.save_optimizer_and_schedule(output_dir, self._writer, checkpoint=checkpoint)
+        """Write both; all processes have to call it."""
+        saver = self._checkpoints
+        in_checkpoint = saver.is_checkpoint(output_dir)
+        self._training_state.save_optimizer_and_schedule(output_dir, saver.writer, checkpoint=in_checkpoint)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Let both go on from a checkpoint."""
         if checkpoint is not None:
             self._training_state.load_optimizer_and_schedule(checkpoint)
 
     def _save_scaler(self, output_dir: str) -> None:
+        """Write the loss scale of fp16."""
         self._training_state.save_scaler(output_dir)
 
     def _load_scaler(self, checkpoint: str | None) -> None:
+        """Let the loss scale go on from a checkpoint."""
         if checkpoint is not None:
             self._training_state.load_scaler(checkpoint)
-
-    @contextlib.contextmanager
-    def _staged(self, final: Path, run_dir: str) -> Iterator[tuple[Path, checkpoints.DiskErrorConsensus]]:
-        """The folder in the making, shared by all processes; the one that saves begins and commits it."""
-        owner = from_first_process(checkpoints.owner_token(), self.args.world_size)
-        folder, together = (
-            checkpoints.staging_path(final, owner),
-            checkpoints.DiskErrorConsensus(final, self.args.world_size),
-        )
-        undo, disk = partial(checkpoints.abort, folder), checkpoints.OtherDisk(folder, asked=False)
-        try:
-            with together.part():
-                self._begin(final, run_dir, owner)
-            together.agree()
-            with together.part():
-                disk = self._other_disk(folder)
-            if self.args.world_size > self.args.local_world_size:
-                together.agree()
-            self._writer = WriteLater(self._background) if self._may_write_later() else WriteNow()
-            self._staging = str(folder)
-            yield folder, together
-            together.agree()
-            with together.part():
-                if self.args.should_save:
-                    best = self.state.best_model_checkpoint
-                    self._writer.finish(partial(self._commit, folder, final, run_dir, best), undo)
-                disk.finish(final, self.args.save_total_limit)
-            together.agree()
-        except BaseException:
-            if self.args.should_save:
-                undo()
-            disk.give_up()
-            raise
-        finally:
-            self._writer, self._staging = WriteNow(), None
-
-    def _other_disk(self, folder: Path) -> checkpoints.OtherDisk:
-        """Of a machine that does not see what the process that saves writes, but has states of its own to write."""
-        apart = self.args.world_size > self.args.local_world_size and self.args.local_process_index == 0
-        return checkpoints.OtherDisk(folder, apart and not self.args.should_save and self._saves_training_state())
-
-    def _begin(self, final: Path, run_dir: str, owner: str) -> None:
-        """Make the folder, where there is room for it, if need be in the place of an older checkpoint."""
-        if not self.args.should_save:
-            return
-        best = self.state.best_model_checkpoint
-        limit = self.args.save_total_limit
-        older = checkpoints.sort_checkpoints(run_dir, best_model_checkpoint=best)[:-1] if limit else []
-        spare = [path for path in older if best is None or not os.path.exists(best) or not os.path.samefile(path, best)]
-        for path in checkpoints.require_space(run_dir, self._bytes_to_save(), spare=spare):
-            logger.info("Removing %s before the next checkpoint is written: the disk is nearly full", path)
-            checkpoints.discard(path)
-        try:
-            checkpoints.begin(final, owner)
-        except OSError as error:
-            if error.errno not in _REFUSED:
-                raise
-            raise type(error)(
-                error.errno,
-                f"{final.name} cannot be written ({error.strerror}); the older checkpoints are untouched. Make the "
-                "folder writable, and go on with resume_from_checkpoint=True",
-                run_dir,
-            ) from error
-
-    def _require_place(self) -> None:
-        """Say at once that checkpoints could not be written, and not when the first one is due."""
-        if not self.args.should_save or self.args.save_strategy == "no":
-            return
-        place = Path(str(self.args.output_dir)).absolute()
-        while not place.exists():
-            place = place.parent
-        what = f"output_dir={str(self.args.output_dir)!r} cannot hold checkpoints: {place}"
-        if not place.is_dir():
-            raise NotADirectoryError(f"{what} is a file. Pass another output_dir, or set save_strategy='no'.")
-        if not os.access(place, os.W_OK | os.X_OK):
-            raise PermissionError(
-                f"{what} is not writable for this process. Make it so, pass another output_dir, or set "
-                "save_strategy='no'."
-            )
-
-    def _saves_training_state(self) -> bool:
-        """Whether a checkpoint is to hold more than the model."""
-        return not self.args.save_only_model or self._signals.is_interrupted
-
-    def _bytes_to_save(self) -> int:
-        optimizer = [] if not self._saves_training_state() else list(getattr(self.optimizer, "state", {}).values())
-        further = [self._callback_states.tensors(), self._lightning_callback_states.checkpoint]
-        return self._strategy.bytes_to_save(optimizer, further, processes=self.args.world_size)
-
-    def _commit(self, folder: Path, final: Path, run_dir: str, best: str | None) -> None:
-        checkpoints.write_manifest(folder)
-        checkpoints.commit(folder, final, keep_guests=True)
-        limit = self.args.save_total_limit
-        checkpoints.rotate_checkpoints(run_dir, limit, best_model_checkpoint=best, newest=final)
-
-    def _may_write_later(self) -> bool:
-        """Whether nobody can tell that the files come a little later: no override, and no callback that reads them."""
-        least = self.background_checkpoints
-        if least is None or self._run is None or self._strategy.all_write or self._bytes_to_save() < least:
-            return False
-        own = all(is_own(self, name, Saving) for name in ("save_model", "_save", "_save_checkpoint"))
-        return own and not any(reads_checkpoints(callback) for callback in self.callback_handler.callbacks)
-
-    def _parts_of_training_state(self) -> list[Callable[[str], None]]:
-        parts = [self._save_optimizer_and_scheduler, self._save_scaler, self._save_rng_state]
-        if self._run is not None:
-            parts.append(partial(self._data_position.save, run=self._run, loaders=self._eval_dataloaders))
-        return parts
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Write the random generators of this process."""
@@ -368,48 +218,20 @@ class Saving(Restoring):
         if checkpoint is not None:
             self._data_position.load_rng(checkpoint)
 
-    def _save_or_warn(self, model: nn.Module, trial: Any) -> None:
-        """Write a periodic checkpoint; a full disk ends in a warning, and the training goes on."""
-        try:
-            self._save_checkpoint(model, trial)
-        except OSError as error:
-            checkpoints.warn_if_disk_full(error, self._get_output_dir(trial))
-            self.control.should_save = False
-        else:
-            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """Fill the model, or another one, with the weights of a checkpoint."""
+        self._strategy.load_weights(self.model if model is None else model, resume_from_checkpoint)
 
-    def _save_at_once(self) -> None:
-        """Write a checkpoint in the middle of something else, to the disk; a full one ends in a warning."""
-        self._token_counter.flush()
-        try:
-            self._save_checkpoint(self.model, self._trial)
-        except OSError as error:
-            checkpoints.warn_if_disk_full(error, self._get_output_dir(self._trial))
-        self._finish_writing()
+    def _load_best_model(self) -> None:
+        """Fill the model with the weights of the best checkpoint."""
+        self._restorer.load_best()
 
-    def _end_writing(self) -> None:
-        """Let nothing be on its way when `train` is left, be it by an exception, which goes first."""
-        try:
-            self._background.wait()
-        except Exception as error:
-            logger.warning("The last checkpoint could not be written: %s", error)
-        self._background.snapshot.release()
+    def _load_callback_state(self) -> None:
+        """Let callbacks go on from the state that was read from a checkpoint, where the arguments ask for that."""
+        if self.args.restore_callback_states_from_checkpoint:
+            self._callback_states.restore_exported()
 
-    def _finish_writing(self) -> None:
-        """Wait for the checkpoint that is on its way, on all processes; only a full disk is forgiven."""
-        try:
-            self._background.wait()
-        except Exception as error:
-            checkpoints.warn_if_disk_full(error, str(self.args.output_dir))
-        self.accelerator.wait_for_everyone()
-        self._keep_the_best_there_is()
-        self._push_what_is_written()
-
-
-def _without_tokens(args: Any) -> Any:
-    """A copy of the arguments that holds no token: what is saved is passed on."""
-    copied = copy.copy(args)
-    for name in vars(copied):
-        if name.endswith("_token"):
-            setattr(copied, name, None)
-    return copied
+    def _where_to_begin(self, resume_from_checkpoint: str | bool | None, trial: Any) -> str | None:
+        """Find the checkpoint that a training begins with; None for one that begins anew."""
+        own = is_own(self, "_load_from_checkpoint")
+        return self._restorer.where_to_begin(resume_from_checkpoint, is_trial=trial is not None, own_weights=own)

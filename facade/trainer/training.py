@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from ...callbacks import TrainerState
-from ...lightning_modules import checkpoints
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.models.inspection import accepted_arguments
 from ..arguments.parallelism import parts_of_sequences, read_parallelism, samples_of_rank
@@ -23,7 +19,7 @@ from ..evaluation.speed import speed_metrics
 from .construction import seed_everything
 from .evaluating import TrainerEvaluation
 from .optimization import TrainerOptimization
-from .restarting import Restarting
+from .saving import TrainerSaving
 from .training_session import TrainingSession, length_of_stream, warn_of_differences
 
 if TYPE_CHECKING:
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Training(TrainerEvaluation, TrainerOptimization, Restarting):
+class Training(TrainerEvaluation, TrainerOptimization, TrainerSaving):
     """From the first step to the last."""
 
     def train(
@@ -127,12 +123,12 @@ class Training(TrainerEvaluation, TrainerOptimization, Restarting):
         metrics["train_loss"] = train_loss
         self._memory_tracker.stop("train", metrics)
         self.log(metrics)
-        self._finish_writing()
+        self._checkpoints.finish_writing()
         if not self._signals.is_leaving:
-            if self.args.load_best_model_at_end and self._best_was_saved():
+            if self.args.load_best_model_at_end and self._restorer.has_best():
                 self._load_best_model()
             if not self._signals.time_is_up:
-                self._keep_only_best_checkpoint(run.trial)
+                self._checkpoints.keep_only_best(self._get_output_dir(run.trial))
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         self._hub.end_training(last_push=run.trial is None and not self._signals.is_leaving)
         self._output = TrainOutput(self.state.global_step, train_loss, metrics)
@@ -151,7 +147,7 @@ class Training(TrainerEvaluation, TrainerOptimization, Restarting):
         """Do what the control asks for at the end of a step, or of an epoch."""
         run = self._run
         assert run is not None
-        self._push_what_is_written()
+        self._checkpoints.push_written()
         if self.control.should_log and self.state.global_step > run.losses.last_logged:
             steps = self.state.global_step - run.losses.last_logged
             logs: dict[str, float] = {"loss": run.losses.take() / steps}
@@ -170,7 +166,10 @@ class Training(TrainerEvaluation, TrainerOptimization, Restarting):
                 self.control.should_save = is_best or self._signals.is_interrupted
         if self.control.should_save:
             self._token_counter.flush()
-            self._save_or_warn(model, trial)
+            if self._save_or_warn(model, trial):
+                self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+            else:
+                self.control.should_save = False
 
     def _renew_model(self, trial: Any) -> None:
         """Make a new model; once more if the trial changes the seed, so that what a run is called is what it was."""
@@ -205,7 +204,7 @@ class Training(TrainerEvaluation, TrainerOptimization, Restarting):
         self.state.train_batch_size = self._train_batch_size
         self.state.compute_steps(self.args, length.max_steps)
         if checkpoint is not None:
-            stored = self._state_of(checkpoint)
+            stored = self._restorer.read_state(checkpoint)
             warn_of_differences(stored, self.state, batch_size=not self.args.auto_find_batch_size)
             self.state = stored
             self.state.is_hyper_param_search = trial is not None
@@ -215,27 +214,3 @@ class Training(TrainerEvaluation, TrainerOptimization, Restarting):
             self._callback_states.load(checkpoint)
         self.state.init_training_references(self, length.max_steps, length.num_train_epochs, trial)
         self._search.begin_training(self.state, trial)
-
-    def _marked_as_written(self, trial: Any) -> contextlib.AbstractContextManager[None]:
-        """Warn if another run writes checkpoints into the same folder, and let others know of this one."""
-        if not self.args.should_save or self.args.save_strategy == "no":
-            return contextlib.nullcontext()
-        return checkpoints.marked_as_written(self._get_output_dir(trial))
-
-    def _clean_up_run_dir(self, trial: Any) -> None:
-        """Remove what a killed run left half-written."""
-        run_dir = self._get_output_dir(trial)
-        if self.args.should_save and os.path.isdir(run_dir):
-            checkpoints.remove_leftovers(run_dir)
-
-    def _keep_only_best_checkpoint(self, trial: Any) -> None:
-        best = self.state.best_model_checkpoint
-        if not self.args.should_save or best is None or self.args.save_total_limit != 1:
-            return
-        if Path(os.path.realpath(best)).parent != Path(os.path.realpath(self._get_output_dir(trial))):
-            logger.info("All checkpoints stay, as the best one, %s, is of another run.", best)
-            return
-        for folder in checkpoints.list_checkpoints(self._get_output_dir(trial)):
-            if os.path.exists(best) and not os.path.samefile(folder, best):
-                logger.info("Removing %s: save_total_limit is 1", folder)
-                checkpoints.discard(folder)

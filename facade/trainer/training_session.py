@@ -42,12 +42,11 @@ class TrainingSession:
         trainer, trial = self.trainer, self.trial
         trainer._apply_arguments()
         trainer._signals.begin_training(trainer._save_at_once)
-        trainer._checkpoint_to_push = None
         trainer._hub.begin_training()
         checkpoint = trainer._where_to_begin(resume_from_checkpoint, trial)
         require_training_data(trainer)
         require_evaluation_data(trainer)
-        trainer._require_place()
+        trainer._checkpoints.begin_training()
         trainer._memory_tracker.start("train")
         trainer.is_in_train = True
         try:
@@ -93,7 +92,7 @@ class TrainingSession:
         )
         trainer.state.max_steps, trainer.state.num_train_epochs = length.max_steps, length.num_train_epochs
         self._announce(length, checkpoint, windows)
-        trainer._clean_up_run_dir(trial)
+        trainer._checkpoints.remove_leftovers(trainer._get_output_dir(trial))
         trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
         trainer._prepared = True
         module = TrainerModule(
@@ -112,11 +111,11 @@ class TrainingSession:
             return trainer._output
         trainer._run = module
         try:
-            with trainer._marked_as_written(trial), trainer._model_preparation.until_end():
+            run_dir = trainer._get_output_dir(trial)
+            with trainer._checkpoints.writing_to(run_dir), trainer._model_preparation.until_end():
                 run_fit(module, max_epochs=-1 if length.num_train_epochs == sys.maxsize else length.num_train_epochs)
         finally:
             trainer._run = None
-            trainer._end_writing()
             if _makes_own_loader(trainer):
                 dataloader.end_workers()
         return trainer._output

@@ -81,8 +81,8 @@ def test_they_hold_what_was_when_they_were_due(tmp_path, monkeypatch):
     let_go = At("on_step_end", lambda *_: held and held[-1].set())
     made = trainer(tmp_path / "late", save_strategy="steps", save_steps=2, callbacks=[let_go])
     made.add_callback(At("on_train_end", lambda *_: None))
-    wait = made._background.wait
-    monkeypatch.setattr(made._background, "wait", lambda: (held and held[-1].set(), wait()))
+    wait = made._checkpoints.background.wait
+    monkeypatch.setattr(made._checkpoints.background, "wait", lambda: (held and held[-1].set(), wait()))
     made.train()
     now = trainer(tmp_path / "now", save_strategy="steps", save_steps=2)
     now.background_checkpoints = None
@@ -119,7 +119,7 @@ def test_a_switch_turns_it_off(tmp_path, threads):
 
 def test_small_ones_are_written_at_once(tmp_path, threads, monkeypatch):
     made = trainer(tmp_path / "out", **EVERY_STEP)
-    monkeypatch.setattr(Trainer, "background_checkpoints", made._bytes_to_save() * 3 + 100)
+    monkeypatch.setattr(Trainer, "background_checkpoints", made._checkpoints.bytes_to_save() * 3 + 100)
     made.train()
     assert set(threads) == {"MainThread"}
 
@@ -166,9 +166,9 @@ def test_an_older_one_makes_room_but_never_the_best(tmp_path, monkeypatch):
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: Free(free[0]))
 
     def shrink(host, state, control):
-        host._background.wait()
+        host._checkpoints.background.wait()
         state.best_model_checkpoint = str(tmp_path / "out" / "checkpoint-1")
-        free[0] = (1 << 20) + host._bytes_to_save() - 10
+        free[0] = (1 << 20) + host._checkpoints.bytes_to_save() - 10
 
     made = trainer(tmp_path / "out", save_total_limit=3, callbacks=[], **EVERY_STEP)
     shrinking = At("on_step_begin", shrink, step=3)
@@ -180,22 +180,22 @@ def test_an_older_one_makes_room_but_never_the_best(tmp_path, monkeypatch):
 
 def test_a_full_disk_is_a_warning(tmp_path, caplog):
     """A real one: a file system in memory, too small for two checkpoints."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True)
+    small = tmp_path / "disk"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], capture_output=True)
     if mounted.returncode != 0:
         pytest.skip("only root can make a small file system")
     try:
-        made = trainer(disk / "out", **EVERY_STEP)
+        made = trainer(small / "out", **EVERY_STEP)
         with caplog.at_level(logging.WARNING, "lightrainer"), pytest.MonkeyPatch.context() as patch:
             patch.setattr(disk, "_MARGIN", 0)
             made.train()
         assert made.state.global_step == 4
-        complete = sorted(path.name for path in (disk / "out").iterdir())
+        complete = sorted(path.name for path in (small / "out").iterdir())
         assert complete
         assert all(name.startswith("checkpoint-") for name in complete)
         assert len(complete) < 4
         assert "the disk is full" in caplog.text
-        trainer(disk / "out").train(resume_from_checkpoint=True)
+        trainer(small / "out").train(resume_from_checkpoint=True)
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        subprocess.run(["umount", str(small)], check=True)

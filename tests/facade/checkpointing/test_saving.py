@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tiny import At, Tiny, arguments, files, points, same, tiny, told, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
-from lightrainer.facade.trainer import saving
+from lightrainer.facade.checkpointing import saving
 from lightrainer.lightning_modules.checkpoints import owners
 from lightrainer.lightning_modules.common import process_identity
 

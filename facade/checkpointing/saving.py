@@ -1,0 +1,330 @@
+"""Checkpoints on their way to the disk: when which part is written, by whom, and what becomes of older ones."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...callbacks import reads_checkpoints
+from ...lightning_modules import checkpoints
+from ...lightning_modules.checkpoints import (
+    PREFIX_CHECKPOINT_DIR,
+    TRAINER_STATE_NAME,
+    TRAINING_ARGS_NAME,
+    BackgroundWriter,
+    WriteLater,
+    WriteNow,
+)
+from ...lightning_modules.models import inspection
+from ..distributed.collectives import from_first_process
+from ..protocols.checkpointing import SavingProtocol
+from ..protocols.trainer import RunProtocol
+from .callback_states import CallbackStates, LightningCallbackStates, Writer
+from .signals import SignalListening
+
+logger = logging.getLogger(__name__)
+
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class CheckpointSaver:
+    """Writes models and checkpoints; a checkpoint gets its name when all of it is on the disk.
+
+    Args:
+        host: the Trainer.
+        callbacks: what its callbacks keep.
+        lightning: what its Lightning callbacks keep.
+        signals: which may want a training state where the arguments do not.
+    """
+
+    def __init__(
+        self,
+        host: SavingProtocol,
+        callbacks: CallbackStates,
+        lightning: LightningCallbackStates,
+        signals: SignalListening,
+    ) -> None:
+        self.host = host
+        self.callbacks = callbacks
+        self.lightning = lightning
+        self.signals = signals
+        self.background = BackgroundWriter()
+        self.writer: Writer = WriteNow()
+        """Writes the large files of what is being saved."""
+        self._staging: str | None = None  # the folder of the checkpoint that is being written
+        self._to_push: str | None = None  # a checkpoint that is to be uploaded when all of it is written
+        self._best_before: str | None = None  # the best checkpoint before the last one was begun
+
+    # --- a model
+
+    def save_model(self, folder: str, *, internal: bool, run: RunProtocol | None) -> None:
+        """Write a model by `Trainer._save`; all processes have to call it.
+
+        Args:
+            folder: where to.
+            internal: a checkpoint may be what it is part of.
+            run: the training that runs.
+        """
+        host, strategy, saves = self.host, self.host._strategy, self.host.args.should_save
+        if strategy.saves_parts(checkpoint=internal and self.is_checkpoint(folder)):
+            if saves:
+                host._save(folder, state_dict={})
+            follow = internal and self.saves_training_state
+            strategy.save_weights(folder, step=host.state.global_step, states_follow=follow)
+            return
+        weights = strategy.whole_weights(host.model, keep=saves)
+        if weights is None:
+            weights = self.lightning.weights(run)
+        if saves:
+            host._save(folder) if weights is None else host._save(folder, state_dict=weights)
+
+    def write_model(self, folder: str, state_dict: dict[str, Any] | None) -> None:
+        """Write weights, what processes the data, and the arguments, see `Trainer._save`.
+
+        Args:
+            folder: where to.
+            state_dict: other weights than those of the model; an empty one means that they are written elsewhere.
+        """
+        os.makedirs(folder, exist_ok=True)
+        logger.info("Saving the model to %s", folder)
+        host, model = self.host, inspection.unwrap_model(self.host.model)
+        if state_dict is None or state_dict:
+            self.writer.weights(model, folder, state_dict=state_dict)
+        elif hasattr(getattr(model, "config", None), "save_pretrained"):
+            model.config.save_pretrained(folder)
+        processing = host.processing_class or getattr(host.data_collator, "tokenizer", None)
+        if processing is not None and hasattr(processing, "save_pretrained"):
+            processing.save_pretrained(folder)
+        checkpoints.save_torch(_without_tokens(host.args), os.path.join(folder, TRAINING_ARGS_NAME))
+
+    # --- a checkpoint
+
+    @property
+    def saves_training_state(self) -> bool:
+        """Whether a checkpoint is to hold more than the model, as it always does where a training is interrupted."""
+        return not self.host.args.save_only_model or self.signals.is_interrupted
+
+    def is_checkpoint(self, folder: str) -> bool:
+        """Return whether this is the folder of the checkpoint that is being written."""
+        return folder == self._staging
+
+    def save(
+        self, run_dir: str, parts: Iterable[Callable[[str], None]], *, run: RunProtocol | None, at_once: bool
+    ) -> None:
+        """Write `checkpoint-{step}`: beside its name, so that nobody ever sees half of one, then rename it.
+
+        Args:
+            run_dir: the folder in which checkpoints are.
+            parts: write what a training goes on from into a folder, each on its own.
+            run: the training that runs.
+            at_once: somebody looks at the files.
+
+        Raises:
+            DiskFullError: there is not enough space for it; nothing has been written.
+        """
+        host, saves = self.host, self.host.args.should_save
+        self.finish_writing()
+        final = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{host.state.global_step}"
+        with self.lightning.told(run), self._staged(final, run_dir, run is None or at_once) as (folder, together):
+            with together.part():
+                host.save_model(str(folder), _internal_call=True)
+            self._note_best(run_dir, final)
+            if self.saves_training_state:
+                for save in parts:
+                    with together.part():
+                        save(str(folder))
+                with together.part():
+                    if saves:
+                        self.lightning.save(str(folder), self.writer)
+            if saves:
+                host.state.stateful_callbacks = self.callbacks.exported()
+                with together.part():
+                    host.state.save_to_json(folder / TRAINER_STATE_NAME)
+                    self.callbacks.save(str(folder), self.writer)
+        if host.args.push_to_hub:
+            self._to_push = str(final)
+            self.push_written()
+
+    def push_written(self) -> None:
+        """Let the newest checkpoint be uploaded once all of it is there; called often, and quick."""
+        checkpoint = self._to_push
+        if checkpoint is None or self.background.is_busy:
+            return
+        self._to_push = None
+        if os.path.isdir(checkpoint):
+            self.host._push_from_checkpoint(checkpoint)
+
+    def finish_writing(self) -> None:
+        """Wait for the checkpoint that is on its way, on all processes; only a full disk is forgiven."""
+        state = self.host.state
+        try:
+            self.background.wait()
+        except Exception as error:
+            checkpoints.warn_if_disk_full(error, str(self.host.args.output_dir))
+        self.host.accelerator.wait_for_everyone()
+        best, before = state.best_model_checkpoint, self._best_before
+        if best is not None and before is not None and not os.path.exists(best) and os.path.exists(before):
+            state.best_model_checkpoint = before  # the last one was to be the best, and could not be written
+        self.push_written()
+
+    @contextlib.contextmanager
+    def _staged(
+        self, final: Path, run_dir: str, at_once: bool
+    ) -> Iterator[tuple[Path, checkpoints.DiskErrorConsensus]]:
+        """The folder in the making, shared by all processes; the one that saves begins and commits it."""
+        args = self.host.args
+        owner = from_first_process(checkpoints.owner_token(), args.world_size)
+        folder = checkpoints.staging_path(final, owner)
+        together = checkpoints.DiskErrorConsensus(final, args.world_size)
+        undo, disk = partial(checkpoints.abort, folder), checkpoints.OtherDisk(folder, asked=False)
+        try:
+            with together.part():
+                if args.should_save:
+                    self._begin(final, run_dir, owner)
+            together.agree()
+            with together.part():
+                disk = self._other_disk(folder)
+            if args.world_size > args.local_world_size:
+                together.agree()
+            self.writer = WriteNow() if at_once or not self._may_write_later() else WriteLater(self.background)
+            self._staging = str(folder)
+            yield folder, together
+            together.agree()
+            with together.part():
+                if args.should_save:
+                    best = self.host.state.best_model_checkpoint
+                    self.writer.finish(partial(self._commit, folder, final, run_dir, best), undo)
+                disk.finish(final, args.save_total_limit)
+            together.agree()
+        except BaseException:
+            if args.should_save:
+                undo()
+            disk.give_up()
+            raise
+        finally:
+            self.writer, self._staging = WriteNow(), None
+
+    def _other_disk(self, folder: Path) -> checkpoints.OtherDisk:
+        """Of a machine that does not see what the process that saves writes, but has states of its own to write."""
+        args = self.host.args
+        apart = args.world_size > args.local_world_size and args.local_process_index == 0
+        return checkpoints.OtherDisk(folder, apart and not args.should_save and self.saves_training_state)
+
+    def _begin(self, final: Path, run_dir: str, owner: str) -> None:
+        """Make the folder, where there is room for it, if need be in the place of an older checkpoint."""
+        best, limit = self.host.state.best_model_checkpoint, self.host.args.save_total_limit
+        older = checkpoints.sort_checkpoints(run_dir, best_model_checkpoint=best)[:-1] if limit else []
+        spare = [path for path in older if best is None or not os.path.exists(best) or not os.path.samefile(path, best)]
+        for path in checkpoints.require_space(run_dir, self.bytes_to_save(), spare=spare):
+            logger.info("Removing %s before the next checkpoint is written: the disk is nearly full", path)
+            checkpoints.discard(path)
+        try:
+            checkpoints.begin(final, owner)
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+            raise type(error)(
+                error.errno,
+                f"{final.name} cannot be written ({error.strerror}); the older checkpoints are untouched. Make the "
+                "folder writable, and go on with resume_from_checkpoint=True",
+                run_dir,
+            ) from error
+
+    def _commit(self, folder: Path, final: Path, run_dir: str, best: str | None) -> None:
+        checkpoints.write_manifest(folder)
+        checkpoints.commit(folder, final, keep_guests=True)
+        limit = self.host.args.save_total_limit
+        checkpoints.rotate_checkpoints(run_dir, limit, best_model_checkpoint=best, newest=final)
+
+    def bytes_to_save(self) -> int:
+        """Return the size of a checkpoint."""
+        states = list(getattr(self.host.optimizer, "state", {}).values()) if self.saves_training_state else []
+        further = [self.callbacks.tensors(), self.lightning.checkpoint]
+        return self.host._strategy.bytes_to_save(states, further, processes=self.host.args.world_size)
+
+    def _may_write_later(self) -> bool:
+        """Whether it is worth while, and no callback can tell that the files come a little later."""
+        least = self.host.background_checkpoints
+        if least is None or self.host._strategy.all_write or self.bytes_to_save() < least:
+            return False
+        return not any(reads_checkpoints(callback) for callback in self.host.callback_handler.callbacks)
+
+    def _note_best(self, run_dir: str, current: Path) -> None:
+        state = self.host.state
+        self._best_before = state.best_model_checkpoint
+        if state.best_global_step:
+            best = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+            if best == current or best.exists():
+                state.best_model_checkpoint = str(best)
+
+    # --- a training
+
+    def begin_training(self) -> None:
+        """Forget what was not uploaded of another training, and say at once if checkpoints could not be written."""
+        self._to_push = None
+        args = self.host.args
+        if not args.should_save or args.save_strategy == "no":
+            return
+        place = Path(str(args.output_dir)).absolute()
+        while not place.exists():
+            place = place.parent
+        what = f"output_dir={str(args.output_dir)!r} cannot hold checkpoints: {place}"
+        if not place.is_dir():
+            raise NotADirectoryError(f"{what} is a file. Pass another output_dir, or set save_strategy='no'.")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(
+                f"{what} is not writable for this process. Make it so, pass another output_dir, or set "
+                "save_strategy='no'."
+            )
+
+    @contextlib.contextmanager
+    def writing_to(self, run_dir: str) -> Iterator[None]:
+        """Let other runs know that this one writes checkpoints there; nothing is on its way when the block is left.
+
+        An exception goes before what went wrong with the last checkpoint.
+        """
+        args = self.host.args
+        marked = args.should_save and args.save_strategy != "no"
+        try:
+            with checkpoints.marked_as_written(run_dir) if marked else contextlib.nullcontext():
+                yield
+        finally:
+            try:
+                self.background.wait()
+            except Exception as error:
+                logger.warning("The last checkpoint could not be written: %s", error)
+            self.background.snapshot.release()
+
+    def remove_leftovers(self, run_dir: str) -> None:
+        """Remove what a killed run left half-written."""
+        if self.host.args.should_save and os.path.isdir(run_dir):
+            checkpoints.remove_leftovers(run_dir)
+
+    def keep_only_best(self, run_dir: str) -> None:
+        """Remove all checkpoints but the best one at the end of a training, where `save_total_limit` is 1."""
+        best = self.host.state.best_model_checkpoint
+        if not self.host.args.should_save or best is None or self.host.args.save_total_limit != 1:
+            return
+        if Path(os.path.realpath(best)).parent != Path(os.path.realpath(run_dir)):
+            logger.info("All checkpoints stay, as the best one, %s, is of another run.", best)
+            return
+        for folder in checkpoints.list_checkpoints(run_dir):
+            if os.path.exists(best) and not os.path.samefile(folder, best):
+                logger.info("Removing %s: save_total_limit is 1", folder)
+                checkpoints.discard(folder)
+
+
+def _without_tokens(args: Any) -> Any:
+    """A copy of the arguments that holds no token: what is saved is passed on."""
+    copied = copy.copy(args)
+    for name in vars(copied):
+        if name.endswith("_token"):
+            setattr(copied, name, None)
+    return copied
