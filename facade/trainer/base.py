@@ -241,7 +241,7 @@ class TrainerBase:
         self.accelerator = Accelerator(self.args)
         self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
         self.is_deepspeed_enabled = bool(self.args.deepspeed)
-        sharding = self.args.fsdp_config or {}
+        sharding: Any = self.args.fsdp_config or {}
         self.is_fsdp_xla_enabled = bool(self.args.fsdp and sharding.get("xla"))
         self.is_fsdp_xla_v2_enabled = self.is_fsdp_xla_enabled and bool(sharding.get("xla_fsdp_v2"))
         self.is_fsdp_xla_v1_enabled = self.is_fsdp_xla_enabled and not self.is_fsdp_xla_v2_enabled

@@ -54,12 +54,13 @@ class TrainerOptimization(TrainerBase):
         """As `transformers.Trainer.create_scheduler`: made once; one that was passed in stays."""
         let_backward_step(self.optimizer)
         if self.lr_scheduler is None:
+            kwargs: Any = self.args.lr_scheduler_kwargs
             self.lr_scheduler = get_scheduler(
                 self.args.lr_scheduler_type,
                 optimizer=self.optimizer if optimizer is None else optimizer,
                 num_warmup_steps=self.args.get_warmup_steps(num_training_steps),
                 num_training_steps=num_training_steps,
-                scheduler_specific_kwargs=self.args.lr_scheduler_kwargs,
+                scheduler_specific_kwargs=kwargs,
             )
             self._created_lr_scheduler = True
         return self.lr_scheduler

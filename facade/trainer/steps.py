@@ -162,7 +162,8 @@ class TrainerSteps(TrainerOptimization):
             data = map_nested(lambda leaf: leaf.to(half) if _is_floating(leaf) else leaf, data)
         if device.type == "cpu":
             return map_nested(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, data)
-        go_on: bool = self.args.accelerator_config.non_blocking  # made in __post_init__
+        config: Any = self.args.accelerator_config
+        go_on: bool = config.non_blocking
         return map_nested(lambda leaf: _to_device(leaf, device, go_on), data)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
