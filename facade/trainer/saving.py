@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -168,7 +169,11 @@ class TrainerSaving(TrainerLogging):
         """
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
-        parts = [self._save_optimizer_and_scheduler, self._save_scaler, self._save_rng_state]
+        parts: list[Callable[[str], None]] = [
+            self._save_optimizer_and_scheduler,
+            self._save_scaler,
+            self._save_rng_state,
+        ]
         if self._run is not None:
             parts.append(partial(self._data_position.save, run=self._run, loaders=self._eval_dataloaders))
         overridden = not all(is_own(self, name) for name in ("save_model", "_save", "_save_checkpoint"))
@@ -230,8 +235,3 @@ class TrainerSaving(TrainerLogging):
         """Let callbacks go on from the state that was read from a checkpoint, where the arguments ask for that."""
         if self.args.restore_callback_states_from_checkpoint:
             self._callback_states.restore_exported()
-
-    def _where_to_begin(self, resume_from_checkpoint: str | bool | None, trial: Any) -> str | None:
-        """Find the checkpoint that a training begins with; None for one that begins anew."""
-        own = is_own(self, "_load_from_checkpoint")
-        return self._restorer.where_to_begin(resume_from_checkpoint, is_trial=trial is not None, own_weights=own)

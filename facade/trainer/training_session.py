@@ -12,6 +12,7 @@ from ...lightning_modules.data.lengths import has_length
 from ..arguments.parallelism import samples_of_rank
 from ..distributed.consistency import require_same_training
 from ..evaluation.results import TrainingLength, TrainOutput
+from .base import is_own
 from .data import TrainerData
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ class TrainingSession:
         trainer._apply_arguments()
         trainer._signals.begin_training(trainer._save_at_once)
         trainer._hub.begin_training()
-        checkpoint = trainer._where_to_begin(resume_from_checkpoint, trial)
+        own_weights = is_own(trainer, "_load_from_checkpoint")
+        checkpoint = trainer._restorer.where_to_begin(
+            resume_from_checkpoint, is_trial=trial is not None, own_weights=own_weights
+        )
         require_training_data(trainer)
         require_evaluation_data(trainer)
         trainer._checkpoints.begin_training()

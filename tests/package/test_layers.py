@@ -54,7 +54,6 @@ ROOMS = {
 
 # Rooms that import one above them, still.
 UPWARDS = {
-    ("facade/checkpointing", "trainer"),
     ("lightning_modules/common", "checkpoints"),
     ("lightning_modules/data", "evaluation"),
     ("lightning_modules/distributed", "checkpoints"),
