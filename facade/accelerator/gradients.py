@@ -16,8 +16,8 @@ from ..strategies.base import OWN_LOOP
 from ..strategies.plan import PRECISIONS
 from ..strategies.strategy import Strategy
 from .collectives import Collectives
-from .distribution import DistributedType
 from .prepared import PreparedOptimizer
+from .processes import DistributedType
 
 
 class Gradients(Collectives):

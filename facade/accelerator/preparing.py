@@ -17,13 +17,15 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from ...lightning_modules.data.loaders import loader_after
+from ...lightning_modules.common.nested import map_nested
+from ...lightning_modules.data.batch_samplers import has_batches, iterates_as_torch
+from ...lightning_modules.data.loaders import EpochLoader, loader_after, rebuild_loader
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.internals.precision import cast_for_good
-from .distribution import DistributedType
+from ..arguments.parallelism import copies_of_batches
 from .gradients import Gradients
-from .loaders import prepared
 from .prepared import PreparedOptimizer, PreparedScheduler
+from .processes import DistributedType
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +166,7 @@ class Preparing(Gradients):
         Raises:
             NotImplementedError: There are several processes, and the loader hands out samples instead of batches.
         """
-        ready = prepared(self, data_loader, placed=device_placement is not False)
+        ready = _prepared_loader(self, data_loader, placed=device_placement is not False)
         if not any(ready is known for known in self._dataloaders):
             self._dataloaders.append(ready)
         return ready
@@ -257,3 +259,58 @@ def _ddp_options(args: Any) -> dict[str, Any]:
         "static_graph": args.ddp_static_graph,
     }
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _prepared_loader(accelerator: Any, loader: DataLoader, *, placed: bool) -> DataLoader:
+    """As `accelerate.Accelerator.prepare_data_loader`: see `Accelerator.prepare_data_loader` here.
+
+    Args:
+        accelerator: whose processes share the data.
+        loader: one of torch's.
+        placed: batches are moved to the device.
+    """
+    alone = accelerator.num_processes == 1
+    if isinstance(loader, EpochLoader) or (alone and not iterates_as_torch(loader)):
+        return loader
+    if not has_batches(loader):
+        if alone:
+            return loader
+        raise NotImplementedError(
+            "A DataLoader with batch_size=None cannot be dealt out to several processes, as it hands out what the "
+            "dataset gives. Give it a batch_size or a batch_sampler, or shard the dataset and do not prepare it."
+        )
+    config = accelerator.dataloader_config
+    rebuilt = rebuild_loader(
+        loader,
+        seed=accelerator.args.data_seed,
+        seedable=config.use_seedable_sampler,
+        rank=accelerator.process_index,
+        world_size=accelerator.num_processes,
+        copies=copies_of_batches(accelerator.args),
+        even_batches=accelerator.even_batches,
+        split_batches=config.split_batches,
+        dispatch_batches=config.dispatch_batches,
+    )
+    rebuilt.watcher = _Watcher(accelerator, placed=placed)
+    return rebuilt
+
+
+class _Watcher:
+    """Puts batches on the device, and tells the accelerator which is the last one."""
+
+    def __init__(self, accelerator: Any, *, placed: bool) -> None:
+        self.accelerator = accelerator
+        self.placed = placed
+
+    def handed_out(self, loader: EpochLoader, batch: Any) -> Any:
+        """See `BatchWatcher`."""
+        accelerator = self.accelerator
+        accelerator.gradient_state.reads(loader)
+        if not self.placed:
+            return batch
+        device, go_on = accelerator.device, accelerator.dataloader_config.non_blocking
+        return map_nested(lambda leaf: leaf.to(device, non_blocking=go_on) if hasattr(leaf, "to") else leaf, batch)
+
+    def ended(self, loader: EpochLoader) -> None:
+        """See `BatchWatcher`."""
+        self.accelerator.gradient_state.leaves(loader)

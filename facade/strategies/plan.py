@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -11,6 +12,7 @@ from ...lightning_modules.common.suggestions import OptimizerNames, SchedulerTyp
 from ...lightning_modules.optim import OptimizerConfig
 from ..distributed.cluster_environment import environment_name
 from . import StrategyPlan, choose
+from .base import Row
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
@@ -21,20 +23,8 @@ PRECISIONS = {"no": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulePlan:
-    """Learning rate schedule; its length is known when the data is."""
-
-    name: str
-    """A member of `SchedulerType`."""
-    warmup: float
-    """Steps, or below 1 a share of all steps."""
-    options: dict[str, Any]
-    """Further arguments of the schedule."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """Everything about a run that follows from the arguments alone; later code reads this, not the environment."""
+    """What Lightning is given for a run, as it follows from the arguments; made once, when the run begins."""
 
     accelerator: str
     """Lightning accelerator: `cpu`, `cuda`, `mps` or `tpu`."""
@@ -48,22 +38,10 @@ class RunPlan:
     """How the processes work together."""
     precision: str
     """Lightning precision plugin, by its name."""
-    epochs: float
-    """Passes over the data, if `max_steps` is not given."""
-    max_steps: int
-    """Optimizer steps; -1 means as many as `epochs` take."""
-    micro_batches: int
-    """Micro-batches in the window that is one Lightning batch and one optimizer step."""
-    max_grad_norm: float
-    """Gradients are scaled down to this norm; 0 means never."""
-    optimizer: OptimizerConfig
-    """Optimizer and its hyperparameters."""
-    schedule: SchedulePlan
-    """Learning rate schedule."""
-    loggers: tuple[str, ...]
-    """Where logs are reported to."""
     default_root_dir: str
     """Where Lightning callbacks write, if they are not told otherwise."""
+    further: tuple[Row, ...] = ()
+    """What a training reads from the arguments at each step, as a callback may change it, for the table."""
 
     def trainer_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of `lightning.Trainer` for this run, but for the precision."""
@@ -77,24 +55,13 @@ class RunPlan:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """(arguments, what they are called in Lightning, value) of every part of the plan."""
-        more = "".join(f", {name}={value}" for name, value in self.schedule.options.items())
-        schedule = f"{self.schedule.name}, warm-up {self.schedule.warmup:g}{more}"
         return [
             ("use_cpu", "Trainer(accelerator=)", self.accelerator),
             ("launcher", "Trainer(devices=, num_nodes=)", f"{self.devices}, {self.num_nodes}"),
             ("launcher", "Trainer(plugins=)", self.environment),
             *self.strategy.rows(),
             ("bf16, fp16", "Trainer(precision=)", self.precision),
-            (
-                "num_train_epochs, max_steps",
-                "Trainer(max_epochs=), the last step",
-                f"{self.epochs:g}, {self.max_steps}",
-            ),
-            ("gradient_accumulation_steps", "micro-batches in a batch", str(self.micro_batches)),
-            ("max_grad_norm", "clipping before the step", f"{self.max_grad_norm:g}" if self.max_grad_norm else "none"),
-            ("optim, adam_*, weight_decay", "configure_optimizers()", _described(self.optimizer)),
-            ("lr_scheduler_*, warmup_steps", "configure_optimizers()", schedule),
-            ("report_to", "callbacks", ", ".join(self.loggers) or "none"),
+            *self.further,
             ("output_dir", "Trainer(default_root_dir=)", self.default_root_dir),
         ]
 
@@ -126,18 +93,8 @@ def translate(
         environment=environment_name(args.distributed_state),
         strategy=strategy,
         precision=PRECISIONS[args.mixed_precision],
-        epochs=args.num_train_epochs,
-        max_steps=args.max_steps,
-        micro_batches=args.gradient_accumulation_steps,
-        max_grad_norm=args.max_grad_norm,
-        optimizer=optimizer_config(args),
-        schedule=SchedulePlan(
-            name=SchedulerType(args.lr_scheduler_type).value,
-            warmup=args.warmup_steps,
-            options=dict(cast(Mapping[str, Any], args.lr_scheduler_kwargs or {})),
-        ),
-        loggers=tuple(args.report_to or ()),
         default_root_dir=str(args.output_dir),
+        further=tuple(_further(args)),
     )
 
 
@@ -159,7 +116,38 @@ def optimizer_config(args: TrainingArguments) -> OptimizerConfig:
     )
 
 
-def _described(optimizer: OptimizerConfig) -> str:
+def _further(args: TrainingArguments) -> list[Row]:
+    """Describe the length of a training, clipping, optimizer, schedule, and where it reports to."""
+    optimizer, clipped = optimizer_config(args), args.max_grad_norm
     fields = {field.name: getattr(optimizer, field.name) for field in dataclasses.fields(optimizer)}
     name = OptimizerNames(fields.pop("name")).value
-    return ", ".join([name, *(f"{field}={value}" for field, value in fields.items() if value is not None)])
+    options = [f"{field}={value}" for field, value in fields.items() if value is not None]
+    more = cast(Mapping[str, Any], args.lr_scheduler_kwargs or {})
+    scheduler = SchedulerType(args.lr_scheduler_type).value
+    schedule = [f"{scheduler}, warm-up {args.warmup_steps:g}", *(f"{name}={value}" for name, value in more.items())]
+    length = f"{args.num_train_epochs:g}, {args.max_steps}"
+    return [
+        ("num_train_epochs, max_steps", "Trainer(max_epochs=), the last step", length),
+        ("gradient_accumulation_steps", "micro-batches in a batch", str(args.gradient_accumulation_steps)),
+        ("max_grad_norm", "clipping before the step", f"{clipped:g}" if clipped else "none"),
+        ("optim, adam_*, weight_decay", "configure_optimizers()", ", ".join([name, *options])),
+        ("lr_scheduler_*, warmup_steps", "configure_optimizers()", ", ".join(schedule)),
+        ("report_to", "callbacks", ", ".join(args.report_to or ()) or "none"),
+    ]
+
+
+DRY_RUN = "LIGHTRAINER_DRY_RUN"
+"""The environment variable by which `python -m lightrainer --dry-run script.py` asks for the plan alone, if not 0."""
+
+
+def stop_if_asked_to(trainer: Any) -> None:
+    """Print the plan of a Trainer that is about to train, evaluate or predict, and end the process; else do nothing.
+
+    Raises:
+        SystemExit: With status 0, where the environment asks for a dry run; in several processes the first one prints.
+    """
+    if os.environ.get(DRY_RUN, "0") in ("", "0"):
+        return
+    if trainer.is_world_process_zero():
+        print(trainer.plan, flush=True)
+    raise SystemExit(0)

@@ -17,7 +17,6 @@ from ...lightning_modules.checkpoints import OPTIMIZER_NAME, SCHEDULER_NAME
 from ...lightning_modules.checkpoints.state_guards import loading_optimizer
 from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.distributed import sharding
-from ...lightning_modules.distributed.tensor_parallel import stepping
 from ...lightning_modules.models import inspection
 from ...lightning_modules.optim.gradient_norms import clip_gradients, total_norm
 from ...lightning_modules.optim.optimizer_fit import require_fitting_optimizer_state
@@ -213,7 +212,11 @@ class Strategy:
     def stepping(self, take_step: Callable[[], Any]) -> Callable[[], Any]:
         """The step of the optimizer as parameters need it that are partly spread."""
         spread = self.spread
-        return take_step if spread is None else stepping(take_step, spread)
+        if spread is None:
+            return take_step
+        from ...lightning_modules.distributed.tensor_parallel import stepping
+
+        return stepping(take_step, spread)
 
     @property
     def step_was_skipped(self) -> bool | None:

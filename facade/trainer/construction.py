@@ -26,7 +26,7 @@ from ..arguments import TrainingArguments
 from ..arguments.parallelism import parts_of_sequences, spreads_model
 from ..arguments.support import raise_for_unsupported
 from ..arguments.validation import raise_for_problems
-from ..strategies.dry_run import stop_if_asked_to
+from ..strategies.plan import stop_if_asked_to
 
 logger = logging.getLogger(__name__)
 

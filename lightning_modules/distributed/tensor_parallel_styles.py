@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
 
 @dataclass(frozen=True)
@@ -52,46 +55,60 @@ class Style:
         return None
 
 
+class WholeWeights(ParallelStyle):
+    """As torch's `SequenceParallel`, but around it plain tensors come and go; gradients are those of all the data.
+
+    Args:
+        dim: dimension of the first argument of which each process has, or gets, a part.
+        shares_out: the argument is whole, and so is the result; otherwise both are parts already.
+    """
+
+    def __init__(self, *, dim: int, shares_out: bool) -> None:
+        super().__init__()
+        self.dim = dim
+        self.shares_out = shares_out
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        return distribute_module(module, device_mesh, _replicate, self._in, self._out)
+
+    def _in(self, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
+        given, *others = inputs
+        if not isinstance(given, DTensor):
+            placed = Replicate() if self.shares_out else Shard(self.dim)
+            given = DTensor.from_local(given, mesh, [placed], run_check=False)
+        return (given.redistribute(placements=[Shard(self.dim)]), *others)
+
+    def _out(self, module: nn.Module, output: Any, mesh: DeviceMesh) -> Any:
+        placed = Replicate() if self.shares_out else Shard(self.dim)
+        return output.redistribute(placements=[placed]).to_local()
+
+
+def _replicate(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
+    for key, parameter in module.named_parameters(recurse=False):
+        spread = distribute_tensor(parameter.data, mesh, [Replicate()])
+        module.register_parameter(key, nn.Parameter(spread, requires_grad=parameter.requires_grad))
+
+
 def as_style(value: Any) -> Style:
     """Return a style by its name in a plan, or around a `ParallelStyle` of torch, which is taken as it is."""
     return STYLES[value] if isinstance(value, str) else Style(type(value).__name__, lambda: value)
 
 
-def _colwise(**layouts: Any) -> Any:
-    from torch.distributed.tensor.parallel import ColwiseParallel
-
-    return ColwiseParallel(**layouts)
-
-
 def _gathered() -> Any:
-    from torch.distributed.tensor import Replicate
-
-    return _colwise(output_layouts=Replicate())
-
-
-def _rowwise(**layouts: Any) -> Any:
-    from torch.distributed.tensor.parallel import RowwiseParallel
-
-    return RowwiseParallel(**layouts)
+    return ColwiseParallel(output_layouts=Replicate())
 
 
 def _rowwise_of_whole() -> Any:
-    from torch.distributed.tensor import Replicate
-
-    return _rowwise(input_layouts=Replicate())
+    return RowwiseParallel(input_layouts=Replicate())
 
 
 def _of_sequence() -> Any:
     """Make the style that shares the sequence out before the layer, and puts it together behind it."""
-    from .replicated_styles import WholeWeights
-
     return WholeWeights(dim=1, shares_out=True)
 
 
 def _of_heads() -> Any:
     """Make the style for parts that are heads already, in the last dimension but one."""
-    from .replicated_styles import WholeWeights
-
     return WholeWeights(dim=-2, shares_out=False)
 
 
@@ -99,8 +116,8 @@ _COLUMNS = Style("colwise_gather_output", _gathered, None, 0, (nn.Linear,))
 _ROWS = Style("rowwise_split_input", _rowwise_of_whole, None, 1, (nn.Linear,))
 
 STYLES: dict[str, Style] = {
-    "colwise": Style("colwise", _colwise, "out_features", 0, (nn.Linear,)),
-    "rowwise": Style("rowwise", _rowwise, "in_features", 1, (nn.Linear,)),
+    "colwise": Style("colwise", ColwiseParallel, "out_features", 0, (nn.Linear,)),
+    "rowwise": Style("rowwise", RowwiseParallel, "in_features", 1, (nn.Linear,)),
     "colwise_gather_output": _COLUMNS,
     "colwise_rep": _COLUMNS,
     "rowwise_split_input": _ROWS,

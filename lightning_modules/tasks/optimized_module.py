@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from ..internals.lightning_import import MixedPrecision, Precision
 from ..optim import steps_in_backward
+from ..optim.gradient_norms import clip_gradients
 from ..optim.module_optimizers import (
     OptimizerSetting,
     ScheduleSetting,
@@ -113,7 +114,7 @@ class OptimizerModule(ModelModule):
         if gradient_clip_algorithm == "value":
             nn.utils.clip_grad_value_(self.parameters(), gradient_clip_val)
         else:
-            nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
+            clip_gradients(self.parameters(), float(gradient_clip_val))
 
     def _total_steps(self) -> int:
         steps = self.trainer.estimated_stepping_batches
