@@ -17,8 +17,7 @@ from .loss_curve import LossCurveCallback, draw_loss_curve
 from .memory import MemoryCallback
 from .nan_guard import NaNGuardCallback, NaNGuardError
 from .progress import PrinterCallback, ProgressCallback
-from .progress_choice import default_progress_callback
-from .progress_notebook import NotebookProgressCallback
+from .progress_notebook import NotebookProgressCallback, default_progress_callback
 from .progress_rich import RichProgressCallback
 from .report import RunReportCallback
 from .reporting import available_reporting_integrations, reporting_callbacks

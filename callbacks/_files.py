@@ -1,10 +1,14 @@
-"""Files that are either there whole or not there."""
+"""Files that are either there whole or not there, and names that become folders, which must not lead anywhere else."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
@@ -25,3 +29,29 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
         with contextlib.suppress(OSError):
             neighbour.unlink()
         raise
+
+
+def is_folder_name(name: Any) -> bool:
+    """Whether a name is that of one folder, to be made inside of another: no path, nothing that leads out."""
+    if not isinstance(name, str) or not name.strip() or name in (".", ".."):
+        return False
+    return not any(character in name for character in "/\\\0") and not _names_a_drive(name)
+
+
+def trial_folder(folder: str | os.PathLike[str], state: Any) -> str:
+    """Where a callback writes: a folder of its own for a trial of a search, inside of the usual one.
+
+    Args:
+        folder: the usual one.
+        state: of the training, whose `trial_name` may come from anywhere.
+    """
+    if not state.is_hyper_param_search or not state.trial_name:
+        return os.fspath(folder)
+    if not is_folder_name(state.trial_name):
+        logger.warning("trial_name is %r, which cannot name a folder: %s is used itself.", state.trial_name, folder)
+        return os.fspath(folder)
+    return os.path.join(folder, state.trial_name)
+
+
+def _names_a_drive(name: str) -> bool:
+    return len(name) > 1 and name[1] == ":" and name[0].isalpha()

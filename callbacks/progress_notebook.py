@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from html import escape
 from importlib.util import find_spec
@@ -249,3 +250,15 @@ def _titles(metrics: dict[str, Any]) -> dict[str, Any]:
             continue
         shown["Validation Loss" if rest == "loss" else rest.replace("_", " ").title()] = value
     return shown
+
+
+def default_progress_callback() -> type[ProgressCallback]:
+    """The bar for where this runs: in a notebook a table, with `NotebookProgressCallback`, elsewhere that of tqdm."""
+    return NotebookProgressCallback if is_in_notebook() else ProgressCallback
+
+
+def is_in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook; found out without importing IPython."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and "IPKernelApp" in getattr(shell, "config", {})

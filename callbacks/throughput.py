@@ -282,7 +282,7 @@ def _type_in_use(args: Any, model: Any) -> str:
 
 
 def _peak(model: Any, kind: str) -> float | None:
-    from ._peaks import device_name, may_use_tf32, peak_flops
+    from ._flops import device_name, may_use_tf32, peak_flops
 
     weight = next(iter(model.parameters()), None) if hasattr(model, "parameters") else None
     name = "" if weight is None else device_name(weight.device)

@@ -131,7 +131,7 @@ def _fsdp(text: str | None) -> tuple[str | None, bool]:
 
 
 def _draw(estimates: Sequence[Estimate], path: str) -> None:
-    from .facade.estimate.picture import draw
+    from .facade.estimate.tables import draw
 
     draw(estimates, path)
 

@@ -109,7 +109,7 @@ def _add_options_of_the_run(add: Callable[..., Any]) -> None:
 
 def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     """Check everything, before anything is written."""
-    from .callbacks.folder_names import is_folder_name
+    from .callbacks._files import is_folder_name
     from .facade import Seq2SeqTrainingArguments
     from .facade.search.choices import make_pruner, make_sampler
     from .facade.search.objective import directions_of

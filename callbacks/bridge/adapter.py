@@ -11,7 +11,7 @@ from lightning.pytorch import Callback
 from ..state import TrainerControl, TrainerState, collect_states, is_exportable
 from ..tensor_states import load_state_dicts, state_dicts
 from .core import BridgeCore
-from .names import as_evaluation
+from .reports import as_evaluation
 
 
 class LightningBridge(BridgeCore, Callback):

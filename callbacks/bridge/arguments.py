@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from .names import as_metric_for_best_model
+from .reports import as_metric_for_best_model
 
 
 def _epochs(trainer: Any) -> float:

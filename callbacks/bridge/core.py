@@ -2,17 +2,141 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
+from ..flow import DefaultFlowCallback
 from ..handler import CallbackHandler
 from ..state import TrainerControl, TrainerState
 from .arguments import BridgeArguments
-from .flow import BridgeFlow
-from .interception import Interception, ValidationRequest
-from .names import as_training
-from .reports import Reports, epochs_done, planned_epochs, planned_steps
-from .saving import BridgeCheckpoints
+from .reports import BridgeCheckpoints, Reports, as_training, epochs_done, planned_epochs, planned_steps
+
+logger = logging.getLogger(__name__)
+
+
+class BridgeFlow(DefaultFlowCallback):
+    """As `DefaultFlowCallback`, but Lightning evaluates, saves and ends by itself: what was asked for comes on top.
+
+    A step may count for several where several optimizers step in it, so an interval is over when it is passed.
+
+    Attributes:
+        is_last: whether Lightning ends after this step; the bridge sets it.
+    """
+
+    def __init__(self) -> None:
+        self.is_last = False
+        self._before = 0
+
+    def on_train_begin(
+        self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Count from here."""
+        self._before = state.global_step
+
+    def on_step_end(
+        self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Raise the switches that are due by steps."""
+        before, self._before = self._before, state.global_step
+        given, step = args.given, state.global_step
+        if args.logging_strategy == "steps" and _passed(before, step, state.logging_steps):
+            control.should_log = True
+        if args.logging_first_step and before == 0:
+            control.should_log = True
+        late_enough = step >= args.eval_delay
+        if given.get("eval_strategy") == "steps" and late_enough and _passed(before, step, state.eval_steps):
+            control.should_evaluate = True
+        if given.get("save_strategy") == "steps" and (self.is_last or _passed(before, step, state.save_steps)):
+            control.should_save = True
+        if self.is_last:
+            control.should_training_stop = True
+
+    def on_epoch_end(
+        self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Raise the switches that are due by epochs."""
+        if args.logging_strategy == "epoch":
+            control.should_log = True
+        if args.given.get("eval_strategy") == "epoch" and args.eval_delay <= state.epoch:
+            control.should_evaluate = True
+        if args.given.get("save_strategy") == "epoch":
+            control.should_save = True
+
+    def will_log(self, args: BridgeArguments, state: TrainerState, step: int) -> bool:
+        """Whether the step that is under way is one of those that are logged."""
+        first = args.logging_first_step and self._before == 0
+        return first or (args.logging_strategy == "steps" and _passed(self._before, step, state.logging_steps))
+
+
+def _passed(before: int, step: int, interval: float) -> bool:
+    """Whether a multiple of the interval lies after `before` and up to `step`."""
+    return interval > 0 and step // interval > before // interval
+
+
+class Interception:
+    """Listens to methods of the module and to steps of the optimizers."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], Any]] = []
+
+    def method(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        """Let `around(original, *args, **kwargs)` stand for a method of this one object."""
+        original, before = getattr(owner, name), vars(owner).get(name)
+
+        @functools.wraps(original)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return around(original, *args, **kwargs)
+
+        object.__setattr__(owner, name, method)
+        self._undo.append(
+            functools.partial(object.__delattr__, owner, name)
+            if before is None
+            else functools.partial(object.__setattr__, owner, name, before)
+        )
+
+    def steps(self, optimizer: Any, listener: Callable[[Any], None]) -> None:
+        """Call `listener(optimizer)` after each of its steps."""
+        if hasattr(optimizer, "register_step_post_hook"):
+            handle = optimizer.register_step_post_hook(lambda stepped, args, kwargs: listener(stepped))
+            self._undo.append(handle.remove)
+
+    def end(self) -> None:
+        """Leave everything as it was."""
+        while self._undo:
+            self._undo.pop()()
+
+
+class ValidationRequest:
+    """Has Lightning validate after the batch that is about to end, by its own settings."""
+
+    def __init__(self) -> None:
+        self._settings: tuple[Any, Any] | None = None
+        self._said = False
+
+    def make(self, trainer: Any) -> bool:
+        """Ask for it; false where there is nothing to validate with, which is said once."""
+        possible = trainer.enable_validation and trainer.val_check_batch is not None
+        if not possible:
+            if not self._said:
+                logger.warning(
+                    "A callback asks for an evaluation (should_evaluate), but Lightning has %s, so there is none.",
+                    "an interval in time" if trainer.enable_validation else "no validation data or step",
+                )
+            self._said = True
+            return False
+        if self._settings is None:
+            self._settings = (trainer.val_check_batch, trainer.check_val_every_n_epoch)
+        trainer.val_check_batch, trainer.check_val_every_n_epoch = 1, 1
+        return True
+
+    def settle(self, trainer: Any) -> None:
+        """Put back the user's settings."""
+        if self._settings is not None:
+            trainer.val_check_batch, trainer.check_val_every_n_epoch = self._settings
+            self._settings = None
 
 
 class BridgeCore:

@@ -1,13 +1,54 @@
-"""What a training that Lightning leads has to report: losses, norms, and the metrics that were logged anew."""
+"""What callbacks are told of a run of Lightning: metrics under documented names, lengths, and checkpoints."""
 
 from __future__ import annotations
 
 import math
+import os
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from .names import as_training
+from ..state import TrainerState
+
+_EVALUATION = re.compile(r"^(?:validation|valid|val|eval|test)[_/]")
+_TRAINING = re.compile(r"^(?:training|train)[_/]")
+
+
+def as_evaluation(metrics: dict[str, Any], prefix: str = "eval") -> dict[str, float]:
+    """`val_loss`, `val/loss` and `loss` become `eval_loss`; what is no single number is left out."""
+    renamed = {f"{prefix}_{_EVALUATION.sub('', name)}": value for name, value in _once(metrics).items()}
+    return _numbers(renamed)
+
+
+def as_training(metrics: dict[str, Any]) -> dict[str, float]:
+    """`train_loss` and `train/loss` become `loss`."""
+    return _numbers({_TRAINING.sub("", name): value for name, value in _once(metrics).items()})
+
+
+def as_metric_for_best_model(name: str | None) -> str | None:
+    """What Lightning calls `val_loss` is `eval_loss`."""
+    return None if name is None else f"eval_{_EVALUATION.sub('', name)}"
+
+
+def _once(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Without the second and third name that Lightning gives to what is logged for the step and for the epoch."""
+    doubles = {name for name in metrics if name.rpartition("_")[2] in ("step", "epoch")}
+    return {name: v for name, v in metrics.items() if name not in doubles or name.rpartition("_")[0] not in metrics}
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    """Tensors of one element as numbers: the one place that waits for the device."""
+    found = {}
+    for name, value in metrics.items():
+        if hasattr(value, "numel"):
+            if value.numel() != 1:
+                continue
+            value = value.item()
+        if isinstance(value, (int, float)):
+            found[name] = value
+    return found
+
 
 _OF_STEPS = ("loss", "grad_norm", "learning_rate")
 _SHARDED = ("FSDPStrategy", "DeepSpeedStrategy", "XLAFSDPStrategy")
@@ -115,3 +156,51 @@ def epochs_done(trainer: Any, batches_done: int, max_steps: int) -> float:
     if not 0 < batches < math.inf:
         batches = max_steps * trainer.accumulate_grad_batches
     return trainer.current_epoch + (batches_done / batches if batches else 0.0)
+
+
+class BridgeCheckpoints:
+    """Writes `checkpoint-N` through the Lightning Trainer, and keeps `save_total_limit` of them."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+        self.is_writing = False
+        self.was_written_by_another = False
+
+    def save(self, trainer: Any, state: TrainerState, args: Any) -> str:
+        """Write one, on all processes; returns where."""
+        suffix = "" if _makes_folders(trainer) else ".ckpt"
+        path = os.path.join(str(args.output_dir), f"checkpoint-{state.global_step}{suffix}")
+        if state.best_global_step == state.global_step:
+            state.best_model_checkpoint = path
+        self.written = [*(one for one in self.written if one != path), path]
+        self.is_writing = True
+        try:
+            trainer.save_checkpoint(path)
+        finally:
+            self.is_writing = False
+        self._rotate(trainer, state, args.save_total_limit)
+        return path
+
+    def note(self) -> None:
+        """Lightning is about to write a checkpoint."""
+        self.was_written_by_another = self.was_written_by_another or not self.is_writing
+
+    def _rotate(self, trainer: Any, state: TrainerState, limit: int | None) -> None:
+        if not limit:
+            return
+        spared = {self.written[-1], state.best_model_checkpoint}
+        oldest = [path for path in self.written if path not in spared]
+        while len(self.written) > limit and oldest:
+            path = oldest.pop(0)
+            self.written.remove(path)
+            trainer.strategy.remove_checkpoint(path)
+
+
+def _makes_folders(trainer: Any) -> bool:
+    """Whether the plugin that writes makes folders in the documented layout, also where another one wraps it."""
+    plugin = trainer.strategy.checkpoint_io
+    while plugin is not None:
+        if any(base.__name__ == "FolderCheckpointIO" for base in type(plugin).__mro__):
+            return True
+        plugin = getattr(plugin, "checkpoint_io", None)
+    return False

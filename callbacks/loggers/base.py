@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -10,7 +11,6 @@ from typing import Any, ClassVar
 from ..base import TrainerCallback
 from ..state import TrainerControl, TrainerState
 from .availability import require
-from .model_files import write_model
 
 logger = logging.getLogger(__name__)
 
@@ -179,3 +179,28 @@ class PredictionLogger(LoggerCallback):
 
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
         """Send them, in the first process of all."""
+
+
+def write_model(model: Any, processing_class: Any, folder: str) -> None:
+    """Write weights, configuration and what processes the data, where no trainer is there to do it.
+
+    Args:
+        model: a model with `save_pretrained`, or any `torch.nn.Module`.
+        processing_class: a tokenizer or another processor, or None.
+        folder: is made if it does not exist.
+    """
+    os.makedirs(folder, exist_ok=True)
+    if hasattr(model, "save_pretrained"):
+        model.save_pretrained(folder)
+    else:
+        from safetensors.torch import save_model
+
+        save_model(model, os.path.join(folder, "model.safetensors"))
+    if hasattr(processing_class, "save_pretrained"):
+        processing_class.save_pretrained(folder)
+
+
+def write_architecture(model: Any, folder: str) -> None:
+    """Write `model_architecture.txt`: the model as it prints."""
+    with open(os.path.join(folder, "model_architecture.txt"), "w", encoding="utf-8") as file:
+        print(model, file=file)

@@ -11,7 +11,7 @@ from datetime import datetime
 from importlib import import_module
 from typing import Any
 
-from ..folder_names import trial_folder
+from .._files import trial_folder
 from ..state import TrainerControl, TrainerState
 from .availability import is_installed, is_tensorboard_available
 from .base import LoggerCallback

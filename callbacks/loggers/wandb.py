@@ -12,8 +12,7 @@ from typing import Any
 
 from ..state import TrainerControl, TrainerState
 from .availability import is_switched_on, is_wandb_available
-from .base import PredictionLogger
-from .model_files import write_architecture
+from .base import PredictionLogger, write_architecture
 from .values import SUMMARY, checkpoint_folder, config_of, description, parameter_count, rewrite_logs, without_summary
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from .._files import write_whole
+from .._files import trial_folder, write_whole
 from .._log_values import add_to_logs, going_on, is_training_log
 from ..base import TrainerCallback
-from ..folder_names import trial_folder
 from ..memory import memory_in_use
 from ..state import TrainerControl, TrainerState
 from ..throughput import ThroughputCallback
@@ -141,9 +140,9 @@ def _page(args: Any, state: TrainerState, status: str) -> bytes:
 
 
 def _picture(args: Any, state: TrainerState) -> bytes | None:
+    from .chart import draw
     from .curves import panels
     from .page import run_name
-    from .picture import draw
 
     drawn = panels(state.log_history)
     return draw(drawn, run_name(args)) if drawn else None

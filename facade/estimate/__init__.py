@@ -1,7 +1,6 @@
 """Estimate memory per device and traffic per step on paper; torch is not loaded."""
 
-from .advice import Choice, compare
-from .estimation import Estimate, estimate
+from .estimation import Choice, Estimate, compare, estimate
 from .job import PRECISIONS, Job
 from .shapes import ModelShape, model_of_size
 from .source import model_from_folder

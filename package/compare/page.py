@@ -11,7 +11,7 @@ from typing import Any
 
 from ..callbacks.report.chart import chart
 from ..callbacks.report.curves import Curve, Panel, panels
-from ..callbacks.report.style import SCRIPT, STYLE
+from ..callbacks.report.page import SCRIPT, STYLE
 from .differences import Difference
 from .verdict import Verdict, shown, size_of
 

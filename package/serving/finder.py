@@ -11,9 +11,9 @@ from typing import Any
 
 from .modules import ServedModule, serve_top_level
 from .names import SERVED, TOP_LEVEL
-from .renamed import RENAMED
 from .shadow import Shadow
 from .stand_in import package
+from .targets import RENAMED
 
 LIBRARY = "transformers"
 

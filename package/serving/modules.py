@@ -9,8 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from . import report
-from .renamed import renamed
-from .targets import resolve, written
+from .targets import renamed, resolve, written
 
 
 class ServedModule(ModuleType):

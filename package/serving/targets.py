@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from importlib import import_module
 from typing import Any
 
@@ -44,3 +46,45 @@ def written(target: str) -> str:
     """A target as one reads it: `lightrainer.facade.Trainer`."""
     home, _, name = target.partition(":")
     return ".".join(filter(None, ((_OURS + home if home.startswith(".") else home), name)))
+
+
+_STRATEGY = {"EvaluationStrategy": ".facade:IntervalStrategy"}
+_XLA = {"is_torch_tpu_available": "transformers.utils:is_torch_xla_available"}
+
+RENAMED: dict[str, dict[str, str]] = {
+    "transformers": {"AdamW": "torch.optim:AdamW", **_XLA},
+    "transformers.optimization": {"AdamW": "torch.optim:AdamW"},
+    "transformers.trainer_callback": _STRATEGY,
+    "transformers.trainer_utils": _STRATEGY,
+    "transformers.training_args": _STRATEGY,
+    "transformers.utils": {"send_example_telemetry": ".serving.stand_in.versions:send_example_telemetry", **_XLA},
+}
+"""For each module its old names, with the targets of what took their place."""
+
+_INSTEAD = {"send_example_telemetry": "It does nothing any more: leave it out."}
+
+
+def renamed(module: str, name: str) -> Any:
+    """What took the place of an old name, with a warning that says so; None where it is no old name.
+
+    Args:
+        module: The module, in full.
+        name: A name that it does not have.
+    """
+    target = RENAMED.get(module, {}).get(name)
+    if target is None:
+        return None
+    instead = _INSTEAD.get(name, f"{written(target)} is taken in its place: import that.")
+    warnings.warn(f"{module}.{name} is a name of transformers 4. {instead}", FutureWarning, stacklevel=_outside())
+    return resolve(target)
+
+
+def _outside() -> int:
+    """The `stacklevel` with which the caller warns of the line that asked for the name."""
+    level, frame = 1, sys._getframe(1)
+    here = __name__.rpartition(".")[0]
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith((here, "importlib.")):
+        # Python does not count its own machinery.
+        level += frame.f_globals.get("__name__", "").startswith(here)
+        frame = frame.f_back
+    return level

@@ -16,7 +16,7 @@ from tiny import At, files, points, tiny, told, trainer
 
 import lightrainer
 from lightrainer.__main__ import main
-from lightrainer.callbacks.folder_names import is_folder_name, trial_folder
+from lightrainer.callbacks._files import is_folder_name, trial_folder
 from lightrainer.facade.checkpointing import callback_states
 from lightrainer.facade.search import retries
 from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader

@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from lightrainer.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState
-from lightrainer.callbacks._idle import is_empty
+from lightrainer.callbacks.handler import is_empty
 
 EVENTS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end")
 

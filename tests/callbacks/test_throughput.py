@@ -12,8 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lightrainer import TrainerCallback
 from lightrainer.callbacks import MemoryCallback, ThroughputCallback, TrainerControl, TrainerState
-from lightrainer.callbacks._flops import FlopCount
-from lightrainer.callbacks._peaks import peak_flops
+from lightrainer.callbacks._flops import FlopCount, peak_flops
 
 CONTROL = TrainerControl()
 

@@ -7,7 +7,7 @@ import pytest
 from made_up_runs import history
 
 from lightrainer.callbacks.report import curves, panels
-from lightrainer.callbacks.report.scales import Scale, fitting, round_values, short
+from lightrainer.callbacks.report.chart import Scale, fitting, round_values, short
 
 
 def titles(logs):

@@ -7,7 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from lightrainer.facade.estimate import Job, ModelShape
-from lightrainer.facade.estimate.activations import activation_bytes, input_bytes, layer_bytes, root_bytes
+from lightrainer.facade.estimate.memory import activation_bytes, input_bytes, layer_bytes, root_bytes
 from lightrainer.facade.estimate.source import model_from_config
 
 BATCH, SEQUENCE, LAYERS = 2, 64, 3
