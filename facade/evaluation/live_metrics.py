@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...lightning_modules.common.nested import find_batch_size, map_nested
-from ...lightning_modules.models.inspection import base_of_adapter
-from ...lightning_modules.models.next_token import predicts_next_token
+from ...lightning_modules.models.inspection import base_of_adapter, predicts_next_token
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks
 
 if TYPE_CHECKING:

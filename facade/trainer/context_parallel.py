@@ -12,7 +12,7 @@ from torch import nn
 
 from ...lightning_modules.distributed.sequence_sharding import IGNORED, ready_to_split, split_names
 from ...lightning_modules.models import inspection
-from ...lightning_modules.models.next_token import shifts_smoothed_labels
+from ...lightning_modules.models.inspection import shifts_smoothed_labels
 from ..arguments.parallelism import parts_of_sequences
 
 

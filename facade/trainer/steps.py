@@ -13,8 +13,8 @@ from torch import nn
 
 from ...lightning_modules.common.nested import map_nested, nested_detach
 from ...lightning_modules.models import inspection
+from ...lightning_modules.models.inspection import shifts_smoothed_labels
 from ...lightning_modules.models.liger import can_skip_logits
-from ...lightning_modules.models.next_token import shifts_smoothed_labels
 from ...lightning_modules.models.outputs import read_loss, require_trainable, split_outputs
 from ...lightning_modules.optim import steps_in_backward
 from ..arguments.parallelism import copies_of_batches, data_ranks

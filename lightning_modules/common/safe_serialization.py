@@ -20,7 +20,7 @@ def to_plain(value: Any) -> Any:
     """Write down tensors, arrays, plain values, and dicts, lists and tuples of them, named ones and subclasses too.
 
     Raises:
-        NotPlainError: there is something else in it.
+        UnsafeValueError: there is something else in it.
     """
     kind = type(value)
     if kind in _LEAVES:

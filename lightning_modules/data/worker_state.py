@@ -200,7 +200,7 @@ def _packed(value: Any) -> bytes:
     """Return the value in one piece.
 
     Raises:
-        NotPlainError: a checkpoint could not hold it.
+        UnsafeValueError: a checkpoint could not hold it.
     """
     return pickle.dumps(to_plain(value))
 

@@ -11,8 +11,7 @@ from torch import nn
 from ..common.class_paths import build_described, is_description
 from ..common.nested import find_batch_size
 from ..evaluation.metrics import StageMetrics, as_batch_metrics, is_number, name_in_stage
-from ..models.inspection import accepts_loss_kwargs, base_of_adapter
-from ..models.next_token import predicts_next_token
+from ..models.inspection import accepts_loss_kwargs, base_of_adapter, predicts_next_token
 from ..models.outputs import predictions_in, read_loss
 from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_plain_setting
 from ..training.label_smoothing import LabelSmoother

@@ -16,7 +16,7 @@ class Recording(fast_path.FastModule):
     def __init__(self, leave=()):
         super().__init__()
         self.automatic_optimization = False
-        self.weight = torch.nn.Parameter(torch.ones(1))
+        self.register_parameter("weight", torch.nn.Parameter(torch.ones(1)))
         self.leave = leave
         self.seen = []
 

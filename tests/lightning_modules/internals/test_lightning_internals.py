@@ -55,7 +55,7 @@ class Manual(fast_path.FastModule):
     def __init__(self, windows=None):
         super().__init__()
         self.automatic_optimization = False
-        self.weight = torch.nn.Parameter(torch.ones(1))
+        self.register_parameter("weight", torch.nn.Parameter(torch.ones(1)))
         self.windows = windows
         self.seen = []
         self.at_end_of_step = lambda batch_idx: None
