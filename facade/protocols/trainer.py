@@ -48,6 +48,34 @@ class TrainerProtocol(StrategyHost, Protocol):
         ...
 
 
+class LoadingProtocol(TrainerProtocol, Protocol):
+    """What loaders are made of."""
+
+    data_collator: Callable[[list[Any]], Any]
+    processing_class: Any
+    _data_position: Any
+    _elastic: Any
+    _eval_dataloaders: dict[str, Any]
+    _signals: Any
+
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any: ...
+
+    def _get_collator_with_removed_columns(
+        self, data_collator: Callable[[list[Any]], Any], description: str | None = None
+    ) -> Callable[[list[Any]], Any]: ...
+
+
+class ModelProtocol(TrainerProtocol, Protocol):
+    """What decides how the model computes, and what is counted of its inputs."""
+
+    processing_class: Any
+    neftune_noise_alpha: float | None
+    compute_loss_func: Any
+    model_accepts_loss_kwargs: bool
+
+    def _prepare_input(self, data: Any) -> Any: ...
+
+
 class EvaluationProtocol(TrainerProtocol, Protocol):
     """What happens to a batch of an evaluation."""
 

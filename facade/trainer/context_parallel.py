@@ -14,6 +14,7 @@ from ...lightning_modules.distributed.sequence_sharding import IGNORED, ready_to
 from ...lightning_modules.models import inspection
 from ...lightning_modules.models.inspection import shifts_smoothed_labels
 from ..arguments.parallelism import parts_of_sequences
+from ..protocols.trainer import ModelProtocol
 
 
 class ContextParallel:
@@ -26,7 +27,7 @@ class ContextParallel:
         targets: how many labels count in the whole of a batch that is split now, by their name; None for a whole one.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: ModelProtocol) -> None:
         self.trainer = trainer
         self.targets: dict[str, torch.Tensor] | None = None
 

@@ -27,9 +27,7 @@ class TrainerData(TrainerBase):
         """Loaders whose workers stay, by the key of their dataset; libraries look into it."""
         return {}
 
-    @cached_property
-    def _data_loading(self) -> DataLoading:
-        return DataLoading(self)
+    _data_loading = cached_property(DataLoading)
 
     def get_train_dataloader(self) -> DataLoader:
         """As `transformers.Trainer.get_train_dataloader`: shuffled, sharded over the processes.

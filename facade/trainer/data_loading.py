@@ -22,6 +22,7 @@ from ...lightning_modules.data.lengths import (
 from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.workers import attached_worker, deaf_worker
 from ..arguments.parallelism import copies_of_batches, data_rank
+from ..protocols.trainer import LoadingProtocol
 from .columns import is_hub_dataset
 
 
@@ -32,7 +33,7 @@ class DataLoading:
         trainer: the Trainer whose methods choose columns and samplers.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: LoadingProtocol) -> None:
         self.trainer = trainer
         self._lengths = LengthCache()
         self._reduced: tuple[Any, Any] = (None, None)
@@ -56,7 +57,7 @@ class DataLoading:
             collator = trainer._get_collator_with_removed_columns(collator, description=description)
         stream = isinstance(dataset, IterableDataset)
         sampler = self._sampler(dataset, whole, sampler_fn) if sampler_fn is not None and not stream else None
-        config = args.accelerator_config
+        config: Any = args.accelerator_config
         loader: Any = build_loader(
             dataset,
             batch_size=batch_size,

@@ -36,9 +36,7 @@ class TrainerEvaluation(TrainerData, TrainerSteps, TrainerLogging):
     _gather_losses: Callable[..., Any] | None = None
     """For losses alone, in the place of `gather_function`."""
 
-    @cached_property
-    def _best_metric(self) -> BestMetric:
-        return BestMetric(self)
+    _best_metric = cached_property(BestMetric)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"

@@ -15,7 +15,7 @@ from ...lightning_modules.training.losses import LossMeter
 from ..arguments.parallelism import copies_of_batches
 
 if TYPE_CHECKING:
-    from ..protocols.trainer import TrainerProtocol
+    from ..protocols.trainer import ModelProtocol, TrainerProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class TokenCounter:
         pending: tokens of this process that are not in the state yet.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: ModelProtocol) -> None:
         self.trainer = trainer
         self.pending = 0
 
@@ -149,14 +149,14 @@ class ParameterCounter:
         trainer: the Trainer whose model it is.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: TrainerProtocol) -> None:
         self.trainer = trainer
         self._model: weakref.ref[nn.Module] | None = None
         self._count = 0
 
     def count(self) -> int:
         """Count those of the whole model, also where this process has only a part of it by now."""
-        model = self.trainer.model
+        model: Any = self.trainer.model
         if self._model is None or self._model() is not model:
             count = deepspeed_engine.parameters_beside_embeddings(model)
             self._count = model.num_parameters(exclude_embeddings=True) if count is None else count

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import nn
@@ -18,6 +17,7 @@ from ...lightning_modules.models.special_tokens import align_special_tokens
 from ...lightning_modules.models.underflow_overflow import DebugUnderflowOverflow
 from ..arguments.checkpointing import checkpointing
 from ..arguments.enums import DebugOption
+from ..protocols.trainer import ModelProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class ModelPreparation:
         trainer: the Trainer whose model is prepared.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: ModelProtocol) -> None:
         self.trainer = trainer
         # What stays in a model after the training; a search lets go of models.
         self._compiled: weakref.ref[nn.Module] | None = None

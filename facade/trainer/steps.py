@@ -34,9 +34,7 @@ class TrainerSteps(TrainerOptimization):
     """As in `transformers` 5.19 and later: whether an override of `compute_loss` divides its loss by the items of all
     micro-batches of a step. With None it follows from `compute_loss_func` and `model_accepts_loss_kwargs`."""
 
-    @cached_property
-    def _context_parallel(self) -> ContextParallel:
-        return ContextParallel(self)
+    _context_parallel = cached_property(ContextParallel)
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
