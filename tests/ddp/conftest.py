@@ -39,7 +39,7 @@ def train(library: str, scenario: str, folder: Path) -> TwoRanks:
     # `lightning.seed_everything` leaves this, and no training is to be seeded by it; but for those of Lightning alone.
     seeded = {} if scenario in ("folders", "modules") else {"PL_GLOBAL_SEED": "5"}
     words, log = (library, scenario, str(folder)), folder / f"{scenario}.log"
-    if scenario == "points":  # one of them is started as a user would do it
+    if (library, scenario) == ("lightrainer", "points"):  # one of them is started as a user would do it
         finished(torchrun(script, *words, processes=processes), log, SECONDS, **seeded)
     else:
         finished_ranks(script, *words, log=log, seconds=SECONDS, processes=processes, library=library, **seeded)

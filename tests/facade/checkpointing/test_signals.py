@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from sigterm_trainer import SCENARIOS
+from starting import finished_ranks, forked_ranks
 from tiny import At, Tiny, points, told, trainer
 
 from lightrainer import get_last_checkpoint
@@ -21,22 +21,15 @@ from lightrainer.lightning_modules.checkpoints import problems
 from lightrainer.lightning_modules.data.workers import deaf_worker
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the trainings are forked, or get signals of POSIX")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 HERE = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     """One process forks all the trainings, since importing takes longer than training."""
-    done = subprocess.run(
-        [sys.executable, str(HERE / "sigterm_trainer.py"), str(tmp_path_factory.mktemp("signals"))],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=ENVIRONMENT,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    folder = tmp_path_factory.mktemp("signals")
+    options = {"log": folder / "log.txt", "seconds": 600, "processes": 0}
+    return json.loads(finished_ranks(HERE / "sigterm_trainer.py", str(folder), **options).splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -53,32 +46,6 @@ def test_a_stopped_training_goes_on_to_the_same_bits(reports, name):
     assert report["history"], "the logs differ from those of the uninterrupted training"
 
 
-END_TO_END = """
-import atexit, sys
-sys.path.insert(0, {here!r})
-import lightrainer
-from tiny import At, points, told, trainer
-
-folder, how = sys.argv[1], sys.argv[2]
-if how == "off":
-    lightrainer.Trainer.checkpoint_on_signals = ()
-atexit.register(lambda: print("left in order", flush=True))
-ready = At("on_step_end", lambda *_: print("training", flush=True), 3)
-made = told(trainer(
-    folder, train_dataset=points(4000), dataloader_num_workers=2, callbacks=[ready], save_strategy="steps",
-    dataloader_multiprocessing_context=how if how == "spawn" else "fork",
-))
-try:
-    made.train()
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-    raise
-finally:
-    print("finally", flush=True)
-print("done", flush=True)
-"""
-
-
 @pytest.mark.parametrize(
     ("number", "how"),
     [
@@ -92,28 +59,13 @@ print("done", flush=True)
 )
 def test_a_signal_to_the_whole_group_of_processes(tmp_path, number, how):
     """As batch systems and terminals send it: workers that read data get it as well. Turned off it kills, as ever."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", END_TO_END.format(here=str(HERE)), str(tmp_path), how],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**ENVIRONMENT, "PYTHONWARNINGS": "ignore"},
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            if line.strip() == "training":
-                break
-        os.killpg(process.pid, number)
-        said, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
+    options = {"log": tmp_path / "log.txt", "seconds": 300, "processes": 0, "PYTHONWARNINGS": "ignore"}
+    (code,), said = forked_ranks(HERE / "signalled_group.py", str(tmp_path), how, str(int(number)), **options)
     last = get_last_checkpoint(tmp_path)
     interrupted = number == signal.SIGINT
     # Python dies of a KeyboardInterrupt by the signal; with 1 if an exit handler runs code, as one of torch's may.
     codes = {-number, 1} if interrupted else {128 + number if how != "off" else -number}
-    assert process.returncode in codes, errors[-3000:]
+    assert code in codes, said[-3000:]
     if how == "off":
         assert last is None
         return
@@ -123,8 +75,8 @@ def test_a_signal_to_the_whole_group_of_processes(tmp_path, number, how):
         "left in order",
     ]
     assert last is not None
-    assert f"{number.name}: training stops at step {last.rpartition('-')[2]}" in errors
-    assert ("Once more to stop without." in errors) == interrupted
+    assert f"{number.name}: training stops at step {last.rpartition('-')[2]}" in said
+    assert ("Once more to stop without." in said) == interrupted
 
 
 @pytest.fixture
