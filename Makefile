@@ -18,7 +18,7 @@ DEEPSPEED := deepspeed==0.19.8
 # What it needs and torch does not bring.
 DEEPSPEED_NEEDS := einops hjson msgpack ninja py-cpuinfo pydantic
 
-.PHONY: help demo test test-libraries lint bench clean
+.PHONY: help demo test test-libraries lint bench docs docs-serve clean
 # Two pip processes must not write into one environment.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -50,6 +50,12 @@ lint: $(VENV)/.lint  ## check style (ruff), format (ruff) and types (pyright)
 bench: $(VENV)/.bench  ## measure speed and memory against the reference and a raw loop
 	$(BIN)/python -m benchmarks
 
+docs: $(VENV)/.docs  ## build the site into build/site; broken links are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.docs  ## show the site at http://127.0.0.1:8000, and build it anew as it is edited
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 clean:  ## remove everything that these targets made
 	rm -rf $(VENV) .venv-libraries $(DEMO_OUTPUT) build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -63,7 +69,7 @@ $(VENV)/.torch: constraints.txt
 	@touch $@
 
 # One stamp per extra of pyproject.toml.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.bench $(VENV)/.libraries: $(VENV)/.%: $(VENV)/.torch pyproject.toml constraints.txt
+$(VENV)/.demo $(VENV)/.test $(VENV)/.bench $(VENV)/.libraries $(VENV)/.docs: $(VENV)/.%: $(VENV)/.torch pyproject.toml constraints.txt
 	@echo "installing lightrainer[$*]"
 	@$(PIP_INSTALL) --editable ".[$*]"
 	@touch $@

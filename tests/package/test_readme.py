@@ -1,4 +1,4 @@
-"""The README's tree is that of the folders that are there."""
+"""The README is short, and the trees of folders are those of the folders that are there."""
 
 import importlib.util
 from pathlib import Path
@@ -6,12 +6,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_tree_is_up_to_date():
-    """`python docs/scripts/readme_tree.py` writes it."""
-    spec = importlib.util.spec_from_file_location("readme_tree", ROOT / "docs" / "scripts" / "readme_tree.py")
+def test_the_trees_are_up_to_date():
+    """`python docs/scripts/folder_tree.py` writes them."""
+    spec = importlib.util.spec_from_file_location("folder_tree", ROOT / "docs" / "scripts" / "folder_tree.py")
     assert spec is not None
     assert spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
-    assert (ROOT / "README.md").read_text(encoding="utf-8") == tool.readme_with_tree()
-    assert "  trainer/" in tool.tree()
+    assert len(tool.DEPTHS) == 2
+    for page in tool.DEPTHS:
+        assert page.read_text(encoding="utf-8") == tool.page_with_tree(page)
+    assert "  trainer/" in tool.tree(1)
+    assert "  trainer/" not in tool.tree(0)
+
+
+def test_the_readme_is_read_in_minutes():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 180

@@ -1,4 +1,7 @@
-"""Write the tree of folders, with the first sentence of each, into the README: `python docs/scripts/readme_tree.py`."""
+"""Write the tree of folders into the README, and with the inner ones into `docs/develop/folders.md`.
+
+Each line is the first sentence of the folder's `__init__`: `python docs/scripts/folder_tree.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BEGIN, END = "<!-- tree: docs/scripts/readme_tree.py -->\n```\n", "```\n<!-- end of tree -->"
+DEPTHS = {ROOT / "README.md": 0, ROOT / "docs" / "develop" / "folders.md": 1}
+BEGIN, END = "<!-- tree: docs/scripts/folder_tree.py -->\n```text\n", "```\n<!-- end of tree -->"
 COLUMN = 22
 WIDTH = 120
 # What a folder of the package holds is said by its `__init__`; the others have none.
@@ -19,24 +23,24 @@ OTHER_FOLDERS = {
 }
 
 
-def tree() -> str:
-    """The folders of the package, then the others, one line each."""
-    code = [line for name in ("package", "facade", "lightning_modules", "callbacks") for line in lines_of(ROOT / name)]
+def tree(depth: int) -> str:
+    """The folders of the package, so many levels below the top, then the others; one line each."""
+    code = [line for name in ("package", "facade", "lightning_modules", "callbacks") for line in lines_of(name, depth)]
     return "".join([*code, *(line(f"{name}/", 0, comment) for name, comment in OTHER_FOLDERS.items())])
 
 
-def readme_with_tree() -> str:
-    """The README's text with the tree as it is now."""
-    before, rest = (ROOT / "README.md").read_text(encoding="utf-8").split(BEGIN)
-    return before + BEGIN + tree() + END + rest.split(END)[1]
+def page_with_tree(page: Path) -> str:
+    """A page's text with the tree as it is now."""
+    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
+    return before + BEGIN + tree(DEPTHS[page]) + END + rest.split(END)[1]
 
 
-def lines_of(folder: Path, depth: int = 0) -> Iterator[str]:
+def lines_of(name: str, depth: int) -> Iterator[str]:
     """The lines of a folder of the package: itself, and the packages in it."""
-    yield line(f"{folder.name}/", depth, first_sentence(folder / "__init__.py"))
-    if depth < 1:
-        for inner in sorted(folder.glob("*/__init__.py")):
-            yield from lines_of(inner.parent, depth + 1)
+    folder = ROOT / name
+    yield line(f"{name}/", 0, first_sentence(folder / "__init__.py"))
+    for inner in sorted(folder.glob("*/__init__.py")) if depth else ():
+        yield line(f"{inner.parent.name}/", 1, first_sentence(inner))
 
 
 def line(name: str, depth: int, comment: str) -> str:
@@ -53,4 +57,5 @@ def first_sentence(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    (ROOT / "README.md").write_text(readme_with_tree(), encoding="utf-8")
+    for page in DEPTHS:
+        page.write_text(page_with_tree(page), encoding="utf-8")

@@ -1,0 +1,76 @@
+"""Every block of the README and of the pages runs as printed, in an empty folder, with nothing injected.
+
+A block of Python or bash runs; one that begins with `# name.ext` is a file; `output` is what the block before it
+prints; other languages are there to be read. What cannot run here says so in its first line (`# needs a GPU`).
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from page_runner import FILE_NAME, NEEDS, blocks
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDES = [page for folder in ("user", "reference") for page in (ROOT / "docs" / folder).glob("*.md")]
+PAGES = sorted([ROOT / "README.md", *GUIDES])
+LANGUAGES = {"python", "bash", "yaml", "json", "output", "text"}
+RUN = {"python", "bash"}
+
+
+def names_of(pages):
+    return [str(page.relative_to(ROOT)) for page in pages]
+
+
+def has_code(page):
+    return any(language in RUN for language, _, _ in blocks(page))
+
+
+@pytest.fixture(scope="module")
+def runner():
+    """A process with the libraries imported, and what a terminal has: the environment's commands on PATH."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("LIGHTRAINER_", "PYTEST_"))}
+    path = os.pathsep.join([str(Path(sys.executable).parent), ours.get("PATH", "")])
+    script = str(Path(__file__).with_name("page_runner.py"))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, script], env={**ours, "PATH": path}, **pipes) as process:
+        yield process
+        process.stdin.close()
+
+
+def run(process, page, folder):
+    """The exit status of a page that is run in a new folder, and what it said."""
+    folder.mkdir()
+    process.stdin.write(json.dumps([str(page), str(folder)]) + "\n")
+    process.stdin.flush()
+    return json.loads(process.stdout.readline())
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if has_code(page)], ids=lambda page: page.stem)
+def test_blocks_run_as_printed(runner, page, tmp_path):
+    status, said = run(runner, page, tmp_path / "empty")
+    assert status == 0, said
+
+
+def test_every_block_has_a_language():
+    for page in PAGES:
+        for language, _, line in blocks(page):
+            assert language in LANGUAGES, f"{page.name}:{line}"
+
+
+def test_few_blocks_are_left_out():
+    code = [code for page in PAGES for language, code, _ in blocks(page) if language in RUN]
+    left_out = [text for text in code if text.partition("\n")[0] in NEEDS]
+    assert len(code) > 60
+    assert len(left_out) < len(code) / 4
+    assert not [text for text in left_out if FILE_NAME.match(text)]
+
+
+@pytest.mark.parametrize("block", ["python\nundefined_name", "bash\nfalse", "python\nprint(1)\n```\n```output\nno"])
+def test_a_block_that_fails_is_found(runner, block, tmp_path):
+    """Negative control."""
+    page = tmp_path / "page.md"
+    page.write_text(f"```{block}\n```\n")
+    assert run(runner, page, tmp_path / "empty")[0] != 0

@@ -1,0 +1,60 @@
+"""What the pages name exists."""
+
+import inspect
+import re
+from pathlib import Path
+
+import optuna
+
+import lightrainer
+from lightrainer import Trainer
+from lightrainer.facade.estimate.job import PRECISIONS, SHARDING
+from lightrainer.facade.estimate.optimizers import _RULES
+from lightrainer.sweep import _parser
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def page(name):
+    return (DOCS / "user" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_modules_names_public_classes():
+    named = re.findall(r"^\| `(\w+)` \|", page("lightning"), re.MULTILINE)
+    assert len(named) == 6
+    assert set(named) <= set(lightrainer.__all__)
+
+
+def test_callbacks_that_are_named_can_be_imported():
+    named = set(re.findall(r"\b([A-Z]\w+(?:Callback|Bridge))\b", page("progress-and-reports")))
+    assert len(named) >= 9
+    assert named <= set(lightrainer.__all__)
+
+
+def test_optimizers_and_precisions_of_the_calculator_exist():
+    table = page("scaling").split("S is what the optimizer keeps")[1].split("##")[0]
+    named = [
+        name for cell in re.findall(r"^\| (`[^|]*`) \|", table, re.M) for name in re.findall(r"`([a-z0-9_*]+)`", cell)
+    ]
+    assert len(named) > 15
+    for optim in named:
+        assert optim == "optim" or [rule for rule in _RULES if rule.startswith(optim.rstrip("*"))]
+    assert set(PRECISIONS) <= set(re.findall(r"`([a-z0-9-]+)`", page("scaling")))
+    assert {"full_shard", "shard_grad_op", "hybrid_shard"} <= set(SHARDING)
+
+
+def test_options_of_the_sweep_exist():
+    known = _parser().format_help()
+    named = set(re.findall(r"`(--[a-z-]+)", page("search"))) - {"--width"}
+    assert len(named) > 6
+    assert [option for option in named if option not in known] == []
+
+
+def test_keywords_of_the_search_are_taken():
+    rows = re.findall(r"^\| (`.*?) \|", page("search"), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    own = set(inspect.signature(Trainer.hyperparameter_search).parameters)
+    optunas = {*inspect.signature(optuna.create_study).parameters}
+    optunas |= {*inspect.signature(optuna.study.Study.optimize).parameters}
+    assert len(named) > 15
+    assert named <= own | optunas | {"final_model", "remove_pruned", "resume_trials", "report", "pruning_unit"}

@@ -1,0 +1,30 @@
+"""The site's navigation has every page, and its reference every public name; `make docs` checks the links."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import lightrainer
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+
+def test_the_navigation_lists_every_page():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    listed = re.findall(r"[\w/-]+\.md", navigation)
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert len(listed) == len(set(listed))
+    assert set(listed) == pages | {"index.md"}
+
+
+def test_every_public_name_is_in_the_reference():
+    pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
+    assert sorted(re.findall(r"^::: lightrainer\.(\w+)$", pages, re.MULTILINE)) == sorted(lightrainer.__all__)
+
+
+def test_the_page_of_commands_is_up_to_date():
+    spec = importlib.util.spec_from_file_location("command_line_page", DOCS / "scripts" / "command_line_page.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.PAGE.read_text(encoding="utf-8") == tool.page(), "run python docs/scripts/command_line_page.py"
