@@ -12,7 +12,7 @@ from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.data.workers import iterate
 from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, ObjectCollector
-from ...lightning_modules.models.inspection import accepted_arguments, to_call
+from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.training.out_of_memory import explained
 from ..arguments.parallelism import data_ranks
 from ..protocols.trainer import EvaluationProtocol
@@ -153,7 +153,7 @@ class Evaluation:
 
     def _begin(self, batch: Any) -> None:
         """What is asked once: the strategy has set up the model by now."""
-        self.model = to_call(self.trainer.model, self.trainer.model_wrapped)
+        self.model = self.trainer.accelerator.strategy.called
         self.columns = list(batch) if isinstance(batch, Mapping) else None
 
     def result(self) -> EvalLoopOutput:

@@ -52,7 +52,7 @@ class StrategyPlan:
         return None
 
     def build_accelerator(self) -> Any:
-        """An accelerator as an object, where Lightning's own does not do; None where its name will do."""
+        """Make an accelerator as an object, where Lightning's own does not do; None where its name will do."""
         return None
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
@@ -66,11 +66,11 @@ class StrategyPlan:
         check_processes(args)
 
     def for_trainer(self, host: StrategyHost) -> Strategy:
-        """The strategy at work on the model of a Trainer."""
+        """Return the strategy at work on the model of a Trainer."""
         return Strategy(self, host)
 
     def precision(self, name: str, device: str) -> Any:
-        """The precision plugin that the strategy insists on; None where any will do.
+        """Make the precision plugin that the strategy insists on; None where any will do.
 
         Args:
             name: Lightning's name of the precision.
@@ -79,7 +79,7 @@ class StrategyPlan:
         return None
 
     def build(self) -> Any:
-        """The strategy as Lightning takes it; `auto` where Lightning needs no telling.
+        """Make the strategy as Lightning takes it; `auto` where Lightning needs no telling.
 
         Raises:
             ImportError: it needs a package that is not there; says how to install it.
@@ -87,11 +87,11 @@ class StrategyPlan:
         return "auto"
 
     def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
-        """(arguments, what they are called in Lightning, options) of what belongs together; one row each."""
+        """Return (arguments, their name in Lightning, options) of what belongs together; one row each."""
         return [("ddp_*", "Trainer(strategy=)", self.options)]
 
     def rows(self) -> list[Row]:
-        """(arguments, what they are called in Lightning, value) for the table of the plan."""
+        """Return (arguments, their name in Lightning, value) for the table of the plan."""
         first, *others = ((arguments, becomes, shown(options)) for arguments, becomes, options in self.groups())
         return [(first[0], first[1], f"{self.name}({first[2]})"), *(row for row in others if row[2])]
 
@@ -101,7 +101,7 @@ OWN_LOOP = Strategy(StrategyPlan(name="", options={}), None)
 
 
 def shown(value: Any) -> str:
-    """Options as text: `name=value, ...` for a dict, and so on inside of it."""
+    """Write options as text: `name=value, ...` for a dict, and so on inside of it."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={_inner(item)}" for name, item in value.items())
     return _inner(value)
@@ -116,7 +116,7 @@ def _inner(value: Any) -> str:
 
 
 def process_group(args: TrainingArguments) -> dict[str, Any]:
-    """The options about the process group, which all strategies of several processes have."""
+    """Return the options about the process group, which all strategies of several processes have."""
     backend = {} if args.ddp_backend is None else {"process_group_backend": args.ddp_backend}
     return {**backend, "timeout": args.ddp_timeout_delta}
 
@@ -136,5 +136,5 @@ def check_processes(args: TrainingArguments) -> None:
 
 
 def picked(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Those of the options that are there, in the order of `names`."""
+    """Pick those of the options that are there, in the order of `names`."""
     return {name: options[name] for name in names if name in options}

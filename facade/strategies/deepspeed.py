@@ -180,6 +180,11 @@ class DeepSpeed(Strategy):
         host = self._host()
         return None if host is None else deepspeed_engine.half_of_inputs(host.model_wrapped)
 
+    def parameters_beside_embeddings(self, model: Any) -> int:
+        """See `Strategy.parameters_beside_embeddings`; where they are in parts, the model cannot tell."""
+        count = deepspeed_engine.parameters_beside_embeddings(model)
+        return super().parameters_beside_embeddings(model) if count is None else count
+
     def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
         """Tell the engine whether this micro-batch is the last one before a step: it exchanges gradients by that."""
         if self.engine is None:

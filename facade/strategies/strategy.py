@@ -94,12 +94,12 @@ class Strategy:
         return None if host is None else inspection.to_call(host.model, host.model_wrapped)
 
     def is_trained(self, model: nn.Module) -> bool:
-        """Whether this is the model of the Trainer, or a wrapper of it."""
+        """Tell whether this is the model of the Trainer, or a wrapper of it."""
         host = self._host()
         return host is not None and inspection.unwrap_model(model) is inspection.unwrap_model(host.model)
 
     def to_call(self, model: nn.Module) -> Any:
-        """What is called in the place of a model: see `called` for that of the Trainer; others as they are."""
+        """Return what is called in the place of a model: see `called` for that of the Trainer; others as they are."""
         host = self._host()
         is_own = host is not None and self.is_trained(model)
         return inspection.to_call(model, host.model_wrapped) if host is not None and is_own else model
@@ -127,12 +127,16 @@ class Strategy:
         return host.model_wrapped
 
     def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
-        """What `distribute` does to a model, or to what was called for it before."""
+        """Do to a model, or to what was called for it before, what `distribute` says."""
         return model
 
     def half_of_inputs(self) -> torch.dtype | None:
-        """The format that inputs have to be in, where the model was cast to it; None where forward passes are cast."""
+        """Return the format of inputs, where the model was cast to it; None where forward passes are cast."""
         return None
+
+    def parameters_beside_embeddings(self, model: Any) -> int:
+        """Count the numbers of a model of `transformers`, but for those of embeddings."""
+        return model.num_parameters(exclude_embeddings=True)
 
     @property
     def device_mesh(self) -> Any:
@@ -158,10 +162,10 @@ class Strategy:
         return None
 
     def begin_step(self) -> None:
-        """A window of micro-batches begins."""
+        """Prepare for a window of micro-batches."""
 
     def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
-        """Around the forward and the backward pass of a micro-batch of the model.
+        """Exchange gradients or not in the block, which has forward and backward pass of a micro-batch of the model.
 
         Args:
             exchange: processes exchange the gradients now.
@@ -183,11 +187,11 @@ class Strategy:
         return clip_gradients(parameters, max_norm, norm_type)
 
     def norm(self, model: nn.Module) -> torch.Tensor:
-        """The norm of the gradients of a model over all processes, all of which have to call it."""
+        """Measure the norm of the gradients of a model over all processes, all of which have to call it."""
         return total_norm(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
 
     def norm_of_last_step(self) -> torch.Tensor | float:
-        """The norm that gradients had before they were clipped, where the step does it."""
+        """Return the norm that gradients had before they were clipped, where the step does it."""
         raise NotImplementedError("Gradients are clipped before the step.")
 
     def make_optimizers(self, module: Any, steps: int) -> tuple[Any, Any]:
@@ -210,7 +214,7 @@ class Strategy:
         return True
 
     def stepping(self, take_step: Callable[[], Any]) -> Callable[[], Any]:
-        """The step of the optimizer as parameters need it that are partly spread."""
+        """Return a step of the optimizer that takes parameters which are partly spread."""
         spread = self.spread
         if spread is None:
             return take_step
@@ -236,7 +240,7 @@ class Strategy:
         return True
 
     def saves_parts(self, *, checkpoint: bool) -> bool:
-        """Whether `save_weights` and `save_optimizer` write the part of each process.
+        """Tell whether `save_weights` and `save_optimizer` write the part of each process.
 
         Args:
             checkpoint: it is a checkpoint that is written, not a model.
@@ -244,7 +248,7 @@ class Strategy:
         return checkpoint and self.plan.saves_parts and self.spread is not None
 
     def whole_weights(self, model: nn.Module, *, keep: bool) -> dict[str, Any] | None:
-        """The weights of a model that is spread, in host memory; None for others, which have them themselves.
+        """Gather the weights of a model that is spread, in host memory; None for others, which have them themselves.
 
         Args:
             model: all processes have to call this with it.
@@ -254,7 +258,7 @@ class Strategy:
         return sharding.whole_state_dict(called, keep=keep) if sharding.is_sharded(called) else None
 
     def whole_view(self, model: nn.Module) -> Any:
-        """The user's model, which if it is spread over processes appears as if it were not."""
+        """Return the user's model, which if it is spread over processes appears as if it were not."""
         called = self.to_call(model)
         return sharding.WholeModel(called) if sharding.is_sharded(called) else inspection.unwrap_model(model)
 
@@ -271,7 +275,7 @@ class Strategy:
         checkpoints.save_model_parts(spread, folder)
 
     def weights_are_in_parts(self, checkpoint: str) -> bool:
-        """Whether a checkpoint has the weights in the states of an engine and nowhere else, where they can be read."""
+        """Tell whether a checkpoint has the weights in the states of an engine alone, where they can be read."""
         return False
 
     def load_weights(self, model: nn.Module, checkpoint: str) -> None:
@@ -333,10 +337,10 @@ class Strategy:
         return True
 
     def schedule_loaded(self) -> None:
-        """The schedule has its state again."""
+        """Mend a schedule that has its state again."""
 
     def bytes_to_save(self, states: list[Any], further: list[Any], *, processes: int) -> int:
-        """Bytes of a checkpoint.
+        """Count the bytes of a checkpoint.
 
         Args:
             states: those of the optimizer.

@@ -124,7 +124,7 @@ class TrainerBase:
     _setup_seconds = 0.0
     _run: TrainerModule | None = None
     _run_plan: RunPlan | None = None  # while Lightning runs
-    _working: Strategy | None = None
+    _last_strategy: Strategy | None = None
 
     # Components, each with a state of its own, made when first needed.
     _hub = cached_property(HubSession)
@@ -321,7 +321,7 @@ class TrainerBase:
     @property
     def _strategy(self) -> Strategy:
         """That of the run, or of the last one; before a run what the arguments ask for now."""
-        return self._working or self.plan.strategy.for_trainer(cast(StrategyHost, self))
+        return self._last_strategy or self.plan.strategy.for_trainer(cast(StrategyHost, self))
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """As `transformers.Trainer.call_model_init`: a new model, for a trial if it takes one."""

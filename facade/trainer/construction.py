@@ -64,7 +64,7 @@ class AppliedArguments:
             raise_for_problems(args)
             raise_for_unsupported(args)
             trainer.plan.strategy.check(args, trainer.model)
-        trainer._working = None
+        trainer._last_strategy = None
         changed = {name for name, value in self._seen.items() if getattr(args, name) != value}
         if changed & {"per_device_train_batch_size", "auto_find_batch_size"}:
             trainer._train_batch_size = args.train_batch_size

@@ -146,7 +146,7 @@ def run_evaluation(trainer: TrainerProtocol, evaluation: Evaluation, *, started:
 def _planned(trainer: TrainerProtocol) -> Iterator[Strategy]:
     """Make the plan of a run, and its strategy, which is asked until the next run."""
     trainer._run_plan = plan = trainer.plan
-    trainer._working = strategy = plan.strategy.for_trainer(trainer)
+    trainer._last_strategy = strategy = plan.strategy.for_trainer(trainer)
     try:
         yield strategy
     finally:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...lightning_modules.distributed import deepspeed_engine
 from ...lightning_modules.training.losses import LossMeter
 from ..arguments.parallelism import copies_of_batches
 
@@ -158,7 +157,6 @@ class ParameterCounter:
         """Count those of the whole model, also where this process has only a part of it by now."""
         model: Any = self.trainer.model
         if self._model is None or self._model() is not model:
-            count = deepspeed_engine.parameters_beside_embeddings(model)
-            self._count = model.num_parameters(exclude_embeddings=True) if count is None else count
+            self._count = self.trainer._strategy.parameters_beside_embeddings(model)
             self._model = weakref.ref(model)
         return self._count

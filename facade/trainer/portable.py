@@ -30,7 +30,7 @@ def portable(trainer: Any) -> Any:
     forget_optimizer(sent)
     members.update(model=None, model_wrapped=None, accelerator=None, gather_function=None, _memory_tracker=None)
     sent.callback_handler.model = None
-    for name in ("_working", *_made_when_needed(type(sent))):
+    for name in ("_last_strategy", *_made_when_needed(type(sent))):
         members.pop(name, None)
     return sent
 
