@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightrainer import Seq2SeqTrainingArguments
-from lightrainer.facade.arguments.support import NOT_YET, PARTLY
+from lightrainer.facade.arguments.support import PARTLY
 from lightrainer.facade.parser.help_formatter import concern
 
 PAGE = Path(__file__).resolve().parents[1] / "reference" / "arguments.md"
@@ -57,9 +57,7 @@ def default(item: dataclasses.Field[Any]) -> str:
 
 
 def remark(name: str) -> str:
-    """What is not there yet, if anything."""
-    if name in NOT_YET:
-        return f". Not yet: {NOT_YET[name]}"
+    """Which values are not honoured, if any."""
     said = (inspect.getdoc(PARTLY[name]) or "") if name in PARTLY else ""
     first = said.partition("\n")[0].rstrip(".")
     return f". {first}" if first else ""

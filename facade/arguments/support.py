@@ -1,11 +1,10 @@
-"""What the API documents and lightrainer does not do yet: said when asked for, never ignored.
+"""Values that the API documents and lightrainer does not honour: said when asked for, never ignored.
 
-To bring an argument into effect, move its name from `NOT_YET` to `IN_EFFECT`.
+Of a field of which only some values are in effect, a function in `PARTLY` says what to do instead of the others.
 """
 
 import os
 from collections.abc import Callable, Collection
-from dataclasses import MISSING, fields
 from typing import Any
 
 from ..distributed.xla_device import xla_is_chosen
@@ -15,41 +14,6 @@ from .exports import is_ours
 from .fields import ArgumentFields
 
 _LAUNCH = "start the script with torchrun, and pass fsdp=... or deepspeed=... to TrainingArguments"
-
-NOT_YET: dict[str, str] = {}
-"""Fields that change nothing yet, each with what to do instead. Set away from its default, such a field raises."""
-
-_IN_EFFECT = """
-    output_dir per_device_train_batch_size auto_find_batch_size num_train_epochs max_steps
-    learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio optim optim_args optim_target_modules
-    weight_decay adam_beta1 adam_beta2 adam_epsilon gradient_accumulation_steps average_tokens_across_devices
-    max_grad_norm label_smoothing_factor bf16 fp16 bf16_full_eval fp16_full_eval tf32
-    torch_compile torch_compile_backend torch_compile_mode
-    gradient_checkpointing gradient_checkpointing_kwargs activation_checkpointing activation_checkpointing_kwargs
-    use_liger_kernel liger_kernel_config use_cache neftune_noise_alpha torch_empty_cache_steps
-    logging_strategy logging_steps logging_first_step logging_nan_inf_filter logging_dir log_on_each_node log_level
-    log_level_replica include_num_input_tokens_seen disable_tqdm report_to run_name
-    project trackio_space_id trackio_bucket_id trackio_static_space_id
-    eval_strategy eval_steps eval_delay eval_on_start eval_do_concat_batches eval_use_gather_object
-    eval_accumulation_steps per_device_eval_batch_size prediction_loss_only include_for_metrics batch_eval_metrics
-    save_strategy save_steps save_only_model save_on_each_node save_total_limit enable_jit_checkpoint
-    push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision
-    load_best_model_at_end metric_for_best_model greater_is_better
-    ignore_data_skip restore_callback_states_from_checkpoint resume_from_checkpoint
-    full_determinism seed data_seed use_cpu accelerator_config
-    dataloader_drop_last dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers
-    dataloader_prefetch_factor dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names
-    train_sampling_strategy length_column_name
-    ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout
-    fsdp fsdp_config deepspeed parallelism_config
-    debug skip_memory_metrics do_train do_eval do_predict
-"""
-
-IN_EFFECT = frozenset(_IN_EFFECT.split())
-"""Fields that do what they are documented to do (those in `PARTLY` for some values only)."""
-
-HARMLESS = frozenset({"local_rank"})
-"""Fields that nothing reads in the reference either."""
 
 
 def _trackers(report_to: Any) -> str | None:
@@ -113,11 +77,7 @@ def unsupported(args: ArgumentFields, names: Collection[str] | None = None) -> l
         args: After `coerce`, or with fields changed since.
         names: Look only at these fields; by default at all, and at the environment of the launcher too.
     """
-    said = [
-        f"{name}={_plain(getattr(args, name))!r}: {instead}"
-        for name, instead in NOT_YET.items()
-        if (names is None or name in names) and _is_set(name, getattr(args, name))
-    ]
+    said: list[str] = []
     for name, judge in PARTLY.items():
         if names is None or name in names:
             said += filter(None, [judge(getattr(args, name))])
@@ -135,15 +95,6 @@ def raise_for_unsupported(args: ArgumentFields, names: Collection[str] | None = 
         raise NotImplementedError("\n".join(["lightrainer does not do this yet:", *said]))
 
 
-_DEFAULTS = {item.name: None if item.default is MISSING else item.default for item in fields(ArgumentFields)}
-
-
-def _is_set(name: str, value: Any) -> bool:
-    """Whether a value differs from the default; all empty values count as one."""
-    default = _DEFAULTS[name]
-    return value != default and bool(value or default)
-
-
 def _environment() -> list[str]:
     """What `accelerate launch` asks for through environment variables."""
     said = []
@@ -157,10 +108,3 @@ def _environment() -> list[str]:
         if not is_ours(variable) and value.lower() not in ("", "0", "false", "no", "n", "f", "off"):
             said.append(f"the environment variable {variable}={value!r}: {_LAUNCH}")
     return said
-
-
-def _plain(value: Any) -> Any:
-    """Enumeration members as the text that the user wrote."""
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return getattr(value, "value", value)

@@ -1,4 +1,4 @@
 """Functions of the reference's `trainer_utils` that scripts import and nothing here needs.
 
-The Trainer does not use them. They behave as those of the reference do.
+They behave as those of the reference do. May import any room of the facade; none imports this one.
 """

@@ -1,4 +1,7 @@
-"""Estimate memory per device and traffic per step on paper; torch is not loaded."""
+"""Estimate memory per device and traffic per step on paper; torch is not loaded.
+
+Here: shapes of models, sizes of their parts, tables. Not here: measuring a run. Imports no other room of the facade.
+"""
 
 from .estimation import Choice, Estimate, compare, estimate
 from .job import PRECISIONS, Job

@@ -50,12 +50,6 @@ def test_every_argument_has_one_row(tool):
     assert all(line.replace(r"\|", "").count("|") == 5 for line in rows)
 
 
-def test_what_is_not_there_yet_is_marked(tool, monkeypatch):
-    monkeypatch.setattr(tool, "NOT_YET", {"seed": "roll dice"})
-    assert tool.remark("seed") == ". Not yet: roll dice"
-    assert tool.remark("data_seed") == ""
-
-
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_argument_says_what_it_becomes(name):
     text = FIELDS[name].metadata["becomes"]

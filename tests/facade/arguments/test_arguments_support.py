@@ -6,28 +6,14 @@ import pytest
 
 from lightrainer.facade.arguments import TrainingArguments, unsupported
 from lightrainer.facade.arguments.enums import OptimizerNames, SchedulerType
-from lightrainer.facade.arguments.support import HARMLESS, IN_EFFECT, NOT_YET, PARTLY
+from lightrainer.facade.arguments.support import PARTLY
 from lightrainer.facade.arguments.validation import INTEGRATIONS
 
 FIELDS = {item.name for item in dataclasses.fields(TrainingArguments)}
 
 
-def test_every_field_is_either_in_effect_or_refused():
-    assert IN_EFFECT | set(NOT_YET) | HARMLESS == FIELDS
-    assert not IN_EFFECT & set(NOT_YET)
-    assert not HARMLESS & (IN_EFFECT | set(NOT_YET))
-    assert set(PARTLY) <= IN_EFFECT
-
-
-def test_no_field_waits_for_its_effect():
-    assert NOT_YET == {}
-
-
-def test_one_that_does_raises_with_its_name_its_value_as_it_was_written_and_a_remedy(monkeypatch):
-    monkeypatch.setitem(NOT_YET, "hub_strategy", "upload it by hand")
-    TrainingArguments()
-    with pytest.raises(NotImplementedError, match=r"\nhub_strategy='end': upload it by hand$"):
-        TrainingArguments(hub_strategy="end")
+def test_the_fields_of_which_some_values_are_refused_exist():
+    assert set(PARTLY) <= FIELDS
 
 
 @pytest.mark.parametrize("value", [None, False])
