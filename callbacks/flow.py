@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..lightning_modules.common.followed import followed
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
@@ -26,7 +27,8 @@ class DefaultFlowCallback(TrainerCallback):
             args.logging_strategy == "steps" and _is_due(step, state.logging_steps)
         ):
             control.should_log = True
-        if args.eval_strategy == "steps" and args.eval_delay <= step and _is_due(step, state.eval_steps):
+        ends = is_last and followed().evaluates_last_step
+        if args.eval_strategy == "steps" and args.eval_delay <= step and (ends or _is_due(step, state.eval_steps)):
             control.should_evaluate = True
         if saves_by_steps and (is_last or _is_due(step, state.save_steps)):
             control.should_save = True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from ...lightning_modules.common.followed import followed
 from ..arguments.exports import export_precision
 from ..distributed.process_group import leave
 from .gradient_state import GradientState
@@ -44,13 +45,17 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
     def __init__(self, args: TrainingArguments) -> None:
         self.args = args
         config: Any = args.accelerator_config
-        settings = {**(config.gradient_accumulation_kwargs or {}), "num_steps": args.gradient_accumulation_steps}
-        self.gradient_state = GradientState(settings)
+        self.gradient_state = GradientState(dict(config.gradient_accumulation_kwargs or {}))
+        self.apply_accumulation(args)
         known = {"data_seed": args.data_seed, "use_stateful_dataloader": False}
         self.dataloader_config = SimpleNamespace(**{**config.to_dict(), **known})
         self.state = StateView(args)
         self._models, self._prepared_optimizers, self._schedulers, self._dataloaders = [], [], [], []
         export_precision(args)
+
+    def apply_accumulation(self, args: TrainingArguments) -> None:
+        """Show the accumulation of the arguments; later versions show 1, as the Trainer divides losses itself."""
+        self.gradient_accumulation_steps = 1 if followed().hides_accumulation else args.gradient_accumulation_steps
 
     def __getattr__(self, name: str) -> Any:
         """Say of what is not here that it is not; `hasattr` may ask."""

@@ -148,7 +148,7 @@ class ElasticResumption:
         finally:
             if instead is not None:
                 host.args, host._train_batch_size = given, batch_size
-                host.accelerator.gradient_accumulation_steps = given.gradient_accumulation_steps
+                host.accelerator.apply_accumulation(given)
             self._asked = self.length_group = None
 
     def position(
@@ -259,7 +259,8 @@ class ElasticResumption:
         host.args = copy.copy(host.args)
         host._train_batch_size = batch_size * (data_ranks(host.args) if self._splits_batches else 1)
         host.args.per_device_train_batch_size = host._train_batch_size
-        host.args.gradient_accumulation_steps = host.accelerator.gradient_accumulation_steps = accumulation
+        host.args.gradient_accumulation_steps = accumulation
+        host.accelerator.apply_accumulation(host.args)
 
     def _steps_left_out(self, stored: dict[str, Any]) -> int:
         """Steps of earlier epochs that nobody took, as a callback ended those before, in steps of now."""

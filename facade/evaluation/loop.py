@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
@@ -179,7 +180,7 @@ class Evaluation:
         _require_metrics(self.metrics)
         metrics = denumpify_detensorize(dict(self.metrics or {}))
         if losses is not None:
-            metrics[f"{prefix}_loss"] = _mean(losses)
+            metrics[f"{prefix}_loss"] = _mean(losses, self.trainer.args.logging_nan_inf_filter)
         if hasattr(self.trainer, "model_preparation_time"):
             metrics[f"{prefix}_model_preparation_time"] = self.trainer.model_preparation_time
         for name in [name for name in metrics if not name.startswith(f"{prefix}_")]:
@@ -294,7 +295,11 @@ def _require_metrics(metrics: Any) -> None:
             )
 
 
-def _mean(losses: Any) -> float:
+def _mean(losses: Any, skip_not_finite: bool) -> float:
     import numpy as np
 
-    return (np.concatenate(losses) if isinstance(losses, list) else losses).mean().item()
+    losses = np.concatenate(losses) if isinstance(losses, list) else losses
+    if skip_not_finite and followed().keeps_nan_out_of_eval_loss:
+        finite = np.isfinite(losses)
+        losses = losses[finite] if finite.any() else losses
+    return losses.mean().item()

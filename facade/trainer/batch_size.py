@@ -75,7 +75,7 @@ class BatchSizeFinder:
                 self._apply_smaller_size(given, reason, checkpoint)
         finally:
             trainer.args = given
-            trainer.accelerator.gradient_accumulation_steps = given.gradient_accumulation_steps
+            trainer.accelerator.apply_accumulation(given)
 
     def consensus(self) -> OutOfMemoryConsensus | None:
         """How several processes agree that one of them ran out of memory; None where there is nothing to agree on."""
@@ -108,7 +108,7 @@ class BatchSizeFinder:
         if not self.trainer.keep_effective_batch_size:
             return
         self.trainer.args = fitted(given, self.trainer._train_batch_size)
-        self.trainer.accelerator.gradient_accumulation_steps = self.trainer.args.gradient_accumulation_steps
+        self.trainer.accelerator.apply_accumulation(self.trainer.args)
 
     def _may_try_again(self, error: Exception, start: _Beginning) -> bool:
         """Whether smaller batches can help; where they cannot, a note on a memory error says why."""

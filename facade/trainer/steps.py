@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import map_nested, nested_detach
 from ...lightning_modules.models import inspection
-from ...lightning_modules.models.inspection import shifts_smoothed_labels
+from ...lightning_modules.models.inspection import loss_shifts_labels, shifts_smoothed_labels
 from ...lightning_modules.models.liger import can_skip_logits
 from ...lightning_modules.models.outputs import read_loss, require_trainable, split_outputs
 from ...lightning_modules.optim import steps_in_backward
@@ -140,11 +141,8 @@ class TrainerSteps(TrainerOptimization):
             return None
         if not batch_samples or not _is_mapping(batch_samples[0]) or "labels" not in batch_samples[0]:
             return None
-        smoothed = self.label_smoother is not None and self.compute_loss_func is None
-        shifted = smoothed and shifts_smoothed_labels(self.model)  # models count them unshifted
         try:
-            counted = (batch["labels"][..., 1:] if shifted else batch["labels"] for batch in batch_samples)
-            items = sum(labels.ne(-100).sum() for labels in counted)
+            items = sum(labels.ne(-100).sum() for labels in self._counted_labels(batch_samples))
         except (TypeError, AttributeError):
             return None
         if isinstance(items, torch.Tensor):
@@ -152,6 +150,16 @@ class TrainerSteps(TrainerOptimization):
             if self.args.average_tokens_across_devices and self.args.world_size > 1:
                 items = self.accelerator.gather(items).sum() // copies_of_batches(self.args)
         return items
+
+    def _counted_labels(self, batches: list[Any]) -> Iterator[Any]:
+        smoothed = self.label_smoother is not None and self.compute_loss_func is None
+        exact = followed().counts_shifted_labels
+        shifted = shifts_smoothed_labels(self.model) if smoothed else exact and loss_shifts_labels(self.model)
+        for batch in batches:
+            if exact and "shift_labels" in batch:
+                yield batch["shift_labels"]
+            else:
+                yield batch["labels"][..., 1:] if shifted else batch["labels"]
 
     def _prepare_input(self, data: Any) -> Any:
         device = self.args.device if self._run is None else self._run.computes_on

@@ -123,6 +123,21 @@ def predicts_next_token(model: Any) -> bool:
     return bool(names & listed) or any(name.endswith("ForCausalLM") for name in names)
 
 
+def loss_shifts_labels(model: Any) -> bool:
+    """Tell whether the loss of a model leaves out the first label of each row, as the causal one of `transformers`.
+
+    Args:
+        model: the model, also in wrappers or adapters; its `loss_type` says so.
+    """
+    inner = base_of_adapter(model)
+    if getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
+        return False
+    kind, library = getattr(inner, "loss_type", None), sys.modules.get("transformers.loss.loss_utils")
+    if library is None:
+        return kind == "ForCausalLM"
+    return library.LOSS_MAPPING.get(kind) is library.ForCausalLMLoss
+
+
 def shifts_smoothed_labels(model: Any) -> bool:
     """Whether label smoothing shifts labels for a model, as the reference decides it: by the class's own name alone.
 

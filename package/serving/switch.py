@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 # Both are light; what they stand beside is loaded when it is used.
 from ..facade.arguments import old_style
+from ..lightning_modules.common import followed
 from . import environment, logs, report
 from .finder import Finder
 from .loaded import Replaced
@@ -52,6 +54,7 @@ def install(children: bool = True) -> Finder:
         sys.meta_path[:] = [_served.finder, *others]
         logs.forward()
         old_style.accept()
+        followed.serve(_installed_version())
         _served.replaced.replace()
     return _served.finder
 
@@ -71,7 +74,16 @@ def uninstall() -> None:
     _served.replaced.put_back()
     logs.forward_no_more()
     old_style.accept(False)
+    followed.serve(None)
     _served = None
+
+
+def _installed_version() -> str | None:
+    """The version of the library whose names are served; None where a stand-in answers."""
+    try:
+        return version("transformers")
+    except PackageNotFoundError:
+        return None
 
 
 def installed() -> bool:

@@ -14,8 +14,8 @@ from types import ModuleType
 
 
 def trainer_class(api: ModuleType) -> type:
-    """The library's `Trainer`; the reference's with its defects repaired."""
-    return _repaired(api.Trainer) if api.__name__ == "transformers" else api.Trainer
+    """The library's `Trainer`; 5.3.0's with its defects repaired."""
+    return _repaired(api.Trainer) if getattr(api, "__version__", None) == "5.3.0" else api.Trainer
 
 
 @cache

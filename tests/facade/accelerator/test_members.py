@@ -13,7 +13,17 @@ from lightrainer.facade.arguments.parallelism import ParallelismConfig
 
 accelerate = pytest.importorskip("accelerate")
 PAGE = Path(__file__).parents[3] / "docs" / "user" / "accelerator.md"
-OWN = {"args", "bind", "end_of_dataloader", "in_run", "other_loader", "remainder", "renew_scaler", "sync_each_batch"}
+OWN = {
+    "apply_accumulation",
+    "args",
+    "bind",
+    "end_of_dataloader",
+    "in_run",
+    "other_loader",
+    "remainder",
+    "renew_scaler",
+    "sync_each_batch",
+}
 OTHER_SIGNATURES = {"backward": "learning_rate has its name", "trigger_sync_in_backward": "not a static method"}
 
 

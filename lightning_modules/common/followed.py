@@ -1,0 +1,85 @@
+"""Which version of the reference is followed where its versions differ: each difference is one switch, named here."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field, fields
+
+VARIABLE = "LIGHTRAINER_FOLLOW"
+DOCUMENTED = "5.3.0"
+"""The version whose documents this package implements; followed where no other is served."""
+
+
+def _since(version: str) -> bool:
+    return field(default=False, metadata={"since": version})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Followed:
+    """The behaviour of one version of `transformers`, as far as users' numbers depend on the version.
+
+    What later versions added without changing a number (arguments, methods, schedules) is there in any case, and so
+    is what is repaired here; see docs/user/migrate.md.
+    """
+
+    version: str
+    """Of `transformers`."""
+    counts_shifted_labels: bool = _since("5.10.1")
+    """The items of a step are the labels that a causal loss compares: all but the first of each row, or those of
+    `shift_labels` where a batch has them."""
+    evaluates_last_step: bool = _since("5.4.0")
+    """With `eval_strategy="steps"` there is an evaluation after the last step too, before the last checkpoint."""
+    hides_accumulation: bool = _since("5.5.4")
+    """`accelerator.gradient_accumulation_steps` is 1 in a Trainer, which divides losses itself."""
+    forgets_missing_best: bool = _since("5.17.0")
+    """A best checkpoint that is gone when a training is resumed is not the best one any more."""
+    keeps_nan_out_of_eval_loss: bool = _since("5.23.0")
+    """`logging_nan_inf_filter` leaves batches whose loss is not finite out of `eval_loss`."""
+
+    @classmethod
+    def at(cls, version: str) -> Followed:
+        """Return the behaviour of a version.
+
+        Args:
+            version: of `transformers`, such as `5.23.0` or `5.23`.
+
+        Raises:
+            ValueError: it is no version number.
+        """
+        number = _numbers(version)
+        switches = {one.name: number >= _numbers(one.metadata["since"]) for one in fields(cls) if one.metadata}
+        return cls(version=version, **switches)
+
+
+_served: str | None = None
+
+
+def serve(version: str | None) -> None:
+    """Say which version's names are served to scripts from now on; None where none is."""
+    global _served
+    _served = version
+
+
+def followed() -> Followed:
+    """Return the behaviour to follow: that of `LIGHTRAINER_FOLLOW`, else of the version served, else of 5.3.0.
+
+    Raises:
+        ValueError: the variable is no version number.
+    """
+    asked = os.environ.get(VARIABLE)
+    try:
+        return Followed.at(asked or _served or DOCUMENTED)
+    except ValueError:
+        raise ValueError(
+            f"{VARIABLE}={asked!r} is no version of transformers to follow: write one such as 5.3.0 or 5.23, or leave "
+            "it out to follow the version that is installed."
+        ) from None
+
+
+def _numbers(version: str) -> tuple[int, int, int]:
+    found = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?(?:[.-]?(?:dev|rc|a|b|post)\d*)?", version)
+    if found is None:
+        raise ValueError(version)
+    major, minor, patch = (int(part or 0) for part in found.groups())
+    return major, minor, patch
