@@ -177,6 +177,7 @@ class ShardedBatchSampler(GivenBatchSampler):
         super().__init__(BatchSampler(sampler, batch_size, drop_last), rank=rank, world_size=world_size, **ways)
 
     def __len__(self) -> int:
+        assert self.share is not None, "a batch sampler of torch has a batch size"
         rounds, rest = divmod(len(cast(Sized, self.sampler)), self.share * self.world_size)
         if rest == 0 or self.drop_last:
             return rounds
