@@ -1,6 +1,5 @@
 """What the facade's tests share: one thread, and the path to the helper module beside this file."""
 
-import gc
 import sys
 from pathlib import Path
 
@@ -17,12 +16,3 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture
-def little_to_collect():
-    """The memory report collects garbage often, which takes long when many libraries are loaded."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()

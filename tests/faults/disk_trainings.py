@@ -10,12 +10,14 @@ import errno
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -68,7 +70,7 @@ def refuse(folder: Path, when: Callable[[], bool], rank: int = 0) -> None:
 
 def promised() -> None:
     """The free space is said to be what it was before somebody else took it, so that the disk refuses in mid-file."""
-    disk.shutil = type("Promising", (), {"disk_usage": staticmethod(lambda folder: Free(1 << 40))})
+    disk.shutil = SimpleNamespace(**{**vars(shutil), "disk_usage": lambda folder: Free(1 << 40)})
 
 
 @contextmanager

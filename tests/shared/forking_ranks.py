@@ -29,7 +29,7 @@ def execute(script: str, words: list[str], environment: dict[str, str]) -> None:
         os.environ.setdefault(name, value)
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__file__ = script
-    sys.argv, sys.path[0] = [script, *words], str(Path(script).parent)
+    sys.argv, sys.path[:1] = [script, *words], [str(Path(script).parent), *environment.get("PYTHONPATH", "").split(":")]
     exec(compile(Path(script).read_bytes(), script, "exec"), vars(main))
 
 

@@ -14,8 +14,6 @@ from torch import nn
 
 from lightrainer import EarlyStoppingCallback, ExportableState, Trainer, TrainerCallback, TrainerState
 
-pytestmark = pytest.mark.usefixtures("little_to_collect")  # a failed attempt is collected
-
 
 @pytest.fixture
 def keeping(monkeypatch):

@@ -14,7 +14,7 @@ BIG = 96
 
 
 @pytest.fixture
-def tracker(little_to_collect):
+def tracker():
     pytest.importorskip("psutil")
     return MemoryTracker(skip=False)
 

@@ -258,7 +258,7 @@ def test_operations_are_counted_for_models_that_know_their_size(tmp_path):
 # --- the memory report
 
 
-def test_the_memory_report(tmp_path, little_to_collect):
+def test_the_memory_report(tmp_path):
     """In the metrics of each stage, bytes; an evaluation in the middle belongs to the training."""
     pytest.importorskip("psutil")
     made = trainer(tmp_path, skip_memory_metrics=False, eval_strategy="epoch")
@@ -278,7 +278,7 @@ def memory(metrics):
     return {name: value for name, value in metrics.items() if "_mem_" in name}
 
 
-def test_the_memory_report_after_a_training_that_failed(tmp_path, little_to_collect):
+def test_the_memory_report_after_a_training_that_failed(tmp_path):
     """What comes afterwards is measured as ever, and nothing goes on measuring meanwhile."""
     pytest.importorskip("psutil")
 
