@@ -46,7 +46,7 @@ SERVED: dict[str, dict[str, str]] = {
             ".callbacks": _CALLBACKS,
             _ENUMS: "IntervalStrategy SaveStrategy",
             ".facade": "TrainingArguments",
-            ".lightning_modules.data.sizes": "has_length",
+            ".lightning_modules.data.lengths": "has_length",
         }
     ),
     "trainer_utils": targets(
@@ -55,7 +55,7 @@ SERVED: dict[str, dict[str, str]] = {
             _ENUMS: f"FSDPOption HPSearchBackend {_STRATEGIES}",
             ".lightning_modules": "RemoveColumnsCollator enable_full_determinism get_last_checkpoint set_seed",
             ".lightning_modules.common.seeding": "seed_worker",
-            ".lightning_modules.data.sizes": "has_length",
+            ".lightning_modules.data.lengths": "has_length",
             ".facade.evaluation.speed": "denumpify_detensorize speed_metrics",
             ".facade.compat.constants": "PREFIX_CHECKPOINT_DIR _re_checkpoint",
             ".facade.compat.checkpoints": "load_sharded_checkpoint rotate_checkpoints sort_checkpoints",
