@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -24,8 +25,9 @@ def mapping_like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     """Return the items in a mapping of the same class as another one: it can be made of a mapping, as a dict can."""
     kind: Any = type(original)
     made = kind(items)
-    if "_metadata" in getattr(original, "__dict__", {}):  # a state dict carries the versions of its modules
-        made._metadata = original.__dict__["_metadata"]
+    # A state dict carries the versions of its modules. Of its class alone: compiled models call this with others.
+    if kind is OrderedDict and "_metadata" in vars(original):
+        made._metadata = vars(original)["_metadata"]
     return made
 
 
