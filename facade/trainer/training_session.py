@@ -119,6 +119,7 @@ class TrainingSession:
             with trainer._checkpoints.writing_to(run_dir), trainer._model_preparation.until_end():
                 run_fit(module, max_epochs=-1 if length.num_train_epochs == sys.maxsize else length.num_train_epochs)
         finally:
+            module.detach()
             trainer._run = None
             if _makes_own_loader(trainer):
                 dataloader.end_workers()
