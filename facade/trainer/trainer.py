@@ -1,19 +1,33 @@
-"""`Trainer`, put together."""
+"""`Trainer`: `train`, `hyperparameter_search`, and what happens around the steps of a training."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
+from ...lightning_modules.data.lengths import has_length
+from ...lightning_modules.models.inspection import accepted_arguments
 from ..arguments.enums import HPSearchBackend
-from .training import Training
-from .training_session import require_training_data
+from ..arguments.parallelism import parts_of_sequences, read_parallelism, samples_of_rank
+from ..distributed.consistency import monitored
+from ..evaluation.results import TrainingLength, TrainOutput
+from ..evaluation.speed import speed_metrics
+from .construction import seed_everything
+from .evaluating import TrainerEvaluation
+from .optimization import TrainerOptimization
+from .saving import TrainerSaving
+from .training_session import TrainingSession, length_of_stream, require_new_models, require_training_data
 
 if TYPE_CHECKING:
     from ..search.hyperparameters import BestRun
+    from .trainer_module import TrainerModule
 
 
-class Trainer(Training):
+class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
     """As `transformers.Trainer`, but PyTorch Lightning's loops, strategies and precision plugins do the work.
 
     Every documented method is called by the running system and can be overridden. Nothing of Lightning is built
@@ -53,6 +67,45 @@ class Trainer(Training):
 
     study: Any = None
     """The study of the last search with optuna; in the first process."""
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """As `transformers.Trainer.train`; Lightning's loops do the work.
+
+        Args:
+            resume_from_checkpoint: a checkpoint folder to go on from; True for the newest intact one in `output_dir`.
+                A training that `torchrun` starts again goes on from its own last checkpoint, unless this is False.
+            trial: the trial of a hyperparameter search.
+            ignore_keys_for_eval: outputs of the model that are no predictions, for evaluations in between.
+
+        Returns:
+            Steps taken, mean training loss, and metrics.
+
+        Raises:
+            ValueError: there is nothing to train on, or the checkpoint is damaged.
+            FileNotFoundError: the checkpoint is not there.
+            OtherProcessError: another process failed, is gone, or did not come; it says which, and why.
+            SystemExit, KeyboardInterrupt: a signal ended the training, and a checkpoint to go on from is written; see
+                `checkpoint_on_signals`.
+        """
+        with self._signals.until_the_end(), self._hub.quiet(), monitored(self, acts=trial is None):
+            return TrainingSession(self, trial, ignore_keys_for_eval).run(resume_from_checkpoint)
+
+    def _inner_training_loop(
+        self,
+        batch_size: int | None = None,
+        args: Any = None,
+        resume_from_checkpoint: str | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """All of one training, with the parameters that it has in the reference: libraries do something around it."""
+        session = TrainingSession(self, trial, ignore_keys_for_eval)
+        return session.train_from(resume_from_checkpoint)
 
     def hyperparameter_search(
         self,
@@ -100,22 +153,137 @@ class Trainer(Training):
             ConnectionError: the storage cannot be reached.
             NotImplementedError: the backend is one that is refused.
         """
-        self._require_new_models()
+        require_new_models(self)
         require_training_data(self)
         try:
             return self._search.run(hp_space, compute_objective, n_trials, direction, backend, hp_name, kwargs)
         finally:
             self._trial = None
 
-    def _require_new_models(self) -> None:
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> TrainingLength:
+        """As `transformers.Trainer.set_initial_training_values`: how long the training is, counted in several ways.
+
+        Raises:
+            ValueError: neither the loader nor `max_steps` says how long.
+        """
+        batches = len(dataloader) if has_length(dataloader) else None
+        each_step = self.get_total_train_batch_size(args)
+        if batches is None:
+            return length_of_stream(args, each_step)
+        steps_per_epoch = max(math.ceil(batches / args.gradient_accumulation_steps), 1)
+        examples = self.num_examples(dataloader)
+        by_steps = args.max_steps > 0
+        max_steps = args.max_steps if by_steps else math.ceil(args.num_train_epochs * steps_per_epoch)
+        return TrainingLength(
+            num_train_epochs=math.ceil(max_steps / steps_per_epoch) if by_steps else math.ceil(args.num_train_epochs),
+            num_update_steps_per_epoch=steps_per_epoch,
+            num_examples=examples,
+            num_train_samples=max_steps * each_step if by_steps else examples * args.num_train_epochs,
+            total_train_batch_size=each_step,
+            steps_in_epoch=batches,
+            max_steps=max_steps,
+        )
+
+    def get_total_train_batch_size(self, args: Any) -> int:
+        """As `transformers.Trainer.get_total_train_batch_size`: samples of one optimizer step, over all processes."""
+        copies = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
+        data_parallel = max(args.world_size // copies, 1)
+        return samples_of_rank(self.args, self._train_batch_size) * args.gradient_accumulation_steps * data_parallel
+
+    def get_tp_size(self) -> int:
+        """As `transformers.Trainer.get_tp_size`: processes that share one copy of each layer."""
+        groups = read_parallelism(self.args.parallelism_config)
+        return getattr(groups, "tp_size", None) or getattr(self.model, "_tp_size", None) or 1
+
+    def get_cp_size(self) -> int:
+        """As `transformers.Trainer.get_cp_size`: processes that share each sequence in training (`cp_size`)."""
+        return parts_of_sequences(self.args)
+
+    def get_sp_size(self) -> int:
+        """As `transformers.Trainer.get_sp_size`: processes of `sp_size`, which is refused above 1."""
+        return 1
+
+    def _maybe_log_save_evaluate(
+        self,
+        tr_loss: Any,
+        grad_norm: torch.Tensor | float | None,
+        model: nn.Module,
+        trial: Any,
+        epoch: float,
+        ignore_keys_for_eval: list[str] | None,
+        start_time: float,
+        learning_rate: float | None = None,
+    ) -> None:
+        """Do what the control asks for at the end of a step, or of an epoch."""
+        run = self._run
+        assert run is not None
+        self._checkpoints.push_written()
+        if self.control.should_log and self.state.global_step > run.losses.last_logged:
+            steps = self.state.global_step - run.losses.last_logged
+            logs: dict[str, float] = {"loss": run.losses.take() / steps}
+            if grad_norm is not None:
+                logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
+            logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
+            run.losses.last_logged = self.state.global_step
+            self.store_flos()
+            self._token_counter.flush()
+            self.log(logs, **accepted_arguments(self.log, start_time=start_time))  # overrides may lack it
+        if self.control.should_evaluate:
+            with run.interrupted_evaluation.possible():
+                metrics = self._evaluate(trial, ignore_keys_for_eval)
+            is_best = self._determine_best_metric(metrics=metrics, trial=trial)
+            if self.args.save_strategy == "best":
+                self.control.should_save = is_best or self._signals.is_interrupted
+        if self.control.should_save:
+            self._token_counter.flush()
+            if self._save_or_warn(model, trial):
+                self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+            else:
+                self.control.should_save = False
+
+    def _finalize_training(self, run: TrainerModule) -> None:
+        """The end of a training, while the model is still where it was trained."""
+        train_loss = run.losses.mean()
+        samples, steps = run.length.num_train_samples, self.state.max_steps
+        metrics = speed_metrics("train", run.start_time, num_samples=samples, num_steps=steps)
+        self.store_flos()
+        metrics["total_flos"] = self.state.total_flos
+        metrics["train_loss"] = train_loss
+        self._memory_tracker.stop("train", metrics)
+        self.log(metrics)
+        self._checkpoints.finish_writing()
+        if not self._signals.is_leaving:
+            if self.args.load_best_model_at_end and self._restorer.has_best():
+                self._load_best_model()
+            if not self._signals.time_is_up:
+                self._checkpoints.keep_only_best(self._get_output_dir(run.trial))
+        self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+        self._hub.end_training(last_push=run.trial is None and not self._signals.is_leaving)
+        self._output = TrainOutput(self.state.global_step, train_loss, metrics)
+
+    def _renew_model(self, trial: Any) -> None:
+        """Make a new model; once more if the trial changes the seed, so that what a run is called is what it was."""
+        self._make_model(trial)
+        seed = (self.args.seed, self.args.full_determinism)
+        self._hp_search_setup(trial)
+        if seed != (self.args.seed, self.args.full_determinism):
+            self._make_model(trial)
+
+    def _hp_search_setup(self, trial: Any) -> None:
+        """Take up the values of a trial; an override point, called with None too, in every training."""
+        self._trial = trial
+        if self._search.apply(trial):
+            self._train_batch_size = self.args.train_batch_size
+            self._apply_arguments()
+
+    def _make_model(self, trial: Any) -> None:
         if self.model_init is None:
-            raise RuntimeError(
-                "hyperparameter_search needs a new model for each trial: pass model_init=... (a function that makes "
-                "one) to the Trainer, instead of model=..."
-            )
-        if self.optimizer is not None and not self._created_lr_scheduler and not self._prepared:
-            raise RuntimeError(
-                "hyperparameter_search cannot go with an optimizer that was set on the Trainer: it holds the "
-                "parameters of another model. Override create_optimizer_and_scheduler, or pass "
-                "optimizer_cls_and_kwargs."
-            )
+            return
+        if self._search.current is not None:
+            self._search.current.drop_model()
+        seed_everything(self.args)
+        self.model = self.call_model_init(trial)
+        self.optimizer = self.lr_scheduler = None
+        if self.place_model_on_device:
+            self._move_model_to_device(self.model, self.args.device)
+        self.model_wrapped = self.model

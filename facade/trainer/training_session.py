@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ...callbacks import TrainerState
 from ...lightning_modules.data.lengths import has_length
 from ..arguments.parallelism import samples_of_rank
 from ..distributed.consistency import require_same_training
@@ -16,7 +17,6 @@ from .base import is_own
 from .data import TrainerData
 
 if TYPE_CHECKING:
-    from ...callbacks import TrainerState
     from ...lightning_modules.training.accumulation import WindowLoader
 
 
@@ -90,7 +90,7 @@ class TrainingSession:
         dataloader: Any = trainer.get_train_dataloader()
         length = trainer.set_initial_training_values(args, dataloader)
         require_same_training(trainer, length, checkpoint)
-        trainer._start_state(length, checkpoint, trial)
+        self._start_state(length, checkpoint)
         windows, length = trainer._data_position.windows(
             dataloader, length, checkpoint, self._read_window, partial(self._positioned, checkpoint)
         )
@@ -131,6 +131,24 @@ class TrainingSession:
         if self.trainer._run is not None:
             self.trainer._run.interrupted_evaluation.make_up()
 
+    def _start_state(self, length: TrainingLength, checkpoint: str | None) -> None:
+        trainer = self.trainer
+        trainer.state = TrainerState(stateful_callbacks=trainer._callback_states.exported())
+        trainer.state.is_hyper_param_search = self.trial is not None
+        trainer.state.train_batch_size = trainer._train_batch_size
+        trainer.state.compute_steps(trainer.args, length.max_steps)
+        if checkpoint is not None:
+            stored = trainer._restorer.read_state(checkpoint)
+            warn_of_differences(stored, trainer.state, batch_size=not trainer.args.auto_find_batch_size)
+            trainer.state = stored
+            trainer.state.is_hyper_param_search = self.trial is not None
+            if trainer.args.auto_find_batch_size:
+                trainer.state.train_batch_size = trainer._train_batch_size
+            trainer._load_callback_state()
+            trainer._callback_states.load(checkpoint)
+        trainer.state.init_training_references(trainer, length.max_steps, length.num_train_epochs, self.trial)
+        trainer._search.begin_training(trainer.state, self.trial)
+
     def _read_window(self, batches: Iterator[Any], size: int) -> tuple[list[Any], Any]:
         return self.trainer.get_batch_samples(batches, size, self.device)
 
@@ -166,6 +184,21 @@ def require_training_data(trainer: Any) -> None:
         )
     if has_length(dataset) and len(dataset) == 0:
         raise ValueError("train_dataset is empty: it has length 0, so there is nothing to train on.")
+
+
+def require_new_models(trainer: Any) -> None:
+    """Say at once that a search cannot make a new model for each trial."""
+    if trainer.model_init is None:
+        raise RuntimeError(
+            "hyperparameter_search needs a new model for each trial: pass model_init=... (a function that makes "
+            "one) to the Trainer, instead of model=..."
+        )
+    if trainer.optimizer is not None and not trainer._created_lr_scheduler and not trainer._prepared:
+        raise RuntimeError(
+            "hyperparameter_search cannot go with an optimizer that was set on the Trainer: it holds the "
+            "parameters of another model. Override create_optimizer_and_scheduler, or pass "
+            "optimizer_cls_and_kwargs."
+        )
 
 
 def require_evaluation_data(trainer: Any) -> None:
