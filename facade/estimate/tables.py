@@ -39,7 +39,7 @@ def estimate_table(one: Estimate) -> str:
         lines += [*_aligned(rows, left=1), ""]
     times = {"sending": one.sending_seconds, "computing": one.computing_seconds}
     lines += [f"{name}: {seconds(value)} a step" for name, value in times.items() if value is not None]
-    room = f"{size(job.gpu_memory)} of a device, a tenth of them left free"
+    room = f"{size(job.gpu_memory)} of device memory, with 10% kept free"
     lines.append(f"fits into {room}" if one.fits else f"DOES NOT FIT into {room}")
     return "\n".join(lines)
 

@@ -172,8 +172,8 @@ class Search:
             return
         if isinstance(found, list):
             logger.warning(
-                "There are %s best runs, as there are several objectives. The Trainer holds the model of the last "
-                "trial: set the hyperparameters of the run that you choose on trainer.args, and train().",
+                "Number of best runs for these objectives: %s. The Trainer holds the model of the last trial; to train "
+                "another, set the hyperparameters of the run that you choose on trainer.args, and call train().",
                 len(found),
             )
             return

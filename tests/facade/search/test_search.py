@@ -157,7 +157,7 @@ def test_several_objectives(tmp_path, caplog):
     assert len(best) == 3  # none beats another
     assert all(run.objective == [-run.objective[1], run.objective[1]] for run in best)
     assert [trial.state.name for trial in made.study.trials] == ["COMPLETE"] * 3  # nothing is pruned
-    assert "There are 3 best runs" in caplog.text
+    assert "Number of best runs for these objectives: 3" in caplog.text
 
 
 def test_an_objective_may_be_the_name_of_a_metric(tmp_path):

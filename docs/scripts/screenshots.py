@@ -1,0 +1,134 @@
+"""Make the pictures of the documentation: `python docs/scripts/screenshots.py [NAME ...]`.
+
+What a terminal shows is drawn by rich as SVG; the reports are photographed by chromium, which has to be installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+IMAGES = Path(__file__).resolve().parents[1] / "images"
+TRAIN = """
+import torch
+from lightrainer import RunReportCallback, Trainer, TrainingArguments
+
+
+class Classifier(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 4))
+
+    def forward(self, x, labels):
+        logits = super().forward(x)
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def accuracy(prediction):
+    return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
+
+
+torch.manual_seed(0)
+samples = [{"x": x, "labels": (x[:4] + x[4:].sin()).argmax()} for x in torch.randn(2560, 8)]
+args = TrainingArguments("output", num_train_epochs=3, learning_rate=0.01, logging_steps=20, eval_strategy="steps",
+                         eval_steps=80, save_strategy="no", warmup_steps=0.1)
+data = {"train_dataset": samples[:2048], "eval_dataset": samples[2048:]}
+Trainer(Classifier(), args, **data, compute_metrics=accuracy, callbacks=[RunReportCallback()]).train()
+"""
+SEARCH = (
+    TRAIN.partition("Trainer(Classifier()")[0]
+    + """
+import optuna
+
+
+def space(trial):
+    return {
+        "learning_rate": trial.suggest_float("learning_rate", 3e-4, 1e-1, log=True),
+        "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", [16, 32, 64]),
+    }
+
+
+args.disable_tqdm = True
+trainer = Trainer(model_init=Classifier, args=args, **data, compute_metrics=accuracy)
+sampler = optuna.samplers.TPESampler(seed=1)
+trainer.hyperparameter_search(space, "eval_accuracy", n_trials=12, sampler=sampler, report=True)
+"""
+)
+ESTIMATE = "estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing --batch 4 --sequence 4096"
+
+
+def plan() -> None:
+    """What `lightrainer plan` prints."""
+    draw("plan", "lightrainer plan --bf16 --use_cpu", lightrainer("plan", "--bf16", "--use_cpu"), width=125)
+
+
+def estimate() -> None:
+    """What `lightrainer estimate` prints."""
+    draw("estimate", f"lightrainer {ESTIMATE}", lightrainer(*ESTIMATE.split()), width=112)
+
+
+def run() -> None:
+    """The bar half-way through a training, and the report that it leaves."""
+    Path("train.py").write_text(TRAIN)
+    environment = {**os.environ, "TQDM_NCOLS": "100", "TQDM_MININTERVAL": "0.05"}
+    shown = subprocess.run([sys.executable, "train.py"], check=True, capture_output=True, text=True, env=environment)
+    bars = [line for line in re.split(r"[\r\n]", shown.stderr) if re.search(r"\b[4-7]\d%.*/768.*loss=", line)]
+    logs = [line for line in shown.stdout.splitlines() if line.startswith("{")][:3]
+    draw("progress-bar", "python train.py", "\n".join([*logs, bars[-1].strip()]), width=130)
+    photograph("run-report", Path("output/report.html"), 1100, 1000)
+
+
+def search() -> None:
+    """The report of a hyperparameter search."""
+    Path("search.py").write_text(SEARCH)
+    subprocess.run([sys.executable, "search.py"], check=True, stdout=subprocess.DEVNULL)
+    photograph("search-report", Path("output/search/report.html"), 1100, 1000)
+
+
+def lightrainer(*words: str) -> str:
+    """What a command prints."""
+    command = [sys.executable, "-m", "lightrainer", *words]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def draw(name: str, command: str, printed: str, width: int) -> None:
+    """A terminal with a command and what it prints, as SVG that fetches no fonts."""
+    with open(os.devnull, "w") as nowhere:
+        console = Console(record=True, width=width, file=nowhere)
+        console.print(Text(f"$ {command}\n{printed}".rstrip()), soft_wrap=False)
+        picture = console.export_svg(title="")
+    picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL).replace("Fira Code", "Menlo, Consolas")
+    (IMAGES / f"{name}.svg").write_text(picture, encoding="utf-8")
+
+
+def photograph(name: str, page: Path, width: int, height: int) -> None:
+    """The top of a page, as PNG with few colours."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        raise SystemExit("Install chromium: it photographs the reports.")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={width},{height}"]
+    target = IMAGES / f"{name}.png"
+    command = [browser, *options, f"--screenshot={target}", page.resolve().as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    from PIL import Image
+
+    with Image.open(target) as picture:
+        picture.convert("RGB").quantize(128).save(target, optimize=True)
+
+
+PICTURES: dict[str, Callable[[], None]] = {item.__name__: item for item in (plan, estimate, run, search)}
+
+if __name__ == "__main__":
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        for picture in sys.argv[1:] or PICTURES:
+            PICTURES[picture]()
