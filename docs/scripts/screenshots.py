@@ -59,7 +59,7 @@ def space(trial):
 args.disable_tqdm = True
 trainer = Trainer(model_init=Classifier, args=args, **data, compute_metrics=accuracy)
 sampler = optuna.samplers.TPESampler(seed=1)
-trainer.hyperparameter_search(space, "eval_accuracy", n_trials=12, sampler=sampler, study_name="classifier", report=True)
+trainer.hyperparameter_search(space, "eval_accuracy", n_trials=12, sampler=sampler, study_name="small", report=True)
 """
 )
 ESTIMATE = "estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing --batch 4 --sequence 4096"
