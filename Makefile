@@ -18,7 +18,7 @@ DEEPSPEED := deepspeed==0.19.8
 # What it needs and torch does not bring.
 DEEPSPEED_NEEDS := einops hjson msgpack ninja py-cpuinfo pydantic
 
-.PHONY: help demo test test-libraries lint bench docs docs-serve clean
+.PHONY: help demo test test-libraries lint bench dist docs docs-serve clean
 # Two pip processes must not write into one environment.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -28,13 +28,13 @@ help:  ## list the targets
 
 # Threads that wait for each other sleep instead of spinning: several times faster when the machine is busy otherwise.
 demo: export OMP_WAIT_POLICY := PASSIVE
-demo: $(VENV)/.demo  ## train a small GPT on Python's own sources, stop half-way, resume (2 minutes)
+demo: $(VENV)/.demo $(VENV)/.types  ## train a small GPT on Python's own sources, stop half-way, resume (2 minutes)
 	rm -rf $(DEMO_OUTPUT)
 	$(BIN)/python examples/train_code_model.py --output-dir $(DEMO_OUTPUT) --stop-after 400
 	$(BIN)/python examples/train_code_model.py --output-dir $(DEMO_OUTPUT) --resume
 
 # One thread per process: sums come out the same on every run, and the workers do not fight for the cores.
-test: $(VENV)/.test $(VENV)/.newest $(VENV)/.comet $(VENV)/.deepspeed  ## run the tests
+test: $(VENV)/.test $(VENV)/.types $(VENV)/.newest $(VENV)/.comet $(VENV)/.deepspeed  ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # In an environment of its own, as these libraries bring many packages, and choose versions of some that we use.
@@ -42,7 +42,7 @@ test-libraries:  ## train with TRL, sentence-transformers, PEFT and SetFit, on t
 	$(MAKE) VENV=.venv-libraries .venv-libraries/.libraries
 	OMP_NUM_THREADS=1 .venv-libraries/bin/python -m pytest -m libraries tests/libraries $(PYTEST_ARGS)
 
-lint: $(VENV)/.lint  ## check style (ruff), format (ruff) and types (pyright)
+lint: $(VENV)/.lint $(VENV)/.types  ## check style (ruff), format (ruff) and types (pyright)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
@@ -55,6 +55,13 @@ docs: $(VENV)/.docs  ## build the site into build/site; broken links are errors
 
 docs-serve: $(VENV)/.docs  ## show the site at http://127.0.0.1:8000, and build it anew as it is edited
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+dist: $(VENV)/.dist  ## build wheel and source distribution into dist/, check them, train with the wheel (1 minute)
+	rm -rf build dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python tests/package/check_dist.py dist
+	rm -rf build
 
 clean:  ## remove everything that these targets made
 	rm -rf $(VENV) .venv-libraries $(DEMO_OUTPUT) build dist *.egg-info .pytest_cache .ruff_cache
@@ -72,6 +79,20 @@ $(VENV)/.torch: constraints.txt
 $(VENV)/.demo $(VENV)/.test $(VENV)/.bench $(VENV)/.libraries $(VENV)/.docs: $(VENV)/.%: $(VENV)/.torch pyproject.toml constraints.txt
 	@echo "installing lightrainer[$*]"
 	@$(PIP_INSTALL) --editable ".[$*]"
+	@touch $@
+
+# What builds the package, and a small training to try it with.
+$(VENV)/.dist: $(VENV)/.test
+	@echo "installing lightrainer[dist]"
+	@$(PIP_INSTALL) --editable ".[dist]"
+	@touch $@
+
+# Type checkers and editors do not follow the import hook of an editable install. They look into a folder of stubs first,
+# which Python itself never imports: links to the folders, so that what is edited is what they see.
+$(VENV)/.types: $(VENV)/.torch package
+	@stubs=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lightrainer-stubs; \
+	rm -rf "$$stubs" && mkdir "$$stubs" && \
+	ln -s $(CURDIR)/package/* $(CURDIR)/facade $(CURDIR)/lightning_modules $(CURDIR)/callbacks "$$stubs/"
 	@touch $@
 
 # The newest transformers, beside the one that is compared with: scripts have to run unchanged with it too.
