@@ -170,9 +170,11 @@ class TrainerBase:
     def _advice(cls, name: str, known: Collection[str]) -> str:
         return advice_on_keyword(cls, name, known)
 
-    def __getattr__(self, name: str) -> Any:
-        """Answer for attributes of other versions."""
-        return missing_attribute(self, name)
+    if not TYPE_CHECKING:  # for type checkers, a name that is misspelt is a mistake
+
+        def __getattr__(self, name: str) -> Any:
+            """Answer for attributes of other versions."""
+            return missing_attribute(self, name)
 
     def __init__(
         self,

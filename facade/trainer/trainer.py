@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import nn
@@ -106,6 +106,56 @@ class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
         """All of one training, with the parameters that it has in the reference: libraries do something around it."""
         session = TrainingSession(self, trial, ignore_keys_for_eval)
         return session.train_from(resume_from_checkpoint)
+
+    @overload
+    def hyperparameter_search(
+        self,
+        hp_space: Callable[[Any], dict[str, Any]] | None = None,
+        compute_objective: Callable[[dict[str, float]], Any] | str | None = None,
+        n_trials: int | None = 20,
+        direction: str | None = None,
+        backend: str | HPSearchBackend | None = None,
+        hp_name: Callable[[Any], str] | None = None,
+        **kwargs: Any,
+    ) -> BestRun: ...
+
+    @overload
+    def hyperparameter_search(
+        self,
+        hp_space: Callable[[Any], dict[str, Any]] | None = None,
+        compute_objective: Callable[[dict[str, float]], Any] | list[str] | None = None,
+        n_trials: int | None = 20,
+        *,
+        direction: list[str],
+        backend: str | HPSearchBackend | None = None,
+        hp_name: Callable[[Any], str] | None = None,
+        **kwargs: Any,
+    ) -> list[BestRun]: ...
+
+    @overload
+    def hyperparameter_search(
+        self,
+        hp_space: Callable[[Any], dict[str, Any]] | None = None,
+        *,
+        compute_objective: list[str],
+        n_trials: int | None = 20,
+        direction: list[str] | None = None,
+        backend: str | HPSearchBackend | None = None,
+        hp_name: Callable[[Any], str] | None = None,
+        **kwargs: Any,
+    ) -> list[BestRun]: ...
+
+    @overload
+    def hyperparameter_search(
+        self,
+        hp_space: Callable[[Any], dict[str, Any]] | None = None,
+        compute_objective: Callable[[dict[str, float]], Any] | str | list[str] | None = None,
+        n_trials: int | None = 20,
+        direction: str | list[str] | None = None,
+        backend: str | HPSearchBackend | None = None,
+        hp_name: Callable[[Any], str] | None = None,
+        **kwargs: Any,
+    ) -> BestRun | list[BestRun]: ...
 
     def hyperparameter_search(
         self,

@@ -1,0 +1,44 @@
+"""A user's script, for type checkers: `make lint` runs pyright over it. What has to be a mistake is marked as one.
+
+An `ignore` where there is no mistake is an error (`reportUnnecessaryTypeIgnoreComment`).
+"""
+
+from typing import assert_type
+
+from torch import nn
+
+from lightrainer import (
+    BestRun,
+    EarlyStoppingCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    TrainOutput,
+)
+
+
+class Telling(TrainerCallback):
+    """Prints the step."""
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object):
+        """Print it."""
+        print(state.global_step)
+
+
+args = TrainingArguments("out", learning_rate=1e-4, eval_strategy="steps")
+trainer = Trainer(model=nn.Linear(2, 2), args=args, callbacks=[EarlyStoppingCallback(2), Telling()])
+
+assert_type(trainer.train(), TrainOutput)
+assert_type(trainer.train().training_loss, float)
+assert_type(trainer.evaluate(), dict[str, float])
+assert_type(trainer.state.global_step, int)
+assert_type(trainer.hyperparameter_search(n_trials=3), BestRun)
+assert_type(trainer.hyperparameter_search(direction="minimize").run_id, str)
+assert_type(trainer.hyperparameter_search(direction=["minimize", "maximize"]), list[BestRun])
+assert_type(trainer.hyperparameter_search(compute_objective=["eval_loss", "eval_f1"]), list[BestRun])
+
+trainer.trian()  # pyright: ignore[reportAttributeAccessIssue]
+trainer.evaluate(dataset=[])  # pyright: ignore[reportCallIssue]
+TrainingArguments("out", learning_rat=1e-4)  # pyright: ignore[reportCallIssue]
