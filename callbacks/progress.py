@@ -10,6 +10,10 @@ from .base import TrainerCallback, require_number
 from .state import TrainerControl, TrainerState
 
 _LONGEST_NUMBER = 10**300
+_FIRST_BESIDE_THE_BAR = ("loss", "eval_loss", "epoch", "samples/s", "tokens/s", "lr")
+"""What is kept longest where a terminal is narrow."""
+_ROOM_TO_GROW = 4
+"""Columns for counts and times that become longer until the next log."""
 _SHOWN_BESIDE_THE_BAR = {"epoch": "epoch", "loss": "loss", "eval_loss": "eval_loss", "learning_rate": "lr"}
 
 
@@ -103,7 +107,7 @@ class ProgressCallback(TrainerCallback):
         with going_on(self, "Showing the logs"):
             self._beside |= beside_the_bar(logs)
             self._beside |= self._speed(args, state, train_dataloader)
-            self.training_bar.set_postfix(self._beside, refresh=False)
+            self.training_bar.set_postfix(self._fitting(self._beside), refresh=False)
             self.training_bar.write(str(_readable(logs, self.max_str_len)))
 
     def on_train_end(
@@ -122,6 +126,15 @@ class ProgressCallback(TrainerCallback):
         from tqdm.auto import tqdm
 
         return tqdm(dynamic_ncols=True, **options)
+
+    def _fitting(self, beside: dict[str, str]) -> dict[str, str]:
+        """Leave out what would take the room of bar, steps and remaining time."""
+        shown = getattr(self.training_bar, "format_dict", {})
+        if not shown.get("ncols"):
+            return beside
+        # Without a width, tqdm gives the bar ten columns.
+        own = self.training_bar.format_meter(**{**shown, "ncols": None, "postfix": None})
+        return fitting(beside, shown["ncols"] - len(own) - len(", ") - _ROOM_TO_GROW)
 
     def _is_shown(self, args: Any, state: TrainerState) -> bool:
         return state.is_world_process_zero
@@ -162,6 +175,22 @@ def beside_the_bar(logs: dict[str, Any]) -> dict[str, str]:
     """Those of the logs that stand beside a bar, shortened, by their labels."""
     values = {label: number_of(logs.get(key)) for key, label in _SHOWN_BESIDE_THE_BAR.items()}
     return {label: f"{value:.4g}" for label, value in values.items() if value is not None}
+
+
+def fitting(beside: dict[str, str], room: int) -> dict[str, str]:
+    """As many of the values as there is room for, the most wanted ones first.
+
+    Args:
+        beside: what might stand beside a bar, by its labels.
+        room: columns of the terminal, in which `label=value` are separated by a comma and a space.
+    """
+    kept = []
+    for label in sorted(beside, key=lambda name: (*_FIRST_BESIDE_THE_BAR, name).index(name)):
+        needed = len(f"{label}={beside[label]}") + len(", ") * bool(kept)
+        if needed <= room:
+            kept.append(label)
+            room -= needed
+    return {label: value for label, value in beside.items() if label in kept}
 
 
 def _readable(logs: dict[str, Any], max_str_len: int | None = None) -> dict[str, Any]:

@@ -77,7 +77,6 @@ class NotebookProgressCallback(ProgressCallback):
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
     ) -> TrainerControl | None:
         """Add a row, or in a row for the same step the metrics of another set."""
-        super().on_evaluate(args, state, control, **kwargs)
         if self._is_shown(args, state):
             with going_on(self, "Showing the evaluation"):
                 by_epoch = getattr(args, "eval_strategy", "no") == "epoch"
@@ -87,6 +86,8 @@ class NotebookProgressCallback(ProgressCallback):
                 else:
                     self.table.add({**place, **_losses(state), **_titles(metrics or {})})
                 self._shown().draw()
+        # Afterwards, as this lets go of an output that has no training: the table would be drawn into another one.
+        super().on_evaluate(args, state, control, **kwargs)
 
     def on_train_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -5,8 +5,11 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from .progress import ProgressCallback
+from .progress import ProgressCallback, fitting
 from .state import TrainerControl, TrainerState
+
+_WIDE = 110
+"""Columns of a terminal from which on there is room for a long bar."""
 
 
 class RichProgressCallback(ProgressCallback):
@@ -56,20 +59,29 @@ class _Screen:
     """The part of the screen where the bars are; it is given back when the last one is closed."""
 
     def __init__(self, console: Any) -> None:
-        from rich import progress
+        from rich import get_console, progress
+        from rich.table import Column
 
+        console = console or get_console()
+        self.width = console.width
+        self.bar_width = 30 if self.width >= _WIDE else 12
         self.progress = progress.Progress(
             progress.TextColumn("{task.description}", style="bold"),
-            progress.BarColumn(bar_width=30),
+            progress.BarColumn(bar_width=self.bar_width),
             progress.MofNCompleteColumn(),
             progress.TimeElapsedColumn(),
             progress.TextColumn("<"),
             progress.TimeRemainingColumn(),
-            progress.TextColumn("{task.fields[beside]}", style="cyan"),
+            progress.TextColumn("{task.fields[beside]}", style="cyan", table_column=Column(no_wrap=True)),
             console=console,
             refresh_per_second=4,
         )
         self.bars = 0
+
+    def room(self, name: str, total: int | None) -> int:
+        """Columns that are left beside a bar."""
+        count = 2 * len(str(total or 0)) + 1
+        return self.width - len(name) - self.bar_width - count - 2 * len("0:00:00") - len("<") - 6
 
     def enter(self) -> None:
         """Take the part of the screen, if this is the first bar."""
@@ -93,6 +105,7 @@ class _Bar:
         self.n = self.initial = initial
         self.leave = leave
         self.postfix = ""
+        self.room = screen.room(name, total)
         screen.enter()
         self._task = screen.progress.add_task(name, total=total, completed=initial, beside="")
 
@@ -103,7 +116,7 @@ class _Bar:
 
     def set_postfix(self, beside: dict[str, str], refresh: bool = True) -> None:
         """Show these beside the bar."""
-        self.postfix = ", ".join(f"{name}={value}" for name, value in beside.items())
+        self.postfix = ", ".join(f"{name}={value}" for name, value in fitting(beside, self.room).items())
         self.screen.progress.update(self._task, beside=self.postfix, refresh=refresh)
 
     def write(self, text: str) -> None:

@@ -112,7 +112,7 @@ class RunReportCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         folder = self._folder(args, state)
-        self._draw(folder / "report.html", lambda: _page(args, state, self._status))
+        self._draw(folder / "report.html", lambda: _page(args, state, self._status if state.max_steps else "evaluated"))
         if self.picture:
             self._draw(folder / "report.png", lambda: _picture(args, state))
 

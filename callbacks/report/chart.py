@@ -221,7 +221,8 @@ def draw(panels: list[Panel], title: str) -> bytes:
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(5.6 * columns, 3.2 * rows + 0.6), dpi=110, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    figure.suptitle(_plain(title), x=0.01, y=0.992, ha="left", va="top", fontsize=15, fontweight="bold")
+    # Without a `y`: the layout keeps room for a title only as long as it may place it itself.
+    figure.suptitle(_plain(title), x=0.01, ha="left", fontsize=15, fontweight="bold")
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes, panel in zip(grid, panels, strict=False):
         _draw_panel(axes, panel)

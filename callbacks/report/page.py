@@ -33,7 +33,8 @@ header { display: flex; flex-wrap: wrap; align-items: baseline; gap: 4px 14px; m
 h1 { font-size: 25px; line-height: 1.2; margin: 0; overflow-wrap: anywhere; letter-spacing: -0.01em; }
 header p { flex-basis: 100%; margin: 0; color: var(--soft); }
 .pill { font-size: 13px; font-weight: 600; padding: 1px 10px; border-radius: 99px; border: 1px solid currentColor; }
-.pill.running { color: var(--c0); } .pill.finished { color: var(--c2); } .pill.stopped { color: var(--c1); }
+.pill.running, .pill.evaluated { color: var(--c0); }
+.pill.finished { color: var(--c2); } .pill.stopped { color: var(--c1); }
 .bar { flex-basis: 100%; height: 5px; border-radius: 5px; background: var(--edge); overflow: hidden; margin-top: 8px; }
 .bar i { display: block; height: 100%; background: var(--c0); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin-bottom: 12px; }
@@ -144,7 +145,7 @@ def render_page(args: Any, state: TrainerState, *, status: str, now: datetime | 
     Args:
         args: the arguments, of which the most asked for are listed.
         state: where the run is; its `log_history` is what is drawn.
-        status: `running`, `finished` or `stopped`.
+        status: `running`, `finished`, `stopped`, or `evaluated` where nothing was trained.
         now: when this is written; by default now.
     """
     written = (now or datetime.now().astimezone()).strftime("%Y-%m-%d %H:%M:%S %Z").strip()

@@ -93,7 +93,7 @@ class CheckpointSaver:
             state_dict: other weights than those of the model; an empty one means that they are written elsewhere.
         """
         os.makedirs(folder, exist_ok=True)
-        logger.info("Saving the model to %s", folder)
+        logger.info("Saving the model to %s", checkpoints.final_path(folder))
         host, model = self.host, inspection.unwrap_model(self.host.model)
         if state_dict is None or state_dict:
             self.writer.weights(model, folder, state_dict=state_dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
@@ -11,6 +12,8 @@ import torch
 
 from ...callbacks import EVENTS, JITCheckpointCallback, TimeLimitCallback, TrainerCallback
 from ..protocols.checkpointing import SignalProtocol
+
+logger = logging.getLogger(__name__)
 
 
 class SignalListening:
@@ -22,6 +25,8 @@ class SignalListening:
 
     def __init__(self, host: SignalProtocol) -> None:
         self.host = host
+        self.newest_checkpoint: str | None = None
+        """The checkpoint that was written last."""
         self._listener: JITCheckpointCallback | None = None
         # Where nobody asked for it; it is in no list, as scripts know the callbacks that are theirs.
 
@@ -63,6 +68,7 @@ class SignalListening:
     @contextlib.contextmanager
     def until_the_end(self) -> Iterator[None]:
         """Let nobody listen any more at the end, and pass on a signal that stopped the training."""
+        self.newest_checkpoint = None
         try:
             yield
         finally:
@@ -70,8 +76,17 @@ class SignalListening:
             self.host.callback_handler.unlisted = {}
             for callback in listeners:
                 callback.stop_listening()
+            if any(callback.stopped for callback in listeners):
+                self._say_how_to_go_on()
         for callback in listeners:
             callback.pass_on()
+
+    def _say_how_to_go_on(self) -> None:
+        if self.newest_checkpoint is not None and self.host.args.process_index == 0:
+            logger.warning(
+                "The checkpoint is %s. To go on from it: trainer.train(resume_from_checkpoint=True)",
+                self.newest_checkpoint,
+            )
 
     def begin_training(self, save: Callable[[], None]) -> None:
         """Listen, or do not, as arguments and attributes have it now.

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import html
 import io
 import json
 import logging
 import os
-import re
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,18 +14,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from .page import render
 from .retries import FOLDER, LOG, interrupted, state_of
 
 logger = logging.getLogger(__name__)
-
-_OBJECTIVE = re.compile(r"objective(_\d+)?")
-"""The columns that say what a value is."""
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; color: #222 }
-table { border-collapse: collapse; margin: 1em 0 } th, td { padding: .25em .8em; text-align: right }
-th { border-bottom: 2px solid #888 } tr:nth-child(even) { background: #f4f4f6 } .best { font-weight: bold }
-img { max-width: 100% }
-"""
 
 
 def write_report(study: Any, folder: str | os.PathLike[str]) -> Path:
@@ -56,7 +45,8 @@ def write_report(study: Any, folder: str | os.PathLike[str]) -> Path:
         if isinstance(picture, bytes):
             (folder / f"{name}.png").write_bytes(picture)
     page = folder / "report.html"
-    _write(page, _page(study, rows, importances, pictures))
+    best = study.best_trials if _completed(study) else []
+    _write(page, render(study, objectives_of(study), rows, best, importances, pictures))
     moving = interactive(study)
     if moving is not None:
         _write(folder / "plots.html", moving)
@@ -87,9 +77,14 @@ def table(study: Any) -> list[dict[str, Any]]:
 def goals_of(study: Any) -> list[str]:
     """What is done with each objective, such as `maximize accuracy`."""
     words = [one.name.lower() for one in study.directions]
-    unnamed = [f"objective {index}" for index in range(len(words))] if len(words) > 1 else ["the objective"]
-    names = study.metric_names or unnamed
-    return [f"{word} {name}" for word, name in zip(words, names, strict=True)]
+    return [f"{word} {name}" for word, name in zip(words, objectives_of(study), strict=True)]
+
+
+def objectives_of(study: Any) -> list[str]:
+    """The names of the objectives, such as `accuracy`; their numbers, where nobody has named them."""
+    count = len(study.directions)
+    unnamed = [f"objective {index}" for index in range(count)] if count > 1 else ["the objective"]
+    return study.metric_names or unnamed
 
 
 def places_of(study: Any) -> dict[int, dict[str, str]]:
@@ -162,49 +157,6 @@ def _as_csv(rows: list[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _page(
-    study: Any, rows: list[dict[str, Any]], importances: list[dict[str, float]], pictures: dict[str, bytes | str]
-) -> str:
-    best = {trial.number for trial in study.best_trials} if _completed(study) else set()
-    states = dict.fromkeys(row["state"] for row in rows)
-    counts = ", ".join(f"{sum(row['state'] == state for row in rows)} {state.lower()}" for state in states)
-    parts = [
-        f"<!doctype html><meta charset='utf-8'><title>{html.escape(study.study_name)}</title><style>{_STYLE}</style>",
-        f"<h1>{html.escape(study.study_name)}</h1>",
-        f"<p>{len(rows)} trials: {counts or 'none'}. {html.escape(', '.join(goals_of(study)))}.</p>",
-        "<h2>Best</h2>",
-        _html_table([row for row in rows if row["trial"] in best], best) if best else "<p>No trial was completed.</p>",
-    ]
-    for index, shares in enumerate(importances):
-        if shares:
-            of = f" for objective {index}" if len(importances) > 1 else ""
-            lines = [{"parameter": name, "importance": value} for name, value in shares.items()]
-            parts += [f"<h2>Importances{of}</h2>", _html_table(lines, set())]
-    for name, picture in pictures.items():
-        parts.append(f"<h2>{name.replace('_', ' ').capitalize()}</h2>")
-        if isinstance(picture, bytes):
-            parts.append(f"<img alt='{name}' src='data:image/png;base64,{base64.b64encode(picture).decode()}'>")
-        else:
-            parts.append(f"<p>No picture: {html.escape(picture)}.</p>")
-    return "\n".join([*parts, "<h2>All trials</h2>", _html_table(rows, best)]) + "\n"
-
-
-def _html_table(rows: list[dict[str, Any]], best: set[int]) -> str:
-    columns = [name for name in _columns(rows) if not _OBJECTIVE.fullmatch(name)]  # they stand above
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-    body = "".join(
-        f"<tr{' class=best' if row.get('trial') in best else ''}>"
-        + "".join(f"<td>{html.escape(_shown(row.get(name)))}</td>" for name in columns)
-        + "</tr>"
-        for row in rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
-def _shown(value: Any) -> str:
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
 def _write(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.partial")
     beside.write_text(text, encoding="utf-8")
@@ -251,18 +203,19 @@ def plots_of(study: Any) -> list[Plot]:
         return []  # optuna would draw empty axes
     count = len(study.directions)
     if count == 1:
-        single = [Plot(name, function) for name, function in _FUNCTIONS.items()]
+        named = {"target_name": study.metric_names[0]} if study.metric_names else {}
+        single = [Plot(name, function, named) for name, function in _FUNCTIONS.items()]
         return [*single, Plot("intermediate_values", "plot_intermediate_values")]
     front = [Plot("pareto_front", "plot_pareto_front")] if count <= _MOST_FOR_A_FRONT else []
     return front + [
-        Plot(f"{name}_{index}", function, _objective(index))
-        for index in range(count)
+        Plot(f"{name}_{index}", function, _objective(index, objective))
+        for index, objective in enumerate(objectives_of(study))
         for name, function in _FUNCTIONS.items()
     ]
 
 
-def _objective(index: int) -> dict[str, Any]:
-    return {"target": lambda trial: trial.values[index], "target_name": f"Objective {index}"}
+def _objective(index: int, name: str) -> dict[str, Any]:
+    return {"target": lambda trial: trial.values[index], "target_name": name}
 
 
 def interactive(study: Any) -> str | None:

@@ -218,5 +218,5 @@ def _any_of(callbacks: list[Any], kind: str) -> bool:
 
 
 def _is_quiet() -> bool:
-    """Lightning announces devices and limits at the level of INFO: heard only by those who asked for it."""
-    return not logging.getLogger("lightrainer").isEnabledFor(logging.INFO)
+    """Lightning announces devices, limits and products: heard only by those who look for a mistake."""
+    return not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ...lightning_modules.checkpoints import warn_if_disk_full
+from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.common.redaction import secret
 from .base import is_own
@@ -177,7 +179,9 @@ class TrainerSaving(TrainerLogging):
         if self._run is not None:
             parts.append(partial(self._data_position.save, run=self._run, loaders=self._eval_dataloaders))
         overridden = not all(is_own(self, name) for name in ("save_model", "_save", "_save_checkpoint"))
-        self._checkpoints.save(self._get_output_dir(trial), parts, run=self._run, at_once=overridden)
+        folder = self._get_output_dir(trial)
+        self._checkpoints.save(folder, parts, run=self._run, at_once=overridden)
+        self._signals.newest_checkpoint = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
 
     def _save_or_warn(self, model: nn.Module, trial: Any) -> bool:
         """Write a checkpoint, and say whether it is written; a full disk ends in a warning."""

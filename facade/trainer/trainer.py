@@ -20,6 +20,7 @@ from .construction import seed_everything
 from .evaluating import TrainerEvaluation
 from .optimization import TrainerOptimization
 from .saving import TrainerSaving
+from .tracebacks import ShortTraceback
 from .training_session import TrainingSession, length_of_stream, require_new_models, require_training_data
 
 if TYPE_CHECKING:
@@ -92,7 +93,12 @@ class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
             SystemExit, KeyboardInterrupt: a signal ended the training, and a checkpoint to go on from is written; see
                 `checkpoint_on_signals`.
         """
-        with self._signals.until_the_end(), self._hub.quiet(), monitored(self, acts=trial is None):
+        with (
+            ShortTraceback(),
+            self._signals.until_the_end(),
+            self._hub.quiet(),
+            monitored(self, acts=trial is None),
+        ):
             return TrainingSession(self, trial, ignore_keys_for_eval).run(resume_from_checkpoint)
 
     def _inner_training_loop(
@@ -300,7 +306,8 @@ class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
         metrics["total_flos"] = self.state.total_flos
         metrics["train_loss"] = train_loss
         self._memory_tracker.stop("train", metrics)
-        self.log(metrics)
+        if not self._signals.is_leaving:  # it would look as if all was done
+            self.log(metrics)
         self._checkpoints.finish_writing()
         if not self._signals.is_leaving:
             if self.args.load_best_model_at_end and self._restorer.has_best():

@@ -43,7 +43,7 @@ from .forms import LoadReport
 from .manifest import read_manifest, write_manifest
 from .owners import marked_as_written
 from .sharded_files import has_optimizer_parts, load_optimizer_parts, save_model_parts, save_optimizer_parts
-from .staging import abort, begin, commit, discard, remove_leftovers, staged_folder, staging_path
+from .staging import abort, begin, commit, discard, final_path, remove_leftovers, staged_folder, staging_path
 from .verify import problems, require_intact
 from .weights import load_weights, read_weights, save_weights
 from .writing import BackgroundWriter, WriteLater, WriteNow, warn_if_disk_full
@@ -85,6 +85,7 @@ __all__ = [
     "commit",
     "data_state_name",
     "discard",
+    "final_path",
     "free_space",
     "get_last_checkpoint",
     "has_optimizer_parts",

@@ -65,6 +65,13 @@ def staging_path(final: StrPath, owner: str | None = None) -> Path:
     return _hidden(Path(final), "partial", owner)
 
 
+def final_path(folder: StrPath) -> Path:
+    """Return the name that a folder has when it is complete: what a user knows it by."""
+    path = Path(folder)
+    hidden = _HIDDEN.match(path.name)
+    return path.with_name(hidden["name"]) if hidden else path
+
+
 def begin(final: StrPath, owner: str | None = None) -> Path:
     """Make the empty folder in which the main process and its companions write `final`.
 

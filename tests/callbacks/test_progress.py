@@ -1,5 +1,6 @@
 """The bar and the printed lines."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,7 @@ from transformers import trainer_callback as reference
 
 import lightrainer.callbacks as ours
 from lightrainer.callbacks import PrinterCallback, ProgressCallback, TrainerControl, TrainerState
+from lightrainer.callbacks.progress import fitting
 
 ARGS = SimpleNamespace(gradient_accumulation_steps=2, world_size=1)
 CONTROL = TrainerControl()
@@ -121,3 +123,35 @@ def test_a_second_run_after_a_broken_one_begins_anew():
     assert callback.training_bar is not broken
     assert callback.training_bar.n == 0
     callback.on_train_end(ARGS, state, CONTROL)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_narrow_terminal_keeps_bar_steps_and_remaining_time(width, capsys, monkeypatch):
+    """What stands beside the bar is left out, the loss last."""
+    callback, state = ProgressCallback(), TrainerState(max_steps=10_000, train_batch_size=4)
+    opened = callback._bar
+
+    def bar_of_that_width(**options):
+        bar = opened(**options)
+        bar.dynamic_ncols = lambda stream: (width, 25)
+        return bar
+
+    monkeypatch.setattr(callback, "_bar", bar_of_that_width)
+    logs = {"loss": 1.23456789, "eval_loss": 2.5, "learning_rate": 5e-5, "epoch": 0.25}
+    run(callback, state, logs=logs)
+    line = str(callback.training_bar)
+    callback.on_train_end(ARGS, state, CONTROL)
+    assert len(line) <= width
+    assert re.search(r"3/10000 \[\d\d:\d\d<[\d:?]+, +[\d.]+(it/s|s/it)", line), line
+    assert len(re.search(r"\|(.*)\|", line)[1]) >= 8
+    assert ("loss=1.235" in line) is (width >= 80)
+    assert ("samples/s" in line) is (width >= 200)
+
+
+def test_what_stands_beside_a_bar_is_chosen_by_the_room():
+    beside = {"epoch": "0.25", "loss": "1.235", "lr": "5e-05"}
+    assert list(fitting(beside, 100)) == ["epoch", "loss", "lr"]
+    assert list(fitting(beside, 22)) == ["epoch", "loss"]
+    assert list(fitting(beside, 21)) == ["loss", "lr"]
+    assert list(fitting(beside, 10)) == ["loss"]
+    assert fitting(beside, -3) == {}

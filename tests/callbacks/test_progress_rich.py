@@ -115,3 +115,18 @@ def test_without_the_package_construction_fails_with_the_extra_to_install(monkey
     monkeypatch.setattr(progress_rich, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'lightrainer\[rich\]'"):
         RichProgressCallback()
+
+
+@pytest.mark.parametrize("total", [16, 100_000])
+def test_a_narrow_terminal_keeps_bar_steps_and_remaining_time(total):
+    """In 80 columns nothing is cut off and nothing is wrapped; what stands beside the bar is left out."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+    bar = RichProgressCallback(console=console)._bar(total=total)
+    bar.update(3)
+    beside = {"epoch": "0.25", "loss": "1.235", "lr": "5e-05", "samples/s": "1234", "eval_loss": "1.123"}
+    bar.set_postfix(beside)
+    bar.close()
+    last = [line for line in text_of(console).splitlines() if "training" in line][-1].split("\r")[-1]
+    assert re.search(rf"training .* +3/{total} 0:00:\d\d < [-\d:]+ +.*loss=1\.235", last), last
+    assert "…" not in last
+    assert "samples/s" not in last

@@ -10,7 +10,7 @@ from io import BytesIO
 import pytest
 import torch
 from made_up_runs import NAME, arguments, history, state
-from small_training import trained
+from small_training import make_trainer, trained
 
 from lightrainer.callbacks import MemoryCallback, RunReportCallback, ThroughputCallback, TrainerControl
 from lightrainer.callbacks.report import callback as report_callback
@@ -201,3 +201,28 @@ def test_without_matplotlib_there_is_a_page(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     with pytest.raises(ImportError, match=r"pip install 'lightrainer\[plot\]'"):
         RunReportCallback(picture=True)
+
+
+def test_the_badge_says_what_was_done(tmp_path):
+    """Also after an evaluation that follows the training, and where there was none."""
+    made = trained(tmp_path, [RunReportCallback(picture=False)])
+    assert 'class="pill finished"' in (tmp_path / "report.html").read_text()
+    made.evaluate()
+    assert 'class="pill finished"' in (tmp_path / "report.html").read_text()
+    make_trainer(tmp_path, [RunReportCallback(picture=False)]).evaluate()
+    assert 'class="pill evaluated"' in (tmp_path / "report.html").read_text()
+
+
+def test_the_title_of_the_picture_stands_above_the_charts(monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+    picture = pytest.importorskip("lightrainer.callbacks.report.chart")
+    kept = []
+    save = figure.Figure.savefig
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, *p, **k: (kept.append(self), save(self, *p, **k))[1])
+    picture.draw(panels(history()), NAME)
+    (drawn,) = kept
+    renderer = drawn.canvas.get_renderer()
+    title = drawn._suptitle.get_window_extent(renderer)
+    tops = [axes.get_tightbbox(renderer).y1 for axes in drawn.axes if axes.axison]
+    assert len(tops) > 4
+    assert title.y0 >= max(tops)

@@ -2,12 +2,16 @@
 
 import io
 import json
+import re
+import warnings
 
 import optuna
 import pytest
 from small_searches import random_sampler, searcher, space
 
+from lightrainer.callbacks.report.page import STYLE
 from lightrainer.facade.search.report import importances_of, table, write_report
+from lightrainer.facade.search.retries import FOLDER
 from lightrainer.facade.search.storages import open_storage
 
 PNG = b"\x89PNG"
@@ -26,6 +30,12 @@ def studied(directions, trials=12, storage=None):
     return study
 
 
+def named(study, names):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # optuna calls this experimental
+        study.set_metric_names(names)
+
+
 def test_one_objective(tmp_path):
     study = studied(["minimize"])
     page = write_report(study, tmp_path / "report").read_text()
@@ -40,7 +50,37 @@ def test_one_objective(tmp_path):
     assert best["importances"]["a"] > best["importances"]["b"]
     assert page.count("<img") == 4
     assert len((tmp_path / "report" / "trials.csv").read_text().splitlines()) == 13
-    assert "http" not in page.replace("http://www.w3.org", "")  # nothing is fetched
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")  # nothing is fetched
+
+
+def test_the_page_names_metrics_directions_and_folders_and_shows_each_picture_once(tmp_path):
+    study = studied(["minimize", "maximize"])
+    named(study, ["eval_loss", "accuracy"])
+    page = write_report(study, tmp_path).read_text()
+    for words in ("eval_loss (minimize)", "accuracy (maximize)", "minimize eval_loss, maximize accuracy"):
+        assert words in page
+    for words in ("History for eval_loss", "Slices for accuracy", "<th>eval_loss</th>", "<th>accuracy</th>"):
+        assert page.count(words) >= 1, words
+    pictures = re.findall(r'src="(data:image/png[^"]+)"', page)
+    assert len(pictures) == len(set(pictures)) == 7
+    assert page.count("Importances for accuracy</h2>") == 1
+    assert STYLE in page
+    assert "Content-Security-Policy" in page
+
+
+def test_the_page_says_where_the_best_trial_is(tmp_path):
+    study = optuna.create_study(study_name="mine")
+    named(study, ["eval_loss"])
+
+    def objective(trial):
+        trial.set_user_attr(FOLDER, f"/runs/run-{trial.number}")
+        return trial.suggest_float("rate", 0, 1)
+
+    study.optimize(objective, n_trials=3)
+    page = write_report(study, tmp_path).read_text()
+    assert f"<th>folder</th><td>/runs/run-{study.best_trial.number}</td>" in page
+    assert "<td>run-0</td>" in page
+    assert "<h2>Best trial</h2>" in page
 
 
 def test_several_objectives_have_a_front_and_pictures_of_each(tmp_path):

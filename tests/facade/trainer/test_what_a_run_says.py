@@ -1,0 +1,114 @@
+"""What a user reads of a training: announcements, interrupts, errors in his own code."""
+
+import logging
+import os
+import re
+import signal
+import traceback
+
+import pytest
+from tiny import At, Tiny, points, trainer
+
+
+class Failing(Tiny):
+    """Cannot compute its forward pass in one of the modes."""
+
+    def __init__(self, in_training):
+        super().__init__()
+        self.in_training = in_training
+
+    def forward(self, x, labels=None):
+        if self.training is self.in_training:
+            raise ValueError("a shape that cannot be")
+        return super().forward(x, labels)
+
+
+def frames_of(error):
+    return traceback.extract_tb(error.__traceback__)
+
+
+@pytest.mark.parametrize("place", ["training", "evaluation", "callback", "data"])
+def test_a_traceback_ends_at_the_line_of_the_user(tmp_path, place):
+    class Data(list):
+        def __getitem__(self, index):
+            raise ValueError("no such file")
+
+    def fail(*positional):
+        raise ValueError("not my day")
+
+    settings = {
+        "training": {"model": Failing(True)},
+        "evaluation": {"model": Failing(False), "eval_strategy": "steps", "eval_steps": 2},
+        "callback": {"callbacks": [At("on_step_end", fail, 2)]},
+        "data": {"train_dataset": Data(points(16))},
+    }[place]
+    with pytest.raises(ValueError, match=r"a shape|no such|not my") as caught:
+        trainer(tmp_path, **settings).train()
+    frames = frames_of(caught.value)
+    assert len(frames) <= 30
+    assert "raise ValueError" in frames[-1].line
+    assert "train" in [frame.name for frame in frames]
+    assert not [frame for frame in frames if "/lightning/" in frame.filename]
+    if place in ("training", "evaluation"):
+        assert "compute_loss" in [frame.name for frame in frames]
+
+
+def test_a_traceback_is_whole_where_it_is_asked_for_and_where_the_error_is_ours(tmp_path, monkeypatch):
+    """Negative controls."""
+    with pytest.raises(ValueError, match="is empty") as ours:
+        trainer(tmp_path, train_dataset=[]).train()
+    assert not getattr(ours.value, "__notes__", [])
+    monkeypatch.setenv("LIGHTRAINER_TRACEBACK", "full")
+    with pytest.raises(ValueError, match="a shape") as caught:
+        trainer(tmp_path, model=Failing(True)).train()
+    assert [frame for frame in frames_of(caught.value) if "/lightning/" in frame.filename]
+
+
+def test_who_asks_for_information_hears_of_the_training_and_not_of_lightning(tmp_path, caplog):
+    """No products, no devices, no names of files in the making, nothing twice."""
+    with caplog.at_level(logging.INFO, "lightrainer"):
+        made = trainer(tmp_path, save_strategy="steps", save_steps=4, max_steps=8)
+        made.train()
+        made.evaluate()
+    said = [record.getMessage() for record in caplog.records]
+    assert "***** Running training *****" in said
+    assert f"Saving the model to {tmp_path / 'checkpoint-4'}" in said
+    for word in ("litlogger", "GPU available", "TPU", "stopped:", ".partial-"):
+        assert not [text for text in said if word in text], word
+    once = [text for text in said if "Num examples" not in text and "Batch size" not in text]
+    assert len(set(once)) == len(once)
+
+
+@pytest.mark.parametrize(("number", "ending"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+@pytest.mark.parametrize("event", ["on_step_end", "on_prediction_step"])
+def test_who_interrupts_is_told_where_the_checkpoint_is(tmp_path, caplog, capsys, number, ending, event):
+    """And sees no summary as if all was done, and no frames of loops."""
+    send = At(event, lambda *_: os.kill(os.getpid(), number), 3 if event == "on_step_end" else 4)
+    made = trainer(
+        tmp_path,
+        callbacks=[send],
+        max_steps=8,
+        save_strategy="steps",
+        save_steps=100,
+        eval_strategy="steps",
+        eval_steps=4,
+    )
+    with pytest.raises(ending) as caught:
+        made.train()
+    step = made.state.global_step
+    assert f"The checkpoint is {tmp_path / f'checkpoint-{step}'}. To go on from it: " in caplog.text
+    assert "trainer.train(resume_from_checkpoint=True)" in caplog.text
+    assert (tmp_path / f"checkpoint-{step}").is_dir()
+    assert "train_runtime" not in capsys.readouterr().out
+    assert not [entry for entry in made.state.log_history if "train_runtime" in entry]
+    assert len(frames_of(caught.value)) <= 30
+    made = trainer(tmp_path, max_steps=8, save_strategy="steps", save_steps=100)
+    made.train(resume_from_checkpoint=True)
+    assert "train_runtime" in capsys.readouterr().out
+    assert made.state.log_history[-1]["train_loss"] > 0
+
+
+def test_a_training_that_comes_to_its_end_says_nothing_of_going_on(tmp_path, caplog):
+    """Negative control."""
+    trainer(tmp_path, save_strategy="steps", save_steps=4, max_steps=4).train()
+    assert not re.search("go on", caplog.text)
