@@ -41,10 +41,13 @@ def _seeds_of_lightning():
 
 LONGEST = (
     "package/test_sweep.py",
-    "ddp",
     "deepspeed_runs",
+    "examples/test_scripts.py",
+    "ddp",
     "faults",
     "package/serving",
+    "facade/checkpointing",
+    "parity/test_arguments_effects.py",
     "examples",
     "callbacks/loggers",
 )

@@ -22,11 +22,13 @@ OURS = (
     "lightrainer.facade.trainer.lightning_trainer",
     "torch._dynamo",
 )
+REFERENCE = ("transformers.trainer", "transformers.trainer_seq2seq", "accelerate")
+MODELS = ("transformers.models.llama.modeling_llama",)
 IMPORTED = {
     "torch": ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "pandas", "matplotlib.pyplot"),
     "lightrainer": OURS,
-    "lightrainer and models": (*OURS, "transformers.models.llama.modeling_llama"),
-    "transformers": ("transformers.trainer", "transformers.trainer_seq2seq", "accelerate"),
+    "lightrainer and models": (*OURS, *REFERENCE, *MODELS),
+    "transformers": (*OURS, *REFERENCE, *MODELS),
 }
 """What a library imports when it trains; with `torch` alone ours is imported anew, and finds its environment."""
 

@@ -72,7 +72,8 @@ def test_with_workers_it_ends_the_same(uninterrupted, tmp_path, name, workers):
     """The random numbers that the workers draw are restored as well."""
     method = {"dataloader_multiprocessing_context": "fork"}
     whole = uninterrupted(name, **workers, **method)
-    for step in (1, 6, 8):
+    # Renewed ones begin every epoch as they began the first; persistent ones cross the end of an epoch.
+    for step in (6, 8) if workers["dataloader_persistent_workers"] else (1, 8):
         resumed = train(tmp_path / str(step), KINDS[name], resume=whole.checkpoint(step), **workers, **method)
         assert resumed.end == whole.end, f"from step {step}"
 
