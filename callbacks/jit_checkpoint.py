@@ -97,8 +97,8 @@ class JITCheckpointCallback(TrainerCallback):
         self.on_change = on_change
         self.leaving = False
         """Whether this is what stops the training, or saves in the middle of it."""
-        self.stopped = False
-        """Whether this has stopped the training that is under way, or was the last."""
+        self.told = False
+        """Whether this has said, in the first process, that it stops the present or the last training."""
         self.received: int | None = None
         """The signal that this process, or with several of them any process, got."""
         self._previous: dict[int, Any] = {}
@@ -145,7 +145,7 @@ class JITCheckpointCallback(TrainerCallback):
         """Begin to listen; a training that starts over goes on listening."""
         if not self.is_listening:
             self.leaving, self.received, self._saved = False, None, None
-            self.stopped = False
+            self.told = False
             self._interrupted, self._speaks = False, state.is_world_process_zero
             self.start_listening()
 
@@ -331,8 +331,8 @@ class JITCheckpointCallback(TrainerCallback):
         self.leaving = leaving
 
     def _say(self, state: TrainerState) -> None:
-        self.stopped = True
         if state.is_world_process_zero:
+            self.told = True
             logger.warning(
                 "%s: training stops at step %s, with a checkpoint to go on from.",
                 _name(self.received),

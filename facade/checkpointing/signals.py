@@ -76,13 +76,13 @@ class SignalListening:
             self.host.callback_handler.unlisted = {}
             for callback in listeners:
                 callback.stop_listening()
-            if any(callback.stopped for callback in listeners):
+            if any(callback.told for callback in listeners):
                 self._say_how_to_go_on()
         for callback in listeners:
             callback.pass_on()
 
     def _say_how_to_go_on(self) -> None:
-        if self.newest_checkpoint is not None and self.host.args.process_index == 0:
+        if self.newest_checkpoint is not None:
             logger.warning(
                 "The checkpoint is %s. To go on from it: trainer.train(resume_from_checkpoint=True)",
                 self.newest_checkpoint,

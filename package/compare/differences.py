@@ -102,8 +102,8 @@ def _weights(reference: Findings, ours: Findings, tolerance: float) -> Compared:
         prefix = f"training {number}, " if len(reference.weights) > 1 else ""
         _compare_tensors(found, read_weights(left), read_weights(right), prefix, tolerance)
     if len(reference.weights) != len(ours.weights):
-        counts = {"reference": len(reference.weights), "lightrainer": len(ours.weights)}
-        found.differences.append(Difference(group=WEIGHTS, name="models recorded", **counts))
+        counts = len(reference.weights), len(ours.weights)
+        found.differences.append(_pair("models recorded", WEIGHTS, *counts))
     return found
 
 
@@ -121,8 +121,8 @@ def _compare_tensors(
             continue
         one, other = left[name], right[name]
         if one.shape != other.shape or one.dtype != other.dtype:
-            kinds = {side: f"{it.dtype} {list(it.shape)}" for side, it in (("reference", one), ("lightrainer", other))}
-            found.differences.append(Difference(group=found.group, name=place, **kinds))
+            left_kind, right_kind = (f"{it.dtype} {list(it.shape)}" for it in (one, other))
+            found.differences.append(_pair(place, found.group, left_kind, right_kind))
             continue
         if torch.equal(one, other):
             found.tensors[place] = 0.0
@@ -132,8 +132,11 @@ def _compare_tensors(
         same = torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True) if tolerance else False
         found.tensors[place] = size
         if not same:
-            norms = {"reference": float(one.norm()), "lightrainer": float(other.norm())}
-            found.differences.append(Difference(group=found.group, name=place, size=size, **norms))
+            found.differences.append(_pair(place, found.group, float(one.norm()), float(other.norm()), size))
+
+
+def _pair(name: str, group: str, left: Any, right: Any, size: float | None = None) -> Difference:
+    return Difference(group=group, name=name, reference=left, lightrainer=right, size=size)
 
 
 def _files(reference: Findings, ours: Findings) -> Compared:
@@ -161,8 +164,8 @@ def _contents(reference: Findings, ours: Findings, tolerance: float) -> Compared
         left, right = content(reference, name), content(ours, name)
         if left is not None and right is not None:
             found.count += 1
-            places = [{f"{name} {place}": value for place, value in side.items()} for side in (left, right)]
-            found.differences += _unequal(CONTENT, *places, tolerance)
+            one, other = ({f"{name} {place}": value for place, value in side.items()} for side in (left, right))
+            found.differences += _unequal(CONTENT, one, other, tolerance)
     return found
 
 

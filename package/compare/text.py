@@ -30,7 +30,7 @@ def render(verdict: Verdict, page: str) -> str:
 
 
 def _sides(verdict: Verdict) -> str:
-    rows = [("", "version", "wall time", "memory, peak")]
+    rows: list[Any] = [("", "version", "wall time", "memory, peak")]
     if any(side.device_peak_bytes for side in verdict.sides):
         rows[0] = (*rows[0], "GPU, peak")
     for side in verdict.sides:

@@ -3,9 +3,9 @@
 An `ignore` where there is no mistake is an error (`reportUnnecessaryTypeIgnoreComment`).
 """
 
-from typing import assert_type
-
+# pyright: reportMissingModuleSource=false
 from torch import nn
+from typing_extensions import assert_type
 
 from lightrainer import (
     BestRun,
