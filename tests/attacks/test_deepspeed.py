@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from starting import finished
+from starting import finished_ranks
 
 SCRIPT = Path(__file__).with_name("deepspeed_attack_script.py")
 BESIDE = Path(sys.prefix) / "deepspeed"
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.skipif(not BESIDE.is_dir(), reason="deepspeed is not th
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("deepspeed")
-    finished([sys.executable, str(SCRIPT), str(folder)], folder / "log.txt", 300, BESIDE=str(BESIDE))
+    options = {"log": folder / "log.txt", "seconds": 300, "processes": 0}
+    finished_ranks(SCRIPT, str(folder), **options, BESIDE=str(BESIDE))
     return json.loads((folder / "found.json").read_text())
 
 

@@ -13,7 +13,7 @@ import read_back
 import transformers
 from offline import both, files_with_the_secret, needs
 from small_run import callback_of, points, trainer, without_times
-from starting import finished
+from starting import finished_ranks
 
 import lightrainer
 
@@ -165,8 +165,8 @@ def test_comet_has_the_metrics_and_parameters_of_the_reference(tmp_path, monkeyp
     """In processes of their own, as comet_ml patches other libraries when it is imported."""
     monkeypatch.setenv("COMET_START_ONLINE", "0")
     monkeypatch.setenv("COMET_DISABLE_AUTO_LOGGING", "1")
-    command = [sys.executable, str(Path(__file__).with_name("comet_script.py")), str(tmp_path)]
-    finished(command, tmp_path / "script.txt", 240, BESIDE=str(BESIDE))
+    script, options = Path(__file__).with_name("comet_script.py"), {"processes": 0, "library": "torch"}
+    finished_ranks(script, str(tmp_path), log=tmp_path / "script.txt", seconds=240, **options, BESIDE=str(BESIDE))
     found = []
     for api in ("transformers", "lightrainer"):
         (archive,) = (tmp_path / api).glob("*.zip")

@@ -170,7 +170,8 @@ def test_verbose_says_at_the_end_what_was_served(without_library, tmp_path):
         r"transformers\.trainer_callback\.TrainerCallback +lightrainer\.callbacks\.TrainerCallback", done.stderr
     )
     assert re.search(
-        r"transformers\.trainer_utils\.has_length +lightrainer\.lightning_modules\.data\.sizes\.has_length", done.stderr
+        r"transformers\.trainer_utils\.has_length +lightrainer\.lightning_modules\.data\.lengths\.has_length",
+        done.stderr,
     )
     quiet = run(without_library, "-m", "lightrainer", "-c", code, cwd=tmp_path)
     assert quiet.stderr == ""
