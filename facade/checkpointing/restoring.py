@@ -15,6 +15,7 @@ import torch.distributed as dist
 from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME, owners
+from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.local_paths import require_local
 from ..distributed.collectives import from_first_process
 from ..hub.session import HubSession
@@ -149,7 +150,10 @@ class CheckpointRestorer:
             return None
         runs = [os.path.realpath(self.host.args.output_dir or "."), os.path.dirname(os.path.realpath(checkpoint))]
         if isinstance(best, str) and any(Path(run) in Path(os.path.realpath(best)).parents for run in runs):
-            return best
+            if os.path.isdir(best) or not followed().forgets_missing_best:
+                return best
+            logger.warning("The best checkpoint, %s, does not exist any more, and is forgotten.", best)
+            return None
         name = os.path.basename(os.path.normpath(best)) if isinstance(best, str) else ""
         if re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+", name):
             found = next((path for run in runs if os.path.isdir(path := os.path.join(run, name))), None)

@@ -69,7 +69,7 @@ class HubSession:
         full: str = name or self.host.hub_model_id or args.hub_model_id or self.output_name
         return Repository(full, secret(token or args.hub_token), revision or args.hub_revision)
 
-    def create_repository(self, token: str | None) -> None:
+    def create_repository(self, token: str | None, private: bool | None = None) -> None:
         """See `Trainer.init_hf_repo`."""
         named = self.host.args.hub_model_id
         name = named or self.output_name
@@ -78,7 +78,8 @@ class HubSession:
         if not self.host.is_world_process_zero():
             return
         logger.info("Uploads go to %r, named by %s", name, "hub_model_id" if named else "the folder output_dir")
-        made = self.repository(name, token=token).created(private=self.host.args.hub_private_repo)
+        private = self.host.args.hub_private_repo if private is None else private
+        made = self.repository(name, token=token).created(private=private)
         self.host.hub_model_id = made.name
 
     # --- the card

@@ -25,7 +25,7 @@ class HubProtocol(Protocol):
         """Whether this is the process that uploads."""
         ...
 
-    def init_hf_repo(self, token: str | None = None) -> None:
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Make the repository."""
         ...
 

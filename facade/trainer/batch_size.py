@@ -112,7 +112,11 @@ class BatchSizeFinder:
 
     def _may_try_again(self, error: Exception, start: _Beginning) -> bool:
         """Whether smaller batches can help; where they cannot, a note on a memory error says why."""
-        if not is_out_of_memory(error) or getattr(error, "in_evaluation", False):
+        if not is_out_of_memory(error):
+            return False
+        if getattr(error, "in_evaluation", False):
+            said = "auto_find_batch_size changes the batches of the training only: lower per_device_eval_batch_size."
+            error.args = (f"{error} In an evaluation; {said}", *error.args[1:])  # scripts look for it in the message
             return False
         if self.trainer.args.world_size > 1 and not getattr(error, "is_shared", False):
             add_note(

@@ -53,11 +53,12 @@ class TrainerSaving(TrainerLogging):
                 logger.error("The model is saved; only its upload to the Hub failed.")
                 raise
 
-    def init_hf_repo(self, token: str | None = None) -> None:
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """As `transformers.Trainer.init_hf_repo`: make the repository, and its branch, if they are not there.
 
         Args:
             token: by default `hub_token`, or else the one that this machine knows.
+            private: of a new repository, by default `hub_private_repo`.
 
         Raises:
             OfflineModeIsEnabled: a ConnectionError; `HF_HUB_OFFLINE` is set.
@@ -65,7 +66,7 @@ class TrainerSaving(TrainerLogging):
             HFValidationError: a ValueError; there can be no repository of that name.
         """
         token = secret(token)
-        self._hub.create_repository(token)
+        self._hub.create_repository(token, private)
 
     def create_model_card(
         self,
@@ -114,6 +115,7 @@ class TrainerSaving(TrainerLogging):
         blocking: bool = True,
         token: str | None = None,
         revision: str | None = None,
+        private: bool | None = None,
         **kwargs: Any,
     ) -> CommitInfo | Future[CommitInfo] | None:
         """As `transformers.Trainer.push_to_hub`: save the model, write its card, and upload `output_dir`.
@@ -126,6 +128,7 @@ class TrainerSaving(TrainerLogging):
             blocking: return only when all is uploaded.
             token: in the place of `hub_token`.
             revision: the branch, in the place of `hub_revision`.
+            private: of a repository that is made now, in the place of `hub_private_repo`.
             kwargs: for `create_model_card`.
 
         Returns:
@@ -137,7 +140,8 @@ class TrainerSaving(TrainerLogging):
         token = secret(token)
         self.control = self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if self.hub_model_id is None:
-            self.init_hf_repo(token=token)
+            # Overrides of libraries take the token only.
+            self.init_hf_repo(token=token, **({} if private is None else {"private": private}))
         self._finish_current_push()  # it may read the files that are about to be written
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():

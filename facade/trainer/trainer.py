@@ -101,6 +101,14 @@ class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
         ):
             return TrainingSession(self, trial, ignore_keys_for_eval).run(resume_from_checkpoint)
 
+    def end(self) -> None:
+        """As `transformers.Trainer.end`, of 5.18: wait for the uploads, and leave the process group.
+
+        For the end of a script: after it no process hears of others, so several cannot train, evaluate or save.
+        """
+        self._finish_current_push()
+        self.accelerator.end_training()
+
     def _inner_training_loop(
         self,
         batch_size: int | None = None,

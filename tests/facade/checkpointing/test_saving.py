@@ -293,6 +293,24 @@ def test_a_best_checkpoint_that_was_taken_away(tmp_path, caplog):
     assert any("checkpoint-4" in record.message and "not there" in record.message for record in caplog.records)
 
 
+@pytest.mark.parametrize("version", ["5.3.0", "5.23.0"])
+def test_a_best_checkpoint_that_is_gone_when_a_training_is_resumed(tmp_path, caplog, monkeypatch, version):
+    """From 5.17 on it is forgotten, with a warning; before, it stays the best one."""
+    monkeypatch.setenv("LIGHTRAINER_FOLLOW", version)
+    trainer(tmp_path, save_strategy="steps", save_steps=1, max_steps=2).train()
+    state = tmp_path / "checkpoint-2" / "trainer_state.json"
+    gone = str(tmp_path / "checkpoint-1")
+    state.write_text(json.dumps({**json.loads(state.read_text()), "best_model_checkpoint": gone}))
+    (tmp_path / "checkpoint-2" / "_manifest.json").unlink()
+    shutil.rmtree(gone)
+    made = trainer(tmp_path, max_steps=3)
+    with caplog.at_level(logging.WARNING):
+        made.train(resume_from_checkpoint=True)
+    forgotten = version == "5.23.0"
+    assert made.state.best_model_checkpoint == (None if forgotten else gone)
+    assert any("does not exist any more" in record.message for record in caplog.records) is forgotten
+
+
 def test_evaluating_with_a_model_that_was_saved(tmp_path):
     made = trainer(tmp_path)
     made.train()

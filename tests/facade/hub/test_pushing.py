@@ -114,6 +114,14 @@ def test_what_set_push_to_hub_sets_is_what_happens(hub, tmp_path):
     assert {token for asked, token in hub.requests if "/storage/" not in asked} == {f"Bearer {TOKEN}"}
 
 
+@pytest.mark.parametrize("asked", [True, False, None])
+def test_private_counts_before_the_argument(hub, tmp_path, asked):
+    """As in 5.23: of a repository that is made now."""
+    made = trainer(tmp_path / "out", hub_model_id=NAME, hub_token=TOKEN, hub_private_repo=True)
+    made.push_to_hub(private=asked)
+    assert hub.repos[NAME].private is (asked is not False)
+
+
 def test_all_goes_to_the_branch(hub, tmp_path):
     made = pushing(tmp_path, hub_revision="draft", hub_strategy="checkpoint", save_strategy="epoch")
     made.train()

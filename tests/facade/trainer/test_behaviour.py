@@ -16,6 +16,16 @@ from lightrainer import ProgressCallback, Trainer, TrainerCallback
 # --- several runs of one trainer
 
 
+def test_the_end_leaves_the_process_group(tmp_path):
+    """As in 5.18; a second call, or one where there is no group, does nothing."""
+    made = trainer(tmp_path)
+    made.train()
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    made.end()
+    assert not torch.distributed.is_initialized()
+    made.end()
+
+
 def test_training_twice_goes_on_with_the_model_and_starts_the_count_anew(tmp_path):
     made = trainer(tmp_path)
     first = made.train()
