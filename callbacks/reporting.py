@@ -10,20 +10,7 @@ from . import loggers
 from .base import TrainerCallback
 from .loggers import availability
 
-CALLBACKS = {
-    "azure_ml": "AzureMLCallback",
-    "clearml": "ClearMLCallback",
-    "codecarbon": "CodeCarbonCallback",
-    "comet_ml": "CometCallback",
-    "dagshub": "DagsHubCallback",
-    "dvclive": "DVCLiveCallback",
-    "flyte": "FlyteCallback",
-    "mlflow": "MLflowCallback",
-    "swanlab": "SwanLabCallback",
-    "tensorboard": "TensorBoardCallback",
-    "trackio": "TrackioCallback",
-    "wandb": "WandbCallback",
-}
+CALLBACKS = {name: callback for name, (_, callback) in loggers.TRACKERS.items()}
 """The class in `lightrainer.callbacks` that each name stands for."""
 
 

@@ -24,22 +24,23 @@ if TYPE_CHECKING:
     from .values import rewrite_logs
     from .wandb import WandbCallback
 
-_HOMES = {
-    "AzureMLCallback": "azure_ml",
-    "ClearMLCallback": "clearml",
-    "CodeCarbonCallback": "codecarbon",
-    "CometCallback": "comet",
-    "DVCLiveCallback": "dvclive",
-    "DagsHubCallback": "dagshub",
-    "FlyteCallback": "flyte",
-    "LoggerCallback": "base",
-    "MLflowCallback": "mlflow",
-    "SwanLabCallback": "swanlab",
-    "TensorBoardCallback": "tensorboard",
-    "TrackioCallback": "trackio",
-    "WandbCallback": "wandb",
-    "rewrite_logs": "values",
+TRACKERS = {
+    "azure_ml": ("azure_ml", "AzureMLCallback"),
+    "clearml": ("clearml", "ClearMLCallback"),
+    "codecarbon": ("codecarbon", "CodeCarbonCallback"),
+    "comet_ml": ("comet", "CometCallback"),
+    "dagshub": ("dagshub", "DagsHubCallback"),
+    "dvclive": ("dvclive", "DVCLiveCallback"),
+    "flyte": ("flyte", "FlyteCallback"),
+    "mlflow": ("mlflow", "MLflowCallback"),
+    "swanlab": ("swanlab", "SwanLabCallback"),
+    "tensorboard": ("tensorboard", "TensorBoardCallback"),
+    "trackio": ("trackio", "TrackioCallback"),
+    "wandb": ("wandb", "WandbCallback"),
 }
+"""The module and the class of each name in `report_to`."""
+
+_HOMES = {name: module for module, name in TRACKERS.values()} | {"LoggerCallback": "base", "rewrite_logs": "values"}
 """The module of each public name."""
 
 __all__ = [

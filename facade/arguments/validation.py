@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection
 from typing import Any
 
+from ...callbacks.loggers import TRACKERS
 from ...lightning_modules.common.local_paths import remote_fault
 from ...lightning_modules.common.schedule_curves import number_faults
 from .coercion import ENUM_FIELDS
@@ -20,21 +21,7 @@ from .sharding_rules import add_sharding_rules
 from .system_fields import DDP_BACKENDS, SAMPLING_STRATEGIES
 from .typecheck import wrong_types
 
-INTEGRATIONS = (
-    "azure_ml",
-    "clearml",
-    "codecarbon",
-    "comet_ml",
-    "dagshub",
-    "dvclive",
-    "flyte",
-    "mlflow",
-    "neptune",
-    "swanlab",
-    "tensorboard",
-    "trackio",
-    "wandb",
-)
+INTEGRATIONS = tuple(sorted([*TRACKERS, "neptune"]))
 """Every tracker that the API has a name for."""
 
 
