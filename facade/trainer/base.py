@@ -145,6 +145,11 @@ class TrainerBase:
     _parameter_counter = cached_property(ParameterCounter)
 
     @cached_property
+    def _eval_dataloaders(self) -> dict[str, Any]:
+        """Loaders whose workers stay, by the key of their dataset; libraries look into it."""
+        return {}
+
+    @cached_property
     def _search(self) -> SearchSession:
         from ..search.session import SearchSession
         from .portable import TRANSPORT

@@ -22,11 +22,6 @@ logger = logging.getLogger(__name__)
 class TrainerData(TrainerBase):
     """From datasets to loaders."""
 
-    @cached_property
-    def _eval_dataloaders(self) -> dict[str, Any]:
-        """Loaders whose workers stay, by the key of their dataset; libraries look into it."""
-        return {}
-
     _data_loading = cached_property(DataLoading)
 
     def get_train_dataloader(self) -> DataLoader:

@@ -177,11 +177,12 @@ class ShardedBatchSampler(GivenBatchSampler):
         super().__init__(BatchSampler(sampler, batch_size, drop_last), rank=rank, world_size=world_size, **ways)
 
     def __len__(self) -> int:
-        assert self.share is not None, "a batch sampler of torch has a batch size"
-        rounds, rest = divmod(len(cast(Sized, self.sampler)), self.share * self.world_size)
+        share = self.share
+        assert share is not None, "a batch sampler of torch has a batch size"
+        rounds, rest = divmod(len(cast(Sized, self.sampler)), share * self.world_size)
         if rest == 0 or self.drop_last:
             return rounds
-        return rounds + 1 if self.even_batches or self.rank * self.share < rest else rounds
+        return rounds + 1 if self.even_batches or self.rank * share < rest else rounds
 
 
 class RoundBatchSampler(SkippingBatchSampler):
