@@ -177,12 +177,13 @@ class ShardedBatchSampler(GivenBatchSampler):
         super().__init__(BatchSampler(sampler, batch_size, drop_last), rank=rank, world_size=world_size, **ways)
 
     def __len__(self) -> int:
-        share = self.share
+        share, rank = self.share, self.rank
         assert share is not None, "a batch sampler of torch has a batch size"
+        assert rank is not None, "one process has its share"
         rounds, rest = divmod(len(cast(Sized, self.sampler)), share * self.world_size)
         if rest == 0 or self.drop_last:
             return rounds
-        return rounds + 1 if self.even_batches or self.rank * share < rest else rounds
+        return rounds + 1 if self.even_batches or rank * share < rest else rounds
 
 
 class RoundBatchSampler(SkippingBatchSampler):
