@@ -87,6 +87,8 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
         self._backward = backward
         self._optimizer = optimizer or _none
         self.strategy = strategy or self.strategy
+        self._unscaled_run = False
+        self._unscaled_run = strategy is not None and self.scaler is None
 
     @property
     def trackers(self) -> list[Any]:

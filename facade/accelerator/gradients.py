@@ -29,6 +29,7 @@ class Gradients(Collectives):
     strategy: Strategy = OWN_LOOP
     """That of the run, or of the last one."""
     _scaler: LossScaler | None = None
+    _unscaled_run = False  # whether a run goes on whose precision is known to need no scaler
     _windows = 0  # how many blocks of `accumulate` this is in
 
     @property
@@ -67,7 +68,9 @@ class Gradients(Collectives):
     @property
     def scaler(self) -> LossScaler | None:
         """Scales losses under fp16, on the CPU too; None in other precisions."""
-        if self.mixed_precision != "fp16" or self.distributed_type == DistributedType.DEEPSPEED:  # that has its own
+        if (
+            self._unscaled_run or self.mixed_precision != "fp16" or self.distributed_type == DistributedType.DEEPSPEED
+        ):  # that has its own
             return None
         if self._scaler is None:
             self._scaler = LossScaler(self.device.type)

@@ -81,10 +81,10 @@ class InterruptedEvaluation:
     def make_up(self) -> None:
         """Make the evaluation that is owed, if one is."""
         run, owed = self.run, self.owed
-        trainer, self.owed = run.facade, None
+        facade, self.owed = run.facade, None
         if owed is None:
             return
-        del trainer.state.log_history[owed["logs"] :]
+        del facade.state.log_history[owed["logs"] :]
         with torch.no_grad():
             for name, buffer in self._buffers():
                 if name in owed["buffers"]:
@@ -92,8 +92,8 @@ class InterruptedEvaluation:
         if run.strategy.ddp is not None:
             run.strategy.ddp.require_forward_param_sync = owed["synchronised"]
         with self.possible():
-            metrics = trainer._evaluate(run.trial, run.ignore_keys)
-        trainer._determine_best_metric(metrics=metrics, trial=run.trial)
+            metrics = facade._evaluate(run.trial, run.ignore_keys)
+        facade._determine_best_metric(metrics=metrics, trial=run.trial)
         if run.stopping:
             run.stop_before_step()
 

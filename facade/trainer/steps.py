@@ -67,7 +67,8 @@ class TrainerSteps(TrainerOptimization):
             parts = self.current_gradient_accumulation_steps
             if parts > 1 and not self._loss_is_scaled(known.get("num_items_in_batch")):
                 loss = loss / parts
-            kwargs = {"learning_rate": self._get_learning_rate()} if steps_in_backward(self.optimizer) else {}
+            own_step = steps_in_backward(self.optimizer) if self._run is None else self._run.steps_in_backward
+            kwargs = {"learning_rate": self._get_learning_rate()} if own_step else {}
             self.accelerator.backward(loss, **kwargs)
             return loss.detach()
 
@@ -167,6 +168,8 @@ class TrainerSteps(TrainerOptimization):
         if half is not None:  # the engine has cast the model, and no forward pass is
             data = map_nested(lambda leaf: leaf.to(half) if _is_floating(leaf) else leaf, data)
         if device.type == "cpu":
+            if type(data) is dict and all(type(value) is torch.Tensor for value in data.values()):
+                return {name: value.to(device) for name, value in data.items()}
             return map_nested(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, data)
         config: Any = self.args.accelerator_config
         go_on: bool = config.non_blocking

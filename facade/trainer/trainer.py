@@ -281,7 +281,8 @@ class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
         """Do what the control asks for at the end of a step, or of an epoch."""
         run = self._run
         assert run is not None
-        self._checkpoints.push_written()
+        if self.args.push_to_hub:
+            self._checkpoints.push_written()
         if self.control.should_log and self.state.global_step > run.losses.last_logged:
             steps = self.state.global_step - run.losses.last_logged
             logs: dict[str, float] = {"loss": run.losses.take() / steps}

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from ...lightning_modules.internals import fast_path, lightning_internals
 from ...lightning_modules.models.flat_model import FlatModel
 from ...lightning_modules.models.inspection import accepted_arguments
+from ...lightning_modules.optim import steps_in_backward
 from ...lightning_modules.tasks.resumable import add_process_states
 from ...lightning_modules.training.accumulation import Window, WindowLoader
 from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, explain
@@ -99,6 +100,7 @@ class TrainerModule(EvaluationModule):
         self.begun = False
         self.called: nn.Module = facade.model
         self.computes_on = facade.args.device
+        self.steps_in_backward = False
         self._stopped_before_step = False
         self._take_optimizer_step: Any = None
         self._flat: FlatModel | None = None
@@ -193,6 +195,7 @@ class TrainerModule(EvaluationModule):
         connected: Any = running  # its class does not declare what connectors set
         connected.log_every_n_steps = int(facade.state.logging_steps) if by_steps else 0
         self.schedule.look(running, facade.lr_scheduler)
+        self.steps_in_backward = steps_in_backward(facade.optimizer)
         self._take_optimizer_step = self.strategy.stepping(fast_path.stepper(running, self.optimizers()))
         self.grad_norm, self.learning_rate = self.of_last_step if self.windows.is_at_end else (None, None)
         if facade.state.global_step >= self.length.max_steps:  # only the end of the epoch is left
@@ -217,7 +220,8 @@ class TrainerModule(EvaluationModule):
         loss = None
         for index, inputs in enumerate(batch):
             sync = index == last
-            facade.accelerator.sync_gradients = sync and batch.steps
+            if facade.accelerator.sync_gradients != (sync and batch.steps):
+                facade.accelerator.sync_gradients = sync and batch.steps
             exchange = sync or facade.accelerator.sync_each_batch
             with self._exchanging(exchange, steps=sync and batch.steps):
                 if self.memory is None:

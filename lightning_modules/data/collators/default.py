@@ -37,8 +37,10 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
         TypeError: when a sample is neither a mapping nor an object with attributes.
         ValueError: when there are no samples, or those of a column do not fit together.
     """
-    check_kind(return_tensors)
-    require_samples(features)
+    if return_tensors != "pt":
+        check_kind(return_tensors)
+    if not len(features):
+        require_samples(features)
     samples = [_as_mapping(feature, index) for index, feature in enumerate(features)]
     stack = _stack_torch if return_tensors == "pt" else _stack_numpy
     batch: Batch = {}
