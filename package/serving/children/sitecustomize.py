@@ -33,8 +33,10 @@ class Waiting:
         """Install the finder that serves; None where this Python has no lightrainer."""
         if cls in sys.meta_path:
             sys.meta_path.remove(cls)
+        from importlib import import_module
+
         try:
-            from lightrainer.serving import switch  # pyright: ignore[reportMissingImports] - a mapped folder
+            switch = import_module("lightrainer.serving.switch")
         except ImportError:
             return None
         return switch.install()
