@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
+from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.seeding import seed_worker
 from ...lightning_modules.data.collators import DataCollatorWithPadding, default_data_collator
 from ...lightning_modules.data.lengths import (
@@ -99,7 +101,10 @@ class DataLoading:
         if dataset is None or not has_length(dataset):
             return None
         if args.train_sampling_strategy == "group_by_length":
-            return self._by_length(dataset, args.eval_batch_size)
+            own = followed().seeds_evaluation_in_groups
+            seed = args.seed if args.data_seed is None else args.data_seed
+            generator = torch.Generator().manual_seed(seed) if own else None
+            return self._by_length(dataset, args.eval_batch_size, generator)
         return SequentialSampler(dataset) if args.world_size <= 1 else None
 
     def _sampler(self, dataset: Any, whole: Any, sampler_fn: Callable[..., Sampler[int] | None]) -> Any:
@@ -111,7 +116,9 @@ class DataLoading:
         finally:
             self._reduced = (None, None)
 
-    def _by_length(self, dataset: Any, batch_size: int) -> LengthGroupedSampler:
+    def _by_length(
+        self, dataset: Any, batch_size: int, generator: torch.Generator | None = None
+    ) -> LengthGroupedSampler:
         args, (reduced, whole) = self.trainer.args, self._reduced
         known_by = whole if reduced is dataset else dataset
         name = (getattr(self.trainer.processing_class, "model_input_names", None) or ["input_ids"])[0]
@@ -124,7 +131,7 @@ class DataLoading:
             return sample_lengths(dataset, name, workers=workers, start_method=method)
 
         lengths = self._lengths.get(known_by, (args.length_column_name, name), measure)
-        return LengthGroupedSampler(batch_size, lengths=lengths)
+        return LengthGroupedSampler(batch_size, lengths=lengths, generator=generator)
 
     def _worker_options(self, seeded: bool) -> dict[str, Any]:
         args, signals = self.trainer.args, self.trainer._signals

@@ -104,7 +104,7 @@ class TrainerSteps(TrainerOptimization):
             # A mean over this batch alone would be wrong: 5.3.0 takes it all the same, later versions do not.
             several = self.args.world_size > 1 or (model.training and self.current_gradient_accumulation_steps > 1)
             shift = shifts_smoothed_labels(model) and not split
-            items = num_items_in_batch if several else None
+            items = num_items_in_batch if several or followed().smooths_by_items else None
             loss = self.label_smoother(outputs, labels, shift_labels=shift, num_items_in_batch=items)
         else:
             loss = read_loss(outputs, inputs, first_of_vector=True)
@@ -146,15 +146,17 @@ class TrainerSteps(TrainerOptimization):
             items = sum(labels.ne(-100).sum() for labels in self._counted_labels(batch_samples))
         except (TypeError, AttributeError):
             return None
-        if isinstance(items, torch.Tensor):
-            items = items.to(device)
-            if self.args.average_tokens_across_devices and self.args.world_size > 1:
-                items = self.accelerator.gather(items).sum() // copies_of_batches(self.args)
-        return items
+        if not isinstance(items, torch.Tensor):
+            return items
+        items = items.to(device)
+        if self.args.average_tokens_across_devices and self.args.world_size > 1:
+            items = self.accelerator.gather(items).sum() // copies_of_batches(self.args)
+        return items.float() if followed().counts_items_in_floats else items
 
     def _counted_labels(self, batches: list[Any]) -> Iterator[Any]:
-        smoothed = self.label_smoother is not None and self.compute_loss_func is None
-        exact = followed().counts_shifted_labels
+        version = followed()
+        exact = version.counts_shifted_labels
+        smoothed = self.label_smoother is not None and self.compute_loss_func is None and not version.smooths_by_items
         shifted = shifts_smoothed_labels(self.model) if smoothed else exact and loss_shifts_labels(self.model)
         for batch in batches:
             if exact and "shift_labels" in batch:

@@ -32,10 +32,18 @@ class Followed:
     """With `eval_strategy="steps"` there is an evaluation after the last step too, before the last checkpoint."""
     hides_accumulation: bool = _since("5.5.4")
     """`accelerator.gradient_accumulation_steps` is 1 in a Trainer, which divides losses itself."""
+    smooths_by_items: bool = _since("5.15.0")
+    """Label smoothing divides by the items of the step, which are counted as for the model's own loss; before, by the
+    labels of each batch that count."""
+    seeds_evaluation_in_groups: bool = _since("5.16.0")
+    """With `train_sampling_strategy="group_by_length"` an evaluation draws from a generator of its own, so that the
+    training goes on as without it."""
     forgets_missing_best: bool = _since("5.17.0")
     """A best checkpoint that is gone when a training is resumed is not the best one any more."""
     keeps_nan_out_of_eval_loss: bool = _since("5.23.0")
     """`logging_nan_inf_filter` leaves batches whose loss is not finite out of `eval_loss`."""
+    counts_items_in_floats: bool = _since("5.23.0")
+    """`num_items_in_batch` is a tensor of float32, which a loss in half precision becomes when divided by it."""
 
     @classmethod
     def at(cls, version: str) -> Followed:

@@ -28,6 +28,17 @@ NOT_COMPARED = {
 }
 
 
+GONE = {"warmup_ratio", "logging_dir"}
+"""Fields of 5.3 that 5.15 does not have any more."""
+ADDED_LATER = {
+    "activation_checkpointing, activation_checkpointing_kwargs": "another name of gradient_checkpointing",
+    "trackio_static_space_id, trackio_bucket_id": "where results go",
+    "dataloader_multiprocessing_context, dataloader_in_order": "how workers start, and which of them is waited for",
+    "ddp_static_graph": "several processes",
+}
+"""Fields of versions after 5.3.0 that the table leaves out."""
+REASONS = NOT_COMPARED, ADDED_LATER
+
 OURS_ALONE = ("data_state", "_manifest")
 
 
@@ -69,6 +80,8 @@ def control(api, row: Row, folder) -> tuple[dict[str, Any], set[str]]:
     return _controls[key]
 
 
+# From 5.23 on `activation_checkpointing` is the name.
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
 # The reference wraps a tensor into a tensor to count tokens, and torch tells it so.
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning:transformers")
 # Starting worker processes from a process with threads is what the loader does; Python 3.12 and later warn about it.
@@ -77,6 +90,8 @@ def control(api, row: Row, folder) -> tuple[dict[str, Any], set[str]]:
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_the_effect_is_that_of_the_reference(reference, ours, tmp_path, row):
     """Losses, gradient norms, rates, metrics, predictions, weights and generators; and the control without it."""
+    if row.arguments.keys() & GONE - fields(reference):
+        pytest.skip(f"transformers {reference.__version__} does not have it any more")
     expected = outcome(reference, row, row.arguments, tmp_path / "reference")
     actual = outcome(ours, row, row.arguments, tmp_path / "ours")
     assert_same(expected, actual)
@@ -88,9 +103,16 @@ def test_the_effect_is_that_of_the_reference(reference, ours, tmp_path, row):
 
 def test_every_argument_is_in_the_table_or_has_a_reason(reference):
     compared = {name for row in ROWS for name in row.arguments}
-    excused = {name.strip() for names in NOT_COMPARED for name in names.split(",")}
+    excused, later = ({name.strip() for names in table for name in names.split(",")} for table in REASONS)
     assert not compared & excused
-    assert compared | excused == {item.name for item in dataclasses.fields(reference.TrainingArguments)}
+    assert not compared & later
+    there = fields(reference)
+    assert there <= compared | excused | later
+    assert (compared | excused) - there <= GONE
+
+
+def fields(api) -> set[str]:
+    return {item.name for item in dataclasses.fields(api.TrainingArguments)}
 
 
 def test_every_schedule_is_in_the_table():

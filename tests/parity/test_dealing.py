@@ -51,6 +51,8 @@ def test_accelerator_config(reference, ours, tmp_path, name, data):
     assert actual.trainer.args.gradient_accumulation_steps == (3 if name == "window" else 1)
 
 
+# From 5.23 on `activation_checkpointing` is the name.
+@pytest.mark.filterwarnings("ignore:`(is_)?gradient_checkpointing:FutureWarning")
 @pytest.mark.parametrize("model", [gpt2, bert])
 @pytest.mark.parametrize("settings", [None, {"use_reentrant": True}, {"use_reentrant": False}], ids=str)
 def test_gradient_checkpointing(reference, ours, tmp_path, model, settings):

@@ -74,6 +74,8 @@ CASES = {
 }
 
 
+# From 5.23 on `activation_checkpointing` is the name.
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("name", CASES)
 def test_mixed_precision(reference, ours, tmp_path, name, precision):

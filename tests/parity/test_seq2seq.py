@@ -154,8 +154,8 @@ def special(model):
 
 def test_the_number_of_beams_shows_in_the_predictions(ours, tmp_path):
     """Negative control: the comparison above would see another way of generating."""
-    greedy = everything(ours, t5, tmp_path, train=False)
-    beams = everything(ours, t5, tmp_path, train=False, generation_num_beams=4)
+    greedy = everything(ours, t5, tmp_path, learning_rate=0.1)
+    beams = everything(ours, t5, tmp_path, learning_rate=0.1, generation_num_beams=4)
     assert differences(greedy, beams)
     assert not differences(greedy["weights"], beams["weights"])
     assert (greedy["predictions"] != beams["predictions"]).any()
