@@ -12,13 +12,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO_OUTPUT := demo_output
-NEWEST := transformers==5.23.0 tokenizers==0.23.3
+NEWEST_VERSION := 5.23.0
+NEWEST := transformers==$(NEWEST_VERSION) tokenizers==0.23.3
 COMET := "comet_ml>=3.43.2,<4"
 DEEPSPEED := deepspeed==0.19.8
 # What it needs and torch does not bring.
 DEEPSPEED_NEEDS := einops hjson msgpack ninja py-cpuinfo pydantic
 
-.PHONY: help demo test test-libraries lint bench dist docs docs-serve clean
+.PHONY: help demo test test-newest test-libraries lint bench dist docs docs-serve clean
 # Two pip processes must not write into one environment.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -36,6 +37,10 @@ demo: $(VENV)/.demo $(VENV)/.types  ## train a small GPT on Python's own sources
 # One thread per process: sums come out the same on every run, and the workers do not fight for the cores.
 test: $(VENV)/.test $(VENV)/.types $(VENV)/.newest $(VENV)/.comet $(VENV)/.deepspeed  ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-newest: $(VENV)/.test $(VENV)/.newest  ## compare with the newest transformers: all of tests/parity (10 minutes)
+	OMP_NUM_THREADS=1 LIGHTRAINER_FOLLOW=$(NEWEST_VERSION) PYTHONPATH=$(VENV)/newest \
+	$(BIN)/python -m pytest -n auto --maxprocesses=8 --dist loadfile tests/parity $(PYTEST_ARGS)
 
 # In an environment of its own, as these libraries bring many packages, and choose versions of some that we use.
 test-libraries:  ## train with TRL, sentence-transformers, PEFT and SetFit, on the reference and on ours (10 minutes)

@@ -14,6 +14,7 @@ from lightrainer.lightning_modules import (
     Seq2SeqModule,
     SequenceClassificationModule,
 )
+from lightrainer.lightning_modules.common.followed import followed
 
 pytestmark = [
     # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
@@ -50,6 +51,11 @@ CASES = {
 DEAF = ("bert", "t5")
 
 
+def skip_where_labels_are_counted_otherwise(name):
+    if name.startswith("gpt2, smoothed") and followed().smooths_by_items:
+        pytest.skip("GPT2LMHeadModel says of no loss: smoothed, its first labels are counted and not compared there")
+
+
 def logged(found, name):
     return [entry[name] for entry in found.history if name in entry]
 
@@ -57,6 +63,7 @@ def logged(found, name):
 @pytest.mark.parametrize("name", CASES)
 def test_bit_for_bit(ours, tmp_path, name):
     """Losses and rates of each step, all weights, and where the generator stands; without accumulation."""
+    skip_where_labels_are_counted_otherwise(name)
     case, kind = CASES[name]
     facade = run(ours, case, tmp_path / "facade")
     plain = plain_run(case, tmp_path / "plain", kind)
@@ -72,6 +79,7 @@ def test_bit_for_bit(ours, tmp_path, name):
 @pytest.mark.parametrize("name", [name for name in CASES if name not in DEAF])
 def test_with_accumulation(ours, tmp_path, name, accumulation):
     """To 1e-6; six batches in an epoch, so that steps of four leave a shorter one, and tokens are not equally many."""
+    skip_where_labels_are_counted_otherwise(name)
     case, kind = CASES[name]
     case = case.but(arguments={"gradient_accumulation_steps": accumulation, "learning_rate": 1e-3})
     facade = run(ours, case, tmp_path / "facade")
