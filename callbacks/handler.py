@@ -78,8 +78,10 @@ class CallbackHandler(TrainerCallback):
         _warn_of_misspelt_events(type(added))
         if any(type(present) is type(added) for present in self.callbacks):
             logger.warning(
-                "A second %s is added to the callbacks, and both will be called. They were: %s",
+                "There is already one %s (%s), and a second one is added to the callbacks: both will be called. "
+                "They were: %s",
                 type(added).__name__,
+                type(added),
                 self._names(),
             )
         self._make_way_for(added)

@@ -59,7 +59,9 @@ class CallbackStates:
             for callback, state in zip(present, states, strict=False):
                 self._replace(callback, type(callback).from_state(state))
         if missing:
-            logger.warning("The checkpoint holds the state of callbacks that are not there: %s", ", ".join(missing))
+            logger.warning(
+                "The checkpoint has states of callbacks that are not included here, and ignored: %s", ", ".join(missing)
+            )
 
     def tensors(self) -> dict[str, Any]:
         """Return the states of callbacks that have `state_dict` and `load_state_dict`, as those of Lightning do."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import warnings
 import weakref
 from collections.abc import Callable
 from importlib import import_module
@@ -141,7 +142,8 @@ def label_smoother(args: TrainingArguments, model: nn.Module) -> LabelSmoother |
     if args.label_smoothing_factor == 0:
         return None
     if getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification":
-        logger.warning("label_smoothing_factor is not used: it makes no sense for multi-label classification.")
+        said = "Label smoothing is turned off, for it makes no sense for multi-label classification."
+        warnings.warn(f"{said} Leave label_smoothing_factor out.", UserWarning, stacklevel=2)
         return None
     return LabelSmoother(epsilon=args.label_smoothing_factor)
 

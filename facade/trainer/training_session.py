@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...callbacks import TrainerState
+from ...lightning_modules import checkpoints
+from ...lightning_modules.checkpoints import TRAINER_STATE_NAME
 from ...lightning_modules.data.lengths import has_length
 from ..arguments.parallelism import samples_of_rank
 from ..distributed.consistency import require_same_training
@@ -254,13 +256,18 @@ def warn_of_differences(stored: TrainerState, now: TrainerState, *, batch_size: 
         batch_size: compare the batch size too.
     """
     names = ["logging_steps", "eval_steps", "save_steps", *(["train_batch_size"] if batch_size else [])]
+    argument = {"train_batch_size": "per_device_train_batch_size"}
     changed = [
-        f"{name} is {getattr(stored, name)} in the checkpoint and {getattr(now, name)} in the arguments"
+        f"\n\t{argument.get(name, name)}: {getattr(now, name)} (from args) != {getattr(stored, name)} (from "
+        f"{TRAINER_STATE_NAME})"
         for name in names
         if getattr(stored, name) is not None and getattr(stored, name) != getattr(now, name)
     ]
     if changed:
-        logger.warning("The checkpoint was made with other arguments: %s.", "; ".join(changed))
+        # The logger is the one that scripts know this by.
+        logging.getLogger(checkpoints.__name__).warning(
+            "Arguments that do not match those of the checkpoint, which stay in force:%s", "".join(changed)
+        )
 
 
 def _makes_own_loader(trainer: Any) -> bool:

@@ -254,7 +254,7 @@ def test_a_second_one_of_a_class_is_added_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING, "lightrainer"):
         handler.add_callback(PrinterCallback())
     assert len(handler.callbacks) == 3
-    assert "A second PrinterCallback" in caplog.text
+    assert "already one PrinterCallback" in caplog.text
     assert "DefaultFlowCallback, PrinterCallback" in caplog.text
 
 

@@ -1,0 +1,147 @@
+"""What scripts filter, count or assert on: the reference's logger, level and category, with its key words."""
+
+import logging
+import warnings
+
+import pytest
+from datasets_for_parity import points
+from harness import DEFAULTS
+from models import Classifier, gpt2
+
+from lightrainer.serving.logs import NAMES
+
+
+def trainer(api, folder, model=None, train=True, callbacks=(), **arguments):
+    args = api.TrainingArguments(output_dir=str(folder), **{**DEFAULTS, "max_steps": 2, **arguments})
+    data = {"train_dataset": points(8), "eval_dataset": points(4)}
+    made = api.Trainer(model or Classifier(), args, **data, callbacks=list(callbacks))
+    return made.train() if train else made
+
+
+def a_callback_twice(api, folder):
+    trainer(api, folder, train=False, callbacks=[api.PrinterCallback, api.PrinterCallback])
+
+
+def no_flow(api, folder):
+    home = api.trainer_callback if api.__name__ == "transformers" else api
+    home.CallbackHandler([], Classifier(), None, None, None)
+
+
+def a_state_without_its_callback(api, folder):
+    stop = api.EarlyStoppingCallback(early_stopping_patience=9)
+    saving = {"eval_strategy": "epoch", "save_strategy": "epoch", "metric_for_best_model": "loss"}
+    saving["load_best_model_at_end"] = True
+    trainer(api, folder, callbacks=[stop], **saving)
+    restored = trainer(
+        api, folder, train=False, restore_callback_states_from_checkpoint=True, **saving, num_train_epochs=3
+    )
+    restored.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
+
+
+def other_arguments_than_in_the_checkpoint(api, folder):
+    trainer(api, folder, save_strategy="steps", save_steps=1, logging_steps=1)
+    changed = trainer(api, folder, train=False, save_strategy="steps", save_steps=3, logging_steps=2)
+    changed.train(resume_from_checkpoint=str(folder / "checkpoint-1"))
+
+
+def smoothing_with_several_labels(api, folder):
+    model = Classifier()
+    model.config = type("Config", (), {"problem_type": "multi_label_classification"})()
+    made = trainer(api, folder, model, train=False, label_smoothing_factor=0.1)
+    assert made.label_smoother is None
+
+
+def tokens_of_an_unknown_input(api, folder):
+    trainer(api, folder, include_num_input_tokens_seen="all")
+
+
+def nothing_to_resume_from(api, folder):
+    trainer(api, folder, train=False).train(resume_from_checkpoint=True)
+
+
+def a_class_as_configuration(api, folder):
+    kind = type(api.TrainingArguments(output_dir=str(folder)).accelerator_config)
+    trainer(api, folder, train=False, accelerator_config=kind)
+
+
+def a_metric_that_is_not_there(api, folder):
+    best = {"metric_for_best_model": "absent", "load_best_model_at_end": True}
+    trainer(api, folder, eval_strategy="epoch", save_strategy="epoch", **best)
+
+
+def caches_emptied_every_no_steps(api, folder):
+    trainer(api, folder, train=False, torch_empty_cache_steps=0)
+
+
+def settings_that_contradict(api, folder):
+    from transformers import GenerationConfig
+
+    settings = GenerationConfig(do_sample=False, temperature=0.9)
+    args = api.Seq2SeqTrainingArguments(output_dir=str(folder), generation_config=settings, **DEFAULTS)
+    api.Seq2SeqTrainer(gpt2(), args, train_dataset=points(8))
+
+
+SAID = {
+    a_callback_twice: ["already one", "PrinterCallback"],
+    no_flow: ["DefaultFlowCallback"],
+    a_state_without_its_callback: ["callbacks", "not included", "EarlyStoppingCallback"],
+    other_arguments_than_in_the_checkpoint: [
+        "trainer_state.json",
+        "\n\tlogging_steps: 2 (from args) != 1 (from trainer_state.json)",
+        "\n\tsave_steps: 3 (from args) != 1 (from trainer_state.json)",
+    ],
+    smoothing_with_several_labels: ["Label smoothing", "multi-label classification"],
+    tokens_of_an_unknown_input: ["main_input_name"],
+}
+RAISED = {
+    nothing_to_resume_from: (ValueError, ["No valid checkpoint found in output"]),
+    a_class_as_configuration: (NotImplementedError, ["accelerator_config", "AcceleratorConfig"]),
+    a_metric_that_is_not_there: (KeyError, ["metric_for_best_model", "eval_absent"]),
+    caches_emptied_every_no_steps: (ValueError, ["torch_empty_cache_steps", "0"]),
+    settings_that_contradict: (ValueError, ["do_sample", "temperature"]),
+}
+
+
+def heard(api, cause, folder, words):
+    """Who says it, how loud, or under which category."""
+    records = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = records.append
+    roots = [logging.getLogger(name) for name in ("transformers", "lightrainer")]
+    for root in roots:
+        root.addHandler(handler)
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            cause(api, folder)
+    finally:
+        for root in roots:
+            root.removeHandler(handler)
+    said = [(name_of(record), record.levelname, record.getMessage()) for record in records]
+    said += [("warnings", one.category, str(one.message)) for one in warned]
+    return {(who, how) for who, how, text in said if all(word in text for word in words)}, said
+
+
+def name_of(record):
+    """The reference's logger through which it is heard where its names are served."""
+    name = record.name
+    while name.startswith("lightrainer") and name not in NAMES:
+        name = name.rpartition(".")[0]
+    return NAMES.get(name, name)
+
+
+@pytest.mark.parametrize("cause", SAID, ids=lambda one: one.__name__)
+def test_warnings_are_those_of_the_reference(reference, ours, tmp_path, cause):
+    expected, theirs = heard(reference, cause, tmp_path / "reference", SAID[cause])
+    found, said = heard(ours, cause, tmp_path / "ours", SAID[cause])
+    assert expected, theirs
+    assert found == expected, said
+
+
+@pytest.mark.parametrize("cause", RAISED, ids=lambda one: one.__name__)
+def test_errors_are_of_the_kinds_of_the_reference(reference, ours, tmp_path, cause):
+    kind, words = RAISED[cause]
+    for api in (reference, ours):
+        with pytest.raises(kind) as error:
+            cause(api, tmp_path / api.__name__)
+        assert all(word in str(error.value) for word in words), str(error.value)
