@@ -1,6 +1,7 @@
 """Each difference between versions is one switch, thrown by the version that is followed."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,15 @@ def _nothing_said(monkeypatch):
 
 def test_the_documented_version_throws_no_switch():
     assert not any(getattr(followed.followed(), one.name) for one in SWITCHES)
+
+
+def test_each_switch_is_in_the_guide_with_a_test_that_is_there():
+    tests = Path(__file__).parents[2]
+    guide = (tests.parent / "docs" / "user" / "migrate.md").read_text(encoding="utf-8")
+    for switch in SWITCHES:
+        (row,) = (line for line in guide.splitlines() if f"`{switch.name}`" in line)
+        assert row.startswith(f"| {switch.metadata['since']} |")
+        assert (tests / row.rstrip(" |").rpartition("|")[2].strip(" `")).is_file(), row
 
 
 @pytest.mark.parametrize("switch", SWITCHES, ids=lambda one: one.name)

@@ -1,0 +1,56 @@
+"""Numbers that depend on the version of transformers that is followed, on both sides of each switch."""
+
+import math
+
+import pytest
+import torch
+from tiny import Tiny, points, trainer
+
+
+@pytest.fixture(params=["5.3.0", "5.23.0"])
+def later(request, monkeypatch):
+    """Whether the version that is followed is the later one."""
+    monkeypatch.setenv("LIGHTRAINER_FOLLOW", request.param)
+    return request.param != "5.3.0"
+
+
+def test_the_last_step_is_evaluated(tmp_path, later):
+    made = trainer(tmp_path, max_steps=3, eval_strategy="steps", eval_steps=2)
+    made.train()
+    assert [entry["step"] for entry in made.state.log_history if "eval_loss" in entry] == ([2, 3] if later else [2])
+
+
+def test_the_accelerator_knows_of_no_accumulation(tmp_path, later):
+    assert trainer(tmp_path, gradient_accumulation_steps=3).accelerator.gradient_accumulation_steps == (
+        1 if later else 3
+    )
+
+
+class NotANumberOnce(Tiny):
+    """Its first batch has no loss that is a number."""
+
+    calls = 0
+
+    def forward(self, x, labels=None):
+        found = super().forward(x, labels)
+        self.calls += 1
+        return {**found, "loss": found["loss"] * math.nan} if self.calls == 1 else found
+
+
+@pytest.mark.parametrize("filtered", [True, False])
+def test_a_batch_without_a_loss_in_an_evaluation(tmp_path, later, filtered):
+    made = trainer(tmp_path, model=NotANumberOnce(), eval_dataset=points(8), logging_nan_inf_filter=filtered)
+    assert math.isfinite(made.evaluate()["eval_loss"]) is (later and filtered)
+
+
+@pytest.mark.parametrize(
+    ("more", "loss_type", "expected"),
+    [({}, None, 8), ({}, "ForCausalLM", 6), ({"shift_labels": torch.tensor([[1, -100, 3, -100]])}, "ForCausalLM", 2)],
+)
+def test_the_items_of_a_step(tmp_path, later, more, loss_type, expected):
+    made = trainer(tmp_path)
+    made.model.loss_type, made.model_accepts_loss_kwargs = loss_type, True
+    batch = {"labels": torch.arange(8).reshape(2, 4), **more}
+    items = made._get_num_items_in_batch([batch], torch.device("cpu"))
+    assert items == (expected if later else 8)
+    assert items.dtype == (torch.float32 if later else torch.int64)
