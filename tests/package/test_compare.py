@@ -60,8 +60,7 @@ def rows(said):
 
 
 @needs_reference
-@pytest.mark.parametrize("name", ["text_classification", "masked_lm"])
-def test_a_usual_script_is_the_same_on_both_sides(tmp_path, name):
+def test_a_usual_script_is_the_same_on_both_sides(tmp_path, name="text_classification"):
     """Every metric, logged number, weight and text; what differs are files, each with its reason."""
     done = compare(SCRIPTS / f"{name}.py", "--output_dir", "out", *COMMON.split(), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
@@ -118,8 +117,13 @@ def test_what_a_script_draws_without_a_seed_is_the_same_on_both_sides(tmp_path):
     (tmp_path / "drawing.py").write_text(SMALL % draw)
     done = compare("drawing.py", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    done = compare("drawing.py", cwd=tmp_path)  # once more into the same folder
-    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_folder_of_another_comparison_is_emptied(tmp_path):
+    (tmp_path / sides.MARK).touch()
+    (tmp_path / "reference").mkdir()
+    assert sides.empty_folder(tmp_path) == tmp_path
+    assert [path.name for path in tmp_path.iterdir()] == [sides.MARK]
 
 
 def test_mistakes_are_said(tmp_path):
