@@ -60,8 +60,9 @@ def rows(said):
 
 
 @needs_reference
-def test_a_usual_script_is_the_same_on_both_sides(tmp_path, name="text_classification"):
+def test_a_usual_script_is_the_same_on_both_sides(tmp_path):
     """Every metric, logged number, weight and text; what differs are files, each with its reason."""
+    name = "text_classification"
     done = compare(SCRIPTS / f"{name}.py", "--output_dir", "out", *COMMON.split(), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert "Nothing unexplained differs." in done.stdout
