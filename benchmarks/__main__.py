@@ -5,6 +5,7 @@ import sys
 
 NAMES = {
     "step_overhead": "time of one training step beyond that of a bare loop, against the reference",
+    "many_modules": "the same for a model of 450 modules, of which each walk takes a millisecond",
     "two_processes": "the same in two processes, beyond a bare DistributedDataParallel loop, against the reference",
     "start": "time from the start of a process to the end of its first step, against the reference",
     "callback_cost": "time of a step that one callback more takes which does nothing, against the reference",

@@ -61,7 +61,9 @@ def bare_loop(model: nn.Module, loader: Iterable, steps: Steps) -> list[float]:
     return steps.per_step(begin, now())
 
 
-def trainer_loop(name: str, dataset: list, steps: Steps, **options: object) -> list[float]:
+def trainer_loop(
+    name: str, dataset: list, steps: Steps, model: Callable[[], nn.Module] = TinyModel, **options: object
+) -> list[float]:
     """Seconds per step of a library's trainer, between two calls of `on_step_end`."""
     api = library(name)
     times = {}
@@ -75,7 +77,7 @@ def trainer_loop(name: str, dataset: list, steps: Steps, **options: object) -> l
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         options = {"max_steps": steps.all, "per_device_train_batch_size": BATCH, **options}
         trainer = api.Trainer(
-            TinyModel(),
+            model(),
             quiet_arguments(name, folder, **options),
             train_dataset=dataset,
             data_collator=default_collate,
