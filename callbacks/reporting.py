@@ -9,6 +9,7 @@ from ..lightning_modules.common.suggestions import did_you_mean
 from . import loggers
 from .base import TrainerCallback
 from .loggers import availability
+from .loggers.kubeflow import KubeflowCallback, is_kubeflow_there
 
 CALLBACKS = {name: callback for name, (_, callback) in loggers.TRACKERS.items()}
 """The class in `lightrainer.callbacks` that each name stands for."""
@@ -42,6 +43,8 @@ def available_reporting_integrations() -> list[str]:
 def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[TrainerCallback]]:
     """As `transformers.integrations.get_reporting_integration_callbacks`, but "none" and "all" may be in a list.
 
+    In a job of Kubeflow that takes reports, its callback is among them whatever is asked for.
+
     Args:
         report_to: a name or several; `None` and "none" stand for no callback, "all" for everything that is installed.
 
@@ -51,7 +54,10 @@ def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[Trai
     names = [report_to] if isinstance(report_to, str) else list(report_to or [])
     if "all" in names:
         names = [*available_reporting_integrations(), *(name for name in names if name != "all")]
-    return [_callback_class(name) for name in dict.fromkeys(names) if name != "none"]
+    there = is_kubeflow_there()
+    left_out = ("none", "kubeflow") if there else ("none",)
+    chosen = [_callback_class(name) for name in dict.fromkeys(names) if name not in left_out]
+    return [*chosen, KubeflowCallback] if there else chosen
 
 
 def _callback_class(name: str) -> type[TrainerCallback]:
