@@ -52,8 +52,7 @@ def _clip_alike(gradients: list[torch.Tensor], max_norm: float, norm_type: float
     with torch.no_grad():
         norm = torch.linalg.vector_norm(torch.stack(library._foreach_norm(gradients, norm_type)), norm_type)
         scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        if scale.device.type != "cpu" or scale != 1:  # a look at another device would wait for it
-            library._foreach_mul_(gradients, scale)
+        library._foreach_mul_(gradients, scale)  # by 1 too: to look at it would be to wait for the device
     return norm
 
 

@@ -10,6 +10,7 @@ from tiny import At, arguments, trainer
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.accelerator.refusals import REFUSED
 from lightrainer.facade.arguments.parallelism import ParallelismConfig
+from lightrainer.facade.strategies.ddp import DDP
 
 accelerate = pytest.importorskip("accelerate")
 PAGE = Path(__file__).parents[3] / "docs" / "user" / "accelerator.md"
@@ -22,6 +23,7 @@ OWN = {
     "other_loader",
     "remainder",
     "renew_scaler",
+    "strategy",
     "sync_each_batch",
 }
 OTHER_SIGNATURES = {"backward": "learning_rate has its name", "trigger_sync_in_backward": "not a static method"}
@@ -108,22 +110,19 @@ def test_places_in_a_grid(tmp_path, monkeypatch):
 def test_an_engine_of_deepspeed_clips_in_its_step(tmp_path):
     """As in the reference there is only the norm of its last step to be had."""
 
-    class DeepSpeedEngine:
-        basic_optimizer = optimizer = object()
+    class OfAnEngine(DDP):
+        clips_in_step = True
 
-        def __init__(self, module):
-            self.module = module
-
-        def get_global_grad_norm(self):
+        def norm_of_last_step(self):
             return 2.5
 
     made = trainer(tmp_path)
     seen = []
 
     def step(trainer, *_):
-        trainer.model_wrapped = DeepSpeedEngine(trainer.model)
+        own, trainer.accelerator.strategy = trainer.accelerator.strategy, OfAnEngine(trainer.plan.strategy, trainer)
         seen.append(trainer.accelerator.clip_grad_norm_(trainer.model.parameters(), 1.0).item())
-        trainer.model_wrapped = trainer.model
+        trainer.accelerator.strategy = own
 
     watcher = At("on_step_end", step, step=1)
     watcher.trainer = made
@@ -142,7 +141,7 @@ def rows(heading):
 
 def test_the_page_names_all_of_them(reference, ours):
     """Each once, in the table to which it belongs."""
-    there, refused = rows("What is there"), rows("What is not")
+    there, refused = rows("Supported members"), rows("Unsupported members")
     assert len(there) == len(set(there))
     assert set(there) == public(reference) - set(REFUSED)
     assert sorted(refused) == sorted(REFUSED)

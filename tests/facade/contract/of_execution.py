@@ -11,6 +11,7 @@ from tiny import Tiny
 from torch import nn
 
 from lightrainer import Trainer
+from lightrainer.facade.trainer.steps import empty_cache_if_due
 
 
 class Deep(Tiny):
@@ -108,7 +109,8 @@ def _emptied(given: dict[str, Any], place: Place) -> list[int]:
     place.patch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(trainer.state.global_step))
     for step in range(1, 5):
         trainer.state.global_step = step
-        trainer._empty_cache_if_due()
+        if trainer.args.torch_empty_cache_steps is not None:
+            empty_cache_if_due(trainer.args, step)
     return emptied
 
 

@@ -104,7 +104,7 @@ def test_metrics_are_printed_at_the_end_of_epochs_and_of_evaluations(tmp_path, m
     samples = [{"x": torch.ones(1)}] * 4
     args = arguments(tmp_path, use_cpu=True, num_train_epochs=2, save_strategy="no", remove_unused_columns=False)
     made = Trainer(model, args, train_dataset=samples, eval_dataset=samples)
-    monkeypatch.setattr("lightrainer.facade.trainer.base.raise_for_unsupported", lambda *_: None)
+    monkeypatch.setattr("lightrainer.facade.trainer.construction.raise_for_unsupported", lambda *_: None)
     monkeypatch.setattr("lightrainer.facade.arguments.support._watching", lambda _: None)
     made.args.debug = ["tpu_metrics_debug"]
     made.train()

@@ -112,8 +112,8 @@ def test_it_is_called_like_the_documented_one(name):
         described.insert(0, ("self", inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty))
     if name == "hyperparameter_search":  # a metric that is named has a direction of its own: none is not "minimize"
         described = [(key, kind, None if key == "direction" else default) for key, kind, default in described]
-    if name == "init_hf_repo":  # of later versions
-        described.append(("private", inspect.Parameter.POSITIONAL_OR_KEYWORD, None))
+    if name in ("init_hf_repo", "push_to_hub"):  # of later versions
+        described.insert(2 if name == "init_hf_repo" else 5, ("private", inspect.Parameter.POSITIONAL_OR_KEYWORD, None))
     assert [(p.name, p.kind, p.default) for p in actual.values()] == described
 
 
