@@ -1,4 +1,8 @@
-"""The strategies of Lightning that arguments can choose: one module each."""
+"""The strategies of Lightning that arguments can choose: one module each.
+
+Here: the plan of a run, and for each strategy what is called, when gradients are exchanged, how they are clipped, how
+states are saved. Not here: how layers are split (`lightning_modules/distributed`). Imports arguments and distributed.
+"""
 
 from __future__ import annotations
 

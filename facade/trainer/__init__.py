@@ -1,4 +1,8 @@
-"""The Trainer: one class for its users, one concern a file for its readers."""
+"""The Trainer: eight classes in the documented order, and what only it needs.
+
+Here: the documented methods, the LightningModule whose hooks call them, what is checked before a training. Not here:
+checkpoints, evaluations, uploads and searches, which are components of other rooms. Imports every room but `compat`.
+"""
 
 from importlib import import_module
 from typing import Any

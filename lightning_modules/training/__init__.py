@@ -1,4 +1,5 @@
-"""The LightningModule behind the facade: accumulation windows, losses, out of memory.
+"""What a training run is made of, for any loop: accumulation windows, losses, out of memory.
 
-Not here: modules for Lightning users (`lightning_modules/tasks`). Imports every room but `tasks` and `search`.
+Not here: the LightningModule behind the facade (`facade/trainer/trainer_module.py`), modules for Lightning users
+(`lightning_modules/tasks`). Imports every room but `tasks`, `search` and `tokenization`.
 """

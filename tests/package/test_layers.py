@@ -55,16 +55,6 @@ ROOMS = {
     ],
 }
 
-# Rooms that import one above them, still.
-UPWARDS = {
-    ("lightning_modules/common", "checkpoints"),
-    ("lightning_modules/data", "evaluation"),
-    ("lightning_modules/distributed", "checkpoints"),
-    ("lightning_modules/distributed", "evaluation"),
-    ("lightning_modules/internals", "evaluation"),
-    ("lightning_modules/models", "checkpoints"),
-}
-
 # Private names of Lightning are used here and nowhere else.
 ENGINE = {"lightning_modules/internals/lightning_internals.py", "lightning_modules/internals/fast_path.py"}
 # Lightning's names are imported here, private ones too, and handed on to the engine.
@@ -210,7 +200,7 @@ def test_rooms_import_downwards_only(folder):
         for target in imported_modules(path)
         if (room := room_of(path, folder)) and (other := room_of(target, folder)) and level[room] < level[other]
     }
-    assert upwards - UPWARDS == set()
+    assert upwards == set()
 
 
 def room_of(path, folder):
