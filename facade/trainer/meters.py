@@ -26,6 +26,7 @@ class RunningLoss:
         trainer: the Trainer; its `state.global_step` says when a loss came.
 
     Attributes:
+        meter: takes the loss of each micro-batch, and the steps since `last_logged`; nothing waits for it.
         total: the sum over the training since `first_step`.
         first_step: the step after which that sum begins.
         last_logged: the step of the last log.
@@ -39,10 +40,6 @@ class RunningLoss:
         self.first_step = self.last_logged = trainer.state.global_step
         self.not_finite = 0
         self._has_warned = False
-
-    def add(self, loss: torch.Tensor) -> None:
-        """Keep the loss of a micro-batch; nothing waits for it."""
-        self.meter.add(loss, self.trainer.state.global_step - self.last_logged)
 
     def take(self) -> float:
         """The sum since the last call, the mean over all processes."""

@@ -337,7 +337,7 @@ class TrainerModule(EvaluationModule):
         except Exception as error:
             explain(error, lambda: advice_for_training(facade.args, inputs))
             raise
-        self.losses.add(loss)
+        self.losses.meter.add(loss, facade.state.global_step - self.losses.last_logged)
         facade.current_flos += float(facade.floating_point_ops(inputs))
         facade._track_num_input_tokens(inputs)
         return loss
