@@ -34,11 +34,9 @@ demo: $(VENV)/.demo $(VENV)/.types  ## train a small GPT on Python's own sources
 	$(BIN)/python examples/train_code_model.py --output-dir $(DEMO_OUTPUT) --stop-after 400
 	$(BIN)/python examples/train_code_model.py --output-dir $(DEMO_OUTPUT) --resume
 
-# One thread per process: sums come out the same on every run, and the workers do not fight for the cores. Two workers a
-# core, as much of the time is spent waiting for other processes.
+# One thread per process: sums come out the same on every run, and the workers do not fight for the cores.
 test: $(VENV)/.test $(VENV)/.types $(VENV)/.newest $(VENV)/.comet $(VENV)/.deepspeed  ## run the tests
-	OMP_NUM_THREADS=1 PYTEST_XDIST_AUTO_NUM_WORKERS=$$(( 2 * $$(getconf _NPROCESSORS_ONLN) )) $(BIN)/python -m pytest \
-	-n auto --maxprocesses=8 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-newest: $(VENV)/.test $(VENV)/.newest  ## compare with the newest transformers: all of tests/parity (10 minutes)
 	OMP_NUM_THREADS=1 LIGHTRAINER_FOLLOW=$(NEWEST_VERSION) PYTHONPATH=$(VENV)/newest \
