@@ -272,7 +272,10 @@ class TrainerBase:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the components, which belong to this Trainer: a copy of it, here or elsewhere, makes its own."""
-        return {name: value for name, value in vars(self).items() if not _is_component(self, name, value)}
+        ladder = [kind for kind in type(self).__mro__ if kind.__module__.startswith(f"{__package__}.")]
+        made = {name for kind in ladder for name, value in vars(kind).items() if isinstance(value, cached_property)}
+        made.discard("_lightning_callbacks")  # those are the user's
+        return {name: value for name, value in vars(self).items() if name not in made}
 
     if TYPE_CHECKING:  # as protocols know them
         current_gradient_accumulation_steps: int
@@ -383,8 +386,3 @@ def is_own(trainer: Any, name: str) -> bool:
         return False
     places = (home.__module__, getattr(vars(home)[name], "__module__", ""))
     return all(place.startswith(f"{__package__}.") for place in places) and not hasattr(vars(home)[name], "__wrapped__")
-
-
-def _is_component(trainer: Any, name: str, value: Any) -> bool:
-    made = isinstance(getattr(type(trainer), name, None), cached_property) and hasattr(value, "__dict__")
-    return made and any(held is trainer for held in vars(value).values())

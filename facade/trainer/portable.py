@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...callbacks import LoggerCallback, NotebookProgressCallback, ProgressCallback
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 def portable(trainer: Any) -> Any:
     """Copy a Trainer without what belongs to this process: its model, components and threads."""
-    sent = copy.copy(trainer)
+    sent = copy.copy(trainer)  # without its components, see `TrainerBase.__getstate__`
     # Callbacks are sent with it, but what they hold of this process is not.
     sent.callback_handler = copy.copy(trainer.callback_handler)
     sent.callback_handler.callbacks = [copy.copy(one) for one in trainer.callback_handler.callbacks]
@@ -30,8 +29,7 @@ def portable(trainer: Any) -> Any:
     forget_optimizer(sent)
     members.update(model=None, model_wrapped=None, accelerator=None, gather_function=None, _memory_tracker=None)
     sent.callback_handler.model = None
-    for name in ("_last_strategy", *_made_when_needed(type(sent))):
-        members.pop(name, None)
+    members.pop("_last_strategy", None)
     return sent
 
 
@@ -46,11 +44,6 @@ def revive(sent: Any) -> SearchSession:
         trainer.add_callback(ProgressCallback)
     trainer.model = trainer.model_wrapped = trainer.call_model_init()  # what is looked at before the trial has its own
     return trainer._search
-
-
-def _made_when_needed(kind: type) -> list[str]:
-    made = [name for one in kind.__mro__ for name, value in vars(one).items() if isinstance(value, cached_property)]
-    return [name for name in made if name != "_lightning_callbacks"]  # those are the user's
 
 
 TRANSPORT = Transport(portable=portable, revive=revive)
