@@ -18,7 +18,7 @@ from tiny import At, Tiny, files, same, tiny, told, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback
 from lightrainer.facade.arguments.enums import HubStrategy
-from lightrainer.facade.hub import PushInProgress, model_card
+from lightrainer.facade.hub import model_card
 
 NAME = "me/model"
 EACH_STEP = {"save_strategy": "steps", "save_steps": 1}
@@ -466,31 +466,6 @@ def test_a_killed_upload_is_cleaned_up_by_the_next_run(hub, tmp_path):
     gone = left.rename(left.with_name(f".hub-upload-1.partial-{socket.gethostname().replace('-', '_')}-999999-1"))
     pushing(tmp_path).train()
     assert not gone.exists()
-
-
-def test_the_uploads_that_wait_can_be_given_up():
-    waiting, done = Future(), Future()
-    done.set_result(1)
-    running = Future()
-    running.set_running_or_notify_cancel()
-    pushes = PushInProgress([waiting, done, running])
-    assert not pushes.is_done()
-    pushes.cancel()
-    assert pushes.jobs == [running]
-    running.set_result(1)
-    assert pushes.is_done()
-    pushes.wait_until_done()
-
-
-def test_a_long_wait_is_said(monkeypatch, caplog):
-    from lightrainer.facade.hub import pushing as module
-
-    monkeypatch.setattr(module, "_NOTICE", 0.02)
-    job = Future()
-    threading.Timer(0.1, job.set_result, [1]).start()
-    with caplog.at_level(logging.INFO, "lightrainer"):
-        PushInProgress([job]).wait_until_done()
-    assert "Still uploading to the Hub, 0.02 s" in caplog.text
 
 
 # The numbers.
