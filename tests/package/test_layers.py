@@ -44,14 +44,14 @@ ROOMS = {
         "parser estimate evaluation hub checkpointing",
         "search",
         "trainer",
-        "compat",
+        "compat keras",
     ],
     "lightning_modules": [
         "common internals",
         "data distributed optim models",
         "evaluation checkpoints",
         "training tasks",
-        "search tokenization",
+        "search tokenization keras",
     ],
 }
 

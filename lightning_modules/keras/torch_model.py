@@ -1,0 +1,126 @@
+"""A Keras model that computes in torch: its variables are torch's parameters already."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..common.nested import map_nested
+from .module import Compute, KerasModule
+from .names import stable_names
+
+_BACKEND = (
+    "Set the environment variable KERAS_BACKEND=torch before keras is imported, or run the script with "
+    "`python -m lightrainer script.py`."
+)
+
+
+class TorchKerasModule(KerasModule):
+    """A torch module around a model of Keras on torch; both have the same memory.
+
+    Args:
+        model: see `KerasModule`.
+        compute: see `KerasModule`.
+
+    Raises:
+        TypeError: it is a torch module, but no Keras model.
+        ValueError: Keras computes in another library.
+    """
+
+    def __init__(self, model: nn.Module, compute: Compute) -> None:
+        keras = sys.modules.get("keras")
+        if keras is None or not isinstance(model, keras.Model):
+            raise TypeError(
+                f"model must be a keras.Model, but is a {type(model).__name__}, a module of torch: the ordinary "
+                "Trainer trains those."
+            )
+        if keras.backend.backend() != "torch":
+            raise ValueError(f"Keras computes in {keras.backend.backend()!r}, not in torch. {_BACKEND}")
+        super().__init__(model, compute)
+        vars(self)["keras"] = keras
+        self.pull()
+
+    @property
+    def is_built(self) -> bool:
+        """Whether each layer has its weights."""
+        return self.model.built and all(layer.built for layer in _layers(self.model))
+
+    def build(self, features: Any, labels: Any) -> None:
+        """See `KerasModule.build`."""
+        with torch.no_grad(), self._on_device():
+            self.compute(features, labels, False)
+        self.pull()
+        if not self.model.trainable_variables:
+            raise ValueError(
+                f"The model ({self.model.name}) has nothing to train: a forward pass made no trainable weights."
+            )
+
+    def pull(self) -> None:
+        """Register the variables again: some may be new, or frozen."""
+        self._parameters.clear()
+        self._buffers.clear()
+        measured = {id(variable) for variable in self.model.metrics_variables}  # of `compile`: begin anew each time
+        kept = [variable for variable in self.model.variables if id(variable) not in measured]
+        for variable, name in zip(kept, stable_names(v.path for v in kept), strict=True):
+            if variable.value.requires_grad:
+                self.register_parameter(name, variable.value)
+            else:
+                self.register_buffer(name, variable.value)
+
+    def push(self) -> None:
+        """Nothing: the model has the same memory."""
+
+    def forward(self, features: Any, labels: Any = None) -> tuple[Tensor, Any]:
+        """See `KerasModule.forward`."""
+        with self._on_device():
+            return self.compute(features, labels, self.training)
+
+    def variables(self) -> list[nn.Parameter]:
+        """See `KerasModule.variables`."""
+        return [variable.value for variable in self.model.trainable_variables]
+
+    def native(self, value: Any) -> Any:
+        """Return the value: Keras takes torch's tensors."""
+        return value
+
+    def to_torch(self, value: Any) -> Any:
+        """See `KerasModule.to_torch`."""
+        return map_nested(lambda leaf: leaf if leaf is None else torch.as_tensor(leaf), value)
+
+    def save(self, folder: Path) -> None:
+        """Write `model.weights.h5`, of `keras.Model.save_weights`; what was there stays until all of it is written."""
+        if hasattr(self.model, "save_pretrained"):
+            self.model.save_pretrained(folder)
+            return
+        partial = folder / ".partial.weights.h5"
+        try:
+            self.model.save_weights(partial)
+            os.replace(partial, folder / "model.weights.h5")
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TorchKerasModule:
+        """Move or cast in place: Keras goes on holding the very same tensors."""
+        for tensor in (*self._parameters.values(), *self._buffers.values()):
+            if tensor is not None:
+                tensor.data = fn(tensor.data)
+                if tensor.grad is not None:
+                    tensor.grad.data = fn(tensor.grad.data)
+        return self
+
+    def _on_device(self) -> Any:
+        """Have Keras make its tensors where the weights are; by itself it takes a GPU wherever there is one."""
+        weight = next(iter((*self._parameters.values(), *self._buffers.values())), None)
+        return self.keras.device("cpu" if weight is None else str(weight.device))
+
+
+def _layers(model: Any) -> Iterator[Any]:
+    for layer in getattr(model, "layers", ()):
+        yield layer
+        yield from _layers(layer)
