@@ -20,25 +20,33 @@ def stable_names(paths: Iterable[str]) -> list[str]:
     Returns:
         a name for each, all of them different, without dots, which torch does not allow.
     """
-    renamed: dict[tuple[str, ...], str] = {}
-    counts: dict[tuple[str, str], int] = {}
+    layers = _Layers()
     taken: dict[str, int] = {}
     names = []
     for path in paths:
         *parents, last = path.replace(".", "_").split("/")
-        parts: list[str] = []
-        for depth, part in enumerate(parents):
-            given = tuple(parents[: depth + 1])
-            if given not in renamed:
-                base = found[1] if (found := _COUNTED.match(part)) else part
-                count = counts[*_key(parts, base)] = counts.get(_key(parts, base), -1) + 1
-                renamed[given] = f"{base}_{count}" if count else base
-            parts.append(renamed[given])
-        name = "/".join([*parts, last])
+        name = "/".join([*layers.renamed(tuple(parents)), last])
         again = taken[name] = taken.get(name, -1) + 1
         names.append(f"{name}#{again}" if again else name)
     return names
 
 
-def _key(parents: list[str], base: str) -> tuple[str, str]:
-    return "/".join(parents), base
+class _Layers:
+    """The layers that were named so far."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, ...], str] = {}
+        self._counts: dict[tuple[str, ...], int] = {}
+
+    def renamed(self, path: tuple[str, ...]) -> list[str]:
+        """Return the names of a layer and of all that it is in."""
+        parts: list[str] = []
+        for depth, part in enumerate(path, start=1):
+            if path[:depth] not in self._names:
+                self._names[path[:depth]] = self._next((*parts, found[1] if (found := _COUNTED.match(part)) else part))
+            parts.append(self._names[path[:depth]])
+        return parts
+
+    def _next(self, kind: tuple[str, ...]) -> str:
+        count = self._counts[kind] = self._counts.get(kind, -1) + 1
+        return f"{kind[-1]}_{count}" if count else kind[-1]
