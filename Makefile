@@ -19,7 +19,10 @@ DEEPSPEED := deepspeed==0.19.8
 # What it needs and torch does not bring.
 DEEPSPEED_NEEDS := einops hjson msgpack ninja py-cpuinfo pydantic
 
-.PHONY: help demo test test-newest test-libraries lint bench dist docs docs-serve clean
+# The last pair that runs transformers' own TFTrainer.
+TF4 := transformers==4.30.2 tensorflow-cpu==2.15.1
+
+.PHONY: help demo test test-newest test-libraries tf-figures lint bench dist docs docs-serve clean
 # Two pip processes must not write into one environment.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -47,6 +50,12 @@ test-libraries:  ## train with TRL, sentence-transformers, PEFT and SetFit, on t
 	$(MAKE) VENV=.venv-libraries .venv-libraries/.libraries
 	OMP_NUM_THREADS=1 .venv-libraries/bin/python -m pytest -m libraries tests/libraries $(PYTEST_ARGS)
 
+# In an environment of its own, as no newer transformers has that TFTrainer; PYTHON has to be 3.9 to 3.11.
+tf-figures:  ## write tests/tf/figures.json anew: what the TFTrainer of transformers 4 gives (5 minutes)
+	test -x .venv-tf4/bin/pip || $(PYTHON) -m venv .venv-tf4
+	.venv-tf4/bin/python -m pip install --quiet --disable-pip-version-check $(TF4)
+	OMP_NUM_THREADS=1 .venv-tf4/bin/python tests/tf/freeze_figures.py
+
 lint: $(VENV)/.lint $(VENV)/.types  ## check style (ruff), format (ruff) and types (pyright)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -69,7 +78,7 @@ dist: $(VENV)/.dist  ## build wheel and source distribution into dist/, check th
 	rm -rf build
 
 clean:  ## remove everything that these targets made
-	rm -rf $(VENV) .venv-libraries $(DEMO_OUTPUT) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-libraries .venv-tf4 $(DEMO_OUTPUT) build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch comes first and pinned, so that no other package can pull in another build of it.
