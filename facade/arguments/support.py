@@ -90,7 +90,18 @@ def raise_for_unsupported(args: ArgumentFields, names: Collection[str] | None = 
     Raises:
         NotImplementedError: Names each argument, its value, and what to do instead.
     """
-    said = unsupported(args, names)
+    raise_together(unsupported(args, names))
+
+
+def raise_together(said: list[str]) -> None:
+    """Raise one error with all that is not done.
+
+    Args:
+        said: of each what it is, and what to do instead; nothing is raised without any.
+
+    Raises:
+        NotImplementedError: all of it.
+    """
     if said:
         raise NotImplementedError("\n".join(["lightrainer does not do this yet:", *said]))
 

@@ -84,6 +84,8 @@ NAMES = [
     "Seq2SeqTrainer",
     "Seq2SeqTrainingArguments",
     "SequenceClassificationModule",
+    "TFTrainer",
+    "TFTrainingArguments",
     "TensorBoardCallback",
     "ThroughputCallback",
     "TimeLimitCallback",

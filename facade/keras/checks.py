@@ -1,0 +1,102 @@
+"""What is wrong with the way a `TFTrainer` is made or called, before a training begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ...lightning_modules.keras.module import KerasModule
+from ...lightning_modules.keras.pairs import PairCollator, first_sample
+from ...lightning_modules.keras.tensorflow_data import is_tensorflow_dataset, require_cardinality, sample_like
+from ..trainer.checks import dataset_problem
+from .arguments import TFTrainingArguments
+
+
+def check_parameters(model: Any, args: Any) -> None:
+    """Look at what a `TFTrainer` is made of.
+
+    Raises:
+        TypeError: there is no model, or the arguments are others.
+    """
+    if not isinstance(args, TFTrainingArguments):
+        raise TypeError(
+            f"args must be TFTrainingArguments, but is {type(args).__name__} ({args!r:.60}). The order of the "
+            "parameters is TFTrainer(model, args, train_dataset, eval_dataset, ...)."
+        )
+    if not callable(getattr(model, "call", None)):
+        raise TypeError(f"model must be a Keras model, but is {type(model).__name__} ({model!r:.60}).")
+
+
+def check_dataset(data: Any, name: str, args: TFTrainingArguments) -> None:
+    """Look at data, and at its first sample.
+
+    Args:
+        data: None is fine.
+        name: what it was given as.
+        args: of the trainer.
+
+    Raises:
+        TypeError: it is no data, or its samples are no pairs of numbers.
+        ValueError: it is empty, nobody knows how much it is, or which columns are labels.
+        NotImplementedError: arguments that do not go with it.
+    """
+    if data is None:
+        return
+    if is_tensorflow_dataset(data):
+        if require_cardinality(data, name) == 0:
+            raise ValueError(f"{name} is empty: its cardinality is 0.")
+        if args.dataloader_num_workers > 0:
+            raise NotImplementedError(
+                f"dataloader_num_workers={args.dataloader_num_workers}: a tf.data.Dataset reads ahead by itself, in "
+                "threads; leave it out, or call num_parallel_calls=... in its map."
+            )
+        sample_like(data)
+        return
+    problem = dataset_problem(data, name, inner=True)
+    if problem is not None:
+        raise TypeError(problem)
+    sample = first_sample(data)
+    if sample is None:
+        raise ValueError(f"{name} is empty: it has no sample.")
+    try:
+        PairCollator(args.label_names)([sample])
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from error
+
+
+def check_steps(trainer: Any, original: type) -> None:
+    """Look at the overrides of a `TFTrainer` that is about to train.
+
+    Args:
+        trainer: of a subclass.
+        original: the class whose methods were overridden.
+
+    Raises:
+        NotImplementedError: they do not go with the arguments.
+    """
+    own = getattr(trainer.training_step, "__func__", None) is original.__dict__["training_step"]
+    if trainer.args.mixed_precision == "fp16" and not own:
+        raise NotImplementedError(
+            "fp16=True with a training_step of your own: the gradients that it returns and those of the loss scale of "
+            "fp16 would be mixed. Set bf16=True, or override run_model or compute_loss."
+        )
+
+
+def build(module: KerasModule, datasets: Iterable[Any], collator: PairCollator) -> None:
+    """Make the weights of a model, from the first of several datasets that there is.
+
+    Raises:
+        ValueError: there is no data, or the model has no weights afterwards.
+    """
+    data = next((one for one in datasets if one is not None), None)
+    if data is None:
+        raise ValueError(
+            f"The model ({module.model.name}) has no weights yet, and there is no data to build it from. Call it once "
+            "on a batch, or give its first layer the shape of its input."
+        )
+    if is_tensorflow_dataset(data):
+        features, labels = sample_like(data)
+    else:
+        batch = collator([first_sample(data)])
+        features, labels = batch["features"], batch["labels"]
+    module.build(features, labels)

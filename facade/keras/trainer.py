@@ -1,0 +1,478 @@
+"""`TFTrainer`: the documented members, which call each other as in the original."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...callbacks import TrainerCallback, TrainerControl, TrainerState
+from ...callbacks.loggers import CometCallback, WandbCallback
+from ...lightning_modules.checkpoints import get_last_checkpoint
+from ...lightning_modules.common.local_paths import require_local
+from ...lightning_modules.data.lengths import has_length
+from ...lightning_modules.keras.losses import losses_and_logits
+from ...lightning_modules.keras.pairs import PairCollator, as_dataset, count_instances, summed_loss
+from ...lightning_modules.keras.tensorflow_data import is_tensorflow_dataset, require_cardinality
+from ...lightning_modules.keras.wrapping import wrap_keras_model
+from ..evaluation.results import PredictionOutput, TrainOutput
+from .arguments import TFTrainingArguments
+from .checks import build, check_dataset, check_parameters, check_steps
+from .engine import KerasEngine
+from .totals import Total
+
+logger = logging.getLogger(__name__)
+
+
+class TFTrainer:
+    """As `transformers.TFTrainer` of versions 3 and 4, on the engine of the `Trainer` here: Lightning's loops.
+
+    It trains models of Keras on torch, and such as compute in TensorFlow, those of transformers 4 too. Each documented
+    member is called by the running system and can be overridden: `train` calls `get_train_tfdataset`,
+    `create_optimizer_and_scheduler`, and for each micro-batch `distributed_training_steps` -> `apply_gradients` ->
+    `training_step` -> `compute_loss` -> `run_model`; `evaluate` and `predict` call `prediction_loop`, and for each
+    batch `distributed_prediction_steps` -> `prediction_step` -> `compute_loss` -> `run_model`. Tensors are those of the
+    library that the model computes in.
+
+    Args:
+        model: a Keras model that was compiled with a loss, or whose `call` takes labels and returns (loss, logits).
+        args: the arguments.
+        train_dataset: a `tf.data.Dataset` of (features, labels), a sequence or an iterable of such pairs, or a
+            `datasets.Dataset`.
+        eval_dataset: the same, or a dict of them.
+        compute_metrics: `EvalPrediction` -> metrics by name.
+        tb_writer: of `tf.summary.create_file_writer`, or torch's `SummaryWriter`: logs are written there too.
+        optimizers: an optimizer of torch over `trainer.parameters()` and its schedule, in the place of Keras's Adam.
+        prediction_loss_only: of 3.x: sets the argument of that name.
+        callbacks: TrainerCallbacks, and callbacks of Lightning.
+
+    Attributes:
+        model: the model.
+        train_loss, eval_loss: sums over the last batch, with `update_state`, `result` and `reset_states`.
+        num_train_examples: samples in the training data; None before it is known.
+        total_train_batch_size: samples of an optimizer step, of all replicas.
+        steps_per_epoch: optimizer steps in an epoch.
+
+    Raises:
+        ImportError: keras, or TensorFlow for a model that computes in it, is not installed; says what to install.
+        ValueError, TypeError, NotImplementedError: what cannot be trained, before anything is written.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        args: TFTrainingArguments,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        compute_metrics: Callable[..., dict[str, Any]] | None = None,
+        tb_writer: Any = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        prediction_loss_only: bool | None = None,
+        callbacks: list[Any] | None = None,
+    ) -> None:
+        check_parameters(model, args)
+        if prediction_loss_only is not None:
+            args.prediction_loss_only = prediction_loss_only
+        self.model = model
+        self.args = args
+        self.train_dataset = train_dataset
+        self.eval_dataset = eval_dataset
+        self.compute_metrics = compute_metrics
+        self.tb_writer = tb_writer
+        self.num_train_examples: int | None = None
+        self.total_train_batch_size = args.train_batch_size * args.gradient_accumulation_steps
+        self.steps_per_epoch = 0
+        self._backward_ran = False
+        module = wrap_keras_model(model, self._compute, xla=args.xla)
+        self.train_loss, self.eval_loss = Total(module.to_torch), Total(module.to_torch)
+        for name, data in (("train_dataset", train_dataset), *_named("eval_dataset", eval_dataset).items()):
+            check_dataset(data, name, args)
+        if "tensorflow" in sys.modules:
+            sys.modules["tensorflow"].random.set_seed(args.seed)  # orders of tf.data depend on it
+        self._engine = KerasEngine(
+            self,
+            model=module,
+            args=args.of_one_process(),
+            data_collator=PairCollator(args.label_names),
+            train_dataset=_readable(train_dataset),
+            eval_dataset=_readable(eval_dataset),
+            compute_metrics=compute_metrics,
+            optimizers=optimizers,
+            callbacks=callbacks,
+        )
+        self._set_up_trackers()
+
+    # --- data
+
+    def get_train_tfdataset(self) -> Any:
+        """As the original: repeated, shuffled over all samples with the seed, in batches of a whole step.
+
+        Returns:
+            A `tf.data.Dataset` of batches, each of `total_train_batch_size` samples, of all replicas. An override may
+            return any iterable of batches that begins anew each time. Of other data a loader of the engine, of
+            micro-batches, in the order that the Trainer gives them.
+
+        Raises:
+            ValueError: there is no training data, or nobody knows how much.
+        """
+        data, args = self.train_dataset, self.args
+        if data is None:
+            raise ValueError("Training needs data: pass train_dataset=... to the TFTrainer.")
+        self.total_train_batch_size = args.train_batch_size * args.gradient_accumulation_steps
+        if not is_tensorflow_dataset(data):
+            self.num_train_examples = len(data) if has_length(data) else None
+            return self._engine.own_train_loader()
+        self.num_train_examples = require_cardinality(data, "train_dataset")
+        data = data.repeat()
+        if args.train_sampling_strategy != "sequential":
+            data = data.shuffle(self.num_train_examples, seed=args.seed)
+        batches = data.batch(self.total_train_batch_size, drop_remainder=args.dataloader_drop_last)
+        return args.strategy.experimental_distribute_dataset(batches.prefetch(-1))
+
+    def get_eval_tfdataset(self, eval_dataset: Any = None) -> tuple[Any, int, int]:
+        """As the original, but nothing is repeated to fill the last batch.
+
+        Args:
+            eval_dataset: a dataset, or the name of one in a dict; by default the trainer's.
+
+        Returns:
+            Batches of all replicas, how many, and the number of samples; -1 for what nobody knows.
+
+        Raises:
+            ValueError: there is no data, or nobody knows how much.
+        """
+        found = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(found, str):
+            found = self.eval_dataset[found]
+        if found is None:
+            raise ValueError("Evaluation needs data: pass eval_dataset=... to the TFTrainer, or to evaluate().")
+        return self.get_test_tfdataset(found)
+
+    def get_test_tfdataset(self, test_dataset: Any) -> tuple[Any, int, int]:
+        """As the original, see `get_eval_tfdataset`."""
+        if not is_tensorflow_dataset(test_dataset):
+            loader = self._engine.own_eval_loader(as_dataset(test_dataset))
+            known = has_length(test_dataset)
+            return loader, len(loader) if known else -1, len(test_dataset) if known else -1
+        count, size = require_cardinality(test_dataset, "the dataset"), self.args.eval_batch_size
+        batches = self.args.strategy.experimental_distribute_dataset(test_dataset.batch(size).prefetch(-1))
+        return batches, math.ceil(count / size), count
+
+    # --- the optimizer
+
+    @property
+    def optimizer(self) -> Any:
+        """Torch's optimizer; None before there is one."""
+        return self._engine.optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Any) -> None:
+        self._engine.optimizer = optimizer
+
+    @property
+    def lr_scheduler(self) -> Any:
+        """Torch's schedule of learning rates; None before there is one."""
+        return self._engine.lr_scheduler
+
+    @lr_scheduler.setter
+    def lr_scheduler(self, scheduler: Any) -> None:
+        self._engine.lr_scheduler = scheduler
+
+    def parameters(self) -> list[Any]:
+        """Return what an optimizer of torch is made of: the parameters of the trainable variables, in their order."""
+        return self._engine.model.variables()
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        """As the original: Adam with Keras's numbers, decoupled decay, polynomial decay after a linear warm-up.
+
+        An override sets `self.optimizer` and `self.lr_scheduler`, of torch. Arguments that ask for another optimizer or
+        schedule get that.
+
+        Args:
+            num_training_steps: optimizer steps of the whole training.
+        """
+        self._engine.own_optimizer_and_scheduler(num_training_steps)
+
+    # --- steps
+
+    def run_model(self, features: Any, labels: Any, training: bool) -> tuple[Any, Any]:
+        """As the original: the loss of each sample, and the logits.
+
+        Args:
+            features: of a batch, in tensors of the model's library.
+            labels: of that batch. For a model whose `call` takes labels a dict holds keyword arguments.
+            training: whether dropout is on.
+        """
+        return losses_and_logits(self.model, features, labels, training)
+
+    def compute_loss(self, features: Any, labels: Any, training: bool) -> tuple[Any, Any]:
+        """Return the loss of each sample, and the logits: by default those of `run_model`.
+
+        Documented beside `run_model` as an override point, though no version had it: for what is made of the loss of
+        the model before a step is taken.
+        """
+        return self.run_model(features, labels, training)
+
+    def training_step(self, features: Any, labels: Any, nb_instances_in_global_batch: Any) -> Any:
+        """As the original: forward and backward pass of one micro-batch.
+
+        Args:
+            features: of the micro-batch of this replica.
+            labels: of the same.
+            nb_instances_in_global_batch: labels other than -100 in the whole step, over all replicas.
+
+        Returns:
+            A gradient for each trainable variable. Those of this method have been added to those of earlier
+            micro-batches; what an override makes of them takes their place. Gradients that an override computes by
+            itself are added. None says that there is nothing more to do.
+        """
+        module, engine = self._engine.model, self._engine
+        module.train()
+        labels = module.to_torch(labels)
+        losses, _ = module(module.to_torch(features), labels)
+        loss = summed_loss(losses, labels) / nb_instances_in_global_batch
+        self._backward_ran = True
+        engine.accelerator.backward(loss * engine.args.world_size)  # the processes' gradients are averaged
+        self.train_loss.update_state(loss)
+        return [variable.grad for variable in module.variables()]
+
+    def apply_gradients(self, features: Any, labels: Any, nb_instances_in_global_batch: Any) -> None:
+        """As the original, but for one micro-batch: hand the gradients of `training_step` to the optimizer.
+
+        In a training Lightning has the optimizer step when all micro-batches of the step are through; elsewhere it
+        steps here.
+        """
+        self._backward_ran = False
+        gradients = self.training_step(features, labels, nb_instances_in_global_batch)
+        self._engine.take_gradients(gradients, added=not self._backward_ran)
+        if not self._engine.is_in_train:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def distributed_training_steps(self, batch: tuple[Any, Any]) -> None:
+        """As the original: `apply_gradients` of the replica that this process is.
+
+        Args:
+            batch: features and labels of one micro-batch.
+        """
+        self.args.strategy.run(self.apply_gradients, (*batch, self._instances(batch)))
+
+    def prediction_step(self, features: Any, labels: Any, nb_instances_in_global_batch: Any) -> Any:
+        """As the original: the logits of one batch; its loss is added to `eval_loss`.
+
+        Args:
+            features: of the batch of this replica.
+            labels: of the same.
+            nb_instances_in_global_batch: labels other than -100 in it.
+        """
+        module = self._engine.model
+        module.eval()
+        labels = module.to_torch(labels)
+        with torch.no_grad():
+            losses, logits = module(module.to_torch(features), labels)
+        self.eval_loss.update_state(summed_loss(losses, labels) / nb_instances_in_global_batch)
+        return logits
+
+    def distributed_prediction_steps(self, batch: tuple[Any, Any]) -> Any:
+        """As the original: `prediction_step` of the replica that this process is."""
+        return self.args.strategy.run(self.prediction_step, (*batch, self._instances(batch)))
+
+    def prediction_loop(
+        self, dataset: Any, steps: int, num_examples: int, description: str, prediction_loss_only: bool | None = None
+    ) -> PredictionOutput:
+        """As the original, but each sample counts once: predictions and metrics over batches.
+
+        Args:
+            dataset: gives batches of (features, labels), as `get_eval_tfdataset` does.
+            steps: how many; -1 for all.
+            num_examples: samples in them; -1 if unknown.
+            description: `Evaluation` or `Prediction`, which keeps predictions without `compute_metrics` too.
+            prediction_loss_only: keep nothing but the loss; by default what the argument of that name says.
+
+        Returns:
+            Predictions, labels, and metrics, all called `eval_...`.
+        """
+        self._prepare()
+        loader = self._engine.evaluation_loader(dataset, steps, num_examples)
+        return self._engine.own_loop(loader, description, prediction_loss_only)
+
+    # --- what scripts call
+
+    def train(self, resume_from_checkpoint: str | bool | None = None) -> TrainOutput:
+        """As the original: trains, from the newest checkpoint in `output_dir` on if there is one.
+
+        Args:
+            resume_from_checkpoint: another checkpoint; False begins anew.
+
+        Returns:
+            Steps taken, mean training loss, and metrics.
+
+        Raises:
+            ValueError: there is nothing to train on, a model cannot be built, or a checkpoint is not of this model.
+            NotImplementedError: arguments, or overrides, that do not go together.
+        """
+        if resume_from_checkpoint is None:
+            folder = str(self.args.output_dir)
+            resume_from_checkpoint = os.path.isdir(folder) and get_last_checkpoint(folder) is not None
+        check_steps(self, TFTrainer)
+        check_dataset(self.train_dataset, "train_dataset", self.args)
+        self._prepare(self.train_dataset)
+        try:
+            return self._engine.train(resume_from_checkpoint=resume_from_checkpoint)
+        finally:
+            self._engine.model.push()
+
+    def evaluate(self, eval_dataset: Any = None) -> dict[str, float]:
+        """As the original: the metrics of `prediction_loop`, which are logged; all called `eval_...`.
+
+        Args:
+            eval_dataset: a dataset, a dict of them, or the name of one; by default the trainer's.
+        """
+        data = self.eval_dataset if eval_dataset is None else eval_dataset
+        self._prepare(*_named("eval_dataset", data).values())
+        return self._engine.own_evaluation(eval_dataset)
+
+    def predict(self, test_dataset: Any) -> PredictionOutput:
+        """As the original: predictions, labels and metrics of `prediction_loop`; metrics are called `eval_...`."""
+        check_dataset(test_dataset, "test_dataset", self.args)
+        self._prepare(test_dataset)
+        return self._engine.predict(test_dataset, metric_key_prefix="eval")
+
+    def log(self, logs: dict[str, float]) -> None:
+        """As the original: to the history, all callbacks, and the `tb_writer`.
+
+        Args:
+            logs: values by name; the epoch is added.
+        """
+        self._engine.own_log(dict(logs))
+        if self.tb_writer is None or not self._engine.is_world_process_zero():
+            return
+        if hasattr(self.tb_writer, "add_scalar"):
+            for name, value in logs.items():
+                self.tb_writer.add_scalar(name, value, self.global_step)
+        else:
+            with self.tb_writer.as_default():
+                for name, value in logs.items():
+                    sys.modules["tensorflow"].summary.scalar(name, value, step=self.global_step)
+        self.tb_writer.flush()
+
+    def save_model(self, output_dir: str | None = None) -> None:
+        """As the original: by `save_pretrained` where the model has it, otherwise `model.weights.h5` of Keras.
+
+        Args:
+            output_dir: by default that of the arguments. Written by the main process only.
+
+        Raises:
+            ValueError: it is no folder, but an address.
+        """
+        folder = str(self.args.output_dir if output_dir is None else output_dir)
+        require_local(folder, "output_dir")
+        self._engine.model.push()
+        if self.args.should_save:
+            os.makedirs(folder, exist_ok=True)
+            self._engine.model.save(Path(folder))
+
+    def setup_wandb(self) -> None:
+        """As the original: open a run of Weights & Biases; called for `report_to="wandb"`."""
+        self._open_run(WandbCallback)
+
+    def setup_comet(self) -> None:
+        """As the original: open an experiment of Comet; called for `report_to="comet_ml"`."""
+        self._open_run(CometCallback)
+
+    # --- where a training stands
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps taken."""
+        return self.state.global_step
+
+    @property
+    def epoch_logging(self) -> float:
+        """Epochs gone through, with fractions."""
+        return self.state.epoch or 0.0
+
+    @property
+    def state(self) -> TrainerState:
+        """As that of a `Trainer`."""
+        return self._engine.state
+
+    @property
+    def control(self) -> TrainerControl:
+        """As that of a `Trainer`."""
+        return self._engine.control
+
+    def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Any) -> None:
+        """As `Trainer.add_callback`."""
+        self._engine.add_callback(callback)
+
+    def pop_callback(self, callback: Any) -> Any:
+        """As `Trainer.pop_callback`."""
+        return self._engine.pop_callback(callback)
+
+    def remove_callback(self, callback: Any) -> None:
+        """As `Trainer.remove_callback`."""
+        self._engine.remove_callback(callback)
+
+    def is_world_process_zero(self) -> bool:
+        """As `Trainer.is_world_process_zero`."""
+        return self._engine.is_world_process_zero()
+
+    # --- what they are made of
+
+    def _compute(self, features: Any, labels: Any, training: bool) -> tuple[Any, Any]:
+        """Call what an override may have replaced since."""
+        return self.compute_loss(features, labels, training)
+
+    def _instances(self, batch: tuple[Any, Any]) -> Any:
+        """Labels that count: in the whole step of a training, elsewhere in the batch."""
+        known = self._engine.instances
+        return count_instances(self._engine.model.to_torch(batch[1])) if known is None else known
+
+    def _prepare(self, *datasets: Any) -> None:
+        """Take up what was changed of arguments, data and model, and build a model that has no weights yet."""
+        if self._engine.is_in_train:
+            return
+        engine = self._engine
+        self.args.check()
+        engine.args = self.args.of_one_process()
+        engine.train_dataset, engine.eval_dataset = _readable(self.train_dataset), _readable(self.eval_dataset)
+        engine.compute_metrics = self.compute_metrics
+        engine.model.pull()
+        if not engine.model.is_built:
+            build(engine.model, [*datasets, self.train_dataset], engine.data_collator)
+            engine._move_model_to_device(engine.model, engine.args.device)
+
+    def _set_up_trackers(self) -> None:
+        if "wandb" in self.args.report_to:
+            self.setup_wandb()
+        if "comet_ml" in self.args.report_to:
+            self.setup_comet()
+
+    def _open_run(self, kind: type[WandbCallback] | type[CometCallback]) -> None:
+        engine = self._engine
+        callbacks = engine.callback_handler.callbacks
+        if not any(isinstance(callback, kind) for callback in callbacks):
+            engine.add_callback(kind)
+        tracker: Any = next(callback for callback in engine.callback_handler.callbacks if isinstance(callback, kind))
+        tracker.setup(engine.args, engine.state, engine.model)
+
+
+def _named(name: str, data: Any) -> dict[str, Any]:
+    """Return datasets by what they are called in messages; there may be a dict of them."""
+    if isinstance(data, dict):
+        return {f"{name}[{key!r}]": one for key, one in data.items()}
+    return {name: data}
+
+
+def _readable(data: Any) -> Any:
+    """Return data as the engine checks it."""
+    if isinstance(data, dict):
+        return {name: _readable(one) for name, one in data.items()}
+    return data if is_tensorflow_dataset(data) else as_dataset(data)

@@ -1,0 +1,48 @@
+"""The Adam of Keras, with torch's kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+class KerasAdam(torch.optim.AdamW):
+    """As `keras.optimizers.Adam`, and with `weight_decay` as the `AdamWeightDecay` of transformers 4.
+
+    Keras adds epsilon to the root of the second moment before its bias is corrected, torch after that: with
+    `eps / sqrt(1 - beta2 ** step)` torch gives Keras's numbers (Kingma and Ba, "Adam", the end of section 2). Steps are
+    those of the optimizer, and a parameter without a gradient has one of zeros: its moments go on.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: the learning rate.
+        betas: of the two moments.
+        eps: where Keras has it.
+        weight_decay: decoupled, times the learning rate.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-7,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
+        self._step_supports_amp_scaling = False  # a step of infinite gradients is not counted
+        for group in self.param_groups:
+            group.update(keras_eps=eps, steps=0)
+
+    def step(self, closure: Any = None) -> Any:
+        """Take a step."""
+        for group in self.param_groups:
+            group["steps"] += 1
+            group["eps"] = group["keras_eps"] / math.sqrt(1 - group["betas"][1] ** group["steps"])
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+        return super().step(closure)
