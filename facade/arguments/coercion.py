@@ -96,6 +96,12 @@ def report_to_list(report_to: Any) -> list[Any]:
     return [] if names in (["none"], [None]) else names
 
 
+def schedule_waits_for_metric(args: Any) -> bool:
+    """Whether the schedule is stepped with an evaluated metric; not where there is no such schedule."""
+    schedule = member(SchedulerType, args.lr_scheduler_type)
+    return isinstance(schedule, SchedulerType) and schedule.waits_for_metric
+
+
 def member(kind: type[Enum], value: Any) -> Any:
     """The member of `kind` that has this value; the value itself where there is none."""
     try:
@@ -203,8 +209,7 @@ def _evaluation(args: ArgumentFields) -> None:
 
 
 def _best_model(args: ArgumentFields) -> None:
-    needed = args.load_best_model_at_end or args.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU
-    if needed and args.metric_for_best_model is None:
+    if (args.load_best_model_at_end or schedule_waits_for_metric(args)) and args.metric_for_best_model is None:
         args.metric_for_best_model = "loss"
     if args.greater_is_better is None and isinstance(args.metric_for_best_model, str):
         args.greater_is_better = not args.metric_for_best_model.endswith("loss")

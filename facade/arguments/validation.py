@@ -11,7 +11,7 @@ from typing import Any
 from ...callbacks.loggers import TRACKERS
 from ...lightning_modules.common.local_paths import remote_fault
 from ...lightning_modules.common.schedule_curves import number_faults
-from .coercion import ENUM_FIELDS
+from .coercion import ENUM_FIELDS, schedule_waits_for_metric
 from .enums import DebugOption, IntervalStrategy, SaveStrategy, SchedulerType
 from .fields import ArgumentFields
 from .hardware import supports_bf16, supports_tf32
@@ -228,12 +228,13 @@ def _best_by_what(args: Any) -> str | None:
 
 
 @_rule("lr_scheduler_type", "eval_strategy")
-def _plateau_is_evaluated(args: Any) -> str | None:
-    if args.lr_scheduler_type != SchedulerType.REDUCE_ON_PLATEAU or args.eval_strategy != IntervalStrategy.NO:
+def _schedule_is_evaluated(args: Any) -> str | None:
+    if not schedule_waits_for_metric(args) or args.eval_strategy != IntervalStrategy.NO:
         return None
+    name = SchedulerType(args.lr_scheduler_type).value
     return (
-        "lr_scheduler_type='reduce_lr_on_plateau' lowers the learning rate by an evaluated metric, but "
-        "eval_strategy='no'. Pass eval_strategy='steps' or 'epoch'."
+        f"lr_scheduler_type={name!r} sets the learning rate by an evaluated metric, but eval_strategy='no'. "
+        "Pass eval_strategy='steps' or 'epoch'."
     )
 
 

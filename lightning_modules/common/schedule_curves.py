@@ -15,8 +15,9 @@ from typing import Any
 _AT_LEAST_0 = (
     *("num_warmup_steps", "num_training_steps", "num_decay_steps", "num_stable_steps", "num_cycles", "power"),
     *("lr_end", "min_lr", "min_lr_rate", "min_lr_ratio", "warmup_lr_rate", "patience", "cooldown", "threshold", "eps"),
+    *("warmup", "reset_start"),
 )
-_ABOVE_0 = ("timescale", "factor")
+_ABOVE_0 = ("timescale", "factor", "max_lr", "window_size")
 _MAY_BE_NONE = (
     *("num_warmup_steps", "num_training_steps", "num_decay_steps", "num_stable_steps", "timescale"),
     *("min_lr", "min_lr_rate", "warmup_lr_rate"),
@@ -28,15 +29,32 @@ def number_faults(given: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with the numbers among a schedule's arguments, one sentence each; others are not looked at.
 
     Args:
-        given: arguments of the functions in `schedules`, and of torch's `ReduceLROnPlateau`, by name.
+        given: arguments of the functions in `schedules`, of `GreedyLR` and of torch's `ReduceLROnPlateau`, by name.
     """
     return [said for name, value in given.items() if (said := _fault(name, value))]
+
+
+def require_numbers(what: str, given: Mapping[str, Any]) -> None:
+    """Raise where `number_faults` finds something.
+
+    Args:
+        what: takes the arguments, for the message.
+        given: the arguments, by name.
+
+    Raises:
+        TypeError: none of the faulty ones is a number.
+        ValueError: one is a number that cannot be.
+    """
+    faults = number_faults(given)
+    if faults:
+        wrong_types = all("expected is a number" in said for said in faults)
+        raise (TypeError if wrong_types else ValueError)(f"{what}: {' '.join(faults)}")
 
 
 def _fault(name: str, value: Any) -> str | None:
     if name not in (*_AT_LEAST_0, *_ABOVE_0) or (value is None and name in _MAY_BE_NONE):
         return None
-    if name == "min_lr" and isinstance(value, (list, tuple)):  # the plateau schedule takes one for each group
+    if name in ("min_lr", "max_lr") and isinstance(value, (list, tuple)):  # one for each group
         return next((said for each in value if (said := _fault(name, each))), None)
     if isinstance(value, bool) or not isinstance(value, Real):
         return f"`{name}` is {value!r}, a {type(value).__name__}; expected is a number."

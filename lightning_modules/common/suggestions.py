@@ -127,6 +127,12 @@ class SchedulerType(ExplicitEnum):
     COSINE_WITH_MIN_LR = "cosine_with_min_lr"
     COSINE_WARMUP_WITH_MIN_LR = "cosine_warmup_with_min_lr"
     WARMUP_STABLE_DECAY = "warmup_stable_decay"
+    GREEDY = "greedy"
+
+    @property
+    def waits_for_metric(self) -> bool:
+        """Whether it is stepped with a metric after each evaluation, and not with the steps."""
+        return self in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 
 
 class OptimizerNames(ExplicitEnum):

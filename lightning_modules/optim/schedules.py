@@ -1,8 +1,9 @@
 """Learning rate schedules: the factor on the optimizer's learning rate at each optimizer step.
 
-Every schedule but the plateau one is a `torch.optim.lr_scheduler.LambdaLR` whose factor is a `functools.partial` of a
-function of `schedule_curves`, so that it can be pickled and its state holds nothing but numbers. The order of the
-floating point operations is that of `transformers.optimization` (5.3.0): the learning rates agree to the last bit.
+Every schedule but those that wait for a metric is a `torch.optim.lr_scheduler.LambdaLR` whose factor is a
+`functools.partial` of a function of `schedule_curves`, so that it can be pickled and its state holds nothing but
+numbers. The order of the floating point operations is that of `transformers.optimization` (5.3.0): the learning rates
+agree to the last bit.
 
 The parameters that most of them share:
     optimizer: the optimizer whose learning rate is scheduled.
@@ -31,6 +32,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from ..common import schedule_curves
 from ..common.suggestions import SchedulerType
+from .greedy import GreedyLR
 from .layerwise import LayerwiseOptimizer, LayerwiseSchedule
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "get_cosine_with_hard_restarts_schedule_with_warmup",
     "get_cosine_with_min_lr_schedule_with_warmup",
     "get_cosine_with_min_lr_schedule_with_warmup_lr_rate",
+    "get_greedy_schedule",
     "get_inverse_sqrt_schedule",
     "get_linear_schedule_with_warmup",
     "get_polynomial_decay_schedule_with_warmup",
@@ -67,13 +70,6 @@ def _require(name: SchedulerType, **values: Any) -> None:
             )
 
 
-def _require_numbers(what: str, given: Mapping[str, Any]) -> None:
-    faults = schedule_curves.number_faults(given)
-    if faults:
-        wrong_types = all("expected is a number" in said for said in faults)
-        raise (TypeError if wrong_types else ValueError)(f"{what}: {' '.join(faults)}")
-
-
 def _with_numbers(make: Callable[P, R]) -> Callable[P, R]:
     """Let a function that makes a schedule look at its numbers first."""
     signature = inspect.signature(make)
@@ -81,7 +77,7 @@ def _with_numbers(make: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(make)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         given = signature.bind_partial(*args, **kwargs).arguments
-        _require_numbers(make.__name__, {**given, **given.get("kwargs", {})})
+        schedule_curves.require_numbers(make.__name__, {**given, **given.get("kwargs", {})})
         return make(*args, **kwargs)
 
     return checked
@@ -316,6 +312,16 @@ def get_reduce_on_plateau_schedule(optimizer: Optimizer, **kwargs: Any) -> Reduc
     return ReduceLROnPlateau(optimizer, **kwargs)
 
 
+def get_greedy_schedule(optimizer: Optimizer, **kwargs: Any) -> GreedyLR:
+    """As `transformers.optimization.get_greedy_schedule` (5.4 and later): a `GreedyLR`, which is stepped with a metric.
+
+    Args:
+        optimizer: see the module.
+        kwargs: parameters of `GreedyLR`.
+    """
+    return GreedyLR(optimizer, **kwargs)
+
+
 SCHEDULES: dict[SchedulerType, Callable[..., LRScheduler]] = {
     SchedulerType.LINEAR: get_linear_schedule_with_warmup,
     SchedulerType.COSINE: get_cosine_schedule_with_warmup,
@@ -328,8 +334,12 @@ SCHEDULES: dict[SchedulerType, Callable[..., LRScheduler]] = {
     SchedulerType.COSINE_WITH_MIN_LR: get_cosine_with_min_lr_schedule_with_warmup,
     SchedulerType.COSINE_WARMUP_WITH_MIN_LR: get_cosine_with_min_lr_schedule_with_warmup_lr_rate,
     SchedulerType.WARMUP_STABLE_DECAY: get_wsd_schedule,
+    SchedulerType.GREEDY: get_greedy_schedule,
 }
 """The schedule behind each name."""
+
+_CLASSES = {SchedulerType.REDUCE_ON_PLATEAU: ReduceLROnPlateau, SchedulerType.GREEDY: GreedyLR}
+"""Those whose arguments are the functions' own."""
 
 # Schedules to which the reference passes none of the schedule's own arguments: what they do not know is not an error.
 _LENIENT = (SchedulerType.CONSTANT, SchedulerType.CONSTANT_WITH_WARMUP, SchedulerType.INVERSE_SQRT)
@@ -347,7 +357,7 @@ def get_scheduler(
     Args:
         name: a `SchedulerType` or its value.
         optimizer: see the module; a layerwise one gets a schedule for each parameter.
-        num_warmup_steps: see the module; not needed by the constant and plateau schedules.
+        num_warmup_steps: see the module; not needed by the constant schedules, nor by those that wait for a metric.
         num_training_steps: see the module; needed by those that end.
         scheduler_specific_kwargs: the schedule's own arguments. The constant schedules have none: what is given there
             is left out with a warning.
@@ -359,13 +369,11 @@ def get_scheduler(
     name = SchedulerType(name)
     kwargs = dict(scheduler_specific_kwargs or {})
     if isinstance(optimizer, LayerwiseOptimizer):
-        if name is SchedulerType.REDUCE_ON_PLATEAU:
+        if name.waits_for_metric:
             raise ValueError(f"The schedule {name.value!r} waits for a metric, but layerwise optimizers do not wait.")
         rest = (num_warmup_steps, num_training_steps, scheduler_specific_kwargs)
         return LayerwiseSchedule(optimizer, lambda inner: get_scheduler(name, inner, *rest))
-    if name is SchedulerType.REDUCE_ON_PLATEAU:
-        return get_reduce_on_plateau_schedule(optimizer, **kwargs)
-    parameters = inspect.signature(SCHEDULES[name]).parameters
+    parameters = inspect.signature(_CLASSES.get(name, SCHEDULES[name])).parameters
     steps = {"num_warmup_steps": num_warmup_steps, "num_training_steps": num_training_steps}
     own = _own_arguments(name, kwargs, [key for key in parameters if key not in ("optimizer", *steps)])
     arguments = {key: value for key, value in steps.items() if key in parameters} | own
@@ -389,8 +397,8 @@ def _own_arguments(name: SchedulerType, kwargs: dict[str, Any], known: list[str]
 class ScheduleConfig:
     """As the `lr_scheduler_type`, `warmup_steps` and `lr_scheduler_kwargs` of `TrainingArguments`, for one run.
 
-    In a LightningModule: `{"scheduler": config.build(optimizer), "interval": "step"}`, with a "monitor" for the
-    plateau schedule.
+    In a LightningModule: `{"scheduler": config.build(optimizer), "interval": "step"}`, with a "monitor" for those that
+    wait for a metric.
     """
 
     name: str | SchedulerType = SchedulerType.LINEAR
@@ -408,12 +416,12 @@ class ScheduleConfig:
             value = getattr(self, key)
             if value is not None and value < 0:
                 raise ValueError(f"`{key}` is {value}, but it counts optimizer steps and cannot be negative.")
-        _require_numbers("kwargs", self.kwargs)
+        schedule_curves.require_numbers("kwargs", self.kwargs)
 
     @property
     def waits_for_metric(self) -> bool:
         """Whether it is stepped with a metric, not with the steps."""
-        return SchedulerType(self.name) is SchedulerType.REDUCE_ON_PLATEAU
+        return SchedulerType(self.name).waits_for_metric
 
     def build(self, optimizer: Optimizer) -> LRScheduler:
         """Return the scheduler for this optimizer.

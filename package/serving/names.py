@@ -142,8 +142,9 @@ SERVED: dict[str, dict[str, str]] = {
             "get_cosine_with_hard_restarts_schedule_with_warmup get_inverse_sqrt_schedule "
             "get_linear_schedule_with_warmup get_polynomial_decay_schedule_with_warmup get_wsd_schedule",
             ".lightning_modules.optim.schedules": "get_cosine_with_min_lr_schedule_with_warmup "
-            "get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_reduce_on_plateau_schedule get_scheduler "
-            "TYPE_TO_SCHEDULER_FUNCTION=SCHEDULES",
+            "get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_greedy_schedule get_reduce_on_plateau_schedule "
+            "get_scheduler TYPE_TO_SCHEDULER_FUNCTION=SCHEDULES",
+            ".lightning_modules.optim.greedy": "GreedyLR StreamingAverage",
             ".facade.compat.layerwise": "LayerWiseDummyOptimizer LayerWiseDummyScheduler",
             _ENUMS: "SchedulerType",
         }
@@ -172,9 +173,10 @@ _TOP_LEVEL = {
     "TrainerControl TrainerState",
     "trainer_pt_utils": "torch_distributed_zero_first",
     "trainer_utils": "EvalPrediction IntervalStrategy SchedulerType enable_full_determinism set_seed",
-    "optimization": "Adafactor get_constant_schedule get_constant_schedule_with_warmup get_cosine_schedule_with_warmup "
-    "get_cosine_with_hard_restarts_schedule_with_warmup get_inverse_sqrt_schedule get_linear_schedule_with_warmup "
-    "get_polynomial_decay_schedule_with_warmup get_scheduler get_wsd_schedule",
+    "optimization": "Adafactor GreedyLR get_constant_schedule get_constant_schedule_with_warmup "
+    "get_cosine_schedule_with_warmup "
+    "get_cosine_with_hard_restarts_schedule_with_warmup get_greedy_schedule get_inverse_sqrt_schedule "
+    "get_linear_schedule_with_warmup get_polynomial_decay_schedule_with_warmup get_scheduler get_wsd_schedule",
     "hf_argparser": "HfArgumentParser",
     "debug_utils": "",
 }

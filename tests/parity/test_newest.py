@@ -11,7 +11,7 @@ import pytest
 HERE = Path(__file__).parent
 NEWEST = Path(sys.prefix) / "newest"
 """Where `make` has laid it aside."""
-FILES = ("accumulation", "events", "logging", "evaluation", "evaluation_options", "optimization", "data")
+FILES = ("added_later", "accumulation", "events", "logging", "evaluation", "evaluation_options", "optimization", "data")
 SWITCHED = "label_smoothing_factor or full_eval or group_by_length or eval_steps or reduce_lr_on_plateau"
 """Rows of the table of arguments whose numbers depend on the version."""
 

@@ -82,7 +82,7 @@ def test_a_model_is_free_when_its_optimizer_is_gone():
     assert model[0].weight.grad is not None
 
 
-SCHEDULES = [name for name in SchedulerType if name is not SchedulerType.REDUCE_ON_PLATEAU]
+SCHEDULES = [name for name in SchedulerType if not name.waits_for_metric]
 OWN = {
     SchedulerType.COSINE_WITH_MIN_LR: {"min_lr": 0.01},
     SchedulerType.COSINE_WARMUP_WITH_MIN_LR: {"min_lr": 0.01},
@@ -123,8 +123,9 @@ def test_each_parameter_has_a_schedule(monkeypatch, name):
 
 
 def test_a_schedule_that_waits_for_a_metric_is_refused():
-    with pytest.raises(ValueError, match="reduce_lr_on_plateau"):
-        get_scheduler("reduce_lr_on_plateau", layerwise(small_model()))
+    for name in ("reduce_lr_on_plateau", "greedy"):
+        with pytest.raises(ValueError, match=name):
+            get_scheduler(name, layerwise(small_model()))
 
 
 def test_a_new_schedule_replaces_the_old_one():

@@ -80,7 +80,9 @@ def test_whole_run_equals_reference(name, warmup, total, kwargs):
 
 
 def test_every_schedule_is_compared():
-    assert {case[0] for case in CASES} | {"reduce_lr_on_plateau"} == {kind.value for kind in SchedulerType}
+    waiting = {kind.value for kind in SchedulerType if kind.waits_for_metric}  # below, and in test_greedy.py
+    assert waiting == {"reduce_lr_on_plateau", "greedy"}
+    assert {case[0] for case in CASES} | waiting == {kind.value for kind in SchedulerType}
     assert set(ours.SCHEDULES) == set(SchedulerType)
 
 
@@ -236,6 +238,7 @@ NUMBERS = {
         "num_cycles": [-1],
     },
     "reduce_lr_on_plateau": {"patience": [-1, "3"], "factor": [-0.5, 0, "x"], "cooldown": [-1], "min_lr": [-1, [-1]]},
+    "greedy": {"patience": [-1], "max_lr": [0, "1"], "warmup": [-1], "window_size": [0], "reset_start": [-1, NAN]},
 }
 WRONG = [(name, key, value) for name, keys in NUMBERS.items() for key, values in keys.items() for value in values]
 

@@ -171,10 +171,11 @@ def test_default_optimizer_is_the_documented_one():
     assert optimizer.defaults["fused"]
 
 
-@pytest.mark.parametrize("name", ["reduce_lr_on_plateau"])
-def test_plateau_schedule_watches_the_validation_loss(name):
+@pytest.mark.parametrize(("name", "more"), [("reduce_lr_on_plateau", {}), ("greedy", {"min_lr": 0, "max_lr": 1e-3})])
+def test_schedules_that_wait_for_a_metric_watch_the_validation_loss(name, more):
     """The rate is halved after each epoch in which it did not get better: here it never does."""
-    schedule = ScheduleConfig(name=name, kwargs={"factor": 0.5, "patience": 0, "threshold": 1e9, "mode": "max"})
+    settings = {"factor": 0.5, "patience": 0, "threshold": 1e9, "mode": "max", **more}
+    schedule = ScheduleConfig(name=name, kwargs=settings)
     module = make_module(optimizer=OptimizerConfig(learning_rate=1e-3), schedule=schedule)
     rates = LearningRates()
     make_trainer(max_epochs=3, callbacks=[rates]).fit(module, loader(6), loader(6, seed=1))

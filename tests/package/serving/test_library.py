@@ -51,7 +51,7 @@ def test_what_a_script_imports_most_is_ours(theirs):
         "hyperparameter_search": "ALL_ HyperParam Optuna Ray Wandb default_hp_search",
         "trainer_jit_checkpoint": "CheckpointManager",
         "trainer_pt_utils": "smp_ get_tpu nested_xla BatchRebalance",
-        "optimization": "_get_ Greedy Streaming get_greedy",
+        "optimization": "_get_",
         "debug_utils": "detect_overflow get_abs_min_max",
         "trainer": "IS_XLA",
         "trainer_utils": "_align",
@@ -93,12 +93,13 @@ def defined_in(theirs):
 
 
 AT_THE_TOP = """
-    Adafactor DefaultFlowCallback EarlyStoppingCallback EvalPrediction HfArgumentParser IntervalStrategy
+    Adafactor DefaultFlowCallback EarlyStoppingCallback EvalPrediction GreedyLR HfArgumentParser IntervalStrategy
     PrinterCallback ProgressCallback SchedulerType Seq2SeqTrainer Seq2SeqTrainingArguments Trainer TrainerCallback
     TrainerControl TrainerState TrainingArguments enable_full_determinism get_constant_schedule
     get_constant_schedule_with_warmup get_cosine_schedule_with_warmup
-    get_cosine_with_hard_restarts_schedule_with_warmup get_inverse_sqrt_schedule get_linear_schedule_with_warmup
-    get_polynomial_decay_schedule_with_warmup get_scheduler get_wsd_schedule set_seed torch_distributed_zero_first
+    get_cosine_with_hard_restarts_schedule_with_warmup get_greedy_schedule get_inverse_sqrt_schedule
+    get_linear_schedule_with_warmup get_polynomial_decay_schedule_with_warmup get_scheduler get_wsd_schedule set_seed
+    torch_distributed_zero_first
 """
 
 

@@ -1,0 +1,233 @@
+"""GreedyLR: a learning rate that rises while a metric improves, and falls while it does not (arXiv:2512.14527)."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Literal, SupportsFloat
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from ..common.schedule_curves import require_numbers
+
+__all__ = ["GreedyLR", "StreamingAverage"]
+
+logger = logging.getLogger(__name__)
+
+_STATE = (
+    *("factor", "min_lrs", "max_lrs", "patience", "verbose", "cooldown", "warmup", "cooldown_counter"),
+    *("warmup_counter", "mode", "threshold", "threshold_mode", "best", "num_bad_epochs", "num_good_epochs", "eps"),
+    *("last_epoch", "smooth", "window_size", "reset_start", "reset_start_original", "_last_lr", "_init_lrs"),
+)
+
+
+class StreamingAverage:
+    """As `transformers.optimization.StreamingAverage`: the mean of the last values of a stream."""
+
+    def __init__(self, window_size: int) -> None:
+        """Take the length of the window.
+
+        Args:
+            window_size: how many values count, at least 1.
+
+        Raises:
+            ValueError, TypeError: it is no such number.
+        """
+        require_numbers(type(self).__name__, {"window_size": window_size})
+        self.window_size = window_size
+        self.values: deque[float] = deque()
+        self.sum = 0.0
+
+    def streamavg(self, value: float) -> float:
+        """Add a value, and return the mean of those in the window."""
+        self.values.append(value)
+        self.sum += value
+        if len(self.values) > self.window_size:
+            self.sum -= self.values.popleft()
+        return self.sum / len(self.values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the window and what is in it."""
+        return {"window_size": self.window_size, "values": list(self.values), "sum": self.sum}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.window_size, self.sum = state_dict["window_size"], state_dict["sum"]
+        self.values = deque(state_dict["values"])
+
+
+class GreedyLR(ReduceLROnPlateau):
+    """As `transformers.optimization.GreedyLR` (5.4 and later), but a `ReduceLROnPlateau`, and so for Lightning too.
+
+    It is stepped with a metric. After more than `patience` steps in a row with a better one all rates are divided by
+    `factor`, after as many without they are multiplied by it. Then a pause follows in which no metric counts. Once all
+    rates have been at their lowest for `reset_start` steps without a better metric, it begins anew with the first
+    rates. (Algorithm 1 of arXiv:2512.14527.)
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        mode: Literal["min", "max"] = "min",
+        factor: float = 0.95,
+        patience: int = 10,
+        threshold: float = 1e-6,
+        threshold_mode: Literal["rel", "abs"] = "abs",
+        cooldown: int = 0,
+        warmup: int = 0,
+        min_lr: float | list[float] = 1e-3,
+        max_lr: float | list[float] = 1.0,
+        eps: float = 1e-8,
+        verbose: bool = False,
+        smooth: bool = False,
+        window_size: int = 50,
+        reset_start: int = 500,
+    ) -> None:
+        """Take the rates of the optimizer as the first ones.
+
+        Args:
+            optimizer: its learning rates are set.
+            mode: whether a lower metric is better ("min"), or a higher one.
+            factor: between 0 and 1.
+            patience: steps in a row that change nothing yet.
+            threshold: by how much a metric has to be better to count as better.
+            threshold_mode: whether `threshold` is a share of the best metric so far ("rel"), or the difference to it.
+            cooldown: steps after a fall in which no metric counts.
+            warmup: the same, after a rise.
+            min_lr: lowest learning rate, one for each group or for all. A rate below it never falls.
+            max_lr: highest learning rate, in the same way.
+            eps: changes of a rate that are not larger than this are not made.
+            verbose: whether each change is printed.
+            smooth: whether the metrics are averaged over the last `window_size`.
+            window_size: in steps.
+            reset_start: steps at the lowest rates, after which it begins anew.
+
+        Raises:
+            ValueError: a number is out of its range, or there are not as many rates as groups; it is named.
+            TypeError: one is no number.
+        """
+        numbers = {"factor": factor, "patience": patience, "threshold": threshold, "cooldown": cooldown, "eps": eps}
+        numbers |= {"warmup": warmup, "min_lr": min_lr, "max_lr": max_lr, "reset_start": reset_start}
+        require_numbers(type(self).__name__, numbers | {"window_size": window_size})
+        if factor >= 1:
+            raise ValueError(f"`factor` is {factor!r}; it has to be below 1, as rates are multiplied by it to fall.")
+        self._streaming_avg: StreamingAverage | None = None
+        super().__init__(optimizer, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps)
+        self.max_lrs = _for_each_group(max_lr, optimizer)
+        self.warmup, self.verbose = warmup, verbose
+        self.smooth, self.window_size = smooth, window_size
+        self.reset_start = self.reset_start_original = reset_start
+        self._init_lrs = list(self._last_lr)
+        low = [(rate, least) for rate, least in zip(self._init_lrs, self.min_lrs, strict=True) if rate < least]
+        if low:
+            logger.warning(
+                "The learning rate %g is below `min_lr` (%g): GreedyLR may raise it, but never lowers it. Pass a lower "
+                "`min_lr` (with a Trainer, in `lr_scheduler_kwargs`).",
+                *low[0],
+            )
+
+    def _reset(self) -> None:
+        super()._reset()
+        self.warmup_counter = self.num_good_epochs = 0
+        self._streaming_avg = StreamingAverage(self.window_size) if self._streaming_avg else None
+
+    def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:
+        """As `transformers.optimization.GreedyLR.step`: look at a metric, and set the rates for what follows.
+
+        Args:
+            metrics: the newest value of the metric.
+            epoch: number of this step, for messages; by default they are counted.
+        """
+        current = self._smoothed(float(metrics))
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        if self.cooldown_counter or self.warmup_counter:
+            self._pause()
+        else:
+            self._judge(current)
+        self._last_lr = self._rates()
+
+    def _smoothed(self, metric: float) -> float:
+        if not self.smooth:
+            return metric
+        if self._streaming_avg is None:
+            self._streaming_avg = StreamingAverage(self.window_size)
+        return self._streaming_avg.streamavg(metric)
+
+    def _pause(self) -> None:
+        self.cooldown_counter = max(0, self.cooldown_counter - 1)
+        self.warmup_counter = max(0, self.warmup_counter - 1)
+        self.num_bad_epochs = self.num_good_epochs = 0
+
+    def _judge(self, metric: float) -> None:
+        if self._is_better(metric, self.best):
+            self.best = metric
+            self.num_good_epochs, self.num_bad_epochs = self.num_good_epochs + 1, 0
+        else:
+            self.num_good_epochs, self.num_bad_epochs = 0, self.num_bad_epochs + 1
+        if self.num_good_epochs > self.patience:
+            self._rise()
+            self.warmup_counter, self.num_good_epochs = self.warmup, 0
+            self.reset_start = self.reset_start_original
+        elif self.num_bad_epochs > self.patience:
+            self._fall()
+            self._count_to_reset()
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+
+    def _rise(self) -> None:
+        for index, (rate, most) in enumerate(zip(self._rates(), self.max_lrs, strict=True)):
+            risen = min(rate / self.factor, most)
+            if risen - rate > self.eps:
+                self._set(index, risen, "rises to")
+
+    def _fall(self) -> None:
+        for index, (rate, least) in enumerate(zip(self._rates(), self.min_lrs, strict=True)):
+            fallen = max(rate * self.factor, least)
+            if rate - fallen > self.eps:
+                self._set(index, fallen, "falls to")
+
+    def _count_to_reset(self) -> None:
+        if any(rate > least for rate, least in zip(self._rates(), self.min_lrs, strict=True)):
+            return
+        self.reset_start -= 1
+        if self.reset_start <= 0:
+            for index, rate in enumerate(self._init_lrs):
+                self._set(index, rate, "is again")
+            self._reset()
+            self.reset_start = self.reset_start_original
+
+    def _rates(self) -> list[float]:
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def _set(self, index: int, rate: float, how: str) -> None:
+        self.optimizer.param_groups[index]["lr"] = rate
+        if self.verbose:
+            print(f"Step {self.last_epoch}: the learning rate of group {index} {how} {rate:.4e}.")
+
+    def get_last_lr(self) -> list[float]:
+        """As `transformers.optimization.GreedyLR.get_last_lr`: one rate for each group."""
+        return [float(rate) for rate in self._last_lr]
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `transformers.optimization.GreedyLR.state_dict`: its settings, counters and the values in the window."""
+        state = {name: getattr(self, name) for name in _STATE}
+        return state if self._streaming_avg is None else state | {"_streaming_avg": self._streaming_avg.state_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """As `transformers.optimization.GreedyLR.load_state_dict`: go on from what `state_dict` returned."""
+        average = state_dict.get("_streaming_avg")
+        super().load_state_dict({name: state_dict[name] for name in _STATE if name in state_dict})
+        self._streaming_avg = None
+        if average is not None:
+            self._streaming_avg = StreamingAverage(self.window_size)
+            self._streaming_avg.load_state_dict(average)
+
+
+def _for_each_group(rates: float | list[float], optimizer: Optimizer) -> list[float]:
+    groups = len(optimizer.param_groups)
+    if not isinstance(rates, (list, tuple)):
+        return [rates] * groups
+    if len(rates) != groups:
+        raise ValueError(f"`max_lr` has {len(rates)} rates, but the optimizer has {groups} groups: pass one for each.")
+    return list(rates)
