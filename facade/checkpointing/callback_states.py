@@ -15,6 +15,7 @@ from ...callbacks.tensor_states import CALLBACK_STATES_NAME, load_state_dicts, s
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints.callback_paths import without_foreign_paths
 from ...lightning_modules.common.safe_serialization import UnsafeValueError, from_plain, to_plain
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ..protocols.checkpointing import CallbackProtocol
 from ..protocols.trainer import RunProtocol
 
@@ -35,6 +36,8 @@ class CallbackStates:
     Args:
         host: the Trainer whose callbacks they are.
     """
+
+    host = WeakAttribute["CallbackProtocol"]()
 
     def __init__(self, host: CallbackProtocol) -> None:
         self.host = host
@@ -97,6 +100,8 @@ class LightningCallbackStates:
         host: the Trainer.
         callbacks: its Lightning callbacks; the list may grow.
     """
+
+    host = WeakAttribute["CallbackProtocol"]()
 
     def __init__(self, host: CallbackProtocol, callbacks: list[Any]) -> None:
         self.host = host

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from ...lightning_modules import checkpoints
 from ...lightning_modules.common.safe_serialization import UnsafeValueError, to_plain
 from ...lightning_modules.common.seeding import load_rng_file, restore_rng_state, save_rng_file
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import Reader, WindowLoader
@@ -31,6 +32,8 @@ class DataPosition:
         host: the Trainer.
         elastic: finds the position where the batches are laid out differently.
     """
+
+    host = WeakAttribute["PositionProtocol"]()
 
     def __init__(self, host: PositionProtocol, elastic: ElasticResumption) -> None:
         self.host = host

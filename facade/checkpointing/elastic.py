@@ -14,6 +14,7 @@ from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints.state_guards import require_position
 from ...lightning_modules.common.safe_serialization import from_plain
 from ...lightning_modules.common.seeding import load_rng_file
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.training.losses import LossMeter
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks, samples_of_rank
 from ..evaluation.results import TrainingLength
@@ -40,6 +41,8 @@ class StoredPositions:
     Args:
         host: the Trainer, whose arguments say which process this is.
     """
+
+    host = WeakAttribute["PositionProtocol"]()
 
     def __init__(self, host: PositionProtocol) -> None:
         self.host = host
@@ -99,6 +102,8 @@ class ElasticResumption:
     Args:
         host: the Trainer.
     """
+
+    host = WeakAttribute["PositionProtocol"]()
 
     def __init__(self, host: PositionProtocol) -> None:
         self.host = host

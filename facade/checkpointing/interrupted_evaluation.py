@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ...lightning_modules.common.seeding import capture_rng_state, restore_rng_state
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.rng_discovery import own_states, restore_own, what_draws
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class InterruptedEvaluation:
     Args:
         run: the training.
     """
+
+    run = WeakAttribute["RunProtocol"]()
 
     def __init__(self, run: RunProtocol) -> None:
         self.run = run

@@ -17,6 +17,7 @@ from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME, owners
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.local_paths import require_local
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ..distributed.collectives import from_first_process
 from ..hub.session import HubSession
 from ..protocols.checkpointing import RestoringProtocol
@@ -35,6 +36,8 @@ class CheckpointRestorer:
         hub: where checkpoints may be, too.
         resume_from: a trial may have a checkpoint where none was asked for.
     """
+
+    host = WeakAttribute["RestoringProtocol"]()
 
     def __init__(self, host: RestoringProtocol, hub: HubSession, resume_from: Callable[[Wanted], Wanted]) -> None:
         self.host = host

@@ -22,6 +22,7 @@ from ...lightning_modules.checkpoints import (
     WriteLater,
     WriteNow,
 )
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ..distributed.collectives import from_first_process
 from ..protocols.checkpointing import SavingProtocol
@@ -43,6 +44,8 @@ class CheckpointSaver:
         lightning: what its Lightning callbacks keep.
         signals: which may want a training state where the arguments do not.
     """
+
+    host = WeakAttribute["SavingProtocol"]()
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 
 from ...callbacks import EVENTS, JITCheckpointCallback, TimeLimitCallback, TrainerCallback
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ..protocols.checkpointing import SignalProtocol
 
 logger = logging.getLogger(__name__)
@@ -22,6 +23,8 @@ class SignalListening:
     Args:
         host: the Trainer whose trainings a signal ends with a checkpoint.
     """
+
+    host = WeakAttribute["SignalProtocol"]()
 
     def __init__(self, host: SignalProtocol) -> None:
         self.host = host

@@ -8,6 +8,7 @@ import os
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import SCALER_NAME, SCHEDULER_NAME
 from ...lightning_modules.checkpoints.state_guards import loading_schedule
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ..protocols.checkpointing import TrainingStateProtocol
 from .callback_states import Writer
 
@@ -20,6 +21,8 @@ class TrainingState:
     Args:
         host: the Trainer whose training it is.
     """
+
+    host = WeakAttribute["TrainingStateProtocol"]()
 
     def __init__(self, host: TrainingStateProtocol) -> None:
         self.host = host

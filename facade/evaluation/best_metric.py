@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...lightning_modules.common.suggestions import did_you_mean
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.inspection import base_of_adapter
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class BestMetric:
     Attributes:
         columns: what a batch of the last evaluation held; None where nobody knows.
     """
+
+    trainer = WeakAttribute["EvaluationProtocol"]()
 
     def __init__(self, trainer: EvaluationProtocol) -> None:
         self.trainer = trainer

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.checkpoints import CheckpointNotFoundError
 from ...lightning_modules.common.redaction import secret
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ..arguments.enums import HubStrategy
 from ..distributed.collectives import from_first_process
@@ -47,6 +48,8 @@ class HubSession:
     Args:
         host: the Trainer.
     """
+
+    host = WeakAttribute["HubProtocol"]()
 
     def __init__(self, host: HubProtocol) -> None:
         self.host = host

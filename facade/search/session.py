@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.search.channel import SharedTrial
 from ..arguments.enums import HPSearchBackend
 from ..arguments.sweep_trial import VARIABLE
@@ -40,6 +41,8 @@ class SearchSession:
         trainer: the Trainer.
         transport: how it comes to the processes of Ray.
     """
+
+    trainer = WeakAttribute["SearchProtocol"]()
 
     def __init__(self, trainer: SearchProtocol, transport: Transport) -> None:
         self.trainer = trainer

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, add_note, is_out_of_memory, release_memory
 from ...lightning_modules.training.snapshot import TrainingSnapshot
 from ..arguments.parallelism import samples_of_rank
@@ -38,6 +39,8 @@ class BatchSizeFinder:
     Args:
         trainer: the Trainer whose batches are made smaller.
     """
+
+    trainer = WeakAttribute["Any"]()
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer

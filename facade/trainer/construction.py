@@ -21,6 +21,7 @@ from ...callbacks import (
     reporting_callbacks,
 )
 from ...lightning_modules.common.seeding import enable_full_determinism, host_rng_untouched, set_seed
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.inspection import find_labels
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..arguments import TrainingArguments
@@ -44,6 +45,8 @@ class AppliedArguments:
     Args:
         trainer: the Trainer whose attributes these are.
     """
+
+    trainer = WeakAttribute["Any"]()
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer

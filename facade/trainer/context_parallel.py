@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.distributed.sequence_sharding import IGNORED, ready_to_split, split_names
 from ...lightning_modules.models import inspection
 from ...lightning_modules.models.inspection import shifts_smoothed_labels
@@ -26,6 +27,8 @@ class ContextParallel:
     Attributes:
         targets: how many labels count in the whole of a batch that is split now, by their name; None for a whole one.
     """
+
+    trainer = WeakAttribute["ModelProtocol"]()
 
     def __init__(self, trainer: ModelProtocol) -> None:
         self.trainer = trainer

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
 
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.seeding import seed_worker
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.collators import DataCollatorWithPadding, default_data_collator
 from ...lightning_modules.data.lengths import (
     LengthCache,
@@ -34,6 +35,8 @@ class DataLoading:
     Args:
         trainer: the Trainer whose methods choose columns and samplers.
     """
+
+    trainer = WeakAttribute["LoadingProtocol"]()
 
     def __init__(self, trainer: LoadingProtocol) -> None:
         self.trainer = trainer

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.training.losses import LossMeter
 from ..arguments.parallelism import copies_of_batches
 
@@ -32,6 +33,8 @@ class RunningLoss:
         last_logged: the step of the last log.
         not_finite: how many losses were NaN or infinite in what `take` gave last, over all processes.
     """
+
+    trainer = WeakAttribute["TrainerProtocol"]()
 
     def __init__(self, trainer: TrainerProtocol) -> None:
         self.trainer = trainer
@@ -97,6 +100,8 @@ class TokenCounter:
         pending: tokens of this process that are not in the state yet.
     """
 
+    trainer = WeakAttribute["ModelProtocol"]()
+
     def __init__(self, trainer: ModelProtocol) -> None:
         self.trainer = trainer
         self.pending = 0
@@ -144,6 +149,8 @@ class ParameterCounter:
     Args:
         trainer: the Trainer whose model it is.
     """
+
+    trainer = WeakAttribute["TrainerProtocol"]()
 
     def __init__(self, trainer: TrainerProtocol) -> None:
         self.trainer = trainer

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.activation_checkpointing import enable_activation_checkpointing
 from ...lightning_modules.models.liger import apply_liger_kernels
 from ...lightning_modules.models.neftune import neftune_hook
@@ -28,6 +29,8 @@ class ModelPreparation:
     Args:
         trainer: the Trainer whose model is prepared.
     """
+
+    trainer = WeakAttribute["ModelProtocol"]()
 
     def __init__(self, trainer: ModelProtocol) -> None:
         self.trainer = trainer

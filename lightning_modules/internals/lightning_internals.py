@@ -146,12 +146,12 @@ def quiet(active: bool = True) -> Iterator[None]:
 
 
 def release(trainer: Trainer) -> None:
-    """Drop the trainer's references to module and data, so that repeated runs do not pile up."""
-    module = trainer.strategy._lightning_module
-    if module is not None:
-        module._trainer = None
-    trainer.strategy._lightning_module = None
-    trainer.strategy.model = None
+    """Drop the trainer's references to module, optimizers and data: being a circle, it waits for the collector."""
+    strategy = trainer.strategy
+    if strategy._lightning_module is not None:
+        strategy._lightning_module._trainer = None
+    strategy._lightning_module = strategy.model = None
+    strategy._optimizers, strategy._lightning_optimizers, strategy.lr_scheduler_configs = [], [], []
     trainer._data_connector._datahook_selector = None
     evaluation_loops = (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop)
     for loop in (trainer.fit_loop, *evaluation_loops, trainer.predict_loop):

@@ -2,10 +2,8 @@
 
 import contextlib
 import copy
-import gc
 import signal
 import sys
-import weakref
 
 import pytest
 import torch
@@ -90,17 +88,6 @@ def test_predicting_in_the_middle_of_a_training(tmp_path):
     model.load_state_dict(then)
     logits = model.eval().logits(torch.stack([item["x"] for item in points(5)]))
     assert torch.allclose(torch.tensor(prediction.predictions), logits, atol=1e-6)
-
-
-def test_a_finished_trainer_holds_nothing_of_lightning(tmp_path):
-    """Repeated runs do not pile up: model and data go when the trainer goes."""
-    made = trainer(tmp_path, eval_strategy="epoch")
-    made.train()
-    made.evaluate()
-    reference = weakref.ref(made.model)
-    del made
-    gc.collect()
-    assert reference() is None
 
 
 # --- modes of the model

@@ -1,0 +1,42 @@
+"""An attribute that does not keep alive what it names."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Generic, TypeVar, overload
+
+from typing_extensions import Self
+
+T = TypeVar("T")
+
+
+class WeakAttribute(Generic[T]):
+    """Descriptor that keeps a weak reference: for parts that know the object which holds them.
+
+    Without a circle of references an object, with all that it holds, is freed when its last user lets go of it, not
+    when the garbage collector comes by. A Trainer holds a model and an optimizer, which fill a device.
+
+    Raises:
+        ReferenceError: the object is gone.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+        self._key = f"_{name}_reference"
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        found = instance.__dict__[self._key]()
+        if found is None:
+            raise ReferenceError(f"{owner.__name__} was asked for its {self._name}, which is gone: keep the object.")
+        return found
+
+    def __set__(self, instance: Any, value: T) -> None:
+        instance.__dict__[self._key] = weakref.ref(value)
