@@ -72,11 +72,12 @@ class RayBackend(Backend):
         return BestRun(best.trial_id, best.last_result["objective"], dict(best.config), analysis)
 
 
-def _train_once(config: dict[str, Any], portable: Any, revive: Callable[[Any], Any], options: SearchOptions) -> None:
+def _train_once(
+    config: dict[str, Any], portable: Any, revive: Callable[[Any], tuple[Any, Any]], options: SearchOptions
+) -> None:
     """Train one trial; Ray calls this in a process of its own."""
     tune = import_module("ray.tune")
-    session = revive(portable)
-    trainer = session.trainer
+    trainer, session = revive(portable)
     session.current = search = Search(trainer, options)
     search.folder = search.folders.name_of_ray(str(tune.get_context().get_trial_id()), dict(config))
     trainer.objective = None

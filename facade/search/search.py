@@ -36,8 +36,8 @@ class Transport:
 
     portable: Callable[[Any], Any]
     """A Trainer -> a copy of it that can be pickled."""
-    revive: Callable[[Any], Any]
-    """That copy, in the other process -> its `SearchSession`, with a Trainer that trains."""
+    revive: Callable[[Any], tuple[Any, Any]]
+    """That copy, in the other process -> a Trainer that trains, and its `SearchSession`."""
 
 
 class Search:

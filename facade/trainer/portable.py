@@ -33,8 +33,8 @@ def portable(trainer: Any) -> Any:
     return sent
 
 
-def revive(sent: Any) -> SearchSession:
-    """Give a Trainer that was sent what was left behind; its search."""
+def revive(sent: Any) -> tuple[Any, SearchSession]:
+    """Give a Trainer that was sent what was left behind; the Trainer and its search."""
     trainer = copy.copy(sent)
     trainer.create_accelerator_and_postprocess()
     trainer._memory_tracker = MemoryTracker(True)
@@ -43,7 +43,7 @@ def revive(sent: Any) -> SearchSession:
     if trainer.pop_callback(NotebookProgressCallback):
         trainer.add_callback(ProgressCallback)
     trainer.model = trainer.model_wrapped = trainer.call_model_init()  # what is looked at before the trial has its own
-    return trainer._search
+    return trainer, trainer._search
 
 
 TRANSPORT = Transport(portable=portable, revive=revive)

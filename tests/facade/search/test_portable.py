@@ -20,7 +20,7 @@ class Kept(TrainerCallback):
 def test_a_trainer_that_has_trained_goes_to_another_process(tmp_path):
     made = searcher(tmp_path, model_init=model, callbacks=[Kept()])
     made.train()
-    again = portable.revive(pickle.loads(pickle.dumps(portable.portable(made)))).trainer
+    again, _ = portable.revive(pickle.loads(pickle.dumps(portable.portable(made))))
     assert made.model is not None
     assert made.callback_handler.model is made.model
     assert again is not made
