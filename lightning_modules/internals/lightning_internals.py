@@ -151,7 +151,7 @@ def release(trainer: Trainer) -> None:
     if strategy._lightning_module is not None:
         strategy._lightning_module._trainer = None
     strategy._lightning_module = strategy.model = None
-    strategy._optimizers, strategy._lightning_optimizers, strategy.lr_scheduler_configs = [], [], []
+    strategy.optimizers, strategy.lr_scheduler_configs = [], []
     trainer._data_connector._datahook_selector = None
     evaluation_loops = (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop)
     for loop in (trainer.fit_loop, *evaluation_loops, trainer.predict_loop):
