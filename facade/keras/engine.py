@@ -199,6 +199,7 @@ class KerasEngine(Trainer):
                 lr=args.learning_rate,
                 betas=(args.adam_beta1, args.adam_beta2),
                 eps=args.adam_epsilon,
+                exact_powers=args.weight_decay > 0,
             )
         return super().create_optimizer(model)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -22,6 +23,8 @@ class KerasAdam(torch.optim.AdamW):
         betas: of the two moments.
         eps: where Keras has it.
         weight_decay: decoupled, times the learning rate.
+        exact_powers: have the powers of the betas exact, as `AdamWeightDecay`. Keras has them in float32: its first
+            steps are up to 1e-5 of themselves larger or smaller.
     """
 
     def __init__(
@@ -31,18 +34,34 @@ class KerasAdam(torch.optim.AdamW):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-7,
         weight_decay: float = 0.0,
+        *,
+        exact_powers: bool = False,
     ) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
         self._step_supports_amp_scaling = False  # a step of infinite gradients is not counted
         for group in self.param_groups:
-            group.update(keras_eps=eps, steps=0)
+            group.update(keras_eps=eps, steps=0, exact_powers=exact_powers)
 
     def step(self, closure: Any = None) -> Any:
         """Take a step."""
+        rates = [group["lr"] for group in self.param_groups]
         for group in self.param_groups:
             group["steps"] += 1
+            correction = _correction(*group["betas"], group["steps"])
             group["eps"] = group["keras_eps"] / math.sqrt(1 - group["betas"][1] ** group["steps"])
+            if not group["exact_powers"]:
+                group["lr"] *= float(_correction(*map(np.float32, group["betas"]), group["steps"])) / correction
             for parameter in group["params"]:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-        return super().step(closure)
+        try:
+            return super().step(closure)
+        finally:
+            for group, rate in zip(self.param_groups, rates, strict=True):
+                group["lr"] = rate
+
+
+def _correction(beta1: Any, beta2: Any, steps: int) -> Any:
+    """Return what the step size is multiplied by for the bias of the moments, in the precision of the betas."""
+    one, power = type(beta1)(1), type(beta1)(steps)
+    return np.sqrt(one - beta2**power) / (one - beta1**power)

@@ -13,10 +13,10 @@ def losses_and_logits(model: Any, features: Any, labels: Any, training: bool) ->
     """Call a model; in tensors of its library.
 
     Args:
-        model: one whose `call` takes `labels` and returns (loss, logits, ...), as those of transformers 4 do, or any
+        model: one whose `call` takes labels and returns (loss, logits, ...), as those of transformers 4 do, or any
             that was compiled with one loss.
         features: of a batch.
-        labels: of that batch; for a model that takes them, a dict holds keyword arguments.
+        labels: of that batch; a dict holds keyword arguments of `call`, all others are its `labels`.
         training: whether dropout is on.
 
     Returns:
@@ -26,8 +26,8 @@ def losses_and_logits(model: Any, features: Any, labels: Any, training: bool) ->
         ValueError: the model has no loss.
         NotImplementedError: it has several.
     """
-    if "labels" in inspect.signature(model.call).parameters:
-        keywords = labels if isinstance(labels, Mapping) else {"labels": labels}
+    keywords = labels if isinstance(labels, Mapping) else {"labels": labels}
+    if keywords.keys() <= inspect.signature(model.call).parameters.keys():
         loss, logits = tuple(model(features, training=training, **keywords)[:2])
         return loss, logits[0] if isinstance(logits, tuple) else logits
     loss_of = compiled_loss(model)
