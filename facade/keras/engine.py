@@ -10,12 +10,19 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.data.epoch_loader import EpochLoader
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.keras.adam import KerasAdam
 from ...lightning_modules.keras.module import KerasModule
 from ...lightning_modules.keras.pairs import count_instances
-from ...lightning_modules.keras.tensorflow_data import BatchLoader, EvaluationStream, StepStream
+from ...lightning_modules.keras.tensorflow_data import (
+    BatchLoader,
+    EvaluationStream,
+    StepStream,
+    filled_up,
+    rows_of,
+)
 from ...lightning_modules.optim import parameter_groups
 from ..evaluation.results import EvalLoopOutput, PredictionOutput
 from ..trainer import Trainer
@@ -93,8 +100,10 @@ class KerasEngine(Trainer):
         self.steps = steps
         self.instances: Any = None
         self._prefix = "eval"
+        self._rows = 0
         self._samples: int | None = None
         super().__init__(**kwargs)
+        self._gather_losses = self._losses_of_samples if self.args.world_size > 1 else None
 
     # --- data
 
@@ -247,16 +256,31 @@ class KerasEngine(Trainer):
     ) -> tuple[torch.Tensor | None, Any, Any]:
         """Have the `TFTrainer` take its step for one batch; returns loss, predictions and labels."""
         steps, inputs = self.steps, self._prepare_inputs(inputs)
+        rows, self._rows = find_batch_size(inputs) or 0, self._rows_that_count(inputs)
         steps.eval_loss.reset_states()
         with torch.no_grad():
-            logits = steps.distributed_prediction_steps(self._native(inputs))
+            logits = steps.distributed_prediction_steps(self._native(rows_of(inputs, 0, max(self._rows, 1))))
         loss = steps.eval_loss.value
         if prediction_loss_only:
             return loss, None, None
         labels = inputs["labels"]
         if isinstance(labels, dict):
             labels = tuple(labels.values()) if len(labels) > 1 else next(iter(labels.values()))
-        return loss, self.model.to_torch(logits), labels
+        logits = self.model.to_torch(logits)
+        return loss, logits if self._rows == rows else filled_up(logits, rows), labels
+
+    def _rows_that_count(self, inputs: Any) -> int:
+        """Rows of a batch without those that fill up the last one to equal shares of all processes."""
+        rows, accelerator = find_batch_size(inputs) or 0, self.accelerator
+        if self.args.world_size == 1 or not accelerator.end_of_dataloader or accelerator.remainder <= 0:
+            return rows
+        return min(max(accelerator.remainder - self.args.process_index * rows, 0), rows)
+
+    def _losses_of_samples(self, losses: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """Return the mean loss of each process's batch as often as it has samples that count."""
+        own = torch.stack([losses[0].double(), losses.new_tensor(self._rows, dtype=torch.float64)])
+        found = self.accelerator.gather(own).view(-1, 2).cpu()
+        return torch.cat([loss.repeat(int(rows)) for loss, rows in found]).to(losses)
 
     def _native(self, inputs: dict[str, Any]) -> tuple[Any, Any]:
         return self.model.native(inputs["features"]), self.model.native(inputs["labels"])

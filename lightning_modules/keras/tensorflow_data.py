@@ -220,6 +220,11 @@ def rows_of(batch: Any, start: int, stop: int) -> Any:
     return map_nested(lambda leaf: leaf[start:stop], batch)
 
 
+def filled_up(batch: Any, rows: int) -> Any:
+    """Return a nested batch with its last row repeated, so that it has so many."""
+    return map_nested(lambda leaf: torch.cat([leaf, leaf[-1:].expand(rows - len(leaf), *leaf.shape[1:])]), batch)
+
+
 def joined(batches: list[Any]) -> Any:
     """Return the rows of several nested batches in one."""
     first = batches[0]

@@ -1,0 +1,152 @@
+"""The numbers of trainings: those of Keras by hand, of one batch as of several, of one process as of two."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras", reason="keras is not installed")
+
+import torch  # noqa: E402
+from keras_things import (  # noqa: E402
+    ARGUMENTS,
+    Subclassed,
+    by_hand,
+    furthest,
+    losses,
+    network,
+    points,
+    trainer,
+    weights,
+)
+from starting import finished_ranks  # noqa: E402
+
+from lightrainer import TFTrainer  # noqa: E402
+
+STEPS = 50
+LINEAR = [1e-2 * (1 - step / STEPS) for step in range(STEPS)]
+
+
+class InOrder(TFTrainer):
+    """Notes down the samples of each step."""
+
+    def run_model(self, features, labels, training):
+        if training:
+            self.__dict__.setdefault("seen", []).append([*zip(features.numpy(), labels.numpy(), strict=True)])
+        return super().run_model(features, labels, training)
+
+
+def test_losses_and_weights_are_those_of_keras_by_hand(tmp_path):
+    """Over fifty steps: same weights, order, schedule, and Adam with Keras's epsilon."""
+    ours, theirs = network(), network()
+    made = trainer(tmp_path, cls=InOrder, model=ours, train_dataset=points(40), num_train_epochs=5)
+    made.train()
+    expected = by_hand(theirs, made.seen, LINEAR)
+    assert made.global_step == STEPS
+    assert np.abs(np.array(losses(made)) - expected).max() < 1e-6
+    assert furthest(weights(ours), weights(theirs)) < 1e-6
+    other = network()
+    by_hand(other, made.seen, LINEAR, epsilon=1e-5)
+    assert furthest(weights(ours), weights(other)) > 1e-5, "negative control: epsilon counts"
+
+
+def test_regularization_losses_of_layers_count_once(tmp_path):
+    def regularized():
+        keras.utils.set_random_seed(7)
+        return network(keras.layers.Dense(5, kernel_regularizer=keras.regularizers.L2(0.3)))
+
+    whole, parts = regularized(), regularized()
+    one = trainer(tmp_path, model=whole, train_sampling_strategy="sequential", max_steps=3)
+    one.train()
+    halves = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    two = trainer(tmp_path, model=parts, train_sampling_strategy="sequential", max_steps=3, **halves)
+    two.train()
+    penalty = float(0.3 * np.square(weights(regularized())[2]).sum())
+    x, y = (torch.as_tensor(np.stack(part)) for part in zip(*points(4), strict=True))
+    plain = regularized()
+    assert losses(one)[0] == pytest.approx(plain.loss(y, plain(x)).item() + penalty, abs=1e-5)
+    assert losses(two) == pytest.approx(losses(one), abs=1e-6)
+
+
+def test_accumulated_batches_are_one_batch_of_their_size(tmp_path):
+    whole, parts = network(), network()
+    trainer(tmp_path, model=whole, max_grad_norm=1e9).train()
+    sizes = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
+    trainer(tmp_path, model=parts, max_grad_norm=1e9, **sizes).train()
+    assert furthest(weights(whole), weights(parts)) < 1e-6
+
+
+def test_values_of_gradients_are_clipped_only_where_they_are_accumulated(tmp_path):
+    def trained(**changes):
+        model = network()
+        trainer(tmp_path, model=model, optimizers=(None, None), optim="sgd", learning_rate=1.0, **changes).train()
+        return weights(model)
+
+    accumulated = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2}
+    assert furthest(trained(max_grad_norm=1e-4), trained(max_grad_norm=1e9)) == 0
+    clipped = trained(max_grad_norm=1e-4, **accumulated)
+    assert 0 < furthest(clipped, weights(network())) < 8 * 1.01e-4  # at most so much in each of eight steps
+
+
+def test_labels_of_minus_100_do_not_count(tmp_path):
+    """Neither in the loss nor in what it is divided by, also where micro-batches have different numbers of them."""
+
+    class Tagger(Subclassed):
+        def call(self, x, labels=None, training=False):
+            logits = super().call(x)[0]
+            if labels is None:
+                return (logits,)
+            entropy = keras.losses.sparse_categorical_crossentropy
+            return entropy(labels, logits, from_logits=True, ignore_class=-100), logits
+
+    x = np.random.RandomState(0).standard_normal((4, 5, 4)).astype("float32")
+    labels = x[..., :3].argmax(-1).astype("int32")
+    labels[0, 1:] = labels[2, 3:] = -100
+    keras.utils.set_random_seed(1)
+    model = Tagger()
+    sizes = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4, "max_steps": 1}
+    made = trainer(tmp_path, model=model, train_dataset=[*zip(x, labels, strict=True)], learning_rate=0.0, **sizes)
+    made.train()
+    kept = labels != -100
+    logits = model(torch.as_tensor(x))[0][kept]
+    each = keras.losses.sparse_categorical_crossentropy(torch.as_tensor(labels[kept]), logits, from_logits=True)
+    assert losses(made)[0] == pytest.approx(each.mean().item(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels"),
+    [
+        (keras.losses.CategoricalCrossentropy(from_logits=True), np.eye(3, dtype="float32")[[0, 2, 1, 1]]),
+        (keras.losses.MeanSquaredError(), np.ones((4, 3), "float32")),
+        ("mse", np.ones((4, 3), "float32")),
+        (lambda labels, logits: keras.ops.mean(keras.ops.square(labels - logits)), np.ones((4, 3), "float32")),
+    ],
+    ids=["one-hot", "several numbers", "by name", "a mean"],
+)
+def test_the_loss_is_the_mean_whatever_labels_there_are(tmp_path, loss, labels):
+    model = network()
+    model.compile(loss=loss)
+    x = np.stack([point[0] for point in points(4)])
+    expected = float(model.evaluate(x, labels, verbose=0))
+    made = trainer(tmp_path, model=model, train_dataset=[*zip(x, labels, strict=True)], max_steps=1)
+    made.train()
+    assert losses(made)[0] == pytest.approx(expected, abs=1e-6)
+
+
+def test_two_processes_are_one_of_twice_the_batch(tmp_path):
+    """Also with micro-batches; each sample is evaluated once, in its order."""
+    script, log = Path(__file__).with_name("keras_script.py"), tmp_path / "log"
+    finished_ranks(script, str(tmp_path), log=log, seconds=240, library="lightrainer")
+    alone = network()
+    known = {**ARGUMENTS, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    made = trainer(tmp_path / "alone", model=alone, train_dataset=points(36), eval_dataset=points(7, seed=2), **known)
+    made.train()
+    metrics = made.evaluate()
+    predictions = made.predict(points(7, seed=2)).predictions
+    for rank in range(2):
+        found = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert furthest([np.array(one) for one in found["weights"]], weights(alone)) < 1e-6
+        assert np.abs(np.array(found["losses"]) - losses(made)).max() < 1e-6
+        assert found["eval_loss"] == pytest.approx(metrics["eval_loss"], abs=1e-6)
+        assert np.abs(np.array(found["predictions"]) - predictions).max() < 1e-5
