@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,30 @@ class KerasModule(nn.Module, ABC):
     def to_torch(self, value: Any) -> Any:
         """Return nested tensors, of either library, as torch's; None stays None."""
 
-    @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write the model in a form of its own library, by `save_pretrained` where it has that."""
+        """Write `model.weights.h5`, of `keras.Model.save_weights`; what was there stays until all of it is written."""
+        if hasattr(self.model, "save_pretrained"):
+            self.model.save_pretrained(folder)
+            return
+        partial = folder / ".partial.weights.h5"
+        try:
+            self.model.save_weights(partial)
+            os.replace(partial, folder / "model.weights.h5")
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> KerasModule:
+        """Move or cast in place: others hold the very same tensors."""
+        for tensor in (*self._parameters.values(), *self._buffers.values()):
+            if tensor is not None:
+                tensor.data = fn(tensor.data)
+                if tensor.grad is not None:
+                    tensor.grad.data = fn(tensor.grad.data)
+        return self
+
+
+def nested_layers(model: Any) -> Iterator[Any]:
+    """Yield the layers of a model, and of the models in it."""
+    for layer in getattr(model, "layers", ()):
+        yield layer
+        yield from nested_layers(layer)

@@ -2,19 +2,240 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Callable
 from typing import Any
 
-from .module import Compute, KerasModule
+import torch
+from torch import Tensor, nn
+
+from ..common.nested import map_nested
+from .module import Compute, KerasModule, nested_layers
+from .names import stable_names
+from .tensorflow_tensors import SharedVariable, to_tensorflow, to_torch
 
 
 class TensorFlowModule(KerasModule):
-    """A torch module around a model that computes in TensorFlow: forward pass and gradients there, all else in torch.
+    """A torch module around a model that computes in TensorFlow: loss and gradients there, all else in torch.
+
+    In a training the forward pass computes the gradients of the sum of the losses too, in one graph of TensorFlow, as
+    a training step of TensorFlow does; the backward pass of torch multiplies them. So all samples have to count the
+    same, and no gradient flows through the predictions. Graphs are made once for each shape of a batch.
 
     Args:
-        model: see `KerasModule`.
-        compute: see `KerasModule`.
-        xla: have TensorFlow compile the forward pass.
+        model: of Keras, of a TensorFlow that computes, or a `tf.Module` with a `call`.
+        compute: see `KerasModule`; is traced by `tf.function`.
+        xla: have XLA compile the graphs.
+
+    Raises:
+        ImportError: TensorFlow is not installed.
+        TypeError: the model is none of TensorFlow.
+        ValueError: Keras computes in another library.
     """
 
     def __init__(self, model: Any, compute: Compute, *, xla: bool = False) -> None:
-        raise NotImplementedError("Models that compute in TensorFlow cannot be trained yet.")
+        _check_library(model)
+        super().__init__(model, compute)
+        vars(self).update(
+            _tf=sys.modules["tensorflow"], _xla=xla, _known={}, _trained=[], _states=[], _loss_scale=1.0, _graphs={}
+        )
+        self.register_state_dict_pre_hook(lambda *_: self._follow())
+        self.pull()
+
+    @property
+    def is_built(self) -> bool:
+        """Whether each layer has its weights."""
+        layers = [self.model, *nested_layers(self.model)]
+        return all(getattr(layer, "built", True) for layer in layers) and bool(self._trained or self._states)
+
+    def build(self, features: Any, labels: Any) -> None:
+        """See `KerasModule.build`."""
+        self.compute(self.native(features), self.native(labels), False)
+        self.pull()
+        if not self._trained:
+            raise ValueError(f"{_name(self.model)} has nothing to train: a forward pass made no trainable weights.")
+
+    def pull(self) -> None:
+        """See `KerasModule.pull`."""
+        variables = _variables(self.model)
+        trained = [id(_of_tensorflow(variable)) for variable in self.model.trainable_variables]
+        self._parameters.clear()
+        self._buffers.clear()
+        known: dict[int, SharedVariable] = {}
+        for variable, name in zip(variables, stable_names(map(_path, variables)), strict=True):
+            raw = _of_tensorflow(variable)
+            shared = known[id(raw)] = self._known.get(id(raw)) or SharedVariable(raw)
+            shared.pull()
+            self._register(name, shared, id(raw) in trained)
+        if trained != [id(shared.variable) for shared in self._trained]:
+            self._graphs.clear()
+        states = [shared for key, shared in known.items() if key not in trained]
+        vars(self).update(_known=known, _trained=[known[key] for key in trained], _states=states)
+
+    def push(self) -> None:
+        """See `KerasModule.push`."""
+        for shared in self._known.values():
+            shared.push()
+
+    def forward(self, features: Any, labels: Any = None) -> tuple[Tensor, Any]:
+        """See `KerasModule.forward`; no gradients flow through the predictions."""
+        self.push()
+        features, labels = self.native(features), self.native(labels)
+        if torch.is_grad_enabled() and self._trained:
+            structure: list[Any] = []
+            losses, *leaves = _Losses.apply(self, structure, features, labels, *self.variables())  # pyright: ignore
+            return losses, self._tf.nest.pack_sequence_as(structure[0], leaves)
+        losses, predictions, states = self._graph(self._evaluated)(features, labels, self.training)
+        self._follow(states)
+        return to_torch(losses), self.to_torch(predictions)
+
+    def variables(self) -> list[nn.Parameter]:
+        """See `KerasModule.variables`."""
+        return [shared.tensor for shared in self._trained]  # pyright: ignore[reportReturnType]
+
+    def native(self, value: Any) -> Any:
+        """See `KerasModule.native`."""
+        return map_nested(to_tensorflow, value)
+
+    def to_torch(self, value: Any) -> Any:
+        """See `KerasModule.to_torch`."""
+        return map_nested(to_torch, value)
+
+    def _register(self, name: str, shared: SharedVariable, trained: bool) -> None:
+        """Hold the tensor of a variable; an optimizer may hold it too, so it stays the same while it can."""
+        if trained and not isinstance(shared.tensor, nn.Parameter):
+            shared.tensor = nn.Parameter(shared.tensor)
+        elif not trained and isinstance(shared.tensor, nn.Parameter):
+            shared.tensor = shared.tensor.data
+        if trained:
+            self.register_parameter(name, shared.tensor)  # pyright: ignore[reportArgumentType]
+        else:
+            self.register_buffer(name, shared.tensor)
+
+    def _follow(self, states: Any = None) -> None:
+        """Take over what TensorFlow has written: of a graph that returned its states, of all variables otherwise."""
+        if states is None:
+            for shared in self._known.values():
+                shared.follow()
+        else:
+            for shared, value in zip(self._states, states, strict=True):
+                shared.follow(value)
+
+    # --- what TensorFlow traces
+
+    def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        made = self._graphs.get(function.__name__)
+        if made is None:
+            made = self._tf.function(function, reduce_retracing=True, jit_compile=self._xla or None)
+            self._graphs[function.__name__] = made
+        return made
+
+    def _evaluated(self, features: Any, labels: Any, training: bool) -> tuple[Any, Any, list[Any]]:
+        losses, predictions = self.compute(features, labels, training)
+        return losses, predictions, self._values_of_states()
+
+    def _trained_on(self, features: Any, labels: Any, training: bool, scale: Any) -> tuple[Any, Any, list[Any], Any]:
+        """Return losses, predictions, states, and the gradients of the sum of the losses times `scale`."""
+        tf, variables = self._tf, [shared.variable for shared in self._trained]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(variables)
+            losses, predictions = self.compute(features, labels, training)
+            total = tf.reduce_sum(tf.cast(losses, tf.float32) if losses.dtype.size < 4 else losses)
+            total *= tf.cast(scale, total.dtype)
+        found = tape.gradient(total, variables)
+        if all(gradient is None for gradient in found):
+            raise ValueError(
+                f"{_name(self.model)} has a loss that does not depend on its trainable variables. Compute it in "
+                "TensorFlow, from what the model returns; numpy() and tf.stop_gradient cut it off."
+            )
+        dense = [
+            tf.zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)
+            for variable, gradient in zip(variables, found, strict=True)
+        ]
+        return losses, predictions, self._values_of_states(), dense
+
+    def _values_of_states(self) -> list[Any]:
+        return [shared.variable.read_value() for shared in self._states]
+
+
+class _Losses(torch.autograd.Function):
+    """The losses of a batch as a function of the parameters, with the gradients of their sum computed already."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, module: TensorFlowModule, structure: list[Any], features: Any, labels: Any, *parameters: Tensor
+    ) -> Any:
+        """Compute losses and gradients; `structure` gets the predictions as TensorFlow returned them."""
+        ctx.module, ctx.scale = module, module._loss_scale
+        losses, predictions, states, gradients = module._graph(module._trained_on)(
+            features, labels, module.training, module._tf.constant(ctx.scale)
+        )
+        module._follow(states)
+        structure.append(predictions)
+        ctx.gradients = [to_torch(gradient) for gradient in gradients]
+        leaves = [to_torch(leaf) for leaf in module._tf.nest.flatten(predictions)]
+        ctx.mark_non_differentiable(*leaves)
+        return to_torch(losses), *leaves
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Weigh the gradients; all losses have to weigh the same.
+
+        Raises:
+            ValueError: they do not.
+        """
+        weight = _only_value(grad_outputs[0])
+        # What float16 needs: the next gradients are computed as large as these are wanted. Powers of two round nothing.
+        ctx.module._loss_scale = 2.0 ** (math.frexp(weight)[1] - 1) if weight and math.isfinite(weight) else 1.0
+        # Others may change them in place, and TensorFlow may have given several of them, or a constant, one memory.
+        weighed = [gradient * (weight / ctx.scale) for gradient in ctx.gradients]
+        return None, None, None, None, *weighed
+
+
+def _only_value(weights: Tensor) -> float:
+    first = weights.reshape(-1)[:1]
+    if any(weights.stride()) and not torch.equal(weights, first.expand(weights.numel()).reshape(weights.shape)):
+        raise ValueError(
+            "The losses of the samples were weighed differently after TensorFlow had computed their gradients. Weigh "
+            "them in compute_loss, which TensorFlow computes."
+        )
+    return first.item() if len(first) else 0.0
+
+
+def _check_library(model: Any) -> None:
+    keras = sys.modules.get("keras")
+    if keras is not None and isinstance(model, keras.Model) and keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"Keras computes in {keras.backend.backend()!r}: set the environment variable KERAS_BACKEND to torch or "
+            "tensorflow before keras is imported, or run the script with `python -m lightrainer script.py`."
+        )
+    if not hasattr(model, "trainable_variables"):
+        raise TypeError(f"model must be a Keras model or a tf.Module, but is {type(model).__name__} ({model!r:.60}).")
+    try:
+        import tensorflow  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError(
+            "The model computes in TensorFlow, which is not installed: pip install 'lightrainer[tf]'. A model of "
+            "keras.layers needs none with KERAS_BACKEND=torch."
+        ) from error
+
+
+def _variables(model: Any) -> list[Any]:
+    """Return all variables of a model but those of its metrics, which begin anew each time."""
+    measured = {id(variable) for metric in getattr(model, "metrics", ()) for variable in metric.variables}
+    return [variable for variable in model.variables if id(variable) not in measured]
+
+
+def _of_tensorflow(variable: Any) -> Any:
+    """Return the variable of TensorFlow that a variable of Keras 3 has inside."""
+    inner = getattr(variable, "value", None)
+    return inner if hasattr(inner, "read_value") else variable
+
+
+def _path(variable: Any) -> str:
+    return getattr(variable, "path", None) or variable.name.partition(":")[0]
+
+
+def _name(model: Any) -> str:
+    return f"The model ({getattr(model, 'name', type(model).__name__)})"

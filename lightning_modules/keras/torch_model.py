@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..common.nested import map_nested
-from .module import Compute, KerasModule
+from .module import Compute, KerasModule, nested_layers
 from .names import stable_names
 
 _BACKEND = (
@@ -49,7 +46,7 @@ class TorchKerasModule(KerasModule):
     @property
     def is_built(self) -> bool:
         """Whether each layer has its weights."""
-        return self.model.built and all(layer.built for layer in _layers(self.model))
+        return self.model.built and all(layer.built for layer in nested_layers(self.model))
 
     def build(self, features: Any, labels: Any) -> None:
         """See `KerasModule.build`."""
@@ -93,34 +90,7 @@ class TorchKerasModule(KerasModule):
         """See `KerasModule.to_torch`."""
         return map_nested(lambda leaf: leaf if leaf is None else torch.as_tensor(leaf), value)
 
-    def save(self, folder: Path) -> None:
-        """Write `model.weights.h5`, of `keras.Model.save_weights`; what was there stays until all of it is written."""
-        if hasattr(self.model, "save_pretrained"):
-            self.model.save_pretrained(folder)
-            return
-        partial = folder / ".partial.weights.h5"
-        try:
-            self.model.save_weights(partial)
-            os.replace(partial, folder / "model.weights.h5")
-        finally:
-            partial.unlink(missing_ok=True)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TorchKerasModule:
-        """Move or cast in place: Keras goes on holding the very same tensors."""
-        for tensor in (*self._parameters.values(), *self._buffers.values()):
-            if tensor is not None:
-                tensor.data = fn(tensor.data)
-                if tensor.grad is not None:
-                    tensor.grad.data = fn(tensor.grad.data)
-        return self
-
     def _on_device(self) -> Any:
         """Have Keras make its tensors where the weights are; by itself it takes a GPU wherever there is one."""
         weight = next(iter((*self._parameters.values(), *self._buffers.values())), None)
         return self.keras.device("cpu" if weight is None else str(weight.device))
-
-
-def _layers(model: Any) -> Iterator[Any]:
-    for layer in getattr(model, "layers", ()):
-        yield layer
-        yield from _layers(layer)

@@ -31,6 +31,7 @@ SERVED: dict[str, dict[str, str]] = {
         }
     ),
     "trainer_seq2seq": targets({".facade": "Seq2SeqTrainer Trainer"}),
+    "trainer_tf": targets({".facade.keras.trainer": "TFTrainer", ".facade.keras.arguments": "TFTrainingArguments"}),
     "training_args": targets(
         {
             ".facade": "ParallelMode TrainingArguments",
@@ -41,6 +42,7 @@ SERVED: dict[str, dict[str, str]] = {
         }
     ),
     "training_args_seq2seq": targets({".facade": "Seq2SeqTrainingArguments TrainingArguments"}),
+    "training_args_tf": targets({".facade.keras.arguments": "TFTrainingArguments"}),
     "trainer_callback": targets(
         {
             ".callbacks": _CALLBACKS,
@@ -167,8 +169,10 @@ SERVED: dict[str, dict[str, str]] = {
 _TOP_LEVEL = {
     "trainer": "Trainer",
     "trainer_seq2seq": "Seq2SeqTrainer",
+    "trainer_tf": "TFTrainer",
     "training_args": "TrainingArguments",
     "training_args_seq2seq": "Seq2SeqTrainingArguments",
+    "training_args_tf": "TFTrainingArguments",
     "trainer_callback": "DefaultFlowCallback EarlyStoppingCallback PrinterCallback ProgressCallback TrainerCallback "
     "TrainerControl TrainerState",
     "trainer_pt_utils": "torch_distributed_zero_first",

@@ -1,0 +1,106 @@
+"""Tensors that torch and TensorFlow share: arguments, results, and variables whose values a tensor of torch has."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 64
+"""Bytes to which TensorFlow's memory is aligned; it ends the process when it is given other memory."""
+
+
+def to_tensorflow(value: Any) -> Any:
+    """Return a tensor of torch as one of TensorFlow, with the same memory where that can be; others as they are.
+
+    Args:
+        value: a tensor without gradient, or anything else.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    tensorflow = sys.modules["tensorflow"]
+    value = value.detach()
+    if value.is_cuda and not tensorflow.config.list_logical_devices("GPU"):
+        value = value.cpu()
+    return tensorflow.experimental.dlpack.from_dlpack(_shareable(value).__dlpack__())
+
+
+def _shareable(tensor: Tensor) -> Tensor:
+    tensor = tensor.contiguous()
+    return tensor if _is_aligned(tensor) else tensor.clone()
+
+
+def _is_aligned(tensor: Tensor) -> bool:
+    return not tensor.is_cpu or tensor.data_ptr() % ALIGNMENT == 0
+
+
+def to_torch(value: Any) -> Any:
+    """Return a tensor or variable of TensorFlow as a tensor of torch, with the same memory; None stays None.
+
+    Args:
+        value: of either library, or what torch makes a tensor of.
+    """
+    if value is None or isinstance(value, Tensor):
+        return value
+    tensorflow = sys.modules["tensorflow"]
+    return (
+        torch.from_dlpack(tensorflow.convert_to_tensor(value))
+        if tensorflow.is_tensor(value)
+        else torch.as_tensor(value)
+    )
+
+
+class SharedVariable:
+    """A variable of TensorFlow and a tensor of torch with the same values.
+
+    `assign` of TensorFlow takes over the memory of what is assigned, so both have the same memory from the first `push`
+    on: what an optimizer of torch writes there, through `.data` or not, TensorFlow reads. Where TensorFlow writes, it
+    does so in memory of its own, which `follow` copies. Memory that cannot be shared is copied at each `push`.
+
+    Args:
+        variable: of TensorFlow.
+    """
+
+    def __init__(self, variable: Any) -> None:
+        self.variable = variable
+        self.tensor = to_torch(variable).clone()
+        self._shared_at: int | None = None
+        """Where the memory is that TensorFlow was given."""
+        self._followed: int | None = None
+        """The version that the tensor had when it was copied from TensorFlow."""
+
+    def push(self) -> None:
+        """Let TensorFlow have the values of torch."""
+        tensor = self.tensor
+        if tensor.data_ptr() == self._shared_at or tensor._version == self._followed:
+            return
+        value, dtype = to_tensorflow(tensor), self.variable.dtype
+        can_share = tensor.is_cpu and tensor.is_contiguous() and _is_aligned(tensor) and value.dtype == dtype
+        self.variable.assign(value if can_share else sys.modules["tensorflow"].cast(value, dtype))
+        self._shared_at, self._followed = tensor.data_ptr() if can_share else None, None
+
+    def pull(self) -> None:
+        """Let torch have the values of TensorFlow; the next `push` gives them back."""
+        self._copy(self.variable)
+        self._shared_at = self._followed = None
+
+    def follow(self, value: Any = None) -> None:
+        """Take over what TensorFlow has written since the last `push`, if it has.
+
+        Args:
+            value: of the variable, where it is known already.
+        """
+        torch_leads = self._shared_at is None and self._followed != self.tensor._version
+        if not torch_leads and self._copy(self.variable if value is None else value):
+            self._shared_at, self._followed = None, self.tensor._version
+
+    def _copy(self, value: Any) -> bool:
+        """Copy a value unless it is the same memory; says whether it was copied."""
+        found = to_torch(value)
+        if found.data_ptr() == self.tensor.data_ptr():
+            return False
+        with torch.no_grad():
+            self.tensor.copy_(found)
+        return True
