@@ -3,8 +3,10 @@
 import gc
 import logging
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,16 @@ sys.path.insert(0, str(Path(__file__).parent / "shared"))
 # A shell has its background jobs ignore Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+SERVERS = "LIGHTRAINER_TESTS_SERVERS"
+
+
+def pytest_configure(config):
+    """All workers of a run share the processes that others are forked from: see `tests/shared/starting.py`."""
+    if SERVERS not in os.environ:
+        folder = os.environ[SERVERS] = tempfile.mkdtemp(prefix="forking-")
+        config.add_cleanup(lambda: (os.environ.pop(SERVERS), shutil.rmtree(folder, ignore_errors=True)))
 
 
 def pytest_addoption(parser):

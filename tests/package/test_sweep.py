@@ -1,4 +1,7 @@
-"""`python -m lightrainer sweep`: a script as it is, many times, side by side, stopped and gone on with."""
+"""`python -m lightrainer sweep`: a script as it is, many times, side by side, stopped and gone on with.
+
+Where it is not said otherwise the Python that runs sweeps and trials is `starting.forked_python`.
+"""
 
 import json
 import re
@@ -10,7 +13,7 @@ from pathlib import Path
 import optuna
 import psutil
 import pytest
-from starting import code_of, said_in, start
+from starting import code_of, forked_python, said_in, start
 
 from lightrainer import sweep
 from lightrainer.__main__ import main
@@ -28,20 +31,22 @@ def _quiet():
     optuna.logging.set_verbosity(before)
 
 
-def command(folder, *words):
+def command(folder, *words, python=sys.executable):
     (folder / "space.yaml").write_text(SPACE)
-    sweep = [sys.executable, "-m", "lightrainer", "sweep", str(SCRIPT), "--space", str(folder / "space.yaml")]
+    sweep = [python, "-m", "lightrainer", "sweep", str(SCRIPT), "--space", str(folder / "space.yaml")]
     return [*sweep, "--folder", str(folder / "sweep"), "--seed", "1", *words, "--out", str(folder / "out")]
 
 
-def begun(folder, *words):
-    return start(command(folder, *words), folder / "log.txt", PYTHONWARNINGS="ignore")
+def begun(folder, *words, python=None):
+    started = command(folder, *words, python=python or forked_python())
+    return start(started, folder / "log.txt", PYTHONWARNINGS="ignore")
 
 
 def here(folder, monkeypatch, *words):
     """The exit code of a sweep in this process, where it is about the trials, which are processes as ever."""
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(sys, "executable", forked_python())
     return main(command(folder, *words)[3:])
 
 
@@ -88,7 +93,7 @@ def test_a_script_in_two_processes(tmp_path, monkeypatch):
     (tmp_path / "sweep").mkdir()
     study = optuna.create_study(study_name="sweep_script", storage=f"sqlite:///{tmp_path / 'sweep' / 'study.db'}")
     study.add_trial(optuna.trial.create_trial(value=0.1, intermediate_values={1: 0.1, 2: 0.1}))
-    launcher = f"{sys.executable} -m torch.distributed.run --nproc_per_node=2 --rdzv-backend=c10d "
+    launcher = f"{forked_python()} -m torch.distributed.run --nproc_per_node=2 --rdzv-backend=c10d "
     words = ["--launcher", launcher + "--rdzv-endpoint=localhost:0", "--pruner", "median:n_startup_trials=1"]
     assert here(tmp_path, monkeypatch, "--n-trials", "2", *words) == 0
     _, pruned = study_of(tmp_path).trials
@@ -159,7 +164,7 @@ def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp
 
 
 def test_a_sweep_goes_on_where_it_was_stopped_or_killed(tmp_path):
-    """In the middle of a trial, and its processes end with it."""
+    """In the middle of a trial; the processes of a real one end with it, whatever it dies of."""
     words = ["--n-trials", "1", "--slow", "1", "--storage", str(tmp_path / "journal.log")]
 
     process = begun(tmp_path, *words)
@@ -169,7 +174,7 @@ def test_a_sweep_goes_on_where_it_was_stopped_or_killed(tmp_path):
     assert code == 130, said
     assert "The same command goes on from here." in said
 
-    process = begun(tmp_path, *words)
+    process = begun(tmp_path, *words, python=sys.executable)
     until((tmp_path / "out" / "run-0" / "checkpoint-3").is_dir, tmp_path)
     children = psutil.Process(process.pid).children(recursive=True)
     assert children

@@ -91,7 +91,7 @@ def _fork(action: Callable[[], object], rank: int, processes: int, port: int, lo
             there |= {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": processes}
             os.environ.update({name: str(value) for name, value in there.items()})
         if as_a_script:
-            _draw_anew()
+            draw_anew()
         action()
         if not as_a_script:
             _leave_the_others()
@@ -115,7 +115,7 @@ def _speak_into(log: Path, *, everything: bool) -> None:
     os.dup2(2 if everything else os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _draw_anew() -> None:
+def draw_anew() -> None:
     """A new process has random numbers of its own, from the system."""
     import numpy
 

@@ -2,11 +2,15 @@
 
 import atexit
 import contextlib
+import fcntl
 import functools
+import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ import psutil
 import pytest
 
 HERE = Path(__file__).parent
+CHILDREN = str(HERE.parents[1] / "package" / "serving" / "children")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE)}
 OURS = (
     "lightrainer.facade.trainer",
@@ -24,13 +29,31 @@ OURS = (
 )
 REFERENCE = ("transformers.trainer", "transformers.trainer_seq2seq", "accelerate")
 MODELS = ("transformers.models.llama.modeling_llama",)
+# What scripts import that have to find the Trainer and its arguments as not imported yet.
+TORCH = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "pandas", "matplotlib.pyplot")
+LIBRARIES = (*TORCH, "torch.distributed.checkpoint", "torch.utils.tensorboard", "datasets", "optuna", "accelerate")
+FROM_TRANSFORMERS = (
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.generation",
+    "transformers.modelcard",
+)
+LIGHTNING = (
+    "lightrainer.lightning_modules.internals.lightning_internals",
+    "lightrainer.lightning_modules.internals.fast_path",
+)
 IMPORTED = {
-    "torch": ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "pandas", "matplotlib.pyplot"),
+    "torch": TORCH,
     "lightrainer": OURS,
     "lightrainer and models": (*OURS, *REFERENCE, *MODELS),
     "transformers": (*OURS, *REFERENCE, *MODELS),
+    "plain": (*LIBRARIES, *FROM_TRANSFORMERS),
+    "served": (*LIBRARIES, *LIGHTNING, *FROM_TRANSFORMERS),
 }
 """What a library imports when it trains; with `torch` alone ours is imported anew, and finds its environment."""
+SERVED = {"LIGHTRAINER_INSTALL": "1", "PYTHONPATH": os.pathsep.join([CHILDREN, str(HERE)])}
+SERVERS = "LIGHTRAINER_TESTS_SERVERS"
+"""Names the folder in which the servers listen; all workers of a run share them."""
 
 
 def torchrun(script: str | Path, *words: str, processes: int = 2, options: tuple[str, ...] = ()) -> list[str]:
@@ -131,12 +154,12 @@ def forked_torchrun(
 
 
 def _answer(library: str, asked: dict[str, Any]) -> tuple[list[int] | str, str]:
-    server = _server(IMPORTED[library])
-    assert server.stdin is not None
-    assert server.stdout is not None
-    server.stdin.write(json.dumps(asked) + "\n")
-    server.stdin.flush()
-    told = json.loads(server.stdout.readline() or '"its server has ended"')
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(_server(library))
+        server.sendall(b"r")
+        server.sendall(json.dumps(asked).encode() + b"\n")
+        with server.makefile() as answers:
+            told = json.loads(answers.readline() or '"its server has ended"')
     return told, said_in(Path(asked["log"]))
 
 
@@ -148,13 +171,48 @@ def finished_code(code: str, folder: Path, seconds: float = 180, **options: Any)
 
 
 @functools.cache
-def _server(modules: tuple[str, ...]) -> subprocess.Popen:
-    """The process from which others are forked, until this one ends."""
-    command = [sys.executable, str(HERE / "forking_ranks.py"), *modules]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    server = subprocess.Popen(command, env={**os.environ, **ENVIRONMENT}, **pipes)
-    atexit.register(kill, server.pid)
-    return server
+def forked_python() -> str:
+    """A program that does what this Python does with a script, `-c` or `-m`, but has imported everything already.
+
+    For tests of programs that start Python again and again, and that are not about its start: they find it as
+    `sys.executable`. Names are served where the environment says so. Hash seeds and warning filters are not read.
+    """
+    servers = {kind: _server(kind) for kind in ("plain", "served")}
+    folder = Path(tempfile.mkdtemp(dir=os.environ[SERVERS]))
+    program, code = folder / "python", (HERE / "forked_python.py").read_text()
+    call = f"\n\nif __name__ == '__main__':\n    main({sys.executable!r}, {servers!r})\n"
+    program.write_text(f"#!{sys.executable} -IS\n{code}{call}")
+    program.chmod(0o755)
+    return str(program)
+
+
+_started: list[subprocess.Popen] = []
+
+
+@functools.cache
+def _server(library: str) -> str:
+    """Where the process listens from which others are forked: until all have ended that use it, as this one does."""
+    modules = IMPORTED[library]
+    address = Path(os.environ[SERVERS], f"{_digest(modules)}-{library == 'served'}")
+    user = socket.socket(socket.AF_UNIX)
+    with address.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not address.exists():
+            known = {**os.environ, **ENVIRONMENT, "PYTHONHASHSEED": "0", **(SERVED if library == "served" else {})}
+            command = [sys.executable, str(HERE / "forking_server.py"), str(address), *modules]
+            server = subprocess.Popen(command, env=known, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+            _started.append(server)
+            assert server.stdout is not None
+            with server.stdout:
+                assert server.stdout.readline(), "the server has ended"
+        user.connect(str(address))
+    user.sendall(b"u")
+    atexit.register(user.close)
+    return str(address)
+
+
+def _digest(modules: tuple[str, ...]) -> str:
+    return hashlib.sha1(" ".join(modules).encode()).hexdigest()[:12]
 
 
 def kill(pid: int) -> None:

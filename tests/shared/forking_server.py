@@ -1,0 +1,212 @@
+"""A process that has imported everything, from which others are forked: each is there at once.
+
+    forking_server.py SOCKET MODULE ...
+
+imports these modules and listens at the socket. The first byte that a caller sends says what it wants:
+
+- `u`: it uses the server, which ends with the last of these connections, and ends all that it has started then;
+- `r`: the processes of a script, as torchrun starts them. A line of JSON follows, with `script`, `words`, `processes`,
+  `environment`, `log`, `seconds` and `torchrun`; no processes are one, as if Python had been started with the script.
+  `torchrun` are options of a launcher that is to look after the processes, or null where there is none. The exit codes
+  are the answer;
+- `p`: what Python would do with a command line, see `forked_python.py`. The files that are to be its standard input,
+  output and error come along, then JSON with `words`, `environment`, `cwd` and `executable`. Its id and, when it has
+  ended, its exit code are the answer; where the caller is gone before, it is killed.
+"""
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+from forking import draw_anew, forked
+
+PATIENCE = 60
+"""Seconds in which the first user has to come."""
+
+
+def execute(script: str, words: list[str], environment: dict[str, str]) -> None:
+    """What Python does with a script, in a process whose place among the others is in its environment already."""
+    for name, value in environment.items():
+        os.environ.setdefault(name, value)
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__file__ = script
+    sys.argv, sys.path[:1] = [script, *words], [str(Path(script).parent), *environment.get("PYTHONPATH", "").split(":")]
+    exec(compile(Path(script).read_bytes(), script, "exec"), vars(main))
+
+
+def launch(options: list[str], script: str, words: list[str], environment: dict[str, str]) -> None:
+    """What torchrun does, with its own code; but its workers are forked too, again and again after a fault."""
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.errors import record
+    from torch.distributed.launcher.api import elastic_launch
+
+    os.environ.update(environment)
+    arguments = run.get_args_parser().parse_args(["--start-method=fork", *options, script, *words])
+    record(elastic_launch(run.config_from_args(arguments)[0], work))(script, words)
+
+
+def work(script: str, words: list[str]) -> None:
+    """What a worker does, which ends as Python does: with its exit handlers, a traceback, and a code or signal."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):  # the launcher's own
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    code: object = 0
+    try:
+        execute(script, words, {})
+    except SystemExit as ending:
+        code = ending.code or 0
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    if code:
+        os._exit(code if isinstance(code, int) else 1)
+
+
+def start_ranks(caller: socket.socket, asked: dict[str, Any]) -> None:
+    """Start processes, wait for them, and answer."""
+    os.environ.clear()
+    known = (asked["script"], asked["words"], asked["environment"])
+    count = asked["processes"]
+    action, place = partial(execute, *known), count > 0
+    if asked["torchrun"] is not None:
+        action, count, place = partial(launch, asked["torchrun"], *known), 1, False
+    log, seconds = Path(asked["log"]), asked["seconds"]
+    try:
+        alone = partial(_without, caller, action)
+        told: Any = forked(alone, count or 1, log=log, seconds=seconds, as_a_script=True, place=place).codes
+    except TimeoutError as error:
+        told = str(error)
+    caller.sendall(json.dumps(told).encode() + b"\n")
+
+
+def _without(caller: socket.socket, action: Callable[[], None]) -> None:
+    caller.close()  # it is answered by the parent, also where this one leaves processes behind
+    action()
+
+
+def start_python(caller: socket.socket, files: list[int], asked: dict[str, Any]) -> None:
+    """Start a process, wait for it, and answer; it ends with its caller."""
+    pid = os.fork()
+    if not pid:
+        caller.close()
+        become_python(files, **asked)
+        sys.exit()  # as Python ends, with what was registered for that
+    for number in files:
+        os.close(number)
+    caller.sendall(f"{pid}\n".encode())
+    ended = os.pidfd_open(pid)
+    if ended not in select.select([caller, ended], [], [])[0]:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with contextlib.suppress(BrokenPipeError):
+        caller.sendall(f"{code}\n".encode())
+
+
+def become_python(
+    files: list[int], *, words: list[str], environment: dict[str, str], cwd: str, executable: str
+) -> None:
+    """What Python does at its start, and with its command line."""
+    os.setsid()
+    os.chdir(cwd)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(environment)
+    if environment.get("PYTHONWARNINGS") == "ignore":
+        warnings.simplefilter("ignore")
+    draw_anew()
+    kind, *rest = words if words[0] in ("-c", "-m") else ["", *words]
+    script = os.path.dirname(os.path.abspath(rest[0])) if not kind else os.getcwd() if kind == "-m" else ""
+    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:1] = [script, *paths]
+    sys.executable, sys.orig_argv, sys.argv = executable, [executable, *words], rest if kind != "-c" else words[:1]
+    if kind == "-c":
+        sys.argv += rest[1:]
+    sys.modules.pop("sitecustomize", None)
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("sitecustomize")
+    if kind == "-c":
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(rest[0], "<string>", "exec"), vars(main))
+    elif kind == "-m":
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        main.__file__ = rest[0]
+        exec(compile(Path(rest[0]).read_bytes(), rest[0], "exec"), vars(main))
+
+
+def serve(listener: socket.socket) -> None:
+    """Fork a process for each caller, which does what it asks for, until nobody uses this server any more."""
+    users: list[socket.socket] = []
+    while True:
+        ready = select.select([listener, *users], [], [], None if users else PATIENCE)[0]
+        if not ready:
+            return
+        for user in [user for user in users if user in ready]:  # it has nothing to say: it is gone
+            users.remove(user)
+            if not users:
+                return
+        if listener in ready:
+            caller, _ = listener.accept()
+            wanted, files, _, _ = socket.recv_fds(caller, 1, 3)
+            if wanted == b"u":
+                users.append(caller)
+            elif wanted and not os.fork():
+                for other in (listener, *users):
+                    other.close()
+                with caller.makefile("rb") as stream:
+                    asked = json.loads(stream.readline())
+                start_ranks(caller, asked) if wanted == b"r" else start_python(caller, files, asked)
+                os._exit(0)
+            else:
+                for number in files:
+                    os.close(number)
+                caller.close()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def main() -> None:
+    address, *modules = sys.argv[1:]
+    for name in modules:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # or each child would copy what the collector touches
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        print("ready", flush=True)
+        os.dup2(2, 1)
+        serve(listener)
+    for left in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            left.kill()
+
+
+if __name__ == "__main__":
+    main()
