@@ -22,7 +22,7 @@ DEEPSPEED_NEEDS := einops hjson msgpack ninja py-cpuinfo pydantic
 # The last pair that runs transformers' own TFTrainer.
 TF4 := transformers==4.30.2 tensorflow-cpu==2.15.1
 
-.PHONY: help demo test test-newest test-libraries tf-figures lint bench dist docs docs-serve clean
+.PHONY: help demo test test-newest test-libraries test-nodes tf-figures lint bench dist docs docs-serve clean
 # Two pip processes must not write into one environment.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -44,6 +44,10 @@ test: $(VENV)/.test $(VENV)/.types $(VENV)/.newest $(VENV)/.comet $(VENV)/.deeps
 test-newest: $(VENV)/.test $(VENV)/.newest  ## compare with the newest transformers: all of tests/parity (10 minutes)
 	OMP_NUM_THREADS=1 LIGHTRAINER_FOLLOW=$(NEWEST_VERSION) PYTHONPATH=$(VENV)/newest \
 	$(BIN)/python -m pytest -n auto --maxprocesses=8 --dist loadfile tests/parity $(PYTEST_ARGS)
+
+# In network namespaces where that is allowed (root on Linux, with iproute2), and on loopback addresses.
+test-nodes: $(VENV)/.test  ## train on several machines, which are made on this one (3 minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "nodes or not nodes" tests/nodes $(PYTEST_ARGS)
 
 # In an environment of its own, as these libraries bring many packages, and choose versions of some that we use.
 test-libraries:  ## train with TRL, sentence-transformers, PEFT and SetFit, on the reference and on ours (10 minutes)

@@ -56,6 +56,7 @@ LONGEST = (
     "deepspeed_runs",
     "examples/test_scripts.py",
     "ddp",
+    "nodes",
     "faults",
     "package/serving",
     "facade/checkpointing",

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ...lightning_modules import checkpoints
@@ -53,19 +54,24 @@ class StoredPositions:
         Args:
             checkpoint: the folder.
             rank: of the process among those that read different data; by default it is that of this one, or the first
-                where there was none of its rank.
+                of which there is a file: of several machines each may have those of its own processes.
         """
         if checkpoint is None:
             return None
-        for written_by in (data_rank(self.host.args), 0) if rank is None else (rank,):
-            path = self.path(checkpoint, written_by * self._copies_before(checkpoint))
-            if os.path.isfile(path):
-                return self._load(path)
-        return None
+        wanted = data_rank(self.host.args) if rank is None else rank
+        path = self.path(checkpoint, wanted * self._copies_before(checkpoint))
+        there = [path] if os.path.isfile(path) else self._all_paths(checkpoint) if rank is None else []
+        return self._load(there[0]) if there else None
 
     def path(self, folder: str, rank: int) -> str:
         """Return the file of a process."""
         return os.path.join(folder, checkpoints.data_state_name(rank))
+
+    def _all_paths(self, checkpoint: str) -> list[str]:
+        """Files of all processes that are here, in the order of their ranks."""
+        first = Path(self.path(checkpoint, 0))
+        found = first.parent.glob(first.name.replace("0", "*"))
+        return sorted(map(str, found), key=lambda path: (len(path), path))
 
     def rng_path(self, checkpoint: str) -> str | None:
         """Return the file with this process's generators; the first one takes that of any first one."""
@@ -87,9 +93,9 @@ class StoredPositions:
 
     def _copies_before(self, checkpoint: str) -> int:
         """How many processes got the same batches when a checkpoint was made, see `copies_of_batches`."""
-        paths = (self.path(checkpoint, rank) for rank in (self.host.args.process_index, 0))
-        path = next((path for path in paths if os.path.isfile(path)), None)
-        return 1 if path is None else self._load(path)["copies"]
+        own = self.path(checkpoint, self.host.args.process_index)
+        there = [own] if os.path.isfile(own) else self._all_paths(checkpoint)
+        return self._load(there[0])["copies"] if there else 1
 
 
 class ElasticResumption:

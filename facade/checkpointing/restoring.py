@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,7 +68,9 @@ class CheckpointRestorer:
         if launcher is None or is_trial:
             return self._find(wanted, own_weights)
         owners.begin_training(self._launchers(launcher))
-        own = from_first_process(self._newest(wanted=owners.is_of_this_training), self.host.args.world_size)
+        own = self._newest(wanted=owners.is_of_this_training)
+        if not self._on_several_machines:
+            own = from_first_process(own, self.host.args.world_size)
         if wanted is False:
             return None
         if own:
@@ -107,8 +111,41 @@ class CheckpointRestorer:
         return folder
 
     def _newest(self, **choice: Any) -> str | None:
+        """The newest intact one; of several machines, all of which have to call this, the newest that is on each.
+
+        Raises:
+            CheckpointNotFoundError: some of the machines have checkpoints, and others have none of these.
+        """
+        found = self._newest_here(**choice)
+        while self._on_several_machines:
+            steps = self._of_everybody((socket.gethostname(), -1 if found is None else _step_of(found)))
+            oldest, newest = min(step for _, step in steps), max(step for _, step in steps)
+            if oldest == newest:
+                break
+            if oldest < 0:
+                raise checkpoints.CheckpointNotFoundError(self._said_of_machines(steps))
+            found = self._newest_here(**choice, up_to=oldest)
+        return found
+
+    def _newest_here(
+        self, *, wanted: Callable[[Path], bool] = os.path.isdir, up_to: float = math.inf, weights: bool = True
+    ) -> str | None:
         folder = str(self.host.args.output_dir)
-        return checkpoints.last_intact_checkpoint(folder, **choice) if os.path.isdir(folder) else None
+        if not os.path.isdir(folder):
+            return None
+        return checkpoints.last_intact_checkpoint(
+            folder, wanted=lambda path: _step_of(path) <= up_to and wanted(path), weights=weights
+        )
+
+    def _said_of_machines(self, steps: list[tuple[str, int]]) -> str:
+        has = sorted({f"checkpoint-{step} on {host}" for host, step in steps if step >= 0})
+        lacks = sorted({host for host, step in steps if step < 0})
+        return (
+            f"The machines do not have the same checkpoints in output_dir {str(self.host.args.output_dir)!r}: the "
+            f"newest is {', '.join(has)}, and there is none on {', '.join(lacks)}. Write to a disk that all of them "
+            "see, or set save_on_each_node=True; to go on now, copy the folder there. With "
+            "resume_from_checkpoint=False the training begins anew."
+        )
 
     def _require_newest(self, weights: bool) -> str:
         newest = self._newest(weights=weights)
@@ -122,10 +159,14 @@ class CheckpointRestorer:
 
     def _launchers(self, own: str) -> list[str]:
         """Those of all machines."""
-        args = self.host.args
-        if args.world_size == args.local_world_size:
-            return [own]
-        everybody: list[Any] = [None] * args.world_size
+        return self._of_everybody(own) if self._on_several_machines else [own]
+
+    @property
+    def _on_several_machines(self) -> bool:
+        return self.host.args.world_size > self.host.args.local_world_size
+
+    def _of_everybody(self, own: Any) -> list[Any]:
+        everybody: list[Any] = [None] * self.host.args.world_size
         dist.all_gather_object(everybody, own)
         return everybody
 
@@ -205,6 +246,10 @@ class CheckpointRestorer:
             "save_on_each_node=True, or write to a disk that all of them see.",
             best,
         )
+
+
+def _step_of(checkpoint: str | Path) -> int:
+    return int(str(checkpoint).rpartition("-")[2])
 
 
 def _damaged_in(folder: str, weights: bool) -> str:

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import socket
 import sys
+import threading
 from datetime import timedelta
 from functools import lru_cache
 from importlib import import_module
@@ -20,6 +21,8 @@ from .launchers import Launch, on_this_machine, port_in, port_of_job
 logger = logging.getLogger(__name__)
 
 _MARK = "LIGHTRAINER_JOINED"
+_SECONDS_TO_LEAVE = 5.0
+"""For what is left to do in a group that has lost a process."""
 
 
 def prepared(launch: Launch, timeout: float) -> tuple[Launch, Any]:
@@ -122,6 +125,8 @@ def leave() -> None:
     import torch.distributed as dist
 
     if dist.is_initialized():
+        monitor = current_monitor()
+        is_broken = monitor is not None and monitor.has_failed
         leave_monitor()
         # What an error left behind holds the frames in which it was raised, and with them the model.
         for name in ("last_exc", "last_value", "last_traceback"):
@@ -129,7 +134,19 @@ def leave() -> None:
                 delattr(sys, name)
         # A DistributedDataParallel in a reference cycle would be taken apart after its group: it may abort or hang.
         gc.collect()
-        dist.destroy_process_group()
+        if is_broken:
+            _leave_broken_group()
+        else:
+            dist.destroy_process_group()
+
+
+def _leave_broken_group() -> None:
+    """Wait no longer for what can still be sent to a machine that cannot be reached: gloo would, for ever."""
+    import torch.distributed as dist
+
+    leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
+    leaving.start()
+    leaving.join(_SECONDS_TO_LEAVE)
 
 
 def _is_available(backend: str) -> bool:

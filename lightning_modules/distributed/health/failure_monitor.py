@@ -122,6 +122,7 @@ class FailureMonitor:
         self._lock = threading.Lock()
         self._beats = 0
         self.is_reachable = True
+        self.has_failed = False
         self._try(lambda: self._store.set(f"card/{rank}", json.dumps(asdict(self._cards[rank]))))
 
     def name(self, rank: int) -> str:
@@ -154,6 +155,7 @@ class FailureMonitor:
 
     def note(self, kind: str, said: str, session: int) -> None:
         """Say that something went wrong here."""
+        self.has_failed = True
         fault = json.dumps(asdict(Fault(self.rank, kind, said, session)))
         if self._can_ask():
             number = self._try(lambda: self._store.add("noted", 1))

@@ -145,14 +145,18 @@ class Watch(threading.Thread):
         self.seconds = seconds
         self.doing = doing
         self.main = threading.get_ident()
+        self.launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
         self._over = threading.Event()
 
     def run(self) -> None:
         """See `threading.Thread.run`."""
         since: float | None = None
+        self._beat()  # so that one which is lost at once has been heard of
         while not self._over.wait(self.interval):
             self.board.look_around()
-            self.board.beat(f"{self.doing()}, {place(sys._current_frames().get(self.main))}")
+            self._beat()
+            if self._is_orphan():
+                self._end(f"torchrun (pid {self.launcher}), which started it, is gone.", failed=True)
             said = self._said()
             if said is None:
                 since = None
@@ -160,6 +164,13 @@ class Watch(threading.Thread):
             since = time.monotonic() if since is None else since
             if time.monotonic() - since >= self._grace() and not self._over.is_set():
                 self._end(said)
+
+    def _beat(self) -> None:
+        self.board.beat(f"{self.doing()}, {place(sys._current_frames().get(self.main))}")
+
+    def _is_orphan(self) -> bool:
+        """Tell whether torchrun was killed: nobody ends this process any more, and it may be replaced by others."""
+        return self.launcher is not None and os.getppid() != self.launcher
 
     def stop(self) -> None:
         """Let it be over: this process has come out of the training."""
@@ -187,15 +198,13 @@ class Watch(threading.Thread):
         """Tell whether a process may have come to the end of the training before this one."""
         return rank == self.board.keeper or self.board.done(rank) >= self.session
 
-    def _end(self, said: str) -> None:
+    def _end(self, said: str, *, failed: bool = False) -> None:
         frame = sys._current_frames().get(self.main)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-        message = (
-            f"{capital(self.board.name(self.board.rank))} is ended, as it does not come out of the training by itself: "
-            f"{said} It stands here:\n{stack}"
-        )
-        where = place(frame)
-        self.board.note(FAILED if self._was_waited_for() else FOLLOWED, f"it hung {where}", self.session)
+        why = "" if failed else ", as it does not come out of the training by itself"
+        message = f"{capital(self.board.name(self.board.rank))} is ended{why}: {said} It stands here:\n{stack}"
+        noted = said if failed else f"it hung {place(frame)}"
+        self.board.note(FAILED if failed or self._was_waited_for() else FOLLOWED, noted, self.session)
         logger.critical(message)
         if not logger.isEnabledFor(logging.CRITICAL):
             print(message, file=sys.stderr)

@@ -1,0 +1,18 @@
+"""The trainings that are the same for any number of processes lie elsewhere, and the helpers beside this file."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "ddp")]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is marked takes two minutes: `make test-nodes`, which runs all of this folder."""
+    if "nodes" in (config.getoption("markexpr") or ""):
+        return
+    left_out = [item for item in items if HERE in item.path.parents and item.get_closest_marker("nodes")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]

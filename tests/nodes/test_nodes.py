@@ -1,0 +1,191 @@
+"""Several machines train together: network namespaces with an agent of torchrun in each, or loopback addresses.
+
+`make test-nodes` runs all of it, both ways; among the other tests a part runs, in the way that is allowed.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from beside_one_process import close
+from machines import why_not_isolated
+from starting import finished_ranks
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the machines are forked")
+
+HERE = Path(__file__).parent
+SECONDS = 400
+PARAMETERS = 264  # of the model that is sharded
+ALWAYS = ["strategies", "elastic", "each", "first", "agent"]
+ON_REQUEST = ["three", "killed", "cut", "back", "each, reference", "first, reference"]
+ISOLATED = ["cut"]
+"""What takes a network of its own."""
+
+
+def ways():
+    """By way the scenarios that run, and the mark without which they do not."""
+    allowed = not why_not_isolated()
+    usual, other = ("isolated", "loopback") if allowed else ("loopback", "isolated")
+    skipped = pytest.mark.skipif(not allowed, reason=why_not_isolated())
+    for name in [*ALWAYS, *ON_REQUEST]:
+        marks = [] if name in ALWAYS else [pytest.mark.nodes]
+        yield pytest.param(
+            (usual, name), marks=[*marks, *([skipped] if name in ISOLATED else [])], id=f"{name}, {usual}"
+        )
+        if name not in ISOLATED:
+            marks = [] if name == "agent" and allowed else [pytest.mark.nodes]
+            yield pytest.param((other, name), marks=[*marks, *([] if allowed else [skipped])], id=f"{name}, {other}")
+
+
+def of(*names):
+    return pytest.mark.parametrize("report", [one for one in ways() if one.values[0][1] in names], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def all_reports(request, tmp_path_factory):
+    """`all_reports(way)`: of the scenarios that the tests of this session ask for, made together."""
+    asked, made = {}, {}
+    for item in request.session.items:
+        found = getattr(item, "callspec", None)
+        if found is not None and item.path == Path(__file__) and not item.get_closest_marker("skip"):
+            way, name = found.params["report"]
+            asked.setdefault(way, {})[name] = None
+
+    def get(way):
+        if way not in made:
+            folder = tmp_path_factory.mktemp(way)
+            paths = os.pathsep.join(map(str, [HERE, HERE.parent / "ddp", HERE.parent / "shared"]))
+            known = {"log": folder / "log.txt", "seconds": SECONDS, "processes": 0, "PYTHONPATH": paths}
+            said = finished_ranks(HERE / "scenarios.py", str(folder), way, *asked[way], **known)
+            made[way] = json.loads(said.splitlines()[-1])
+        return made[way]
+
+    return get
+
+
+@pytest.fixture
+def report(all_reports, request):
+    way, name = request.param
+    if way == "isolated" and why_not_isolated():
+        pytest.skip(why_not_isolated())
+    found = all_reports(way)[name]
+    assert "failed" not in found, found["failed"]
+    return found
+
+
+@of("strategies")
+def test_the_numbers_are_those_of_one_process(report):
+    """DDP, FSDP 2 within each machine and over both, with checkpoints in parts on a disk that both see."""
+    for strategy in ("ddp", "fsdp2_hybrid", "fsdp2_parts"):
+        for rank in report[strategy]:
+            close(report["single"], rank, 1e-5)
+    assert len(set(report["single"]["losses"])) == 6
+    own = {name: [rank["local_numel"] for rank in report[name]] for name in ("ddp", "fsdp2_hybrid", "fsdp2_parts")}
+    assert own["ddp"] == [PARAMETERS] * 4
+    assert sum(own["fsdp2_hybrid"][:2]) == sum(own["fsdp2_hybrid"][2:]) == PARAMETERS, "a copy on each machine"
+    assert sum(own["fsdp2_parts"]) == PARAMETERS
+    for rank in report["fsdp2_parts"]:
+        close(rank, rank["resumed"], 1e-6)
+
+
+def saved(rank):
+    once = ["_manifest.json", "model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"]
+    each = [f"{kind}_state_{number}.pth" for kind in ("data", "rng") for number in (rank, rank + 1)]
+    names = [*once, "training_args.bin", *each]
+    return sorted(f"out/checkpoint-{step}/{name}" for step in (2, 4, 6) for name in names)
+
+
+@of("each")
+def test_each_machine_has_whole_checkpoints_and_a_log(report):
+    """On disks that the others do not see; both go on from them together, to the same bits, and each alone."""
+    first, second = report["files"]
+    assert first == saved(0)
+    assert second == saved(2)
+    ranks = report["ranks"]
+    assert [rank["place"] for rank in ranks] == [[n, n % 2, n % 2 == 0, n % 2 == 0] for n in range(4)]
+    assert [rank["levels"][0] for rank in ranks] == [20, 30, 20, 30]
+    whole = ranks[0]["losses"]
+    assert len(whole) == 6
+    for name, processes in {"both": 4, "1": 2}.items():
+        found = report["resumed"][name]
+        assert found["codes"] == [0] * (processes // 2), report["said"]
+        for rank in found["ranks"]:
+            assert (rank["step"], rank["size"]) == (6, processes)
+            assert rank["losses"] == whole if name == "both" else rank["losses"] == pytest.approx(whole, rel=1e-5)
+
+
+@of("first")
+def test_only_the_first_machine_has_whole_checkpoints(report):
+    """The other one those of its processes. It cannot go on from these, and both say where the checkpoints are."""
+    first, second = report["files"]
+    assert first == saved(0)
+    assert second == [name for name in saved(2) if "_state_" in name]
+    assert [rank["place"][2:] for rank in report["ranks"]] == [[n == 0, n == 0] for n in range(4)]
+    assert report["resumed"]["both"]["codes"] == [1, 1]
+    for said in report["said"]:
+        found = re.findall(r"the newest is checkpoint-4 on (\S+), and there is none on (\S+)\. ", said)
+        assert found
+        assert found[0] in (("node0", "node1"), found[0][:1] * 2)
+
+
+@of("each", "first")
+def test_the_others_wait_for_the_first_of_their_machine_or_of_all(report):
+    for rank in report["ranks"]:
+        node, local = rank["node"], rank["place"][1]
+        assert local == 0 or f"disks-True-{node}-0" in rank["turns"]["True"]
+        assert (node, local) == (0, 0) or "disks-False-0-0" in rank["turns"]["False"]
+    assert report["ranks"][0]["turns"]["False"] == []
+
+
+@of("three")
+def test_three_machines_train_together(report):
+    assert [rank["place"][:2] for rank in report["ranks"]] == [[0, 0], [1, 0], [2, 0]]
+    assert all(rank["weights"] == report["ranks"][0]["weights"] for rank in report["ranks"])
+
+
+@of("agent", "killed", "cut")
+def test_a_machine_is_lost_and_the_other_one_says_which(report, request):
+    """Its launcher is killed, and what that started ends too; it is switched off; its plug is pulled."""
+    first, second = report["codes"]
+    assert first == 1
+    assert second
+    name = request.node.callspec.id
+    said = {"agent": r"failed: torchrun \(pid \d+\), which started it, is gone\."}
+    lost = r"has not been heard of for 4 s|has ended without a word"
+    pattern = rf"OtherProcessError: Process 1 \(pid \d+ on \S+\) ({said.get(name.partition(',')[0], lost)})"
+    assert re.search(pattern, report["said"][0]), report["said"][0][-3000:]
+    if name.startswith("agent"):
+        assert re.search(r"Process 1 \(pid \d+ on \S+\) is ended: torchrun \(pid \d+\)", report["said"][1])
+
+
+@of("back", "elastic")
+def test_a_machine_comes_back_and_the_end_is_that_of_a_training_to_which_nothing_happened(report, request):
+    """The other one waits for it, or trains alone until it comes: the samples of each step stay the same."""
+    elastic = request.node.callspec.id.startswith("elastic")
+    began = [[line for line in node if line != "0 of 1"] for node in report["began"]]
+    if elastic:
+        (step, there), *_ = [line.split(" of ") for line in began[1][1:]]
+        assert began[0][:2] == ["0 of 2", "2 of 1"]
+        assert began[0][-1] == began[1][-1] == f"{step} of {there}" == "5 of 2"
+    else:
+        assert began == [["0 of 2", "2 of 2"]] * 2
+    for whole, rank in zip(report["whole"], report["ranks"], strict=True):
+        assert rank["step"] == whole["step"] == 12
+        assert rank["losses"] == pytest.approx(whole["losses"], rel=1e-5 if elastic else 0, abs=0)
+        assert elastic or rank["weights"] == whole["weights"]
+
+
+@of("each, reference", "first, reference")
+def test_it_is_what_the_reference_does(report, request, all_reports):
+    """Who saves, logs, and with which level; the files of each machine but for those that only ours have."""
+    way, name = request.node.callspec.params["report"]
+    ours = all_reports(way)[name.partition(",")[0]]
+    for left, right in zip(ours["ranks"], report["ranks"], strict=True):
+        assert [left[key] for key in ("place", "levels", "logs", "losses")] == [
+            right[key] for key in ("place", "levels", "logs", "losses")
+        ]
+    only_ours = ("_manifest.json", "data_state_")
+    for left, right in zip(ours["files"], report["files"], strict=True):
+        assert [file for file in left if not any(word in file for word in only_ours)] == right
