@@ -1,4 +1,4 @@
-"""Trains together with the processes of other machines; started by torchrun's agents, see `scenarios.py`.
+"""Trains together with the processes of other machines; started by torchrun's agents, see `node_scenarios.py`.
 
     node_training.py WHAT FOLDER [...]
 

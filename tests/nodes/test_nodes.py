@@ -58,7 +58,7 @@ def all_reports(request, tmp_path_factory):
             folder = tmp_path_factory.mktemp(way)
             paths = os.pathsep.join(map(str, [HERE, HERE.parent / "ddp", HERE.parent / "shared"]))
             known = {"log": folder / "log.txt", "seconds": SECONDS, "processes": 0, "PYTHONPATH": paths}
-            said = finished_ranks(HERE / "scenarios.py", str(folder), way, *asked[way], **known)
+            said = finished_ranks(HERE / "node_scenarios.py", str(folder), way, *asked[way], **known)
             made[way] = json.loads(said.splitlines()[-1])
         return made[way]
 

@@ -1,6 +1,6 @@
 """What happens to machines that train together; torch's own agents start the processes, as `torchrun` does on each.
 
-    scenarios.py FOLDER isolated|loopback SCENARIO ...
+    node_scenarios.py FOLDER isolated|loopback SCENARIO ...
 
 Everything is imported once, and forked. Prints a JSON object: for each scenario what its function returns.
 """
