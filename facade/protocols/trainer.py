@@ -100,6 +100,7 @@ class TrainingProtocol(TrainerProtocol, Protocol):
     """What happens to a batch of a training, and at the ends of steps."""
 
     current_flos: float
+    _running_loss: Any
     current_gradient_accumulation_steps: int
     _lightning_callback_states: Any
 

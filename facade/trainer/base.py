@@ -61,7 +61,7 @@ from .construction import (
 from .data_loading import default_collator
 from .lightning_callbacks import check_callback, is_lightning_callback
 from .memory_report import MemoryTracker
-from .meters import ParameterCounter, TokenCounter
+from .meters import OfRunningLoss, ParameterCounter, RunningLoss, TokenCounter
 from .model_preparation import ModelPreparation
 
 if TYPE_CHECKING:
@@ -141,8 +141,14 @@ class TrainerBase:
     _applied_arguments = cached_property(AppliedArguments)
     _model_preparation = cached_property(ModelPreparation)
     _batch_size_finder = cached_property(BatchSizeFinder)
+    _running_loss = cached_property(RunningLoss)  # each training begins one
     _token_counter = cached_property(TokenCounter)
     _parameter_counter = cached_property(ParameterCounter)
+
+    # For overrides of `_maybe_log_save_evaluate` that do without the original, as libraries have them.
+    _tr_loss = OfRunningLoss("since_log")
+    _total_loss_scalar = OfRunningLoss("total")
+    _globalstep_last_logged = OfRunningLoss("last_logged")
 
     @cached_property
     def _eval_dataloaders(self) -> dict[str, Any]:

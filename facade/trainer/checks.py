@@ -25,9 +25,6 @@ _STEPS_OF_THE_REFERENCE = {
 }
 """Private steps of the reference's own loop, which no loop here has; and what there is in their place."""
 
-_NUMBERS_OF_THE_REFERENCE = ("_globalstep_last_logged", "_total_loss_scalar", "_tr_loss")
-"""Where the reference's loop keeps the loss until it is logged."""
-
 
 class MissingModelError(RuntimeError, ValueError):
     """There is no model: a RuntimeError in the reference, and a bad value for everybody else."""
@@ -63,11 +60,6 @@ def missing_attribute(trainer: Any, name: str) -> Any:
     """
     if name == "model_wrapped" and "model" in vars(trainer):
         return trainer.model  # nothing has wrapped it yet
-    if name in _NUMBERS_OF_THE_REFERENCE:
-        raise AttributeError(
-            f"{type(trainer).__name__}.{name} belongs to the loop of transformers, and the loops here are "
-            "Lightning's. The loss since the last log is what `log` is called with: override that one."
-        )
     if name != "tokenizer" or not old_style.accepted():
         return object.__getattribute__(trainer, name)  # raises what it raised before
     old_style.warn("Trainer.tokenizer is an attribute of transformers 4. Instead: `Trainer.processing_class`.")

@@ -43,10 +43,32 @@ class RunningLoss:
         self.first_step = self.last_logged = trainer.state.global_step
         self.not_finite = 0
         self._has_warned = False
+        self._tensor: torch.Tensor | None = None  # once somebody has asked for it
+
+    @property
+    def since_log(self) -> torch.Tensor:
+        """The sum since the last log in this process, for overrides that log by themselves.
+
+        It is one tensor for the whole training, and what is done to it in place counts. This waits for the device.
+        """
+        total = self._sum_up()
+        if self.meter.first_not_finite is not None and not self._has_warned:
+            self._warn(self.last_logged + self.meter.first_not_finite + 1)
+        if self._tensor is None:
+            self._tensor = torch.zeros((), dtype=torch.float32, device=self.trainer.args.device)
+        return self._tensor.fill_(total)
+
+    @since_log.setter
+    def since_log(self, loss: torch.Tensor) -> None:
+        if loss is not self._tensor:  # `-=` sets what it has changed in place
+            self._sum_up()
+            self._tensor = loss
 
     def take(self) -> float:
         """The sum since the last call, the mean over all processes."""
-        loss = self.meter.take()
+        loss = self._sum_up()
+        if self._tensor is not None:
+            self._tensor -= self._tensor
         self.not_finite, first = self.meter.not_finite, self.meter.first_not_finite
         step = math.inf if first is None else self.last_logged + first + 1
         if self.trainer.args.world_size > 1:
@@ -63,6 +85,8 @@ class RunningLoss:
 
     def state_dict(self) -> dict[str, Any]:
         """What the logs of a training that goes on from here need to be those of an uninterrupted one."""
+        if self._tensor is not None:
+            self.meter.begin_with(self._tensor.item())
         return {"last_logged": self.last_logged, "losses": self.meter.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -72,6 +96,11 @@ class RunningLoss:
         """
         self.last_logged = self.first_step = state["last_logged"]
         self.meter.load_state_dict(state["losses"])
+
+    def _sum_up(self) -> float:
+        if self._tensor is not None:
+            self.meter.begin_with(self._tensor.item())
+        return self.meter.take()
 
     def _of_all_processes(self, loss: float, step: float) -> tuple[float, int, float]:
         said = torch.tensor([[loss, self.not_finite, step]], device=self.trainer.args.device)
@@ -88,6 +117,23 @@ class RunningLoss:
             step,
             kept_out * self.meter.skip_not_finite,
         )
+
+
+class OfRunningLoss:
+    """An attribute of the Trainer that stands for one of its running loss, under the name it has in the reference.
+
+    Args:
+        name: what it is called there.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, trainer: Any, owner: type) -> Any:
+        return self if trainer is None else getattr(trainer._running_loss, self.name)
+
+    def __set__(self, trainer: Any, value: Any) -> None:
+        setattr(trainer._running_loss, self.name, value)
 
 
 class TokenCounter:

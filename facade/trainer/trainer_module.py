@@ -53,6 +53,8 @@ class TrainerModule(EvaluationModule):
         trial: the trial of a hyperparameter search.
         ignore_keys: outputs of the model that are no predictions, for evaluations in between.
         memory: lets several processes run out of memory together; gradients are then averaged after the backward pass.
+        lends_losses: hand `_maybe_log_save_evaluate` the losses as a tensor, which an override expects; it waits for
+            the device at each step.
 
     Attributes:
         computes_on: the device of this process.
@@ -76,6 +78,7 @@ class TrainerModule(EvaluationModule):
         trial: Any,
         ignore_keys: list[str] | None,
         memory: OutOfMemoryConsensus | None = None,
+        lends_losses: bool = False,
     ) -> None:
         super().__init__(facade.model)
         self.automatic_optimization = False
@@ -88,7 +91,8 @@ class TrainerModule(EvaluationModule):
         self.ignore_keys = ignore_keys
         self.memory = memory
         self.start_time = Moment()
-        self.losses = RunningLoss(facade)
+        self.losses = facade._running_loss = RunningLoss(facade)
+        self.lends_losses = lends_losses
         self.grad_norm: torch.Tensor | float | None = None
         self.learning_rate: float | None = None
         self.of_last_step: tuple[float | None, float | None] = (None, None)
@@ -394,7 +398,7 @@ class TrainerModule(EvaluationModule):
 
     def _log_save_evaluate(self) -> None:
         self.facade._maybe_log_save_evaluate(
-            self.losses,
+            self.losses.since_log if self.lends_losses else self.losses,
             self.grad_norm,
             self.facade.model,
             self.trial,

@@ -109,6 +109,7 @@ class TrainingSession:
             trial=trial,
             ignore_keys=self.ignore_keys,
             memory=trainer._batch_size_finder.consensus(),
+            lends_losses=not is_own(trainer, "_maybe_log_save_evaluate"),
         )
         trainer._data_position.apply_progress(module, checkpoint)
         has_steps = trainer.state.global_step < length.max_steps

@@ -68,6 +68,10 @@ class LossMeter:
         rest = sum(state["rest"] for state in states) / len(states)
         return {"rest": rest, "losses": losses[order], "steps": steps[order].tolist()}
 
+    def begin_with(self, total: float) -> None:
+        """Have the sum begin with this, in the place of what the last `take` left."""
+        self._rest = np.float32(total)
+
     def take(self) -> float:
         """The sum since the last call, in float32.
 

@@ -158,6 +158,56 @@ def test_training_step_from_scratch(reference, ours, tmp_path):
     assert_parity(reference, ours, Case(Classifier, point_data, EVALUATED, subclass=subclass), tmp_path)
 
 
+def logging_by_itself(base):
+    """As libraries do it: all that is logged is made here, of a tensor that is then set back in place."""
+
+    class Logging(base):
+        def training_step(self, *positional, **keywords):
+            loss = super().training_step(*positional, **keywords)
+            self.before = [*getattr(self, "before", []), self._tr_loss.item()]
+            return loss
+
+        def _maybe_log_save_evaluate(
+            self, tr_loss, grad_norm, model, trial, epoch, ignore_keys_for_eval, start_time, learning_rate=None
+        ):
+            if self.control.should_log and self.state.global_step > self._globalstep_last_logged:
+                assert tr_loss is self._tr_loss
+                steps = self.state.global_step - self._globalstep_last_logged
+                logs = {"mean": tr_loss.item() / steps, "sums": self.before, "norm": float(grad_norm)}
+                self._total_loss_scalar += tr_loss.item()
+                tr_loss -= tr_loss
+                self._globalstep_last_logged = self.state.global_step
+                self.log({**logs, "rate": learning_rate}, start_time)
+            super()._maybe_log_save_evaluate(
+                tr_loss, grad_norm, model, trial, epoch, ignore_keys_for_eval, start_time, learning_rate=learning_rate
+            )
+
+    return Logging
+
+
+def adding_to_the_loss(base):
+    """What is logged is half of the loss, and one more."""
+
+    class Adding(base):
+        def _maybe_log_save_evaluate(self, tr_loss, *positional, **keywords):
+            if self.control.should_log:
+                tr_loss /= 2
+                self._tr_loss += 1
+            super()._maybe_log_save_evaluate(tr_loss, *positional, **keywords)
+            self.after = [*getattr(self, "after", []), tr_loss.item()]
+            if self.control.should_training_stop:
+                self.log({"after": self.after, "last": self._globalstep_last_logged})
+
+    return Adding
+
+
+@pytest.mark.parametrize("subclass", [logging_by_itself, adding_to_the_loss])
+def test_what_is_logged_by_an_override(reference, ours, tmp_path, subclass):
+    """With the numbers that the loop of the reference keeps, and a total that is the mean of the training."""
+    case = Case(Classifier, point_data, {**EVALUATED, "logging_steps": 2}, subclass=subclass)
+    assert_parity(reference, ours, case, tmp_path)
+
+
 def test_prediction_step(reference, ours, tmp_path):
     def subclass(base):
         class Squared(base):
