@@ -319,12 +319,17 @@ def load_adapters(model: Any, folder: Path, adapters: list[Path]) -> LoadReport:
     if len(active) > 1:
         _log.warning("The model has several active adapters (%s); only %s is trained on.", ", ".join(active), active[0])
     if adapters == [folder]:
-        model.load_adapter(folder, active[0], is_trainable=True)
-        return LoadReport()
+        return LoadReport(_missing_of(model.load_adapter(folder, active[0], is_trainable=True)))
+    missing: list[str] = []
     for adapter in adapters:
-        model.load_adapter(adapter, adapter.name, is_trainable=adapter.name == active[0])
+        missing += _missing_of(model.load_adapter(adapter, adapter.name, is_trainable=adapter.name == active[0]))
     model.set_adapter(active[0])
-    return LoadReport()
+    return LoadReport(tuple(missing))
+
+
+def _missing_of(loaded: Any) -> tuple[str, ...]:
+    """Names of weights for which there were no values, of what PEFT returns when it has loaded an adapter."""
+    return tuple(getattr(loaded, "missing_keys", None) or ())
 
 
 def may_rename(model: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -353,6 +354,23 @@ def test_adapter_is_loaded_by_the_model(tmp_path: Path):
     model = Peft(["default"])
     load_weights(model, tmp_path)
     assert model.calls == [(tmp_path.name, "default", True)]
+
+
+def test_an_adapter_that_lacks_weights_is_an_error(tmp_path: Path):
+    """PEFT says what was missing, and warns of it at most."""
+
+    class Lacking(Peft):
+        def load_adapter(self, folder: Path, name: str, is_trainable: bool = False) -> Any:
+            super().load_adapter(folder, name, is_trainable)
+            return SimpleNamespace(missing_keys=[f"{name}.lora_B"], unexpected_keys=[])
+
+    _adapter(tmp_path / "checkpoint-1")
+    with pytest.raises(ValueError, match=r"checkpoint-1 has no values for 1 of .*default\.lora_B"):
+        load_weights(Lacking(["default"]), tmp_path / "checkpoint-1")
+    for name in ("one", "two"):
+        _adapter(tmp_path / name)
+    with pytest.raises(ValueError, match=r"has no values for 2 of .*one\.lora_B, two\.lora_B"):
+        load_weights(Lacking(["two", "one"]), tmp_path)
 
 
 def test_several_adapters_are_loaded_from_their_folders(tmp_path: Path, caplog: pytest.LogCaptureFixture):

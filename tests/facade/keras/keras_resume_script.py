@@ -1,0 +1,19 @@
+"""Goes on with a training in a new process, from the newest checkpoint in the folder."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ["KERAS_BACKEND"] = "torch"
+sys.path.insert(0, str(Path(__file__).parent))
+
+from keras_things import losses, weights
+from test_keras_checkpoints import eventful, resumable
+
+folder = Path(sys.argv[1])
+model = eventful(seed=5)
+made = resumable(folder, model)
+made.train()
+found = {"losses": losses(made), "weights": [one.tolist() for one in weights(model)]}
+(folder / "found.json").write_text(json.dumps(found))

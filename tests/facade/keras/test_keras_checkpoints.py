@@ -1,0 +1,132 @@
+"""Checkpoints of Keras models: resumed trainings equal uninterrupted ones, bit for bit, and nothing begins anew."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras", reason="keras is not installed")
+
+import torch  # noqa: E402
+from keras_things import furthest, losses, network, points, trainer, weights  # noqa: E402
+from safetensors.numpy import load_file  # noqa: E402
+from starting import finished_ranks  # noqa: E402
+
+from lightrainer import EarlyStoppingCallback, Trainer, TrainingArguments  # noqa: E402
+from lightrainer.lightning_modules.keras.wrapping import wrap_keras_model  # noqa: E402
+
+
+def eventful(seed=3):
+    """Whatever a model may keep: dropout with and without a seed, and moving statistics."""
+    keras.utils.set_random_seed(seed)
+    more = [keras.layers.BatchNormalization(), keras.layers.Dropout(0.4), keras.layers.Dropout(0.2, seed=4)]
+    return network(*more, seed=seed)
+
+
+def resumable(folder, model, **changes):
+    known = {"train_dataset": points(20), "save_strategy": "steps", "save_steps": 3, "gradient_accumulation_steps": 2}
+    return trainer(folder, model=model, per_device_train_batch_size=3, num_train_epochs=3, **{**known, **changes})
+
+
+def test_resumed_equals_uninterrupted_in_the_same_process_and_in_a_new_one(tmp_path):
+    """In the middle of the second epoch; in one process later models have other names than earlier ones."""
+    whole = eventful()
+    made = resumable(tmp_path / "whole", whole)
+    made.train()
+    assert made.global_step == 12
+    shutil.copytree(tmp_path / "whole" / "checkpoint-6", tmp_path / "again" / "checkpoint-6")
+    shutil.copytree(tmp_path / "whole" / "checkpoint-6", tmp_path / "new" / "checkpoint-6")
+    other = eventful(seed=8)  # whose weights are not those of the checkpoint
+    again = resumable(tmp_path / "again", other)
+    again.train()  # by itself from the newest checkpoint, as the original
+    assert again.state.log_history[: len(made.state.log_history) // 2] != []
+    assert losses(again) == losses(made)
+    assert furthest(weights(other), weights(whole)) == 0
+    script = Path(__file__).with_name("keras_resume_script.py")
+    finished_ranks(script, str(tmp_path / "new"), log=tmp_path / "log", seconds=240, processes=0)
+    found = json.loads((tmp_path / "new" / "found.json").read_text())
+    assert found["losses"] == losses(made)
+    assert furthest([np.array(one, "float32") for one in found["weights"]], weights(whole)) == 0
+    fresh = eventful()
+    resumable(tmp_path / "again", fresh).train(resume_from_checkpoint=False)
+    assert furthest(weights(fresh), weights(whole)) == 0, "False begins anew"
+
+
+def test_weights_have_names_that_do_not_count_the_models_of_the_process(tmp_path):
+    names = []
+    for number in range(2):
+        made = trainer(tmp_path / str(number), model=eventful(), save_strategy="epoch", num_train_epochs=1)
+        made.train()
+        names.append(sorted(load_file(tmp_path / str(number) / "checkpoint-4" / "model.safetensors")))
+    assert names[0] == names[1]
+    assert {"sequential/dense/kernel", "sequential/dense_1/bias", "sequential/batch_normalization/moving_mean"} < set(
+        names[0]
+    )
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    """It would leave weights as they are, and with a warning only the training would begin anew, unseen."""
+    trainer(tmp_path, save_strategy="epoch", num_train_epochs=1).train()
+    deeper = network(keras.layers.Dense(5))
+    before = weights(deeper)
+    with pytest.raises(ValueError, match=r"checkpoint-4 .*sequential/dense_2/kernel, sequential/dense_2/bias"):
+        trainer(tmp_path, model=deeper).train()
+    assert furthest(weights(deeper), before) == 0
+
+
+def test_the_ordinary_trainer_refuses_keras_names_that_changed(tmp_path):
+    """Names of Keras itself count the models of the process: no value of such a checkpoint fits the next model."""
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, x, labels):
+            logits = self.inner(x)
+            return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    def plain():
+        data = [{"x": x, "labels": int(y)} for x, y in points()]
+        known = {"save_strategy": "epoch", "num_train_epochs": 1, "report_to": "none", "disable_tqdm": True}
+        args = TrainingArguments(str(tmp_path), use_cpu=True, per_device_train_batch_size=4, **known)
+        return Trainer(model=Wrapped(), args=args, train_dataset=data)
+
+    plain().train()
+    with pytest.raises(ValueError, match=r"checkpoint-4 has no values for 8 of 8 weights of the model: .*kernel"):
+        plain().train(resume_from_checkpoint=True)
+
+
+def test_the_best_model_is_loaded_and_early_stopping_stops(tmp_path):
+    model = network()
+    known = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True, "learning_rate": 0.5}
+    stopping = EarlyStoppingCallback(early_stopping_patience=1)
+    made = trainer(tmp_path, model=model, num_train_epochs=20, callbacks=[stopping], **known)
+    made.train()
+    assert made.global_step < 80
+    best = made.state.best_model_checkpoint
+    saved = wrap_keras_model(other := network(seed=9), lambda *_: None)
+    assert furthest(weights(other), weights(model)) > 0
+    for name, value in load_file(Path(best) / "model.safetensors").items():
+        saved.state_dict()[name].copy_(saved.state_dict()[name].new_tensor(value))
+    assert furthest(weights(other), weights(model)) == 0
+    assert made.evaluate()["eval_loss"] == made.state.best_metric
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision_trains_in_float32_weights(tmp_path, precision):
+    """Of torch for models made elsewhere; of Keras for those made in the scope, and not beyond it."""
+    plain, mixed = network(), network()
+    trainer(tmp_path, model=plain).train()
+    made = trainer(tmp_path, model=mixed, **{precision: True})
+    made.train()
+    assert 0 < furthest(weights(plain), weights(mixed)) < 0.02
+    assert {one.dtype for one in weights(mixed)} == {np.dtype("float32")}
+    with made.args.strategy.scope():
+        inside = network()
+    assert inside.layers[0].compute_dtype == {"bf16": "bfloat16", "fp16": "float16"}[precision]
+    assert network().layers[0].compute_dtype == "float32"
+    trainer(tmp_path, model=inside, **{precision: True}).train()
+    assert furthest(weights(plain), weights(inside)) < 0.02

@@ -1,0 +1,335 @@
+"""The documented members of a TFTrainer: callable by themselves, called by train, evaluate and predict, overridable."""
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras", reason="keras is not installed")
+
+import torch  # noqa: E402
+from keras_things import (  # noqa: E402
+    Subclassed,
+    arguments,
+    furthest,
+    losses,
+    network,
+    points,
+    trainer,
+    weights,
+)
+
+from lightrainer import PredictionOutput, TFTrainer, TrainerCallback  # noqa: E402
+
+IN_TRAINING = [
+    "get_train_tfdataset",
+    "create_optimizer_and_scheduler",
+    "distributed_training_steps",
+    "apply_gradients",
+    "training_step",
+    "compute_loss",
+    "run_model",
+    "log",
+]
+IN_EVALUATION = [
+    "get_eval_tfdataset",
+    "get_test_tfdataset",
+    "prediction_loop",
+    "distributed_prediction_steps",
+    "prediction_step",
+    "compute_loss",
+    "run_model",
+    "log",
+]
+
+
+def counting(names):
+    """A TFTrainer that counts the calls of each of its methods."""
+
+    def counted(name):
+        def method(self, *args, **kwargs):
+            self.__dict__.setdefault("calls", {}).setdefault(name, 0)
+            self.calls[name] += 1
+            return getattr(super(kind, self), name)(*args, **kwargs)
+
+        return method
+
+    kind = type("Counting", (TFTrainer,), {name: counted(name) for name in names})
+    return kind
+
+
+def test_train_evaluate_and_predict_call_the_documented_members(tmp_path):
+    made = trainer(tmp_path, cls=counting({*IN_TRAINING, *IN_EVALUATION, "evaluate"}), eval_strategy="epoch")
+    made.train()
+    trained = made.calls.copy()
+    assert {name for name in IN_TRAINING if not trained.get(name)} == set()
+    assert trained["training_step"] == trained["apply_gradients"] == trained["distributed_training_steps"] == 8
+    assert trained["evaluate"] == trained["prediction_loop"] == 2, "evaluations in a training are those of evaluate()"
+    made.calls = {}
+    made.evaluate()
+    assert {name for name in IN_EVALUATION if not made.calls.get(name)} == set()
+    made.calls = {}
+    made.predict(points(5))
+    assert made.calls["prediction_step"] == made.calls["run_model"] == 2
+    assert made.calls["prediction_loop"] == made.calls["get_test_tfdataset"] == 1
+
+
+def test_results_of_overrides_are_used(tmp_path):
+    class Own(TFTrainer):
+        def run_model(self, features, labels, training):
+            loss, logits = super().run_model(features, labels, training)
+            return loss * 0 + 5.0 + 0 * logits.sum(), logits + 1
+
+        def compute_loss(self, features, labels, training):
+            loss, logits = super().compute_loss(features, labels, training)
+            return loss * 2, logits
+
+        def prediction_step(self, features, labels, nb_instances_in_global_batch):
+            return super().prediction_step(features, labels, nb_instances_in_global_batch) * 0
+
+    plain, made = trainer(tmp_path), trainer(tmp_path, cls=Own)
+    made.train()
+    assert losses(made) == [10.0] * 8
+    assert made.evaluate()["eval_loss"] == 10.0
+    assert plain.evaluate()["eval_loss"] != 10.0
+    assert not made.predict(points(5)).predictions.any()
+
+
+def test_gradients_of_an_override_take_the_place_of_those_it_got(tmp_path):
+    class Signed(TFTrainer):
+        def training_step(self, *args):
+            return [torch.sign(gradient) for gradient in super().training_step(*args)]
+
+    model = network()
+    before = weights(model)
+    trainer(tmp_path, cls=Signed, model=model, optim="sgd", learning_rate=0.5, max_steps=1).train()
+    moved = np.concatenate([np.abs(one - other).ravel() for one, other in zip(weights(model), before, strict=True)])
+    assert set(moved.round(5)) <= {0.0, 0.5}
+    assert (moved > 0.4).sum() > 20
+
+
+def test_gradients_that_an_override_computes_by_itself_are_those_of_the_step(tmp_path):
+    """Also over several micro-batches, and where there is none for a variable."""
+
+    class Own(TFTrainer):
+        def training_step(self, features, labels, nb_instances_in_global_batch):
+            loss, _ = self.run_model(features, labels, True)
+            variables = [variable.value for variable in self.model.trainable_variables]
+            return torch.autograd.grad(loss.sum() / nb_instances_in_global_batch, variables)
+
+    models = [network(), network()]
+    for kind, model in zip((TFTrainer, Own), models, strict=True):
+        made = trainer(tmp_path, cls=kind, model=model, gradient_accumulation_steps=2, per_device_train_batch_size=2)
+        made.train()
+    assert furthest(*map(weights, models)) < 1e-7
+
+    class TooFew(TFTrainer):
+        def training_step(self, *args):
+            return super().training_step(*args)[1:]
+
+    with pytest.raises(ValueError, match=r"returned 3 gradients, but there are 4 trainable variables"):
+        trainer(tmp_path, cls=TooFew).train()
+
+
+def test_an_override_of_the_data_is_trained_on(tmp_path):
+    """Whole steps, of any length; here of two micro-batches, anew in each epoch."""
+    x, y = (np.stack(part) for part in zip(*points(20), strict=True))
+
+    class Own(TFTrainer):
+        def get_train_tfdataset(self):
+            return [(x[:8], y[:8]), (x[8:16], y[8:16])]
+
+        def get_eval_tfdataset(self, eval_dataset=None):
+            return [(x[:5], y[:5]), (x[5:7], y[5:7])], 2, 7
+
+    class Seen(Own):
+        def run_model(self, features, labels, training):
+            self.__dict__.setdefault("seen", []).append((training, len(labels)))
+            return super().run_model(features, labels, training)
+
+    made = trainer(tmp_path, cls=Seen, train_dataset=None, eval_dataset=None, gradient_accumulation_steps=2)
+    made.train()
+    assert made.steps_per_epoch == 2
+    assert made.global_step == 4
+    assert made.seen == [(True, 4)] * 8
+    model, made.seen = made.model, []
+    expected = model.loss(torch.as_tensor(y[:7]), model(torch.as_tensor(x[:7]))).item()
+    assert made.evaluate()["eval_loss"] == pytest.approx(expected, abs=1e-6)
+    assert made.seen == [(False, 4), (False, 3)], "batches of the size that the arguments have"
+
+
+def test_an_override_of_the_optimizer_is_stepped(tmp_path):
+    class Own(TFTrainer):
+        def create_optimizer_and_scheduler(self, num_training_steps):
+            assert num_training_steps == 8
+            self.optimizer = torch.optim.SGD(self.parameters(), lr=0.25)
+            self.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(self.optimizer, factor=1.0)
+
+    made = trainer(tmp_path, cls=Own)
+    made.train()
+    assert type(made.optimizer) is torch.optim.SGD
+    assert made.state.log_history[0]["learning_rate"] == 0.25
+    model = network()
+    sgd = torch.optim.SGD([variable.value for variable in model.trainable_variables], lr=0.0)
+    unmoved = weights(model)
+    trainer(tmp_path, model=model, optimizers=(sgd, None)).train()
+    assert furthest(weights(model), unmoved) == 0, "an optimizer that is passed in is used"
+
+
+def test_members_can_be_called_by_themselves(tmp_path):
+    """A loop of one's own, with the steps of the trainer, is its training."""
+    made, model = trainer(tmp_path), network()
+    made.create_optimizer_and_scheduler(4)
+    batches = [
+        tuple(torch.as_tensor(np.stack(part)) for part in zip(*points(16)[i : i + 4], strict=True)) for i in (0, 4)
+    ]
+    for batch in batches:
+        made.distributed_training_steps(batch)
+    sequential = {"train_sampling_strategy": "sequential", "max_steps": 2, "lr_scheduler_type": "constant"}
+    trainer(tmp_path, model=model, **sequential).train()
+    assert furthest(weights(made.model), weights(model)) < 1e-7
+    logits = made.distributed_prediction_steps(batches[0])
+    assert logits.shape == (4, 3)
+    assert made.eval_loss.result() > 0
+    dataset, steps, count = made.get_eval_tfdataset()
+    assert (steps, count) == (2, 6)
+    output = made.prediction_loop(dataset, steps, count, "Prediction")
+    assert isinstance(output, PredictionOutput)
+    assert output.predictions.shape == (6, 3)
+    made.log({"own": 1.0})
+    assert made.state.log_history[-1]["own"] == 1.0
+
+
+def test_attributes_tell_where_a_training_stands(tmp_path):
+    class Writer:
+        def __init__(self):
+            self.written = []
+
+        def add_scalar(self, name, value, step):
+            self.written.append((name, step))
+
+        def flush(self):
+            pass
+
+    seen = []
+
+    class Look(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            seen.append((made.global_step, made.epoch_logging, float(made.train_loss.result())))
+
+    writer = Writer()
+    made = trainer(tmp_path, tb_writer=writer, callbacks=[Look()], gradient_accumulation_steps=2)
+    assert (made.global_step, made.epoch_logging, made.optimizer, made.lr_scheduler) == (0, 0, None, None)
+    made.train()
+    assert (made.global_step, made.epoch_logging, made.steps_per_epoch) == (4, 2.0, 2)
+    assert (made.num_train_examples, made.total_train_batch_size) == (16, 8)
+    assert [step for step, _, _ in seen] == [1, 2, 3, 4]
+    assert all(loss > 0 for _, _, loss in seen)
+    assert type(made.optimizer).__name__ == "KerasAdam"
+    assert made.lr_scheduler.get_last_lr() == [0.0, 0.0]
+    assert ("loss", 1) in writer.written
+    made.evaluate()
+    assert ("eval_loss", 4) in writer.written
+    assert made.eval_loss.result() > 0
+
+
+def test_metrics_and_predictions(tmp_path):
+    """Each sample once, in order; all metrics are called eval_, also those of predict."""
+
+    def compute_metrics(prediction):
+        return {"accuracy": (prediction.predictions.argmax(-1) == prediction.label_ids).mean(), "count": 7.0}
+
+    data = points(7, seed=5)
+    made = trainer(tmp_path, eval_dataset={"one": data, "two": points(3)}, compute_metrics=compute_metrics)
+    output = made.predict(data)
+    x, y = (np.stack(part) for part in zip(*data, strict=True))
+    expected = made.model(torch.as_tensor(x)).detach().numpy()
+    assert np.abs(output.predictions - expected).max() < 1e-6
+    assert (output.label_ids == y).all()
+    assert output.metrics["eval_accuracy"] == (expected.argmax(-1) == y).mean()
+    assert {name for name in output.metrics if not name.startswith("eval_")} == set()
+    assert made.evaluate(data)["eval_loss"] == pytest.approx(output.metrics["eval_loss"])
+    assert made.evaluate().keys() >= {"eval_one_loss", "eval_two_loss", "eval_two_accuracy"}
+    only_loss = trainer(tmp_path, compute_metrics=compute_metrics, prediction_loss_only=True).predict(data)
+    assert only_loss.predictions is None
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras 3.15 with numpy 2
+def test_models_are_saved_in_the_form_of_their_library(tmp_path):
+    made = trainer(tmp_path)
+    made.save_model(str(tmp_path / "saved"))
+    again = network(seed=9)
+    assert furthest(weights(again), weights(made.model)) > 0
+    again.load_weights(tmp_path / "saved" / "model.weights.h5")
+    assert furthest(weights(again), weights(made.model)) == 0
+    made.model.save_pretrained = lambda folder: (folder / "own").write_text("by the model")
+    made.save_model()
+    assert (tmp_path / "own").read_text() == "by the model"
+
+
+def test_trackers_are_set_up_by_members_that_can_be_overridden(tmp_path):
+    called = []
+
+    class Own(TFTrainer):
+        def setup_wandb(self):
+            called.append("wandb")
+
+        def setup_comet(self):
+            called.append("comet")
+
+    args = arguments(tmp_path)
+    Own(network(), args, points())
+    assert called == []
+    args.report_to = ["wandb"]
+    pytest.importorskip("wandb")
+    Own(network(), args, points())
+    assert called == ["wandb"]
+
+
+def test_an_unbuilt_model_is_built_from_the_data(tmp_path):
+    """Before its optimizer is made; it trains all of its weights, as one that was built by hand."""
+    keras.utils.set_random_seed(5)
+    lazy = Subclassed()
+    keras.utils.set_random_seed(5)
+    built = Subclassed()
+    built(torch.zeros(1, 4))
+    assert not lazy.weights
+    for model in (lazy, built):
+        trainer(tmp_path, model=model).train()
+    assert len(lazy.trainable_variables) == 4
+    assert furthest(weights(lazy), weights(built)) == 0
+    unbuilt = keras.Sequential([keras.layers.Dense(3)])
+    unbuilt.compile(loss="sparse_categorical_crossentropy")
+    assert trainer(tmp_path, model=unbuilt, train_dataset=None).evaluate()["eval_loss"] > 0
+
+
+def test_dropout_and_batch_statistics_are_those_of_a_training(tmp_path):
+    """`train()` and `eval()` of torch do nothing to Keras: the flag is in each call."""
+    seen = []
+
+    class Flagged(keras.layers.Layer):
+        def call(self, x, training=None):
+            seen.append(training)
+            return x
+
+    model = network(Flagged(), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5))
+    before = weights(model)
+    seen.clear()
+    made = trainer(tmp_path, model=model, max_steps=2)
+    made.train()
+    assert seen == [True] * 2
+    assert furthest(weights(model)[4:6], before[4:6]) > 0, "moving statistics"
+    seen.clear()
+    statistics = weights(model)[4:6]
+    assert made.evaluate()["eval_loss"] == made.evaluate()["eval_loss"], "no dropout"
+    assert set(seen) == {False}
+    assert furthest(weights(model)[4:6], statistics) == 0
+
+
+def test_frozen_layers_stay_as_they_are(tmp_path):
+    """Also where they are frozen after the trainer was made."""
+    model = network()
+    made = trainer(tmp_path, model=model)
+    model.layers[0].trainable = False
+    before = weights(model)
+    made.train()
+    assert furthest(weights(model)[:2], before[:2]) == 0
+    assert furthest(weights(model)[2:], before[2:]) > 0
