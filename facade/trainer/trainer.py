@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ...lightning_modules.data.lengths import has_length
+from ...lightning_modules.internals.lightning_version import require_lightning
 from ...lightning_modules.models.inspection import accepted_arguments
 from ..arguments.enums import HPSearchBackend
 from ..arguments.parallelism import parts_of_sequences, read_parallelism, samples_of_rank
@@ -26,6 +27,9 @@ from .training_session import TrainingSession, length_of_stream, require_new_mod
 if TYPE_CHECKING:
     from ..search.hyperparameters import BestRun
     from .trainer_module import TrainerModule
+
+# Lightning itself is imported when a training begins.
+require_lightning()
 
 
 class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):

@@ -155,7 +155,7 @@ class EnginePrecision(DeepSpeedPrecision):
     def optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
         """The engine's: gradients are clipped, the optimizer steps, gradients are gone."""
         closure()
-        self._after_closure(model, optimizer)
+        lightning_engine.call_hooks_before_step(self, model, optimizer)
         return model.trainer.strategy.deepspeed_engine.step()
 
     def train_step_context(self) -> Any:

@@ -18,6 +18,10 @@ from typing import Any
 
 import torch  # noqa: F401 - first: it looks for the library by itself
 
+from .lightning_version import require_lightning
+
+require_lightning()
+
 
 class _Deferred(type):
     """A class that is looked up in its library when something is asked of it."""

@@ -178,6 +178,17 @@ def configure_activation_checkpointing(strategy: Any) -> None:
     strategy._set_deepspeed_activation_checkpointing()
 
 
+def call_hooks_before_step(precision: Any, module: Any, optimizer: Any) -> None:
+    """Call what Lightning calls between the closure of an optimizer's step and the step: `on_before_optimizer_step`.
+
+    Args:
+        precision: the precision plugin of a running trainer.
+        module: the module of that trainer.
+        optimizer: the one that is about to step.
+    """
+    precision._after_closure(module, optimizer)
+
+
 def _raised_in(exception: BaseException) -> str:
     """Name of the function that raised it: a script may call `sys.exit` on a KeyboardInterrupt of its own accord."""
     names, traceback = [""], exception.__traceback__

@@ -55,29 +55,6 @@ ROOMS = {
     ],
 }
 
-# Private names of Lightning are used here and nowhere else.
-ENGINE = {"lightning_modules/internals/lightning_internals.py", "lightning_modules/internals/fast_path.py"}
-# Lightning's names are imported here, private ones too, and handed on to the engine.
-DOOR = {"lightning_modules/internals/lightning_import.py"}
-
-# Attributes of Lightning's objects that begin with an underscore.
-PRIVATE = set(
-    split(
-        """
-    _accelerator_connector _batches_that_stepped _broadcast_sigterm_tensor _callback_connector
-    _configure_launcher _call_callback_hooks _call_lightning_module_hook _call_strategy_hook _checkpoint_connector
-    _combined_loader
-    _datahook_selector _warn_if_modules_in_eval_mode
-    _current_fx_name _data_connector _data_fetcher _data_source _epoch_loop _evaluation_loop _fabric
-    _first_loop_iter _lightning_module _lightning_optimizers _load_ckpt_path _logger_connector _loops
-    _max_epochs _model_averager _module_mode _on_before_batch_transfer _apply_batch_transfer_handler _build_kwargs
-    _precision_plugin _results _restarting _restarting_state _run_stage _should_accumulate _should_check_val_fx
-    _signal_connector _strategy_connector _trainer _training_epoch_loop _val_loop
-    _evaluation_step _has_run _seen_batches_per_dataloader _set_deepspeed_activation_checkpointing
-    """
-    )
-)
-
 
 @functools.cache
 def tree(path):
@@ -237,47 +214,6 @@ def test_the_resolution_of_relative_imports():
 def test_nobody_imports_the_library_whose_api_this_is():
     """Neither it nor its helper; they are looked for in `sys.modules` where somebody else has loaded them."""
     assert where(lambda path: {name[0] for name in imports(path)} & {"transformers", "accelerate"}) == {}
-
-
-def test_private_names_of_lightning_are_used_in_one_place():
-    """So that a new version of Lightning can be checked by reading one file."""
-    libraries = ("lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities")
-
-    def private(path):
-        return [".".join(one) for one in imports(path) if one[0] in libraries and any(part[0] == "_" for part in one)]
-
-    def accessed(path):
-        return [f"{node.attr}, line {node.lineno}" for node in ast.walk(tree(path)) if is_private_access(node)]
-
-    assert where(private).keys() <= ENGINE | DOOR
-    assert {name: found for name, found in where(accessed).items() if name not in ENGINE} == {}
-    assert where(accessed), "negative control: the engine would be found"
-
-
-def is_private_access(node):
-    return isinstance(node, ast.Attribute) and node.attr in PRIVATE
-
-
-def test_private_names_of_lightning_are_written_in_one_place_also_as_text_and_as_methods():
-    """`getattr(trainer, "_results")`, `name == "_current_fx_name"`, or a method that overrides a private one."""
-
-    def written(path):
-        return [
-            f"{node.value if isinstance(node, ast.Constant) else node.name}, line {node.lineno}"
-            for node in ast.walk(tree(path))
-            if (isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in PRIVATE)
-            or (isinstance(node, ast.FunctionDef) and node.name in PRIVATE)
-        ]
-
-    assert {name: found for name, found in where(written).items() if name not in ENGINE} == {}
-
-
-def test_the_list_of_private_names_is_complete():
-    """Whatever private name the engine comes to use is looked for in all other modules."""
-    nodes = [node for place in ENGINE for node in ast.walk(tree(ROOT / place)) if isinstance(node, ast.Attribute)]
-    used = {node.attr for node in nodes if node.attr.startswith("_") and not node.attr.startswith("__")}
-    assert len(used) > 5
-    assert used - PRIVATE == set()
 
 
 def test_no_file_is_long():

@@ -2,12 +2,16 @@
 
 import gc
 import logging
+import sys
+import types
 import warnings
 import weakref
 
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.plugins import Precision
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy
 from lightning.pytorch.utilities import CombinedLoader
 from plain_fit import Loader, Model, make_trainer, run
 
@@ -247,3 +251,66 @@ def test_light_steps_prepare_for_no_logs(monkeypatch, light):
     steps = ["on_batch_start", "on_batch_end", "update_train_step_metrics"] * 2
     assert calls == ([] if light else steps)
     assert (trainer.global_step, trainer.current_epoch) == (2, 1)
+
+
+def test_hooks_before_a_step_of_another_engine():
+    """As Lightning calls them in its own steps: those of callbacks, then that of the module."""
+    heard = []
+
+    class Hearing(Callback):
+        def on_before_optimizer_step(self, trainer, module, optimizer):
+            heard.append(("callback", optimizer))
+
+    class Stepping(LeanModel):
+        def training_step(self, batch, batch_idx):
+            lightning_internals.call_hooks_before_step(Precision(), self, "an optimizer")
+
+        def on_before_optimizer_step(self, optimizer):
+            heard.append(("module", optimizer))
+
+    run(make_trainer(callbacks=[Hearing()]), Stepping())
+    assert heard == [("callback", "an optimizer"), ("module", "an optimizer")] * 2
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["no launcher", "negative control"])
+def test_a_strategy_without_a_launcher(monkeypatch, alone):
+    """Lightning asks for one when a Trainer meets its strategy; in notebooks it refuses those that start programs."""
+    strategy = DDPStrategy()
+    trainer = make_trainer(strategy=lightning_internals.start_no_processes(strategy) if alone else strategy)
+    assert (trainer.strategy.launcher is None) is alone
+
+
+def test_deepspeed_hears_of_activation_checkpointing(monkeypatch):
+    configured = {}
+    checkpointing = types.SimpleNamespace(configure=lambda **options: configured.update(options))
+    monkeypatch.setitem(sys.modules, "deepspeed", types.SimpleNamespace(checkpointing=checkpointing))
+    strategy = DeepSpeedStrategy.__new__(DeepSpeedStrategy)  # to make one takes DeepSpeed itself
+    strategy.config = {"activation_checkpointing": {"cpu_checkpointing": True}}
+    lightning_internals.configure_activation_checkpointing(strategy)
+    assert configured["checkpoint_in_cpu"] is True
+
+
+@pytest.mark.parametrize("light", [True, False])
+def test_modes_are_left_to_light_steps(recwarn, light):
+    """Lightning looks at every module when a training begins, and warns of those in eval mode: steps see to it."""
+    warnings.simplefilter("always")
+    module = LeanModel()
+    module.model = torch.nn.Linear(1, 1).eval()
+    trainer = make_trainer()
+    if light:
+        fast_path.step_lightly(trainer)
+    run(trainer, module)
+    assert any("in eval mode at the start" in str(one.message) for one in recwarn.list) is not light
+
+
+@pytest.mark.parametrize("light", [True, False])
+def test_light_steps_do_not_ask_whether_to_validate(monkeypatch, light):
+    """Lightning asks at each, of its own settings; here evaluations begin elsewhere."""
+    trainer, asked = make_trainer(), []
+    loop = trainer.fit_loop.epoch_loop
+    usual = type(loop)._should_check_val_fx
+    monkeypatch.setattr(type(loop), "_should_check_val_fx", lambda *args: asked.append(args) or usual(*args))
+    if light:
+        fast_path.step_lightly(trainer)
+    run(trainer, LeanModel())
+    assert len(asked) == (0 if light else 2)

@@ -1,8 +1,17 @@
 """Lightning is imported without `transformers`, and what needs it finds it all the same."""
 
+import sys
 from pathlib import Path
 
+import pytest
 from starting import finished_code
+
+from lightrainer.lightning_modules.internals import lightning_version
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # which pytest brings along
 
 TRAIN = """
 import sys, tempfile, torch
@@ -56,3 +65,47 @@ import lightrainer.lightning_modules.internals.lightning_internals, sys
 print(sys.modules["transformers"] is transformers, hasattr(transformers, "__version__"))
 """
     assert last_line(program, tmp_path) == "True True"
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Says which version of Lightning is installed."""
+    lightning_version.require_lightning.cache_clear()
+    yield lambda version: monkeypatch.setattr("importlib.metadata.version", lambda name: version)
+    lightning_version.require_lightning.cache_clear()
+
+
+@pytest.mark.parametrize("version", ["2.6.6", "2.6.12", "2.6.7rc1", "2.6.6.post0"])
+def test_versions_in_the_range_are_taken(installed, version):
+    installed(version)
+    lightning_version.require_lightning()
+
+
+@pytest.mark.parametrize("version", ["2.5.6", "2.6.5", "2.7.0", "2.7.0.dev20261101", "3.0", "1.9.5"])
+def test_other_versions_are_refused_with_what_to_install(installed, version):
+    installed(version)
+    with pytest.raises(ImportError, match=rf"lightning>=2.6.6,<2.7.0, and lightning {version} is .*pip install"):
+        lightning_version.require_lightning()
+
+
+def test_a_lightning_out_of_the_range_is_refused_when_the_trainer_is_imported(tmp_path):
+    """Before Lightning is loaded; the arguments alone do not need it."""
+    program = """
+import sys
+from importlib import metadata
+usual = metadata.version
+metadata.version = lambda name: "2.5.0" if name == "lightning" else usual(name)
+from lightrainer import TrainingArguments
+for name in ("Trainer", "LossModule"):
+    try:
+        __import__("lightrainer", fromlist=[name]).__getattr__(name)
+    except ImportError as error:
+        print("lightning 2.5.0 is installed" in str(error), "lightning" in sys.modules, end=" ")
+"""
+    assert last_line(program, tmp_path) == "True False True False "
+
+
+def test_the_range_is_that_of_the_package():
+    declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["dependencies"]
+    lowest, below = (".".join(map(str, one)) for one in (lightning_version.LOWEST, lightning_version.BELOW))
+    assert f"lightning>={lowest},<{below.removesuffix('.0')}" in declared

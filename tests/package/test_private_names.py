@@ -1,0 +1,129 @@
+"""Private names of Lightning: used in one place, each in a table with the test that fails when it changes."""
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import lightning
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(
+    path for name in ("package", "facade", "lightning_modules", "callbacks") for path in (ROOT / name).rglob("*.py")
+)
+PLACE = ROOT / "lightning_modules" / "internals"
+TESTS = ROOT / "tests" / "lightning_modules" / "internals"
+TABLE = ROOT / "docs" / "develop" / "lightning.md"
+ROW = re.compile(r"\| `(_\w+)` \| (.+) \| (\d\.\d) \| `(\w+\.py)::(\w+)` \|")
+PRIVATE = re.compile(r"(?<!\w)_[a-zA-Z]\w*")
+CLASS = re.compile(r"^class (\w+)(?:\(([^)]*)\))?:\n((?:(?:[ \t].*)?\n)*)", re.M)
+# Lightning gives them too, but those used here are torch's.
+TORCHS = {"_load_from_state_dict", "_metadata", "_timeout"}
+
+# What Lightning's sources give a private name to: functions and classes, attributes of `self`, variables of a module.
+GIVEN = re.compile(
+    r"\b(?:def|class) (_[a-zA-Z]\w*)|\bself\.(_[a-zA-Z]\w*)(?=\s*:|[^=\n]*\s=\s)|^(_[a-zA-Z]\w*)(?=\s*[:=])", re.M
+)
+
+
+# Also what is given in the body of a class or function, or by an import.
+OURS = re.compile(GIVEN.pattern.replace("|^", r"|^\s*").replace("def|class", "def|class|as"), re.M)
+
+
+@functools.cache
+def texts_of_lightning():
+    home = Path(lightning.__file__).parent
+    return [path.read_text(encoding="utf-8") for part in ("pytorch", "fabric") for path in (home / part).rglob("*.py")]
+
+
+@functools.cache
+def given_by_lightning():
+    return {name for text in texts_of_lightning() for found in GIVEN.findall(text) for name in found if name}
+
+
+def used(path, wanted):
+    """Which of the names a module has, as an attribute, in an import, as a method, or as a whole text; by line."""
+    text = path.read_text(encoding="utf-8")
+    if not wanted.intersection(PRIVATE.findall(text)):
+        return {}
+    nodes = list(ast.walk(ast.parse(text)))
+    found, parts = {}, {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
+        if isinstance(node, ast.Attribute):
+            names = [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            names = [*(alias.name for alias in node.names), *(node.module or "").split(".") * (node.level == 0)]
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names = [node.name]
+        else:
+            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts
+            names = [node.value] if is_text else []
+        found |= {name: node.lineno for name in names if name in wanted}
+    return found
+
+
+@functools.cache
+def given_by_us():
+    """The same of our modules, but for those that have to do with Lightning's."""
+    texts = (path.read_text(encoding="utf-8") for path in SOURCES if path.parent != PLACE)
+    return {name for text in texts for found in OURS.findall(text) for name in found if name}
+
+
+@functools.cache
+def rows():
+    return {name: row for name, *row in ROW.findall(TABLE.read_text(encoding="utf-8"))}
+
+
+def classes_in(texts):
+    """Name -> names of its bases, private names that it gives or uses on itself, of every class in these sources."""
+    itself = re.compile(r"\b(?:self|super\(\))\.(_[a-zA-Z]\w*)|\bdef (_[a-zA-Z]\w*)")
+    return {
+        name: (re.findall(r"\w+", bases), {one for found in itself.findall(body) for one in found if one})
+        for text in texts
+        for name, bases, body in CLASS.findall(text)
+    }
+
+
+def private_names_of(name, classes):
+    """Those of a class and of all that it is made of."""
+    bases, names = classes.get(name, ((), set()))
+    return names.union(*(private_names_of(base, classes) for base in bases if base != name))
+
+
+def is_of(name, classes, roots):
+    """Which of the roots a class is made of."""
+    found = {base for base in classes[name][0] if base not in classes and base in roots}
+    return found.union(*(is_of(base, classes, roots) for base in classes[name][0] if base in classes and base != name))
+
+
+def test_the_table_has_what_is_used():
+    assert {name for path in PLACE.glob("*.py") for name in used(path, given_by_lightning())} == set(rows())
+
+
+def test_private_names_are_used_nowhere_else():
+    """Neither those of the table, nor others that Lightning gives and we do not. So there is one place to check."""
+    theirs = set(rows()) | given_by_lightning() - given_by_us() - TORCHS
+    elsewhere = [path for path in SOURCES if path.parent != PLACE]
+    assert len(theirs) > 500
+    assert {str(path.relative_to(ROOT)): found for path in elsewhere if (found := used(path, theirs))} == {}
+
+
+def test_what_is_made_of_lightnings_classes_takes_none_of_their_private_names():
+    """Not by accident either, as for an attribute of its own that a class of Lightning has too."""
+    theirs, ours = classes_in(texts_of_lightning()), classes_in(path.read_text(encoding="utf-8") for path in SOURCES)
+    taken = set()
+    for name, (_, names) in ours.items():
+        inherited = set().union(*(private_names_of(root, theirs) for root in is_of(name, ours, set(theirs))))
+        taken |= {f"{name}.{one}" for one in names & inherited}
+    assert taken == {
+        *(f"FastModule.{one}" for one in ("_apply_batch_transfer_handler", "_on_before_batch_transfer")),
+        *(f"FastEvaluationLoop.{one}" for one in ("_evaluation_step", "_has_run", "_restarting")),
+        "FastEvaluationLoop._seen_batches_per_dataloader",
+    }, "those of the engine are known, and are in the table"
+
+
+def test_the_tests_in_the_table_are_there():
+    """That each fails when its name is another one is shown by `make test-private-names`."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in TESTS.glob("test_*.py")}
+    missing = [test for _, _, file, test in rows().values() if f"\ndef {test}(" not in texts.get(file, "")]
+    assert missing == []
