@@ -10,7 +10,8 @@ PYTEST_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+CONSTRAINTS := constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 DEMO_OUTPUT := demo_output
 NEWEST_VERSION := 5.23.0
 NEWEST := transformers==$(NEWEST_VERSION) tokenizers==0.23.3
@@ -22,13 +23,18 @@ DEEPSPEED_NEEDS := einops hjson msgpack ninja py-cpuinfo pydantic
 # The last pair that runs transformers' own TFTrainer.
 TF4 := transformers==4.30.2 tensorflow-cpu==2.15.1
 
-.PHONY: help demo test test-newest test-libraries test-nodes tf-figures lint bench dist docs docs-serve clean
+# What depends most on the versions of other packages.
+VERSIONED_TESTS := tests/callbacks tests/facade tests/lightning_modules tests/package
+PYTEST := -m pytest -n auto --maxprocesses=8 --dist loadfile
+
+.PHONY: help demo test test-newest test-libraries test-nodes test-oldest test-newest-packages test-private-names
+.PHONY: tf-figures lint bench dist docs docs-serve clean
 # Two pip processes must not write into one environment.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-20s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Threads that wait for each other sleep instead of spinning: several times faster when the machine is busy otherwise.
 demo: export OMP_WAIT_POLICY := PASSIVE
@@ -39,11 +45,11 @@ demo: $(VENV)/.demo $(VENV)/.types  ## train a small GPT on Python's own sources
 
 # One thread per process: sums come out the same on every run, and the workers do not fight for the cores.
 test: $(VENV)/.test $(VENV)/.types $(VENV)/.newest $(VENV)/.comet $(VENV)/.deepspeed  ## run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=8 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-newest: $(VENV)/.test $(VENV)/.newest  ## compare with the newest transformers: all of tests/parity (10 minutes)
 	OMP_NUM_THREADS=1 LIGHTRAINER_FOLLOW=$(NEWEST_VERSION) PYTHONPATH=$(VENV)/newest \
-	$(BIN)/python -m pytest -n auto --maxprocesses=8 --dist loadfile tests/parity $(PYTEST_ARGS)
+	$(BIN)/python $(PYTEST) tests/parity $(PYTEST_ARGS)
 
 # In network namespaces where that is allowed (root on Linux, with iproute2), and on loopback addresses.
 test-nodes: $(VENV)/.test  ## train on several machines, which are made on this one (3 minutes)
@@ -59,6 +65,21 @@ tf-figures:  ## write tests/tf/figures.json anew: what the TFTrainer of transfor
 	test -x .venv-tf4/bin/pip || $(PYTHON) -m venv .venv-tf4
 	.venv-tf4/bin/python -m pip install --quiet --disable-pip-version-check $(TF4)
 	OMP_NUM_THREADS=1 .venv-tf4/bin/python tests/tf/freeze_figures.py
+
+# Old packages may warn of what they did not know; what we do that others warn of is found with the pins and the newest.
+test-oldest:  ## run most tests with the lowest versions that pyproject.toml allows (with PYTHON=python3.10: of all)
+	$(MAKE) VENV=.venv-oldest CONSTRAINTS=.venv-oldest/constraints.txt RESOLUTION=lowest-direct .venv-oldest/.test
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python $(PYTEST) -W default $(VERSIONED_TESTS) tests/parity $(PYTEST_ARGS)
+
+test-newest-packages: NEW := VENV=.venv-newest CONSTRAINTS=.venv-newest/constraints.txt RESOLUTION=highest
+test-newest-packages:  ## run them with the newest versions in the package index, those of parity with the newest transformers
+	rm -f .venv-newest/constraints.txt
+	$(MAKE) $(NEW) .venv-newest/.test
+	OMP_NUM_THREADS=1 .venv-newest/bin/python $(PYTEST) $(VERSIONED_TESTS) $(PYTEST_ARGS)
+	$(MAKE) $(NEW) test-newest
+
+test-private-names: $(VENV)/.test  ## rename each private name of Lightning that is used: its test has to fail (5 minutes)
+	$(BIN)/python tests/package/check_private_names.py
 
 lint: $(VENV)/.lint $(VENV)/.types  ## check style (ruff), format (ruff) and types (pyright)
 	$(BIN)/ruff check .
@@ -82,11 +103,18 @@ dist: $(VENV)/.dist  ## build wheel and source distribution into dist/, check th
 	rm -rf build
 
 clean:  ## remove everything that these targets made
-	rm -rf $(VENV) .venv-libraries .venv-tf4 $(DEMO_OUTPUT) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-libraries .venv-oldest .venv-newest .venv-tf4 $(DEMO_OUTPUT) build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# Versions for an environment of its own, worked out from the ranges in pyproject.toml: RESOLUTION says which of them.
+.venv-oldest/constraints.txt .venv-newest/constraints.txt: pyproject.toml
+	@test -x $(@D)/bin/pip || { echo "making $(@D)"; $(PYTHON) -m venv $(@D); }
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@$(@D)/bin/uv pip compile --quiet --upgrade --resolution $(RESOLUTION) --extra test --no-annotate \
+	--python $(@D)/bin/python --output-file $@ pyproject.toml
+
 # torch comes first and pinned, so that no other package can pull in another build of it.
-$(VENV)/.torch: constraints.txt
+$(VENV)/.torch: $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit("Python >= 3.10 is needed, set PYTHON=..." if sys.version_info < (3, 10) else 0)'
 	@test -x $(BIN)/pip || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing torch"
@@ -94,7 +122,7 @@ $(VENV)/.torch: constraints.txt
 	@touch $@
 
 # One stamp per extra of pyproject.toml.
-$(VENV)/.demo $(VENV)/.test $(VENV)/.bench $(VENV)/.libraries $(VENV)/.docs: $(VENV)/.%: $(VENV)/.torch pyproject.toml constraints.txt
+$(VENV)/.demo $(VENV)/.test $(VENV)/.bench $(VENV)/.libraries $(VENV)/.docs: $(VENV)/.%: $(VENV)/.torch pyproject.toml $(CONSTRAINTS)
 	@echo "installing lightrainer[$*]"
 	@$(PIP_INSTALL) --editable ".[$*]"
 	@touch $@
