@@ -27,7 +27,7 @@ TF4 := transformers==4.30.2 tensorflow-cpu==2.15.1
 VERSIONED_TESTS := tests/callbacks tests/facade tests/lightning_modules tests/package
 PYTEST := -m pytest -n auto --maxprocesses=8 --dist loadfile
 
-.PHONY: help demo test test-newest test-libraries test-nodes test-oldest test-newest-packages test-private-names
+.PHONY: help demo test test-newest test-libraries test-nodes soak test-oldest test-newest-packages test-private-names
 .PHONY: tf-figures lint bench dist docs docs-serve clean
 # Two pip processes must not write into one environment.
 .NOTPARALLEL:
@@ -54,6 +54,11 @@ test-newest: $(VENV)/.test $(VENV)/.newest  ## compare with the newest transform
 # In network namespaces where that is allowed (root on Linux, with iproute2), and on loopback addresses.
 test-nodes: $(VENV)/.test  ## train on several machines, which are made on this one (3 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "nodes or not nodes" tests/nodes $(PYTEST_ARGS)
+
+MINUTES ?= 10
+SEED ?= 0
+soak: $(VENV)/.test  ## kill random trainings at random until MINUTES=10 are over, and compare their ends (SEED=0)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/faults/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 # In an environment of its own, as these libraries bring many packages, and choose versions of some that we use.
 test-libraries:  ## train with TRL, sentence-transformers, PEFT and SetFit, on the reference and on ours (10 minutes)

@@ -35,7 +35,7 @@ def run_page(page):
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     printed = None
     for language, code, line in blocks(page):
-        first = code.partition("\n")[0]
+        first = re.sub(r"\A#!.*\n", "", code).partition("\n")[0]
         where = f"{Path(page).name}:{line}"
         if first in NEEDS:
             printed = None

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 import optuna
+import yaml
+from page_runner import blocks
 
 import lightrainer
 from lightrainer import Trainer
@@ -58,3 +60,18 @@ def test_keywords_of_the_search_are_taken():
     optunas |= {*inspect.signature(optuna.study.Study.optimize).parameters}
     assert len(named) > 15
     assert named <= own | optunas | {"final_model", "remove_pruned", "resume_trials", "report", "pruning_unit"}
+
+
+def test_a_cluster_gives_a_node_what_its_command_reads():
+    """SLURM, Kubernetes and a shell start the same file, and set all of its variables."""
+    files = {code.partition("# ")[2].partition("\n")[0]: code for _, code, _ in blocks(DOCS / "user" / "clusters.md")}
+    read = set(re.findall(r"\$\{?([A-Z]+)", files["start_node.sh"]))
+    assert len(read) == 5
+    manifest = list(yaml.safe_load_all(files["train.yaml"]))[1]["spec"]["template"]["spec"]["containers"][0]
+    assert {variable["name"] for variable in manifest["env"]} == read
+    assert manifest["command"] == ["bash", "start_node.sh"]
+    job = files["job.sh"]
+    exported = re.findall(r"^export (.*)", job, re.MULTILINE)
+    assert {name for line in exported for name in re.findall(r"\b([A-Z]+)=", line)} == read
+    assert job.startswith("#!/bin/bash\n")
+    assert "bash start_node.sh" in job

@@ -231,7 +231,7 @@ class Run:
         state = self.trainer.state
         best = state.best_model_checkpoint
         return {
-            "weights": [tensor.tolist() for _, tensor in sorted(weights(self.trainer.model).items())],
+            "weights": [whole(tensor).tolist() for _, tensor in sorted(weights(self.trainer.model).items())],
             "logs": [without_clock(entry) for entry in state.log_history],
             "best": (state.best_metric, state.best_global_step, best and Path(best).name),
             "step": (state.global_step, state.epoch),
@@ -246,6 +246,11 @@ class Run:
             if int(path.name.rpartition("-")[2]) <= step:
                 shutil.copytree(path, folder / path.name)
         return str(folder / f"checkpoint-{step}")
+
+
+def whole(tensor: Any) -> torch.Tensor:
+    """Of one that is shared out; all processes have to ask for it."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def without_clock(entry: dict[str, Any]) -> dict[str, Any]:
