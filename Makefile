@@ -20,6 +20,9 @@ DEEPSPEED := deepspeed==0.19.8
 # What it needs and torch does not bring.
 DEEPSPEED_NEEDS := einops hjson msgpack ninja py-cpuinfo pydantic
 
+TENSORFLOW := tensorflow-cpu==2.21.0
+# What it needs and keras, tensorboard and torch do not bring.
+TENSORFLOW_NEEDS := astunparse flatbuffers gast google_pasta opt_einsum termcolor six
 # The last pair that runs transformers' own TFTrainer.
 TF4 := transformers==4.30.2 tensorflow-cpu==2.15.1
 
@@ -28,7 +31,7 @@ VERSIONED_TESTS := tests/callbacks tests/facade tests/lightning_modules tests/pa
 PYTEST := -m pytest -n auto --maxprocesses=8 --dist loadfile
 
 .PHONY: help demo test test-newest test-libraries test-nodes soak test-oldest test-newest-packages test-private-names
-.PHONY: tf-figures lint bench dist docs docs-serve clean
+.PHONY: test-tf tf-figures lint bench dist docs docs-serve clean
 # Two pip processes must not write into one environment.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -64,6 +67,11 @@ soak: $(VENV)/.test  ## kill random trainings at random until MINUTES=10 are ove
 test-libraries:  ## train with TRL, sentence-transformers, PEFT and SetFit, on the reference and on ours (10 minutes)
 	$(MAKE) VENV=.venv-libraries .venv-libraries/.libraries
 	OMP_NUM_THREADS=1 .venv-libraries/bin/python -m pytest -m libraries tests/libraries $(PYTEST_ARGS)
+
+# TensorFlow is 1.3 GB, so `make test` does without: it trains models of Keras on torch, and skips these tests.
+test-tf: $(VENV)/.test $(VENV)/.tf  ## train models that compute in TensorFlow; run legacy scripts (8 minutes with pip)
+	OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=3 KERAS_BACKEND=tensorflow PYTHONPATH=$(CURDIR)/$(VENV)/tf \
+	$(BIN)/python -m pytest tests/tf tests/lightning_modules/keras/test_tensorflow_model.py $(PYTEST_ARGS)
 
 # In an environment of its own, as no newer transformers has that TFTrainer; PYTHON has to be 3.9 to 3.11.
 tf-figures:  ## write tests/tf/figures.json anew: what the TFTrainer of transformers 4 gives (5 minutes)
@@ -169,6 +177,13 @@ $(VENV)/.deepspeed: $(VENV)/.test
 	@$(PIP_INSTALL) --target $(VENV)/deepspeed $(DEEPSPEED_NEEDS) && \
 	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(PIP_INSTALL) --no-build-isolation --no-deps --target $(VENV)/deepspeed $(DEEPSPEED) \
 	|| { rm -rf $(VENV)/deepspeed; echo "deepspeed could not be installed: its tests will be skipped" >&2; }
+	@touch $@
+
+# TensorFlow, aside: where it is among the packages, others import it.
+$(VENV)/.tf: $(VENV)/.test
+	@echo "installing tensorflow into $(VENV)/tf"
+	@rm -rf $(VENV)/tf
+	@$(PIP_INSTALL) --no-deps --target $(VENV)/tf $(TENSORFLOW) $(TENSORFLOW_NEEDS)
 	@touch $@
 
 # pyright follows imports, so it also needs what the tests import.
