@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from page_runner import FILE_NAME, NEEDS, blocks
+from starting import forked_python
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = [page for folder in ("user", "reference") for page in (ROOT / "docs" / folder).glob("*.md")]
@@ -32,7 +33,9 @@ def has_code(page):
 def runner():
     """A process with the libraries imported, and what a terminal has: the environment's commands on PATH."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("LIGHTRAINER_", "PYTEST_"))}
-    path = os.pathsep.join([str(Path(sys.executable).parent), ours.get("PATH", "")])
+    # Programs that pages start are forked too; the others of the environment are as they are.
+    folders = [str(Path(program).parent) for program in (forked_python(), sys.executable)]
+    path = os.pathsep.join([*folders, ours.get("PATH", "")])
     script = str(Path(__file__).with_name("page_runner.py"))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, script], env={**ours, "PATH": path}, **pipes) as process:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from comparison import differences, without_clock
 from safetensors.torch import load_file
+from starting import forked_python
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parents[1] / "examples" / "scripts"
@@ -280,7 +281,7 @@ def test_two_processes(tmp_path):
     """Under torchrun: equal to a millionth, and so are the labels that the first process writes."""
     words = [*COMMON.split(), *WORDS["text_classification"].split(), "--max_steps", "3", "--ddp_backend", "gloo"]
     folders = [tmp_path / "reference", tmp_path / "ours"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
+    launcher = [forked_python(), "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
     launcher.append("--rdzv-endpoint=localhost:0")
     for folder in folders:
         put_data_into(folder)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from starting import finished, torchrun
+from starting import forked_torchrun
 
 FOLDER = Path(__file__).parents[2] / "examples" / "search"
 SECONDS = 150
@@ -40,6 +40,7 @@ def test_pruning_under_plain_lightning():
 
 def test_pruning_under_plain_lightning_in_two_processes(tmp_path):
     """A pruned trial ends in both; if only one ended, the other would wait for it for ever."""
-    said = finished(torchrun(FOLDER / "lightning_pruning.py"), tmp_path / "log.txt", SECONDS, PYTHONWARNINGS="ignore")
+    code, said = forked_torchrun(FOLDER / "lightning_pruning.py", log=tmp_path / "log.txt", seconds=SECONDS)
+    assert code == 0, said
     found = eval(next(line for line in said.splitlines() if line.startswith("{'best'")))
     assert found["pruned"] >= 1

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from starting import forked_python
 
 from lightrainer.compare import sides
 from lightrainer.compare.differences import CONTENT, FILES, GROUPS, LOGS, METRICS, WEIGHTS, Difference
@@ -38,11 +39,12 @@ transformers.Trainer(Net(), args, train_dataset=data).train()
 needs_reference = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
 
 
-def compare(*words, cwd):
+def compare(*words, cwd, python=None):
+    """The command, and both sides of it, are forked from processes that have imported the libraries."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LIGHTRAINER")}
     settings = {**kept, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
     return subprocess.run(
-        [sys.executable, "-m", "lightrainer", "compare", *map(str, words)],
+        [python or forked_python(), "-m", "lightrainer", "compare", *map(str, words)],
         capture_output=True,
         text=True,
         timeout=600,
@@ -112,11 +114,11 @@ def test_numbers_that_nobody_can_explain_are_told(tmp_path):
 
 @needs_reference
 def test_what_a_script_draws_without_a_seed_is_the_same_on_both_sides(tmp_path):
-    """From Python's and NumPy's generators, and the order of a set."""
+    """From Python's and NumPy's generators, and the order of a set; in Pythons of their own, which begin as they do."""
     draw = "import random, numpy\nwords = list({'a', 'b', 'c', 'd', 'e'})\n"
     draw += "torch.manual_seed(random.randrange(99) + numpy.random.randint(99) * 100 + words.index('c') * 10000)"
     (tmp_path / "drawing.py").write_text(SMALL % draw)
-    done = compare("drawing.py", cwd=tmp_path)
+    done = compare("drawing.py", cwd=tmp_path, python=sys.executable)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

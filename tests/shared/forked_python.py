@@ -1,7 +1,8 @@
 """Stands in for Python, and lets a process that has imported everything do what Python would: see `forking_server.py`.
 
 Made executable by `starting.forked_python`, which writes what this begins with, and where the servers listen. It passes
-signals on, and ends as that process does. What is not a script, `-c` or `-m` is left to Python itself.
+signals on, and ends as that process does. What is not a script, `-c` or `-m`, after `-u` perhaps, is left to Python
+itself.
 """
 
 import json
@@ -15,10 +16,14 @@ PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signa
 
 def main(python: str, servers: dict[str, str]) -> None:
     words = sys.argv[1:]
+    if words[:1] == ["-u"]:
+        os.environ["PYTHONUNBUFFERED"] = "1"
+        del words[0]
     if not words or (words[0].startswith("-") and words[0] not in ("-c", "-m")):
         os.execv(python, [python, *words])
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-    kind = "served" if os.environ.get("LIGHTRAINER_INSTALL") == "1" else "plain"
+    # A recorder waits for the import of modules that are there already where names are served.
+    served = os.environ.get("LIGHTRAINER_INSTALL") == "1" and "LIGHTRAINER_RECORDER" not in os.environ
     asked = {
         "words": words,
         "environment": dict(os.environ),
@@ -26,7 +31,7 @@ def main(python: str, servers: dict[str, str]) -> None:
         "executable": os.path.abspath(__file__),
     }
     with socket.socket(socket.AF_UNIX) as server:
-        server.connect(servers[kind])
+        server.connect(servers["served" if served else "plain"])
         socket.send_fds(server, [b"p"], [0, 1, 2])
         server.sendall(json.dumps(asked).encode() + b"\n")
         with server.makefile() as answers:

@@ -137,6 +137,8 @@ def become_python(
     os.environ.update(environment)
     if environment.get("PYTHONWARNINGS") == "ignore":
         warnings.simplefilter("ignore")
+    if environment.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(write_through=True)
     draw_anew()
     kind, *rest = words if words[0] in ("-c", "-m") else ["", *words]
     script = os.path.dirname(os.path.abspath(rest[0])) if not kind else os.getcwd() if kind == "-m" else ""

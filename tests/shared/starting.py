@@ -36,7 +36,6 @@ FROM_TRANSFORMERS = (
     "transformers.models.bert.modeling_bert",
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.generation",
-    "transformers.modelcard",
 )
 LIGHTNING = (
     "lightrainer.lightning_modules.internals.lightning_internals",
@@ -175,10 +174,14 @@ def forked_python() -> str:
     """A program that does what this Python does with a script, `-c` or `-m`, but has imported everything already.
 
     For tests of programs that start Python again and again, and that are not about its start: they find it as
-    `sys.executable`. Names are served where the environment says so. Hash seeds and warning filters are not read.
+    `sys.executable`, and the command `lightrainer` beside it. Names are served where the environment says so. Hash
+    seeds are not read, and of filters of warnings only "ignore" is.
     """
     servers = {kind: _server(kind) for kind in ("plain", "served")}
     folder = Path(tempfile.mkdtemp(dir=os.environ[SERVERS]))
+    command = folder / "lightrainer"
+    command.write_text('#!/bin/sh\nexec "${0%/*}/python" -m lightrainer "$@"\n')
+    command.chmod(0o755)
     program, code = folder / "python", (HERE / "forked_python.py").read_text()
     call = f"\n\nif __name__ == '__main__':\n    main({sys.executable!r}, {servers!r})\n"
     program.write_text(f"#!{sys.executable} -IS\n{code}{call}")
