@@ -20,9 +20,14 @@ def wrap_keras_model(model: Any, compute: Compute, *, xla: bool = False) -> Kera
     Raises:
         TypeError: it is no Keras model.
         ImportError: a library is missing; says what to install.
-        ValueError: it computes in another library than these, or `xla` is asked of torch.
+        ValueError: it computes in another library than these.
+        NotImplementedError: `xla` is asked of torch.
     """
     if isinstance(model, nn.Module):
+        if xla:
+            raise NotImplementedError(
+                "xla=True: the model computes in torch, and XLA compiles for TensorFlow. Leave it out."
+            )
         from .torch_model import TorchKerasModule
 
         return TorchKerasModule(model, compute)

@@ -1,0 +1,122 @@
+"""Data of all kinds that a TFTrainer takes without TensorFlow: the same samples give the same training."""
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras", reason="keras is not installed")
+
+import datasets  # noqa: E402
+import torch  # noqa: E402
+from keras_things import furthest, losses, network, points, trainer, weights  # noqa: E402
+from torch.utils.data import Dataset, IterableDataset  # noqa: E402
+
+from lightrainer import TFTrainer  # noqa: E402
+
+X, Y = (np.stack(part) for part in zip(*points(), strict=True))
+
+
+class MapStyle(Dataset):
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, index):
+        return torch.as_tensor(X[index]), int(Y[index])
+
+
+class Again:
+    """An iterable that is no dataset of any library."""
+
+    def __iter__(self):
+        return iter(zip(X, Y, strict=True))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(zip(X, Y, strict=True))
+
+
+KINDS = {
+    "lists": [(row.tolist(), int(label)) for row, label in zip(X, Y, strict=True)],
+    "float64": [*zip(X.astype("float64"), Y.astype("int64"), strict=True)],
+    "map-style": MapStyle(),
+    "iterable": Again(),
+    "stream": Stream(),
+    "columns": datasets.Dataset.from_dict({"x": X, "labels": Y}),
+    "label": [{"x": row, "label": label} for row, label in zip(X, Y, strict=True)],
+}
+
+
+@pytest.fixture(scope="module")
+def of_pairs(tmp_path_factory):
+    """What a training on pairs of arrays, in order, comes to."""
+    made = trainer(tmp_path_factory.mktemp("pairs"), train_sampling_strategy="sequential", max_steps=7)
+    made.train()
+    return losses(made), weights(made.model), made.evaluate(points())["eval_loss"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_data_is_the_same_training(tmp_path, of_pairs, kind):
+    data = KINDS[kind]
+    made = trainer(tmp_path, train_dataset=data, train_sampling_strategy="sequential", max_steps=7)
+    made.train()
+    assert losses(made) == of_pairs[0]
+    assert furthest(weights(made.model), of_pairs[1]) == 0
+    assert made.evaluate(data)["eval_loss"] == pytest.approx(of_pairs[2], abs=1e-7)
+    predicted = made.predict(data)
+    assert predicted.predictions.shape == (16, 3)
+    assert (predicted.label_ids == Y).all()
+
+
+def test_worker_processes_read_sequences(tmp_path, of_pairs):
+    known = {"train_sampling_strategy": "sequential", "max_steps": 7, "dataloader_num_workers": 1}
+    made = trainer(tmp_path, train_dataset=points(), **known)
+    made.train()
+    assert losses(made) == of_pairs[0]
+
+
+def test_features_and_labels_may_have_parts(tmp_path):
+    """Several columns are a dict, as the model takes it; label_names says which are labels."""
+    seen = []
+
+    class Own(TFTrainer):
+        def run_model(self, features, labels, training):
+            seen.append((features, labels))
+            loss, logits = super().run_model(features["x"], labels["y"], training)
+            return loss * labels["weight"], logits
+
+    rows = [{"x": x, "scale": 2.0, "y": y, "weight": 0.5} for x, y in zip(X, Y, strict=True)]
+    made = trainer(tmp_path, cls=Own, train_dataset=rows, label_names=["y", "weight"], max_steps=1)
+    made.train()
+    features, labels = seen[0]
+    assert features.keys() == {"x", "scale"}
+    assert labels.keys() == {"y", "weight"}
+    assert features["scale"].dtype == torch.float32
+    assert made.predict(rows[:3]).label_ids[1].tolist() == [0.5] * 3
+    pairs = [(({"x": x}, np.ones(2)), y) for x, y in points(4)]
+    seen.clear()
+
+    class Nested(TFTrainer):
+        def run_model(self, features, labels, training):
+            seen.append(features)
+            return super().run_model(features[0]["x"], labels, training)
+
+    trainer(tmp_path, cls=Nested, train_dataset=pairs, max_steps=1).train()
+    assert isinstance(seen[0], tuple)
+    assert seen[0][1].shape == (4, 2)
+
+
+def test_data_is_shuffled_with_the_seed(tmp_path):
+    def order(**changes):
+        made = trainer(tmp_path, num_train_epochs=1, **changes)
+        made.train()
+        return losses(made)
+
+    assert order() == order(seed=42)
+    assert order() != order(seed=1)
+    assert order() != order(train_sampling_strategy="sequential")
+    assert len(order(dataloader_drop_last=True, per_device_train_batch_size=5)) == 3
+
+
+def test_the_network_is_the_same_each_time():
+    """Negative control: what differs above is the data."""
+    assert furthest(weights(network()), weights(network())) == 0

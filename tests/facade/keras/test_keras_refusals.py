@@ -1,0 +1,222 @@
+"""What a TFTrainer refuses: before a training begins, and with words that say what to do."""
+
+import dataclasses
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras", reason="keras is not installed")
+
+import torch  # noqa: E402
+from keras_things import Subclassed, arguments, network, points, trainer  # noqa: E402
+
+from lightrainer import TFTrainer, TFTrainingArguments, TrainingArguments  # noqa: E402
+from lightrainer.facade.keras.arguments import UNSUPPORTED  # noqa: E402
+
+
+def refused(kind, *words, train=False, **given):
+    """It is an error of this kind, with all of these words; nothing is trained."""
+
+    def attempt():
+        made = trainer(**given)
+        if train:
+            made.train()
+
+    with pytest.raises(kind) as caught:
+        attempt()
+    for word in words:
+        assert re.search(word, str(caught.value)), (word, str(caught.value))
+
+
+ASKED = {
+    "activation_checkpointing": True,
+    "auto_find_batch_size": True,
+    "bf16_full_eval": True,
+    "debug": "underflow_overflow",
+    "deepspeed": {},
+    "fp16_full_eval": True,
+    "fsdp": "full_shard",
+    "gcp_project": "project",
+    "gradient_checkpointing": True,
+    "include_num_input_tokens_seen": "all",
+    "label_smoothing_factor": 0.1,
+    "neftune_noise_alpha": 5.0,
+    "parallelism_config": object(),
+    "torch_compile": True,
+    "tpu_name": "name",
+    "tpu_zone": "zone",
+    "use_liger_kernel": True,
+}
+
+
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+def test_arguments_without_an_effect_are_refused_by_name(tmp_path, name):
+    assert ASKED.keys() == UNSUPPORTED.keys()
+    args = arguments(tmp_path)
+    setattr(args, name, ASKED[name])
+    with pytest.raises(NotImplementedError, match=f"{name}="):
+        args.check()
+
+
+def test_all_refused_arguments_are_said_at_once_also_when_they_were_set_later(tmp_path):
+    with pytest.raises(NotImplementedError, match=r"(?s)label_smoothing_factor=0\.1.*tpu_name='x'"):
+        arguments(tmp_path, tpu_name="x", label_smoothing_factor=0.1)
+    made = trainer(tmp_path)
+    made.args.neftune_noise_alpha = 5.0
+    for call in (made.train, made.evaluate, lambda: made.predict(points(2))):
+        with pytest.raises(NotImplementedError, match="neftune_noise_alpha"):
+            call()
+    with pytest.raises(NotImplementedError, match="split_batches"):
+        arguments(tmp_path, accelerator_config={"split_batches": True})
+    with pytest.raises(NotImplementedError, match="group_by_length"):
+        arguments(tmp_path, train_sampling_strategy="group_by_length")
+    with pytest.raises(NotImplementedError, match="include_for_metrics"):
+        arguments(tmp_path, include_for_metrics=["inputs"])
+
+
+def test_poly_power_is_a_power_of_the_schedule_of_tftrainer(tmp_path):
+    made = trainer(tmp_path, poly_power=2.0, learning_rate=0.01)
+    made.train()
+    rates = [entry["learning_rate"] for entry in made.state.log_history if "loss" in entry]
+    assert rates == pytest.approx([0.01 * (1 - step / 8) ** 2 for step in range(8)])
+    for wrong in (0, -1.0, "2", True):
+        with pytest.raises((ValueError, TypeError), match="poly_power"):
+            arguments(tmp_path, poly_power=wrong)
+    with pytest.raises(ValueError, match=r"poly_power=2\.0.*'cosine'"):
+        arguments(tmp_path, poly_power=2.0, lr_scheduler_type="cosine")
+
+
+def test_properties_of_the_arguments(tmp_path):
+    args = arguments(tmp_path, per_device_train_batch_size=5)
+    assert (args.n_replicas, args.n_gpu, args.train_batch_size, args.eval_batch_size) == (1, 1, 5, 4)
+    assert args.strategy.num_replicas_in_sync == 1
+    assert args.strategy.run(lambda a, b: a - b, (3,), {"b": 1}) == 2
+    own = {field.name for field in dataclasses.fields(TFTrainingArguments)}
+    added = own - {field.name for field in dataclasses.fields(TrainingArguments)}
+    assert added == {"tpu_name", "tpu_zone", "gcp_project", "poly_power", "xla"}
+    assert args.to_dict()["poly_power"] == 1.0
+    before = args.to_dict()
+    trainer_args = trainer(tmp_path).args
+    assert trainer_args.remove_unused_columns, "the user's arguments stay as they are"
+    assert args.to_dict() == before
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "words"),
+    [
+        ([], ValueError, ["train_dataset is empty"]),
+        ([1, 2], TypeError, ["train_dataset: A sample has to be a pair"]),
+        ([(np.ones(4), "a word")], TypeError, ["labels have to be numbers", "'a word'"]),
+        ([(np.ones(4), None)], TypeError, ["labels have to be numbers", "NoneType"]),
+        ([({"x": ["text"]}, 1)], TypeError, [r"features\['x'\]"]),
+        ([{"x": np.ones(4)}], ValueError, ["no column 'labels' or 'label'", "label_names"]),
+        ([{"labels": 1}], ValueError, ["no features"]),
+        (iter(points()), TypeError, ["can be read only once"]),
+        ("a path", TypeError, ["train_dataset"]),
+    ],
+    ids=["empty", "no pairs", "text", "none", "text in features", "no labels", "no features", "iterator", "path"],
+)
+def test_data_of_the_wrong_kind_is_refused(tmp_path, data, kind, words):
+    refused(kind, *words, folder=tmp_path, train_dataset=data)
+
+
+def test_there_has_to_be_data(tmp_path):
+    refused(ValueError, "pass train_dataset", folder=tmp_path, train_dataset=None, train=True)
+    refused(ValueError, "no length.*max_steps", folder=tmp_path, train_dataset=Iterable())
+    with pytest.raises(ValueError, match="pass eval_dataset"):
+        trainer(tmp_path, eval_dataset=None).evaluate()
+
+
+class Iterable:
+    """Neither a sequence nor a `tf.data.Dataset`."""
+
+    def __iter__(self):
+        return iter(points(9))
+
+
+def test_models_that_cannot_be_trained_are_refused(tmp_path):
+    refused(TypeError, "module of torch: the ordinary Trainer", folder=tmp_path, model=WithCall())
+    refused(TypeError, "must be a Keras model, but is Linear", folder=tmp_path, model=torch.nn.Linear(4, 3))
+    refused(NotImplementedError, "xla=True: the model computes in torch", folder=tmp_path, xla=True)
+    model = network()
+    model.loss = None
+    refused(ValueError, r"has no loss.*compile\(loss", folder=tmp_path, model=model, train=True)
+    model.loss = ["mse", "mse"]
+    refused(NotImplementedError, "several losses.*run_model", folder=tmp_path, model=model, train=True)
+    nothing = keras.Sequential([keras.layers.Activation("relu")])
+    nothing.compile(loss="mse")
+    refused(ValueError, "no trainable weights", folder=tmp_path, model=nothing, train=True)
+    with pytest.raises(ValueError, match="no weights yet, and there is no data"):
+        trainer(tmp_path, model=Subclassed(), train_dataset=None).prediction_loop([], 0, 0, "Evaluation")
+    with pytest.raises(TypeError, match="args must be TFTrainingArguments, but is TrainingArguments"):
+        TFTrainer(model, TrainingArguments(str(tmp_path)))
+
+
+class WithCall(torch.nn.Linear):
+    """As some modules of torch have it."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+
+    call = torch.nn.Linear.forward
+
+
+def test_samples_of_different_shapes_say_so(tmp_path):
+    data = [(np.ones(size, "float32"), 1) for size in (4, 4, 3, 4)]
+    refused(
+        ValueError,
+        r"features of one batch have different shapes.*Pad them",
+        folder=tmp_path,
+        train_dataset=data,
+        train=True,
+    )
+
+
+def test_fp16_and_gradients_of_ones_own_do_not_go_together(tmp_path):
+    class Own(TFTrainer):
+        def training_step(self, *args):
+            return super().training_step(*args)
+
+    with pytest.raises(NotImplementedError, match=r"fp16=True with a training_step"):
+        trainer(tmp_path, cls=Own, fp16=True).train()
+    trainer(tmp_path, cls=Own, bf16=True, max_steps=1).train()
+
+
+PROGRAM = """
+import sys
+
+class Missing:
+    def find_spec(self, name, *others):
+        if name == "tensorflow":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+import lightrainer
+
+class Model:
+    trainable_variables = []
+    def call(self, x): pass
+
+args = lightrainer.TFTrainingArguments(sys.argv[1], report_to="none")
+assert "keras" not in sys.modules and "tensorflow" not in sys.modules and "torch" not in sys.modules
+try:
+    lightrainer.TFTrainer(Model(), args, [([1.0], 1)])
+except ImportError as error:
+    assert "lightrainer[tf]" in str(error), error
+else:
+    raise AssertionError
+assert "keras" not in sys.modules and "tensorflow" not in sys.modules
+"""
+
+
+def test_nothing_of_keras_is_imported_unasked_and_without_tensorflow_an_error_says_what_to_install(tmp_path):
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_keras_on_another_library_than_torch_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    refused(ValueError, "computes in 'jax'", "KERAS_BACKEND=torch", folder=tmp_path)

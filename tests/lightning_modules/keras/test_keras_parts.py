@@ -1,0 +1,142 @@
+"""Names, batches and the optimizer for Keras models, each by itself."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from lightrainer.lightning_modules.common.nested import find_batch_size
+from lightrainer.lightning_modules.keras.adam import KerasAdam
+from lightrainer.lightning_modules.keras.names import stable_names
+from lightrainer.lightning_modules.keras.pairs import count_instances, summed_loss
+from lightrainer.lightning_modules.keras.tensorflow_data import BatchLoader, EvaluationStream, StepStream, rebatched
+
+
+def test_names_do_not_depend_on_how_many_models_there_were():
+    first = ["net/dense/kernel", "net/dense/bias", "net/dense_1/kernel", "net/block/dense_2/kernel", "seed/state"]
+    later = [
+        "net_3/dense_7/kernel",
+        "net_3/dense_7/bias",
+        "net_3/dense_8/kernel",
+        "net_3/block_2/dense_9/kernel",
+        "seed_4/state",
+    ]
+    assert stable_names(first) == stable_names(later)
+    assert stable_names(later)[2:] == ["net/dense_1/kernel", "net/block/dense/kernel", "seed/state"]
+
+
+def test_names_are_different_and_such_as_torch_allows():
+    assert stable_names(["a.b/x", "a.b/x", "c/x", "c_1/x", "x"]) == ["a_b/x", "a_b/x#1", "c/x", "c_1/x", "x"]
+
+
+def batches(*sizes):
+    """Batches of so many samples, whose features are the numbers of the samples."""
+    starts = np.cumsum([0, *sizes])
+    return [(np.arange(a, b), np.arange(a, b)) for a, b in itertools.pairwise(starts)]
+
+
+def rows(stream):
+    return [batch["features"].tolist() for batch in stream]
+
+
+def test_a_step_is_shared_out_by_sample():
+    """Two processes with two micro-batches each see what one process sees with twice the batch."""
+    whole = rows(StepStream(batches(8, 8), steps=2, parts=2))
+    assert whole == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
+    shares = [rows(StepStream(batches(8, 8), steps=2, parts=2, rank=rank, world_size=2)) for rank in (0, 1)]
+    assert [left + right for left, right in zip(*shares, strict=True)] == whole
+    assert rows(StepStream(batches(8, 8), steps=1)) == [list(range(8))]
+
+
+def test_a_step_that_cannot_be_shared_out_is_an_error():
+    with pytest.raises(ValueError, match=r"7 samples.*2 processes.*drop_remainder=True"):
+        rows(StepStream(batches(7), steps=1, world_size=2))
+    with pytest.raises(ValueError, match=r"1 samples.*gradient_accumulation_steps=2"):
+        rows(StepStream(batches(1), steps=1, parts=2))
+
+
+def test_each_epoch_has_the_iterator_that_it_would_have_without_an_interruption():
+    class Shuffled:
+        """Each iterator has an order of its own, as those of a `tf.data.Dataset` that shuffles."""
+
+        made = 0
+
+        def __iter__(self):
+            self.made += 1
+            return iter([(np.array([self.made]), np.array([0]))])
+
+    through, resumed = StepStream(Shuffled(), steps=1), StepStream(Shuffled(), steps=1)
+    epochs = []
+    for epoch in range(3):
+        through.set_epoch(epoch)
+        epochs.append(rows(through))
+    resumed.set_epoch(2)
+    resumed.set_epoch(2)
+    assert rows(resumed) == epochs[2] == [[3]]
+
+
+@pytest.mark.parametrize("sizes", [(7,), (3, 1, 3), (1,) * 7, (4, 3)])
+def test_an_evaluation_reads_each_sample_once_in_batches_of_one_size(sizes):
+    stream = EvaluationStream(batches(*sizes), batches=None, size=4)
+    assert rows(stream) == [[0, 1, 2, 3], [4, 5, 6]]
+    assert stream.last_round == 3
+    shares = [EvaluationStream(batches(*sizes), batches=None, size=2, rank=rank, world_size=2) for rank in (0, 1)]
+    found = [rows(share) for share in shares]
+    assert found == [[[0, 1], [4, 5]], [[2, 3], [6, 0]]], "the last one is filled up from the start"
+    assert rows(EvaluationStream(batches(2, 2, 2), batches=2, size=4)) == [[0, 1, 2, 3]]
+
+
+def test_loaders_know_how_much_there_is():
+    stream = EvaluationStream(batches(7), batches=None, size=4)
+    loader = BatchLoader(stream, examples=7, batches=2, samples_per_round=4)
+    assert (len(loader), len(loader.whole_dataset)) == (2, 7)
+    assert [(find_batch_size(batch), loader.end_of_loader, loader.remainder) for batch in loader] == [
+        (4, False, -1),
+        (3, True, 3),
+    ]
+    unknown = BatchLoader(stream, examples=None, batches=None, samples_per_round=4)
+    with pytest.raises(TypeError, match="how many batches"):
+        len(unknown)
+    assert len([*rebatched([], 3)]) == 0
+
+
+def test_losses_are_weighed_by_what_counts():
+    labels = torch.tensor([[1, -100], [2, 3]])
+    assert count_instances(labels) == 3
+    assert count_instances({"labels": labels, "other": labels}) == 3
+    assert count_instances({"start": torch.zeros(5), "end": torch.zeros(5)}) == 5
+    assert summed_loss(torch.tensor([[1.0, 0.0], [2.0, 3.0]]), labels) == 6
+    assert summed_loss(torch.tensor(2.0), labels) == 6, "a mean"
+    assert summed_loss(torch.tensor([1.0, 3.0]), torch.eye(2)) == 8, "one for each sample of several labels"
+
+
+def test_a_parameter_without_a_gradient_goes_on_as_with_zeros():
+    """And the rate that a schedule has set stays set."""
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizers = [KerasAdam([one], lr=0.1) for one in parameters]
+    for step in range(3):
+        for parameter, missing in zip(parameters, (None, torch.zeros(2)), strict=True):
+            parameter.grad = torch.ones(2) if step == 0 else missing
+        for optimizer in optimizers:
+            optimizer.step()
+    assert torch.equal(*parameters)
+    assert [optimizer.param_groups[0]["lr"] for optimizer in optimizers] == [0.1, 0.1]
+
+
+def test_the_steps_of_the_optimizer_are_in_its_state():
+    def steps(optimizer, parameter, count):
+        for number in range(count):
+            parameter.grad = torch.full((2,), 0.3 - 0.1 * number)
+            optimizer.step()
+
+    whole, first = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    steps(KerasAdam([whole], lr=0.1), whole, 4)
+    before = KerasAdam([first], lr=0.1)
+    steps(before, first, 2)
+    after = KerasAdam([first], lr=0.1)
+    after.load_state_dict(before.state_dict())
+    for number in (2, 3):
+        first.grad = torch.full((2,), 0.3 - 0.1 * number)
+        after.step()
+    assert torch.equal(whole, first)
