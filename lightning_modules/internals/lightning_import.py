@@ -1,64 +1,28 @@
 """Lightning's names, imported without what nobody asked for.
 
-Lightning imports torchmetrics, and torchmetrics imports a third of `transformers` (where that is installed) for the
-sake of three metrics: a second and more at the start of every run. During the first import of torchmetrics those
-classes are stood in for; they turn into the real ones when they are used. Every module of this package imports
-Lightning from here.
+Lightning imports torchmetrics, which imports matplotlib and a third of `transformers` (where those are installed) for
+the sake of plots and three metrics; and it imports torch's compiler for one class. Together they take longer than all
+else that is imported. Meanwhile they are stood in for; what needs them finds the real ones when it uses them. Every
+module of this package imports Lightning from here.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import importlib.util
-import sys
-import types
-from collections.abc import Iterator
 from typing import Any
 
-import torch  # noqa: F401 - first: it looks for the library by itself
+import torch  # noqa: F401 - first: it looks for the libraries by itself
 
+from .compiler import DYNAMO, disable_dynamo
+from .deferred_imports import deferring
 from .lightning_version import require_lightning
 
 require_lightning()
 
-
-class _Deferred(type):
-    """A class that is looked up in its library when something is asked of it."""
-
-    def __getattr__(cls, name: str) -> Any:
-        return getattr(getattr(importlib.import_module(cls.__module__), cls.__name__), name)
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return getattr(importlib.import_module(cls.__module__), cls.__name__)(*args, **kwargs)
-
-
-def _deferred(library: str, name: str) -> _Deferred:
-    if name.startswith("__"):  # what Python itself asks of a module
-        raise AttributeError(name)
-    return _Deferred(name, (), {"__module__": library})
-
-
-@contextlib.contextmanager
-def _deferring(library: str) -> Iterator[None]:
-    """Stand in for `library` for a while, unless it is loaded already, or not there."""
-    spec = None if library in sys.modules else importlib.util.find_spec(library)
-    if spec is None:
-        yield
-        return
-    stand_in = types.ModuleType(library)
-    stand_in.__spec__ = spec
-    stand_in.__getattr__ = lambda name: _deferred(library, name)
-    sys.modules[library] = stand_in
-    try:
-        yield
-    finally:
-        if sys.modules.get(library) is stand_in:
-            del sys.modules[library]
-
-
-with _deferring("transformers"):
+with deferring("transformers"), deferring("torchmetrics.utilities.plot"):
     import torchmetrics  # first, so that Lightning finds it loaded
+
+with deferring(DYNAMO, disable=disable_dynamo):
+    import lightning.pytorch  # noqa: F401 - all of what follows comes with it
 
 from lightning.fabric.plugins import environments
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..common.suggestions import OptimizerNames
+from ..internals.compiler import build_optimizers_plainly, step_plainly
 from . import libraries, low_rank
 from .adafactor import Adafactor
 from .groups import parameter_groups, save_state_of_groups
@@ -143,6 +144,7 @@ def build_optimizer(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Modu
         model: the model.
         groups: the usual parameter groups.
     """
+    build_optimizers_plainly()
     if isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer):
         others = _without_kernel(kwargs, model)
         for name in ("params", "model", "optimizer_dict"):
@@ -150,6 +152,7 @@ def build_optimizer(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Modu
         optimizer = optimizer_class(groups, **others)
     else:
         optimizer = optimizer_class()(model, **kwargs)
+    step_plainly(optimizer)
     libraries.keep_embeddings_whole(optimizer_class, kwargs, model)
     let_backward_step(optimizer)
     save_state_of_groups(optimizer)

@@ -1,0 +1,74 @@
+"""Leave torch's compiler unloaded as long as nothing is compiled.
+
+`torch._dynamo` takes half as long to import as torch itself, and every optimizer of torch imports it: to be kept out of
+what is compiled. Where it is not loaded nothing is being compiled, so that there is nothing to be kept out of.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+DYNAMO = "torch._dynamo"
+_METHODS = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+
+
+def disable_dynamo(function: Callable[..., Any], recursive: bool = True, **_: Any) -> Callable[..., Any]:
+    """As `torch.compiler.disable`, but without loading the compiler."""
+    disabled: Any = torch._disable_dynamo(function, recursive)
+    _call_plainly(disabled)
+    return disabled
+
+
+def build_optimizers_plainly() -> None:
+    """Let torch's optimizers be made, read and loaded without loading the compiler."""
+    for name in _METHODS:
+        method = getattr(Optimizer, name)
+        if hasattr(method, "__wrapped__"):
+            _call_plainly(method)
+
+
+def step_plainly(optimizer: Any) -> None:
+    """Let one of torch's own optimizers step without loading the compiler; others stay as they are.
+
+    The hooks around a step are called as ever. To be called before a schedule is made, which wraps the step.
+    """
+    guarded = getattr(type(optimizer).step, "__wrapped__", None)
+    if getattr(getattr(guarded, "__code__", None), "co_name", "") != "_use_grad" or DYNAMO in sys.modules:
+        return
+    plain: Any = guarded.__wrapped__  # type: ignore[union-attr]
+
+    @functools.wraps(plain)
+    def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if DYNAMO in sys.modules:
+            return guarded(self, *args, **kwargs)  # type: ignore[misc]
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            return plain(self, *args, **kwargs)
+
+    optimizer.step = types.MethodType(Optimizer.profile_hook_step(step), optimizer)
+
+
+def _call_plainly(disabled: Any) -> None:
+    """Call what is under `torch._disable_dynamo` as it is, as long as the compiler is not loaded.
+
+    The decorator loads the compiler at the first call, and keeps what it calls from then on as an attribute of the
+    function, `__dynamo_disable`. In a torch without that attribute the compiler is loaded as ever.
+    """
+    function = disabled.__wrapped__
+
+    @functools.wraps(function)
+    def plainly(*args: Any, **kwargs: Any) -> Any:
+        if DYNAMO not in sys.modules:
+            return function(*args, **kwargs)
+        if vars(function).get("__dynamo_disable") is plainly:
+            del function.__dynamo_disable  # from here on torch decides
+        return disabled(*args, **kwargs)
+
+    if DYNAMO not in sys.modules and not hasattr(function, "__dynamo_disable"):
+        function.__dynamo_disable = plainly

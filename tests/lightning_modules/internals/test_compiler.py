@@ -1,0 +1,134 @@
+"""Optimizers of torch step without the compiler as long as it is not loaded, and as ever from then on."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch._dynamo
+
+from lightrainer.lightning_modules.internals import compiler
+
+TRAIN = """
+import sys, tempfile, torch
+from lightrainer import Trainer, TrainingArguments
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+
+    def forward(self, x, labels):
+        return torch.nn.functional.cross_entropy(self.linear(x), labels), None
+
+data = [{"x": torch.zeros(2), "labels": 0}]
+with tempfile.TemporaryDirectory() as folder:
+    args = TrainingArguments(folder, max_steps=2, use_cpu=True, save_steps=1, report_to="none", disable_tqdm=True)
+    Trainer(Model(), args, train_dataset=data).train()
+    Trainer(Model(), args, train_dataset=data).train(resume_from_checkpoint=folder + "/checkpoint-1")
+loaded = [name for name in ("transformers", "matplotlib", "torch._dynamo") if name in sys.modules]
+
+import matplotlib, torchmetrics
+matplotlib.use("agg")
+metric = torchmetrics.MeanMetric()
+metric.update(1.0)
+plotted = isinstance(metric.plot()[0], matplotlib.figure.Figure)
+
+from lightning.fabric.wrappers import OptimizedModule
+model = torch.nn.Linear(1, 1)
+not_compiled = isinstance(model, OptimizedModule)
+compiled = isinstance(torch.compile(model, backend="eager"), OptimizedModule)
+sys.exit(f"{loaded} {plotted} {not_compiled} {compiled}")
+"""
+
+
+def test_a_training_loads_what_it_uses_and_the_rest_is_there_when_it_is_used():
+    """In a process of its own: in this one, and in its children, the compiler is loaded."""
+    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", TRAIN], capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1] == "[] True False True", ended.stderr
+
+
+@pytest.fixture
+def unloaded(monkeypatch):
+    """As long as this is no module, the compiler counts as not loaded."""
+    name = "torch._dynamo_that_is_not_loaded"
+    monkeypatch.setattr(compiler, "DYNAMO", name)
+    return name
+
+
+@pytest.fixture
+def breaks(monkeypatch):
+    """What torch's optimizers asked of the compiler: two breaks of the graph for each step."""
+    asked = []
+    monkeypatch.setattr(torch._dynamo, "graph_break", lambda: asked.append(1))
+    return asked
+
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Linear(3, 1)
+
+
+def trained(optimizer_class, plainly):
+    """The weights after three steps, with a hook, a schedule, and gradients set to zero; what the hook saw."""
+    trained_model, seen = model(), []
+    optimizer = optimizer_class(trained_model.parameters(), lr=0.1)
+    if plainly:
+        compiler.step_plainly(optimizer)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    optimizer.register_step_post_hook(lambda *_: seen.append((torch.is_grad_enabled(), optimizer.param_groups[0]["lr"])))
+    for _ in range(3):
+        trained_model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return trained_model.weight.detach().tolist(), seen
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "Adagrad", "RMSprop", "NAdam", "Adadelta"])
+def test_plain_steps_give_the_same_weights(name, unloaded, breaks):
+    optimizer_class = getattr(torch.optim, name)
+    plain = trained(optimizer_class, plainly=True)
+    assert not breaks
+    assert plain == trained(optimizer_class, plainly=False)
+    assert len(breaks) == 6
+
+
+def test_the_surroundings_of_a_step_get_their_gradients_back(unloaded, breaks):
+    parameter = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    compiler.step_plainly(optimizer)
+    optimizer.step(lambda: parameter.sum().backward())
+    assert (parameter.tolist(), torch.is_grad_enabled(), breaks) == ([0.0, 0.0], True, [])
+
+
+def test_once_the_compiler_is_loaded_torch_decides(unloaded, breaks, monkeypatch):
+    optimizer = torch.optim.SGD(model().parameters(), lr=0.1)
+    compiler.step_plainly(optimizer)
+    optimizer.step()
+    assert breaks == []
+    monkeypatch.setitem(sys.modules, unloaded, torch._dynamo)
+    optimizer.step()
+    assert breaks == [1, 1]
+
+
+def test_other_optimizers_stay_as_they_are(unloaded):
+    class Own(torch.optim.SGD):
+        def step(self, closure=None):
+            return closure
+
+    for optimizer in (Own(model().parameters(), lr=0.1), torch.optim.LBFGS(model().parameters())):
+        compiler.step_plainly(optimizer)
+        assert "step" not in vars(optimizer)
+
+
+def test_a_function_is_kept_out_of_the_compiler_once_that_is_loaded(unloaded, monkeypatch):
+    @compiler.disable_dynamo
+    def compiling():
+        return torch.compiler.is_compiling()
+
+    assert compiling.__wrapped__.__dynamo_disable is not None
+    assert compiling() is False
+    monkeypatch.setitem(sys.modules, unloaded, torch._dynamo)
+    compiled = torch.compile(lambda: (torch.compiler.is_compiling(), compiling()), backend="eager")
+    assert compiled() == (True, False)
