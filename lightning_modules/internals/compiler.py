@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,8 +18,10 @@ DYNAMO = "torch._dynamo"
 _METHODS = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 
-def disable_dynamo(function: Callable[..., Any], recursive: bool = True, **_: Any) -> Callable[..., Any]:
+def disable_dynamo(function: Any = None, recursive: bool = True, **_: Any) -> Any:
     """As `torch.compiler.disable`, but without loading the compiler."""
+    if function is None:
+        return functools.partial(disable_dynamo, recursive=recursive)
     disabled: Any = torch._disable_dynamo(function, recursive)
     _call_plainly(disabled)
     return disabled

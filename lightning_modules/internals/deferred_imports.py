@@ -32,22 +32,26 @@ class _Deferred(type):
 
 @contextlib.contextmanager
 def deferring(module: str, **members: Any) -> Iterator[None]:
-    """Stand in for a module for a while, unless it is loaded already, or its library is not installed.
+    """Stand in for a module for a while, where its library is installed.
 
-    What others import of it meanwhile is looked up when they use it. `members` are there at once, by name.
+    What others import of it meanwhile is looked up when they use it: that a library is loaded does not mean that all of
+    its lazy modules are. `members` are there at once, by name.
     """
-    if module in sys.modules or importlib.util.find_spec(module.partition(".")[0]) is None:
+    if module not in sys.modules and importlib.util.find_spec(module.partition(".")[0]) is None:
         yield
         return
     stand_in: Any = types.ModuleType(module)
     stand_in.__spec__ = ModuleSpec(module, None)
     stand_in.__getattr__ = functools.partial(_deferred, module)
     vars(stand_in).update(members)
+    loaded = sys.modules.get(module)
     sys.modules[module] = stand_in
     try:
         yield
     finally:
-        if sys.modules.get(module) is stand_in:
+        if loaded is not None:
+            sys.modules[module] = loaded
+        elif sys.modules.get(module) is stand_in:
             del sys.modules[module]
 
 

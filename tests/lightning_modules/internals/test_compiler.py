@@ -76,7 +76,8 @@ def trained(optimizer_class, plainly):
     if plainly:
         compiler.step_plainly(optimizer)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-    optimizer.register_step_post_hook(lambda *_: seen.append((torch.is_grad_enabled(), optimizer.param_groups[0]["lr"])))
+    rates = optimizer.param_groups[0]
+    optimizer.register_step_post_hook(lambda *_: seen.append((torch.is_grad_enabled(), rates["lr"])))
     for _ in range(3):
         trained_model(torch.ones(2, 3)).sum().backward()
         optimizer.step()
