@@ -129,7 +129,7 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
     def maybe_context_parallel(
         self, buffers: Any = None, buffer_seq_dims: Any = None, no_restore_buffers: Any = None
     ) -> Iterator[Any]:
-        """Split sequences in the block, with `cp_size` and while a training runs; otherwise do nothing.
+        """Split sequences in the block, with `cp_size` or `sp_size`, while a training runs; otherwise do nothing.
 
         Args:
             buffers: tensors of which each process gets its part, in place.

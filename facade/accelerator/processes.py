@@ -61,7 +61,7 @@ def fsdp_version(args: TrainingArguments) -> int | None:
     if settings is not None:
         return settings.version
     groups = read_parallelism(args.parallelism_config)
-    return 2 if groups is not None and (groups.dp_shard_enabled or groups.cp_enabled) else None
+    return 2 if groups is not None and (groups.dp_shard_enabled or groups.splits_sequences) else None
 
 
 class Processes:

@@ -38,7 +38,7 @@ REFUSED: dict[str, str] = {
     "te_recipe_handler": _FP8,
     "msamp_recipe_handler": _FP8,
     "deepspeed_engine_wrapped": "in a training with DeepSpeed the engine is trainer.model_wrapped",
-    "deepspeed_ulysses_dl_adapter": "sequence parallelism of that kind is not here. Use cp_size of parallelism_config",
+    "deepspeed_ulysses_dl_adapter": "a batch is split here, not a loader. Set sp_size of parallelism_config",
     "tensor_parallel_rank": _GRID,
     "data_parallel_rank": _GRID,
     "data_parallel_shard_rank": _GRID,

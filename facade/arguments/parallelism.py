@@ -25,6 +25,17 @@ class ContextParallelConfig:
 
 
 @dataclass(frozen=True)
+class SequenceParallelConfig:
+    """As `accelerate.utils.DeepSpeedSequenceParallelConfig`, but frozen, and not taken from the environment."""
+
+    sp_seq_length: int | None = None
+    """Positions of all batches; they may have any number of them here."""
+    sp_seq_length_is_variable: bool | None = True
+    sp_attn_implementation: str | None = None
+    """None or `sdpa`: the model's attention has to be that of torch."""
+
+
+@dataclass(frozen=True)
 class ParallelismConfig:
     """As `accelerate.ParallelismConfig`, but frozen, made of plain values, and not taken from the environment.
 
@@ -45,6 +56,9 @@ class ParallelismConfig:
     sp_size: int = 1
     """Processes over which a sequence is split, Ulysses attention (sequence parallel)."""
     sp_backend: str = "deepspeed"
+    """The reference's only name for it; here the exchange is torch's own, and DeepSpeed is not needed."""
+    sp_handler: SequenceParallelConfig | None = None
+    """Which attention the model has; None is `sdpa`."""
 
     @property
     def total_size(self) -> int:
@@ -87,6 +101,11 @@ class ParallelismConfig:
         return self.sp_size > 1
 
     @property
+    def splits_sequences(self) -> str:
+        """The argument by which processes share sequences: `cp_size`, `sp_size`, or empty where they do not."""
+        return "cp_size" if self.cp_enabled else "sp_size" if self.sp_enabled else ""
+
+    @property
     def rotation(self) -> str:
         """See `ContextParallelConfig.cp_comm_strategy`."""
         return (self.cp_handler or ContextParallelConfig()).cp_comm_strategy
@@ -117,18 +136,22 @@ def read_parallelism(value: Any) -> Any:
     else:
         return value
     given = {name: size for name, size in given.items() if size is not None}
-    if "cp_handler" in given:
-        given["cp_handler"] = _read_handler(given["cp_handler"])
+    for name, cls in _HANDLERS.items():
+        if name in given:
+            given[name] = _read_handler(given[name], cls)
     return ParallelismConfig(**given) if set(given) <= set(NAMES) else value
 
 
-def _read_handler(value: Any) -> Any:
-    """A `ContextParallelConfig` of a dict, or of an object with the same attribute; others stay as they are."""
-    names = [item.name for item in fields(ContextParallelConfig)]
+_HANDLERS: dict[str, Any] = {"cp_handler": ContextParallelConfig, "sp_handler": SequenceParallelConfig}
+
+
+def _read_handler(value: Any, cls: Any) -> Any:
+    """An object of a class made of a dict, or of one with the same attributes; others stay as they are."""
+    names = [item.name for item in fields(cls)]
     if isinstance(value, Mapping):
-        return ContextParallelConfig(**value) if set(value) <= set(names) else value
+        return cls(**value) if set(value) <= set(names) else value
     if not isinstance(value, type) and all(hasattr(value, name) for name in names):
-        return ContextParallelConfig(**{name: getattr(value, name) for name in names})
+        return cls(**{name: getattr(value, name) for name in names})
     return value
 
 
@@ -143,7 +166,7 @@ def parallelism_faults(config: Any, processes: int) -> list[str]:
         return []
     if not isinstance(config, ParallelismConfig):
         return _no_config(config)
-    faults = _wrong_sizes(config) + _wrong_backends(config) + _wrong_handler(config.cp_handler)
+    faults = _wrong_sizes(config) + _wrong_backends(config) + _wrong_handlers(config)
     return faults or _wrong_together(config, processes)
 
 
@@ -178,7 +201,27 @@ def _wrong_backends(config: ParallelismConfig) -> list[str]:
     ]
 
 
-def _wrong_handler(handler: Any) -> list[str]:
+def _wrong_handlers(config: ParallelismConfig) -> list[str]:
+    return _wrong_rotation(config.cp_handler) + _wrong_attention(config.sp_handler)
+
+
+def _wrong_attention(handler: Any) -> list[str]:
+    if handler is None:
+        return []
+    if not isinstance(handler, SequenceParallelConfig):
+        return [
+            f"parallelism_config: sp_handler={handler!r} must be a dict such as {{'sp_attn_implementation': 'sdpa'}}."
+        ]
+    given = handler.sp_attn_implementation
+    if given in (None, "sdpa"):
+        return []
+    return [
+        f"parallelism_config: sp_handler: sp_attn_implementation={given!r} is not split over heads here. Load the "
+        "model with attn_implementation='sdpa', and pass 'sdpa'; its kernels are flash attention too, on GPUs."
+    ]
+
+
+def _wrong_rotation(handler: Any) -> list[str]:
     if handler is None:
         return []
     if not isinstance(handler, ContextParallelConfig):
@@ -200,11 +243,12 @@ def _wrong_together(config: ParallelismConfig, processes: int) -> list[str]:
         faults.append(
             f"parallelism_config: cp_size={config.cp_size} and sp_size={config.sp_size} both split sequences. Keep one."
         )
-    split = config.tp_enabled or config.cp_enabled
+    split = config.tp_enabled or config.splits_sequences
     if split and config.dp_replicate_enabled and not config.dp_shard_enabled:
         faults.append(
-            f"parallelism_config: dp_replicate_size={config.dp_replicate_size} with tp_size={config.tp_size} and "
-            f"cp_size={config.cp_size} needs a sharded model: set dp_shard_size above 1 and dp_replicate_size to 1."
+            f"parallelism_config: dp_replicate_size={config.dp_replicate_size} with tp_size={config.tp_size}, "
+            f"cp_size={config.cp_size} and sp_size={config.sp_size} needs a sharded model: set dp_shard_size above 1 "
+            "and dp_replicate_size to 1."
         )
     if processes > 1 and config.total_size not in (1, processes):
         faults.append(_wrong_number(config, processes))
@@ -247,9 +291,9 @@ def samples_of_rank(args: Any, batch_size: int) -> int:
 
 
 def parts_of_sequences(args: Any) -> int:
-    """Over how many processes each sequence is split in training, see `ParallelismConfig.cp_size`."""
+    """Over how many processes each sequence is split in training, by `cp_size` or `sp_size`."""
     groups = _groups(args)
-    return 1 if groups is None else groups.cp_size
+    return 1 if groups is None else groups.cp_size * groups.sp_size
 
 
 def spreads_model(args: Any) -> bool:

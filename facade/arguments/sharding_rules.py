@@ -153,7 +153,7 @@ def _fsdp_in_groups(args: Any) -> list[str]:
             "parallelism_config goes with version 2 of FSDP, but fsdp_config['version'] is 1, its default. Set "
             "fsdp_config={'version': 2}."
         ]
-    if not groups.dp_shard_enabled and not groups.cp_enabled:
+    if not groups.dp_shard_enabled and not groups.splits_sequences:
         return [
             f"fsdp is set, but parallelism_config leaves nothing to shard over: dp_shard_size={groups.dp_shard_size}, "
             f"tp_size={groups.tp_size}. Set dp_shard_size above 1, or leave fsdp out."
@@ -163,21 +163,23 @@ def _fsdp_in_groups(args: Any) -> list[str]:
 
 def _deepspeed_in_groups(args: Any) -> str | None:
     groups = _groups(args)
-    if groups is None or not args.deepspeed or groups.sp_enabled:
+    if groups is None or not args.deepspeed:
         return None
-    return "deepspeed and parallelism_config exclude each other: DeepSpeed forms its own groups. Keep one."
+    instead = " For sp_size leave deepspeed out: FSDP shards the model then." if groups.sp_enabled else ""
+    return f"deepspeed and parallelism_config exclude each other: DeepSpeed forms its own groups. Keep one.{instead}"
 
 
 def _sequences_in_parts(args: Any) -> list[str]:
     groups = _groups(args)
-    if groups is None or not groups.cp_enabled:
+    if groups is None or not groups.splits_sequences:
         return []
+    size = f"{groups.splits_sequences}={getattr(groups, groups.splits_sequences)}"
     why = {
         "torch_compile": "torch takes attention apart in Python, for each process in another way",
         "use_liger_kernel": "not all of its versions take the labels that are shifted before the split",
     }
     return [
-        f"{name}=True and parallelism_config with cp_size={groups.cp_size} exclude each other: {reason}. Keep one."
+        f"{name}=True and parallelism_config with {size} exclude each other: {reason}. Keep one."
         for name, reason in why.items()
         if getattr(args, name)
     ]

@@ -44,12 +44,7 @@ def _watching(debug: Any) -> str | None:
 
 
 def _groups(config: Any) -> str | None:
-    """Not there: sp_size above 1, and tp_size together with dp_replicate_size."""
-    if getattr(config, "sp_enabled", False):
-        return (
-            f"parallelism_config: sp_size={config.sp_size}: Lightning's DeepSpeedStrategy does not split sequences; "
-            f"split them with cp_size={config.sp_size}"
-        )
+    """Not there: tp_size together with dp_replicate_size."""
     if getattr(config, "tp_enabled", False) and config.dp_replicate_enabled:
         return (
             f"parallelism_config: dp_replicate_size={config.dp_replicate_size} with tp_size={config.tp_size}: "

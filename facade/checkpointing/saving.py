@@ -77,10 +77,11 @@ class CheckpointSaver:
         """
         host, strategy, saves = self.host, self.host._strategy, self.host.args.should_save
         if strategy.saves_parts(checkpoint=internal and self.is_checkpoint(folder)):
+            follow = internal and self.saves_training_state
+            # All of them first: the one whose disk is full for the rest would leave the others waiting.
+            strategy.save_weights(folder, step=host.state.global_step, states_follow=follow)
             if saves:
                 host._save(folder, state_dict={})
-            follow = internal and self.saves_training_state
-            strategy.save_weights(folder, step=host.state.global_step, states_follow=follow)
             return
         weights = strategy.whole_weights(host.model, keep=saves)
         if weights is None:

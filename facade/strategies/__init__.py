@@ -49,6 +49,6 @@ def choose(
 def _sharding_of_groups(args: TrainingArguments) -> FSDPSettings | None:
     """Sharding where `parallelism_config` asks for it and `fsdp` says nothing: that of the layers the model names."""
     groups = read_parallelism(args.parallelism_config)
-    if not groups.dp_shard_enabled and not groups.cp_enabled:
+    if not groups.dp_shard_enabled and not groups.splits_sequences:
         return None
     return FSDPSettings(version=2, wrap="layers")

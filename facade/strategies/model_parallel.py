@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _LIGHTNING = ("data_parallel_size", "tensor_parallel_size")
 _SEQUENCES = ("context_parallel_size", "rotation")
+_HEADS = ("sequence_parallel_size",)
 _GROUP = ("save_distributed_checkpoint", "process_group_backend", "timeout")
 _SHARDING = ("shard", "reshard_after_forward", "offload", "replicate_size")
 _SPLIT = ("plan",)
@@ -48,6 +49,10 @@ class ModelParallelPlan(StrategyPlan):
 
     def build(self) -> Any:
         """A `ModelParallelStrategy`; what is done to the model is done when Lightning configures it."""
+        if "sequence_parallel_size" in self.options:
+            from ...lightning_modules.distributed.ulysses_attention import SequenceParallelStrategy
+
+            return SequenceParallelStrategy(**picked(self.options, *_LIGHTNING, *_HEADS, *_GROUP))
         if self.splits_sequences:
             from ...lightning_modules.distributed.ring_attention import ContextParallelStrategy
 
@@ -59,7 +64,7 @@ class ModelParallelPlan(StrategyPlan):
     @property
     def splits_sequences(self) -> bool:
         """Whether neighbours among the processes share sequences."""
-        return "context_parallel_size" in self.options
+        return any(name in self.options for name in ("context_parallel_size", "sequence_parallel_size"))
 
     @property
     def saves_parts(self) -> bool:
@@ -75,14 +80,17 @@ class ModelParallelPlan(StrategyPlan):
         """See `StrategyPlan.check`."""
         check_sharding(args, model, layers=self.options.get("layers"))
         check_split(model, self.options["tensor_parallel_size"])
-        if self.splits_sequences:
-            check_sequences(model, self.options["context_parallel_size"])
+        if size := self.options.get("context_parallel_size"):
+            check_sequences(model, "cp_size", size)
+        if size := self.options.get("sequence_parallel_size"):
+            check_sequences(model, "sp_size", size, heads_over=size * self.options["tensor_parallel_size"])
 
     def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
         """The grid, then what `fully_shard` is told."""
         return [
             ("fsdp, parallelism_config", "Trainer(strategy=)", picked(self.options, *_LIGHTNING)),
             ("parallelism_config", "context_parallel()", picked(self.options, *_SEQUENCES)),
+            ("parallelism_config", "ulysses_attention()", picked(self.options, *_HEADS)),
             ("parallelism_config", "parallelize_module()", picked(self.options, *_SPLIT)),
             ("fsdp, fsdp_config", "fully_shard()", picked(self.options, *_SHARDING)),
             ("fsdp_config", "fully_shard(): layers", picked(self.options, *_LAYERS)),
@@ -164,14 +172,16 @@ def model_parallel(
         replicas = machines if settings is not None and settings.hybrid else 1
         groups = ParallelismConfig(dp_replicate_size=replicas, dp_shard_size=args.world_size // replicas)
     options: dict[str, Any] = {
-        "data_parallel_size": groups.data_parallel_size * groups.cp_size,
+        "data_parallel_size": groups.data_parallel_size * groups.cp_size * groups.sp_size,
         "tensor_parallel_size": groups.tp_size,
         **({"context_parallel_size": groups.cp_size, "rotation": groups.rotation} if groups.cp_enabled else {}),
+        **({"sequence_parallel_size": groups.sp_size} if groups.sp_enabled else {}),
         **({"plan": split_option(model)} if groups.tp_enabled else {}),
         **(_sharding(args, settings, groups, model) if settings is not None else {}),
         "save_distributed_checkpoint": settings is not None and settings.state_dict_type == "sharded",
     }
-    name = "ContextParallelStrategy" if groups.cp_enabled else "ModelParallelStrategy"
+    kinds = {"cp_size": "ContextParallelStrategy", "sp_size": "SequenceParallelStrategy"}
+    name = kinds.get(groups.splits_sequences, "ModelParallelStrategy")
     return ModelParallelPlan(name=name, options={**options, **process_group(args)})
 
 

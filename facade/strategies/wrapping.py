@@ -132,18 +132,24 @@ def check_split(model: nn.Module, size: int) -> None:
         )
 
 
-def check_sequences(model: nn.Module, size: int) -> None:
-    """Look whether a model can be trained on parts of sequences, see `sequence_parts.model_faults`.
+def check_sequences(model: nn.Module, argument: str, size: int, heads_over: int = 1) -> None:
+    """Look whether a model can be trained on parts of sequences, see `sequence_sharding.model_faults`.
+
+    Args:
+        model: to be trained.
+        argument: `cp_size` or `sp_size`.
+        size: its value.
+        heads_over: processes among which the heads of attention are dealt out.
 
     Raises:
         ValueError: it cannot; says what to do.
     """
     from ...lightning_modules.distributed.sequence_sharding import model_faults
 
-    if faults := model_faults(model):
+    if faults := model_faults(model, heads_over=heads_over):
         raise ValueError(
-            f"parallelism_config: cp_size={size}: {'; '.join(faults)}. To leave sequences whole, use dp_shard_size in "
-            "the place of cp_size."
+            f"parallelism_config: {argument}={size}: {'; '.join(faults)}. To leave sequences whole, use "
+            f"dp_shard_size in the place of {argument}."
         )
 
 

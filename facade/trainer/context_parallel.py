@@ -14,7 +14,7 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.distributed.sequence_sharding import IGNORED, ready_to_split, split_names
 from ...lightning_modules.models import inspection
 from ...lightning_modules.models.inspection import shifts_smoothed_labels
-from ..arguments.parallelism import parts_of_sequences
+from ..arguments.parallelism import parts_of_sequences, read_parallelism
 from ..protocols.trainer import ModelProtocol
 
 
@@ -46,20 +46,21 @@ class ContextParallel:
             ValueError: they cannot be split; says why.
         """
         trainer, size = self.trainer, parts_of_sequences(self.trainer.args)
+        argument = read_parallelism(trainer.args.parallelism_config).splits_sequences if size > 1 else ""
         if size == 1 or not trainer.accelerator.strategy.splits_sequences:
             return contextlib.nullcontext, inputs
         if callable(trainer.compute_loss_func):
             raise ValueError(
-                f"parallelism_config: cp_size={size} does not go with compute_loss_func, which gets labels that are "
+                f"parallelism_config: {argument}={size} does not go with compute_loss_func, which gets labels that are "
                 "not shifted, and the next tokens are in other processes. Override compute_loss: its inputs have "
                 "shift_labels."
             )
         masked = inspection.is_pretrained(inspection.base_of_adapter(model))
         ready = trainer._prepare_input(ready_to_split(inputs, size=size, whole_mask=masked))
-        return partial(self._split, ready), ready
+        return partial(self._split, ready, argument), ready
 
     @contextlib.contextmanager
-    def _split(self, inputs: dict[str, Any]) -> Iterator[None]:
+    def _split(self, inputs: dict[str, Any], argument: str) -> Iterator[None]:
         names = split_names(inputs)
         buffers = [inputs[name] for name in names]
         targets = {name: inputs[name].ne(IGNORED).sum() for name in names if name in ("labels", "shift_labels")}
@@ -71,9 +72,9 @@ class ContextParallel:
                 self.targets = None
         if calls.count == 0:
             raise ValueError(
-                "parallelism_config: cp_size above 1 splits attention, but the model has not called "
+                f"parallelism_config: {argument} above 1 splits attention, but the model has not called "
                 "torch.nn.functional.scaled_dot_product_attention by that name, so that its parts know nothing of each "
-                "other. Call it so, or leave sequences whole: use dp_shard_size in the place of cp_size."
+                "other. Call it so, or leave sequences whole: use dp_shard_size in its place."
             )
 
     def pop_labels(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:

@@ -13,7 +13,7 @@ from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.internals.lightning_version import require_lightning
 from ...lightning_modules.models.inspection import accepted_arguments
 from ..arguments.enums import HPSearchBackend
-from ..arguments.parallelism import parts_of_sequences, read_parallelism, samples_of_rank
+from ..arguments.parallelism import read_parallelism, samples_of_rank
 from ..distributed.consistency import monitored
 from ..evaluation.results import TrainingLength, TrainOutput
 from ..evaluation.speed import speed_metrics
@@ -265,11 +265,11 @@ class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
 
     def get_cp_size(self) -> int:
         """As `transformers.Trainer.get_cp_size`: processes that share each sequence in training (`cp_size`)."""
-        return parts_of_sequences(self.args)
+        return getattr(read_parallelism(self.args.parallelism_config), "cp_size", None) or 1
 
     def get_sp_size(self) -> int:
-        """As `transformers.Trainer.get_sp_size`: processes of `sp_size`, which is refused above 1."""
-        return 1
+        """As `transformers.Trainer.get_sp_size`: processes that share each sequence by its heads (`sp_size`)."""
+        return getattr(read_parallelism(self.args.parallelism_config), "sp_size", None) or 1
 
     def _maybe_log_save_evaluate(
         self,

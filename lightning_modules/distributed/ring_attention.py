@@ -223,6 +223,9 @@ class ContextParallelStrategy(ModelParallelStrategy):
         sizes = (sharding // self.context_parallel_size, self.context_parallel_size, splitting)
         names = ("data", "context_parallel", "tensor_parallel")
         self._context_mesh = init_device_mesh(self.device_mesh.device_type, sizes, mesh_dim_names=names)[names[1]]
+        self._choose_rotation()
+
+    def _choose_rotation(self) -> None:
         set_rotation(self.rotation)
 
     @property

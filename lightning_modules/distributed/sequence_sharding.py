@@ -24,8 +24,13 @@ _WITH_LENGTH = ("input_ids", "inputs_embeds")
 _FILL = {"labels": IGNORED, "shift_labels": IGNORED}
 
 
-def model_faults(model: nn.Module) -> list[str]:
-    """Say why a model cannot be trained on parts of sequences; nothing if it can, as far as one can see."""
+def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
+    """Say why a model cannot be trained on parts of sequences; nothing if it can, as far as one can see.
+
+    Args:
+        model: to be trained.
+        heads_over: processes among which the heads of attention are dealt out.
+    """
     base = base_of_adapter(model)
     config, kind = getattr(base, "config", None), type(base).__name__
     text = config.get_text_config() if config is not None and hasattr(config, "get_text_config") else config
@@ -43,6 +48,9 @@ def model_faults(model: nn.Module) -> list[str]:
             f"{kind} has layers with {', '.join(others)}, and only full causal attention is split. Load it without "
             "them, if that is what is wanted"
         )
+    heads = getattr(text, "num_attention_heads", None)
+    if isinstance(heads, int) and heads % heads_over:
+        faults.append(f"{kind} has {heads} heads of attention, which cannot be dealt out among {heads_over} processes")
     return faults + _missing_parameters(base, kind)
 
 
@@ -132,8 +140,8 @@ def _right_padding(mask: Any, rows: int, length: int) -> torch.Tensor | None:
     shown = mask.bool()
     if bool((shown[:, 1:] > shown[:, :-1]).any()):
         raise _refusal(
-            "attention_mask hides positions before others, and rings of processes have no such mask. Pad on the right "
-            "(padding_side='right'), and leave out other masks"
+            "attention_mask hides positions before others, and processes that share sequences have no such mask. Pad "
+            "on the right (padding_side='right'), and leave out other masks"
         )
     return shown
 
@@ -165,4 +173,4 @@ def _positions(inputs: Mapping[str, Any], shown: torch.Tensor | None, shape: tup
 
 
 def _refusal(why: str) -> ValueError:
-    return ValueError(f"parallelism_config: cp_size above 1 splits sequences over processes: {why}.")
+    return ValueError(f"parallelism_config: cp_size or sp_size above 1 splits sequences over processes: {why}.")

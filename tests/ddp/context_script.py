@@ -20,8 +20,10 @@ from torch import nn
 from torch.nn import functional
 
 import lightrainer
+from lightrainer.lightning_modules.distributed import ulysses_attention
 
 TWO, GRID = {"cp_size": 2}, {"cp_size": 2, "dp_shard_size": 2}
+HEADS = {"sp_size": 2}
 BY_NEIGHBOURS = {"cp_handler": {"cp_comm_strategy": "alltoall"}}
 CASES: dict[str, dict[str, Any]] = {
     "mean": {"parallelism_config": TWO | BY_NEIGHBOURS},
@@ -46,10 +48,18 @@ CASES: dict[str, dict[str, Any]] = {
         "parallelism_config": {"cp_size": 2, "tp_size": 2},
         "accelerator_config": {"dispatch_batches": True},
     },
+    "heads_mean": {"parallelism_config": HEADS},
+    "heads_items": {"parallelism_config": HEADS},
+    "heads_llama": {"parallelism_config": HEADS, "gradient_checkpointing": True},
+    "heads_apart": {"parallelism_config": HEADS},
+    "heads_grid_items": {"parallelism_config": HEADS | {"dp_shard_size": 2}},
+    "heads_wide_llama": {"parallelism_config": {"sp_size": 4}},
+    "heads_split_items": {"parallelism_config": HEADS | {"tp_size": 2}},
 }
+BY_HEADS = ulysses_attention._by_heads
 ATTENTION = functional.scaled_dot_product_attention
-RESUMED = ("items", "grid_items")
-FORM = {"bf16": "items", "no_ring": "items", "late_shift": "items"}
+RESUMED = ("items", "grid_items", "heads_items")
+FORM = {"bf16": "items", "no_ring": "items", "late_shift": "items", "heads_apart": "items"}
 """What a case trains, if not what its name ends with."""
 
 
@@ -67,7 +77,7 @@ class Block(nn.Module):
 
     def forward(self, x):
         query, key, value = (
-            part(self.norm(x)).unflatten(-1, (-1, 8)).transpose(1, 2) for part in (self.query, self.key, self.value)
+            part(self.norm(x)).unflatten(-1, (-1, 4)).transpose(1, 2) for part in (self.query, self.key, self.value)
         )
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=self.dropout)
         return x + self.out(mixed.transpose(1, 2).flatten(2))
@@ -146,7 +156,7 @@ def with_attention_elsewhere(model: nn.Module) -> nn.Module:
     return model
 
 
-def refused(folder: Path) -> dict[str, Any]:
+def refused(folder: Path, groups: dict[str, int]) -> dict[str, Any]:
     """What is said where only the first batch shows that it cannot be."""
     forgetful: Any = model_of("items")
     forgetful.blocks[1].dropout = 0.1
@@ -157,7 +167,7 @@ def refused(folder: Path) -> dict[str, Any]:
     }
     said = {}
     for name, changes in cases.items():
-        trainer = trainer_of(folder / name, "items", stop=1, **changes)
+        trainer = trainer_of(folder / name, "items" if groups is TWO else "heads_items", stop=1, **changes)
         try:
             trainer.train()
         except ValueError as error:
@@ -180,6 +190,9 @@ def sabotage(case: str) -> None:
 
     if case == "no_ring":
         ring_attention._checked = alone
+    ulysses_attention._by_heads = BY_HEADS
+    if case == "heads_apart":
+        ulysses_attention._by_heads = lambda attention, mesh, calls: alone(attention, calls)
     if case == "late_shift":
         sequence_sharding._shifted = late
 
@@ -218,7 +231,7 @@ def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
         "logits": predicted.predictions[:, :11].tolist(),
         "tokens": trainer.state.num_input_tokens_seen,
         "batch": trainer.get_total_train_batch_size(trainer.args),
-        "cp_size": trainer.get_cp_size(),
+        "sizes": [trainer.get_cp_size(), trainer.get_sp_size()],
         "local_numel": sum(own_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()),
         "attention": functional.scaled_dot_product_attention is ATTENTION,
     }
@@ -230,8 +243,9 @@ def main(folder: Path, cases: list[str]) -> None:
     alone = "WORLD_SIZE" not in os.environ
     for case in cases:
         here = folder / ("single" if alone else "shared") / case
-        if case == "refused":
-            (folder / f"{case}-rank{rank}.json").write_text(json.dumps(refused(here)))
+        if case.startswith("refused"):
+            groups = HEADS if "heads" in case else TWO
+            (folder / f"{case}-rank{rank}.json").write_text(json.dumps(refused(here, groups)))
             continue
         if not alone:
             sabotage(case)

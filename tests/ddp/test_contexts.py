@@ -14,8 +14,9 @@ from starting import finished_ranks
 SCRIPT = Path(__file__).with_name("context_script.py")
 LANGUAGE_MODELS = ["llama", "smooth_llama"]
 PAIR = ["mean", "items", "smooth", *LANGUAGE_MODELS]
-GRID = ["grid_items", "wide_mean", "split_items"]
-WRONG = ["no_ring", "late_shift"]
+HEADS = ["heads_mean", "heads_items", "heads_llama"]
+GRID = ["grid_items", "wide_mean", "split_items", "heads_grid_items", "heads_wide_llama", "heads_split_items"]
+WRONG = ["no_ring", "late_shift", "heads_apart"]
 PARAMETERS = 3375  # embeddings of 31 and 13, two blocks of norm, three projections and one with a bias, and a head
 
 
@@ -24,15 +25,15 @@ def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str,
     """`results(case, rank)`, with "single" for the run in one process; one launch for two, and one for four."""
     folder = tmp_path_factory.mktemp("contexts")
     there = importlib.util.find_spec("transformers") is not None
-    missing = [] if there else LANGUAGE_MODELS
+    missing = [] if there else [case for case in (*PAIR, *HEADS, *GRID) if case.endswith("llama")]
     library = "lightrainer and models" if there else "lightrainer"
     common = {"log": folder / "log.txt", "seconds": SECONDS, "library": library, "DEVICE": request.param}
     finished_ranks(SCRIPT, str(folder), *without(PAIR, missing), processes=0, **common)
-    for size, cases in ((2, [*PAIR, "bf16", "refused", *WRONG]), (4, GRID)):
+    for size, cases in ((2, [*PAIR, *HEADS, "bf16", "refused", "refused_heads", *WRONG]), (4, GRID)):
         finished_ranks(SCRIPT, str(folder), *without(cases, missing), processes=size, **common)
 
     def read(case: str, rank: Any = 0) -> dict[str, Any]:
-        if case in LANGUAGE_MODELS and not there:
+        if case in missing:
             pytest.skip("needs transformers")
         case = single(case) if rank == "single" else case
         return json.loads(
@@ -49,24 +50,25 @@ def without(cases: list[str], missing: list[str]) -> list[str]:
 
 def single(case: str) -> str:
     """The case in one process that this one is compared with."""
-    return case if case in PAIR else "mean" if case.endswith("mean") else "items"
+    return case if case in PAIR else next((form for form in ("mean", "llama") if case.endswith(form)), "items")
 
 
 def ranks(case: str) -> range:
     return range(4 if case in GRID else 2)
 
 
-@pytest.mark.parametrize("case", [*PAIR, *GRID])
+@pytest.mark.parametrize("case", [*PAIR, *HEADS, *GRID])
 def test_the_numbers_are_those_of_one_process(results, case):
     """With accumulation and clipping, means and sums over labels, of which a process of four has none: to 1e-5.
 
     Sequences are of 13 positions, which four parts do not divide; some are padded. Keys and values go round by either
-    method, and activations are computed anew.
+    method, and activations are computed anew. Or heads of attention are dealt out, also fewer of keys than processes.
     """
     expected = results(case, "single")
     for rank in ranks(case):
-        close(expected, results(case, rank), 1e-5)
-        assert results(case, rank)["strategy"] == "ContextParallelStrategy"
+        close(expected, results(case, rank), 1e-6 if case.startswith("heads") else 1e-5)
+        kind = "SequenceParallelStrategy" if case.startswith("heads") else "ContextParallelStrategy"
+        assert results(case, rank)["strategy"] == kind
     assert len(set(expected["losses"])) == len(expected["losses"]) == 4
 
 
@@ -77,15 +79,16 @@ def test_wrong_parts_would_be_noticed(results, case):
     assert found != pytest.approx(expected, rel=1e-3)
 
 
-def test_what_only_a_batch_shows_is_refused_with_what_to_do(results):
+@pytest.mark.parametrize(("case", "argument"), [("refused", "cp_size"), ("refused_heads", "sp_size")])
+def test_what_only_a_batch_shows_is_refused_with_what_to_do(results, case, argument):
     """The first batch ends the training of both processes, and attention is torch's own again."""
     expected = {
         "elsewhere": "the model has not called torch.nn.functional.scaled_dot_product_attention by that name",
-        "dropout": "the model calls scaled_dot_product_attention with dropout_p=0.1: parts would drop other weights",
-        "loss": "cp_size=2 does not go with compute_loss_func",
+        "dropout": "the model calls scaled_dot_product_attention with dropout_p=0.1: ",
+        "loss": f"{argument}=2 does not go with compute_loss_func",
     }
     for rank in (0, 1):
-        found = results("refused", rank)
+        found = results(case, rank)
         assert found["said"].keys() == expected.keys()
         assert all(expected[name] in said for name, said in found["said"].items())
         assert found["attention"] is True
@@ -96,7 +99,7 @@ def test_half_precision_is_near_but_not_the_same(results):
     assert results("bf16")["losses"] != pytest.approx(results("bf16", "single")["losses"], rel=1e-6)
 
 
-@pytest.mark.parametrize("case", [*PAIR, *GRID])
+@pytest.mark.parametrize("case", [*PAIR, *HEADS, *GRID])
 def test_evaluation_sees_whole_sequences_in_order(results, case):
     """Every sample once, every position where it was; attention is torch's own again."""
     expected = results(case, "single")
@@ -107,12 +110,13 @@ def test_evaluation_sees_whole_sequences_in_order(results, case):
         assert found["attention"] is True
 
 
-@pytest.mark.parametrize("case", [*PAIR, *GRID])
+@pytest.mark.parametrize("case", [*PAIR, *HEADS, *GRID])
 def test_a_batch_counts_once_however_many_processes_share_it(results, case):
     for rank in ranks(case):
         for name in ("tokens", "batch"):
             assert results(case, rank)[name] == results(case, "single")[name], name
-        assert results(case, rank)["cp_size"] == (4 if case == "wide_mean" else 2)
+        size = 4 if "wide" in case else 2
+        assert results(case, rank)["sizes"] == ([1, size] if case.startswith("heads") else [size, 1])
 
 
 @pytest.mark.parametrize(("case", "share"), [("items", 0.51), ("grid_items", 0.26)])
@@ -122,13 +126,13 @@ def test_the_model_is_sharded_over_those_that_share_sequences_too(results, case,
     assert max(sizes) < share * PARAMETERS
 
 
-@pytest.mark.parametrize("case", [*PAIR, *GRID])
+@pytest.mark.parametrize("case", [*PAIR, *HEADS, *GRID])
 def test_saved_models_are_whole(results, case):
     results(case, "single")
     same_model(results.folder / "single" / single(case) / "saved", results.folder / "shared" / case / "saved")
 
 
-@pytest.mark.parametrize("case", ["items", "grid_items"])
+@pytest.mark.parametrize("case", ["items", "grid_items", "heads_items"])
 def test_a_stopped_training_goes_on_as_if_never_stopped(results, case):
     """From the middle of a pass, in a model with other first weights."""
     for rank in ranks(case):

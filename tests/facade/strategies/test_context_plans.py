@@ -8,7 +8,7 @@ from test_plan import of_four
 from tiny import Tiny, arguments, trainer
 from torch import nn
 
-from lightrainer.facade.arguments.parallelism import ContextParallelConfig, ParallelismConfig
+from lightrainer.facade.arguments.parallelism import ContextParallelConfig, ParallelismConfig, SequenceParallelConfig
 from lightrainer.facade.strategies.plan import translate
 
 
@@ -35,6 +35,24 @@ def test_the_plan_shows_it(tmp_path):
     shown = {(becomes, value) for _, becomes, value in found.rows()}
     assert ("context_parallel()", "context_parallel_size=2, rotation=alltoall") in shown
     assert any(becomes == "fully_shard()" and "shard=full" in value for becomes, value in shown)
+
+
+def test_heads_are_dealt_out(tmp_path):
+    """Another strategy, over the same grid; `dp_shard_size` and `tp_size` go with it."""
+    found = plan_of(tmp_path, {"sp_size": 2, "dp_shard_size": 2})
+    assert (found.name, found.shards_weights) == ("SequenceParallelStrategy", True)
+    assert ("ulysses_attention()", "sequence_parallel_size=2") in {row[1:] for row in found.rows()}
+    built = plan_of(tmp_path, {"sp_size": 2, "tp_size": 2}).build()
+    assert (type(built).__name__, built.context_parallel_size) == ("SequenceParallelStrategy", 2)
+
+
+@pytest.mark.parametrize("theirs", [False, True])
+def test_what_the_reference_says_of_heads_is_read(tmp_path, theirs):
+    handler: object = {"sp_seq_length": 8, "sp_seq_length_is_variable": False}
+    if theirs:
+        handler = pytest.importorskip("accelerate.utils").DeepSpeedSequenceParallelConfig(8, False)
+    found = arguments(tmp_path, parallelism_config={"sp_size": 2, "sp_handler": handler}).parallelism_config
+    assert found == ParallelismConfig(sp_size=2, sp_handler=SequenceParallelConfig(8, False))
 
 
 def test_lightnings_strategy_gets_it(tmp_path):
@@ -68,6 +86,36 @@ REFUSED = [
     ({}, {"use_liger_kernel": True}, "use_liger_kernel=True and parallelism_config with cp_size=2 exclude each other"),
     ({}, {"torch_compile": True}, "torch_compile=True and parallelism_config with cp_size=2 exclude each other"),
 ]
+
+
+OF_HEADS = [
+    (
+        {"sp_handler": {"sp_attn_implementation": "flash_attention_2"}},
+        {},
+        "'flash_attention_2' is not split over heads",
+    ),
+    ({"sp_handler": 3}, {}, "sp_handler=3 must be a dict such as {'sp_attn_implementation': 'sdpa'}"),
+    ({"sp_backend": "torch"}, {}, "sp_backend='torch' is not known. Choose from: deepspeed"),
+    ({}, {"torch_compile": True}, "torch_compile=True and parallelism_config with sp_size=2 exclude each other"),
+    ({}, {"deepspeed": {"zero_optimization": {"stage": 3}}}, "For sp_size leave deepspeed out: FSDP shards the model"),
+    ({"dp_replicate_size": 2}, {}, "sp_size=2 needs a sharded model: set dp_shard_size above 1"),
+]
+
+
+@pytest.mark.parametrize(("groups", "changes", "message"), OF_HEADS, ids=[message[:40] for *_, message in OF_HEADS])
+def test_what_cannot_be_with_heads_is_refused_too(tmp_path, groups, changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        arguments(tmp_path, parallelism_config={"sp_size": 2, **groups}, **changes)
+
+
+def test_heads_that_processes_cannot_share_are_refused_before_the_run(tmp_path):
+    model = Causal()
+    model.config = types.SimpleNamespace(num_attention_heads=6)
+    args = of_four(tmp_path, parallelism_config={"sp_size": 4})
+    with pytest.raises(
+        ValueError, match="sp_size=4: Causal has 6 heads of attention, which cannot be dealt out among 4"
+    ):
+        translate(args, model=model).strategy.check(args, model)
 
 
 @pytest.mark.parametrize(("groups", "changes", "message"), REFUSED, ids=[message[:40] for *_, message in REFUSED])

@@ -94,10 +94,6 @@ def test_sizes_are_compared_with_what_the_launcher_started(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (
-            {"sp_size": 2},
-            "sp_size=2: Lightning's DeepSpeedStrategy does not split sequences; split them with cp_size=2",
-        ),
         ({"dp_replicate_size": 2, "dp_shard_size": 2, "tp_size": 2}, "Lightning's ModelParallelStrategy has two dim"),
     ],
 )

@@ -14,6 +14,9 @@ from lightrainer.lightning_modules.distributed.ring_attention import (
     ring_attention,
     set_rotation,
 )
+from lightrainer.lightning_modules.distributed.ulysses_attention import _fault, ulysses_attention
+
+BOTH = pytest.mark.parametrize("shared", [ring_attention, ulysses_attention])
 
 
 @pytest.fixture
@@ -27,16 +30,18 @@ def heads(count: int = 2, length: int = 4) -> torch.Tensor:
     return torch.randn(1, count, length, 8)
 
 
-def test_it_is_the_attention_of_the_whole_and_torch_keeps_nothing(mesh):
+@BOTH
+def test_it_is_the_attention_of_the_whole_and_torch_keeps_nothing(mesh, shared):
     query, key, value = (heads().requires_grad_() for _ in range(3))
     before, known = functional.scaled_dot_product_attention, len(_torch_module()._replaced_functions)
     expected = torch.autograd.grad(before(query, key, value, is_causal=True).square().sum(), (query, key, value))
     tokens = torch.arange(4)[None]
-    with ring_attention(mesh, [tokens], [1]) as calls:
+    with shared(mesh, [tokens], [1]) as calls:
         out = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         found = torch.autograd.grad(out.square().sum(), (query, key, value))
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
+    assert tokens.tolist() == [[0, 1, 2, 3]]
     assert calls.count == 1
     assert functional.scaled_dot_product_attention is before
     assert len(_torch_module()._replaced_functions) == known
@@ -50,6 +55,14 @@ REFUSED = [
 ]
 
 
+OF_HEADS = [
+    ({"attn_mask": torch.ones(4, 4, dtype=torch.bool)}, "an attn_mask, which is that of a part"),
+    ({"is_causal": False}, "is_causal=False: what sequences are filled up with"),
+    ({"dropout_p": 0.1}, "dropout_p=0.1: each process would drop the same weights"),
+    ({"query": heads(length=2)}, r"query of shape \(1, 2, 2, 8\) and key of shape \(1, 2, 4, 8\)"),
+]
+
+
 @pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[message[:20] for _, message in REFUSED])
 def test_calls_that_a_ring_would_answer_wrongly_are_refused(mesh, changes, message):
     before = functional.scaled_dot_product_attention
@@ -59,8 +72,21 @@ def test_calls_that_a_ring_would_answer_wrongly_are_refused(mesh, changes, messa
     assert functional.scaled_dot_product_attention is before
 
 
-def test_there_has_to_be_something_to_split(mesh):
-    with pytest.raises(ValueError, match="there is no tensor to split"), ring_attention(mesh, [], []):
+@pytest.mark.parametrize(("changes", "message"), OF_HEADS, ids=[message[:20] for _, message in OF_HEADS])
+def test_calls_whose_heads_cannot_be_dealt_out_are_refused(mesh, changes, message):
+    inputs = {"query": heads(), "key": heads(), "value": heads(), "is_causal": True, **changes}
+    with pytest.raises(ValueError, match=f"sp_size above 1: .*{message}"), ulysses_attention(mesh, [heads()], [2]):
+        functional.scaled_dot_product_attention(**inputs)
+
+
+def test_heads_have_to_be_enough(mesh):
+    said = _fault(heads(3), heads(3), None, 0.0, True, 2)
+    assert said == "3 heads, which 2 processes cannot share: choose an sp_size that divides them"
+
+
+@BOTH
+def test_there_has_to_be_something_to_split(mesh, shared):
+    with pytest.raises(ValueError, match="there is no tensor to split"), shared(mesh, [], []):
         pass
 
 

@@ -65,7 +65,7 @@ REFUSED = [
     ({"labels": torch.ones(2)}, "labels of shape (2,) should have the shape of the input, (2, 7)"),
     (
         {"attention_mask": LEFT},
-        "attention_mask hides positions before others, and rings of processes have no such mask",
+        "attention_mask hides positions before others, and processes that share sequences have no such mask",
     ),
     ({"attention_mask": torch.ones(2, 1, 7, 7)}, "attention_mask of shape (2, 1, 7, 7) cannot be split; leave it out"),
     ({"attention_mask": LEFT.flip(1)}, "labels at positions that attention_mask hides have to be -100"),
@@ -76,7 +76,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[message[:40] for _, message in REFUSED])
 def test_what_cannot_be_split_is_refused_with_the_reason(changes, message):
-    with pytest.raises(ValueError, match="parallelism_config: cp_size above 1 splits sequences") as error:
+    with pytest.raises(ValueError, match="parallelism_config: cp_size or sp_size above 1 splits sequences") as error:
         ready_to_split(batch(**changes), size=2)
     assert message in str(error.value)
 

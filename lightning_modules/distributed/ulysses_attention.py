@@ -1,0 +1,154 @@
+"""Attention over sequences of which each process has a part, some of the heads in each process (Ulysses).
+
+Before attention processes exchange what they have: each gives away parts of all heads, and gets the whole sequence of
+some. So attention is that of a whole sequence, by any kernel; after it they exchange back. From Jacobs et al.,
+DeepSpeed Ulysses (arXiv:2309.14509), section 3.1; the exchange is torch's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn import functional
+
+from .ring_attention import AttentionCalls, ContextParallelStrategy
+
+__all__ = ["SequenceParallelStrategy", "ulysses_attention"]
+
+_HEADS, _SEQUENCE = 1, 2
+"""Dimensions of what attention is called with: (batch, heads, positions, features)."""
+
+
+@contextlib.contextmanager
+def ulysses_attention(
+    mesh: DeviceMesh,
+    buffers: Sequence[torch.Tensor],
+    dims: Sequence[int],
+    *,
+    kept: set[torch.Tensor] | None = None,
+) -> Iterator[AttentionCalls]:
+    """As `ring_attention`, but each process has consecutive positions, and computes some of the heads for all of them.
+
+    Args:
+        mesh: the processes that share a sequence; of one dimension.
+        buffers: tensors that are resized, in place, to the part of this process.
+        dims: the dimension of the positions in each; their number is a multiple of the processes.
+        kept: those of them that need not be whole again after the block.
+
+    Raises:
+        ValueError: there is no tensor to split, or in the block attention is called in a way that is not exchanged.
+    """
+    if not buffers:
+        raise ValueError("Sequence parallel: there is no tensor to split. Pass buffers and buffer_seq_dims.")
+    calls, whole = AttentionCalls(), [buffer.clone() for buffer in buffers]
+    for buffer, dim in zip(buffers, dims, strict=True):
+        _become(buffer, buffer.chunk(mesh.size(), dim)[mesh.get_local_rank()].clone())
+    of_torch = functional.scaled_dot_product_attention
+    functional.scaled_dot_product_attention = _by_heads(of_torch, mesh, calls)
+    try:
+        yield calls
+    finally:
+        functional.scaled_dot_product_attention = of_torch
+        for buffer, before in zip(buffers, whole, strict=True):
+            if buffer not in (kept or set()):
+                _become(buffer, before)
+
+
+def _become(buffer: torch.Tensor, other: torch.Tensor) -> None:
+    with torch.no_grad():
+        buffer.resize_(other.shape).copy_(other)
+
+
+def _by_heads(attention: Callable[..., Any], mesh: DeviceMesh, calls: AttentionCalls) -> Callable[..., Any]:
+    """Attention between two exchanges."""
+    group, size = mesh.get_group(), mesh.size()
+
+    def scaled_dot_product_attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        fault = _fault(query, key, attn_mask, dropout_p, is_causal, size)
+        if fault is not None:
+            raise ValueError(f"sp_size above 1: the model calls scaled_dot_product_attention with {fault}.")
+        calls.count += 1
+        if key.shape[_HEADS] % size:  # fewer heads than processes: each process needs a copy of some
+            key, value = (
+                tensor.repeat_interleave(query.shape[_HEADS] // key.shape[_HEADS], _HEADS) for tensor in (key, value)
+            )
+            enable_gqa = False
+        query, key, value = (_Exchange.apply(tensor, group, _HEADS, _SEQUENCE) for tensor in (query, key, value))
+        mixed = attention(query, key, value, is_causal=True, scale=scale, enable_gqa=enable_gqa)
+        return _Exchange.apply(mixed, group, _SEQUENCE, _HEADS)
+
+    return scaled_dot_product_attention
+
+
+def _fault(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, dropout: float, is_causal: bool, size: int
+) -> str | None:
+    if mask is not None:
+        return "an attn_mask, which is that of a part: leave masks out, and pad sequences on the right"
+    if not is_causal:
+        return "is_causal=False: what sequences are filled up with on the right would be seen"
+    if dropout > 0:
+        return f"dropout_p={dropout}: each process would drop the same weights of other heads; set it to 0"
+    if query.ndim != 4 or query.shape[_SEQUENCE] != key.shape[_SEQUENCE]:
+        return (
+            f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}: both have to be (batch, heads, "
+            "positions, features) with as many positions"
+        )
+    if query.shape[_HEADS] % size:
+        return f"{query.shape[_HEADS]} heads, which {size} processes cannot share: choose an sp_size that divides them"
+    return None
+
+
+class _Exchange(torch.autograd.Function):
+    """Gives each process its part of one dimension, and gets all of another; the gradient goes the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, group: Any, given: int, got: int) -> torch.Tensor:
+        ctx.way = group, got, given
+        return _exchanged(tensor, group, given, got)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return _exchanged(gradients[0], *ctx.way), None, None, None
+
+
+def _exchanged(tensor: torch.Tensor, group: Any, given: int, got: int) -> torch.Tensor:
+    parts = torch.stack(tensor.chunk(dist.get_world_size(group), given))
+    received = torch.empty_like(parts)
+    dist.all_to_all_single(received, parts, group=group)
+    return torch.cat(received.unbind(), got)
+
+
+class SequenceParallelStrategy(ContextParallelStrategy):
+    """As `ContextParallelStrategy`, but the processes that share sequences compute some of the heads each.
+
+    Args:
+        sequence_parallel_size: how many share each sequence; divides `data_parallel_size`, and the number of heads.
+        options: those of `ModelParallelStrategy`; sizes as numbers.
+    """
+
+    def __init__(self, *, sequence_parallel_size: int, **options: Any) -> None:
+        super().__init__(context_parallel_size=sequence_parallel_size, **options)
+
+    def split_sequences(
+        self, buffers: Sequence[torch.Tensor], dims: Sequence[int], kept: set[torch.Tensor] | None
+    ) -> contextlib.AbstractContextManager[AttentionCalls]:
+        """Let each process have its part of the tensors, in place, see `ulysses_attention`."""
+        return ulysses_attention(self.context_mesh, buffers, dims, kept=kept)
+
+    def _choose_rotation(self) -> None:
+        """Nothing goes round."""
