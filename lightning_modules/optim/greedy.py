@@ -161,7 +161,7 @@ class GreedyLR(ReduceLROnPlateau):
         self.num_bad_epochs = self.num_good_epochs = 0
 
     def _judge(self, metric: float) -> None:
-        if self._is_better(metric, self.best):
+        if self._improves(metric):
             self.best = metric
             self.num_good_epochs, self.num_bad_epochs = self.num_good_epochs + 1, 0
         else:
@@ -174,6 +174,13 @@ class GreedyLR(ReduceLROnPlateau):
             self._fall()
             self._count_to_reset()
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+
+    def _improves(self, metric: float) -> bool:
+        """Tell whether a metric is better than the best; torch's method for it has another name in each version."""
+        sign = 1 if self.mode == "max" else -1
+        change = sign * self.threshold
+        least = self.best * (1 + change) if self.threshold_mode == "rel" else self.best + change
+        return metric > least if self.mode == "max" else metric < least
 
     def _rise(self) -> None:
         for index, (rate, most) in enumerate(zip(self._rates(), self.max_lrs, strict=True)):
