@@ -30,6 +30,7 @@ def add_sharding_rules(book: RuleBook) -> None:
     book.add("parallelism_config", "torch_compile", "use_liger_kernel")(_sequences_in_parts)
     book.add("fsdp", "fsdp_config", "gradient_checkpointing")(_checkpointing_once)
     book.add("fsdp", "fsdp_config", "deepspeed", "save_only_model", "load_best_model_at_end")(_best_model)
+    book.add("fsdp", "fsdp_config", "save_on_each_node")(_parts_on_each_node)
     book.add("deepspeed", "auto_find_batch_size")(_batch_size_search)
 
 
@@ -212,6 +213,17 @@ def _best_model(args: Any) -> list[str]:
             "form of checkpoint. Set it to 'FULL_STATE_DICT'."
         )
     return said
+
+
+def _parts_on_each_node(args: Any) -> str | None:
+    if not (args.fsdp and args.save_on_each_node):
+        return None
+    if read_fsdp(args.fsdp, args.fsdp_config)[0].state_dict_type != "sharded":
+        return None
+    return (
+        "save_on_each_node=True does not go with fsdp_config['state_dict_type']='SHARDED_STATE_DICT': no machine has "
+        "all parts. Set it to 'FULL_STATE_DICT', or leave save_on_each_node out and write to a disk that all see."
+    )
 
 
 def _batch_size_search(args: Any) -> str | None:

@@ -7,6 +7,7 @@ import copy
 import errno
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -195,6 +196,8 @@ class CheckpointSaver:
             together.agree()
             with together.part():
                 disk = self._other_disk(folder)
+                if disk.is_ours:
+                    self._require_whole_files(final)
             if args.world_size > args.local_world_size:
                 together.agree()
             self.writer = WriteNow() if at_once or not self._may_write_later() else WriteLater(self.background)
@@ -220,6 +223,15 @@ class CheckpointSaver:
         args = self.host.args
         apart = args.world_size > args.local_world_size and args.local_process_index == 0
         return checkpoints.OtherDisk(folder, apart and not args.should_save and self.saves_training_state)
+
+    def _require_whole_files(self, final: Path) -> None:
+        """Refuse to leave parts on disks of which nobody sees all."""
+        if self.host.args.fsdp and self.host._strategy.saves_parts(checkpoint=True):
+            raise ValueError(
+                f"fsdp_config['state_dict_type']='SHARDED_STATE_DICT': {socket.gethostname()} does not see {final}, "
+                "which the first machine writes, and parts on several disks cannot be read. Set output_dir to a disk "
+                "that all machines see, or the type to 'FULL_STATE_DICT'."
+            )
 
     def _begin(self, final: Path, run_dir: str, owner: str) -> None:
         """Make the folder, where there is room for it, if need be in the place of an older checkpoint."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed.nn.functional
-from forking_ranks import launch
+from forking_server import launch
 from machines import Machines
 
 import lightrainer.facade.trainer.lightning_trainer  # noqa: F401 - imported once, for all
@@ -118,6 +118,18 @@ def resumed(machines: Machines, folder: Path, options: str, each: bool) -> dict[
     return found
 
 
+def parts(folder: Path, isolated: bool) -> dict[str, Any]:
+    """Checkpoints in parts, on disks of which nobody sees all."""
+    machines = Machines(folder / "nodes", 2, isolated)
+    sharded = {"fsdp": "full_shard", "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}}
+    codes = train(machines, "places", str(folder), "parts", json.dumps(sharded))
+    return {
+        "codes": codes,
+        "said": [machine.said() for machine in machines.all],
+        "files": [files(one.disk) for one in machines.all],
+    }
+
+
 # --- trainings in which something happens to a machine
 
 WHOLE = "whole"
@@ -176,6 +188,7 @@ SCENARIOS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
     "cut": partial(lost, how="cut", seconds=5),
     "back": partial(back, action="wait"),
     "elastic": partial(back, action="alone"),
+    "parts": parts,
     "three": partial(disks, each=False, nodes=3),
 }
 

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 SECONDS = 400
 PARAMETERS = 264  # of the model that is sharded
 ALWAYS = ["strategies", "elastic", "each", "first", "agent"]
-ON_REQUEST = ["three", "killed", "cut", "back", "each, reference", "first, reference"]
+ON_REQUEST = ["three", "parts", "killed", "cut", "back", "each, reference", "first, reference"]
 ISOLATED = ["cut"]
 """What takes a network of its own."""
 
@@ -143,6 +143,15 @@ def test_the_others_wait_for_the_first_of_their_machine_or_of_all(report):
 def test_three_machines_train_together(report):
     assert [rank["place"][:2] for rank in report["ranks"]] == [[0, 0], [1, 0], [2, 0]]
     assert all(rank["weights"] == report["ranks"][0]["weights"] for rank in report["ranks"])
+
+
+@of("parts")
+def test_parts_on_disks_of_which_nobody_sees_all_are_refused(report):
+    """By the machine that does not see the folder; the other one names it, and nothing is left behind."""
+    assert report["codes"] == [1, 1]
+    assert re.search(r"'SHARDED_STATE_DICT': \S+ does not see \S+/checkpoint-2, which the first", report["said"][1])
+    assert re.search(r"OtherProcessError: Process 1 \(pid \d+ on \S+\) failed: ValueError", report["said"][0])
+    assert report["files"] == [[], []]
 
 
 @of("agent", "killed", "cut")

@@ -1,5 +1,6 @@
 """What a Trainer leaves on the disk, and how it goes on from there; bad checkpoints are refused beforehand."""
 
+import errno
 import json
 import logging
 import os
@@ -7,6 +8,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -365,3 +367,19 @@ def parents_start() -> int:
     status = process_identity._process_status(os.getppid())
     assert status is not None
     return status[1]
+
+
+def test_parts_are_written_before_what_one_process_alone_writes(tmp_path, monkeypatch):
+    """A disk that is full for the arguments must not keep one process from the exchange in which parts are written."""
+    made, written = trainer(tmp_path / "out"), []
+    made._strategy = SimpleNamespace(
+        saves_parts=lambda *, checkpoint: True, save_weights=lambda folder, **options: written.append(folder)
+    )
+
+    def refuse(folder, state_dict=None):
+        raise OSError(errno.ENOSPC, "full", folder)
+
+    monkeypatch.setattr(made, "_save", refuse)
+    with pytest.raises(OSError, match="full"):
+        made._checkpoints.save_model("folder", internal=True, run=None)
+    assert written == ["folder"]

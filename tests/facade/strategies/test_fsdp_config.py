@@ -163,6 +163,10 @@ COMBINATIONS = [
         {"save_only_model": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}},
         "Set it to 'FULL_STATE_DICT'",
     ),
+    (
+        {"save_on_each_node": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}},
+        "no machine has all parts. Set it to 'FULL_STATE_DICT'",
+    ),
     ({"parallelism_config": {"dp_shard_size": 2}}, "Set fsdp_config={'version': 2}"),
     ({"parallelism_config": {"tp_size": 2}, "fsdp_config": {"version": 2}}, "leaves nothing to shard over"),
     ({"parallelism_config": {"dp_shard_size": 2}, "fsdp_config": {"xla": True}}, "Leave parallelism_config out"),
