@@ -58,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _names_a_script(word: str) -> bool:
     """Whether a command line that begins so is one for Python: a file, an option of `run`, or one of Python's own."""
     if word.startswith("-"):
-        return word in ("-", "--verbose", "--dry-run") or word[:2] in ("-m", "-c")
+        from .serving.runner import is_option
+
+        return word == "-" or word[:2] in ("-m", "-c") or (word not in ("-h", "--help") and is_option(word))
     if word in _COMMANDS:
         return False
     from .lightning_modules.common.suggestions import nearest

@@ -90,6 +90,7 @@ class ScriptRun:
         options = [word for name, value in values.items() if name not in known for word in (f"--{name}", str(value))]
         variables = {**os.environ, VARIABLE: about.as_json()}
         environment.switch_on(variables)
+        environment.choose_keras_backend(variables)
         with self.log.open("ab") as stream:
             # A session of its own: Ctrl-C is for the sweep, which ends its processes in order.
             self.process = subprocess.Popen(

@@ -15,6 +15,10 @@ DRY_RUN = "LIGHTRAINER_DRY_RUN"
 RECORDER = "LIGHTRAINER_RECORDER"
 """A file that Python processes run at their start; set by `lightrainer compare`."""
 
+KERAS_BACKEND = "KERAS_BACKEND"
+"""What Keras computes in; read by Keras when it is imported."""
+KERAS_BACKENDS = ("torch", "tensorflow")
+
 FOLDER = str(Path(__file__).with_name("children"))
 """The folder whose `sitecustomize` reads these variables; it has to be on PYTHONPATH."""
 
@@ -27,6 +31,16 @@ def switch_on(environment: MutableMapping[str, str]) -> None:
     """
     environment[INSTALL] = "1"
     environment["PYTHONPATH"] = os.pathsep.join([FOLDER, *_others(environment)])
+
+
+def choose_keras_backend(environment: MutableMapping[str, str], name: str | None = None) -> None:
+    """Say what Keras computes in, where models are trained by us; by itself it takes TensorFlow.
+
+    Args:
+        environment: Changed in place.
+        name: One of `KERAS_BACKENDS`; by default what the environment says, or else torch.
+    """
+    environment[KERAS_BACKEND] = name or environment.get(KERAS_BACKEND) or KERAS_BACKENDS[0]
 
 
 def switch_off(environment: MutableMapping[str, str]) -> None:

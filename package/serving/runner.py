@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from . import environment
 
 _USAGE = """\
-usage: python -m lightrainer [--verbose] [--dry-run] SCRIPT [ARGUMENTS]
-       python -m lightrainer [--verbose] [--dry-run] -m MODULE [ARGUMENTS]
-       python -m lightrainer [--verbose] [--dry-run] -c CODE [ARGUMENTS]
+usage: python -m lightrainer [OPTIONS] SCRIPT [ARGUMENTS]
+       python -m lightrainer [OPTIONS] -m MODULE [ARGUMENTS]
+       python -m lightrainer [OPTIONS] -c CODE [ARGUMENTS]
 
 Run a script, unchanged, with the Trainer of lightrainer in the place of that of transformers. `lightrainer run` is the
 same, and reaches scripts that are called like a command.
@@ -23,8 +23,13 @@ same, and reaches scripts that are called like a command.
 options:
   --verbose   say at the end, on stderr, which names were served, and from where
   --dry-run   print the plan of the first Trainer that is to train, evaluate or predict, and end before the first step
+  --keras-backend {torch,tensorflow}
+              what models of Keras compute in; by default KERAS_BACKEND, and torch where that is not set
   -h, --help  show this text
 """
+
+_FLAGS = ("--verbose", "--dry-run", "-h", "--help")
+_KERAS_BACKEND = "--keras-backend"
 
 
 def run(words: Sequence[str]) -> int:
@@ -37,22 +42,49 @@ def run(words: Sequence[str]) -> int:
     Returns:
         The exit status where something is wrong with the command line. Otherwise it does not return.
     """
-    rest, options = list(words), set()
-    while rest and rest[0] in ("--verbose", "--dry-run", "-h", "--help"):
-        options.add(rest.pop(0))
-    if options & {"-h", "--help"}:
+    try:
+        options, rest = _options(words)
+    except ValueError as error:
+        return _complain(str(error))
+    if options.keys() & {"-h", "--help"}:
         print(_USAGE, end="")
         return 0
     problem = _problem(rest)
     if problem:
-        print(f"lightrainer: {problem}\n\n{_USAGE}", end="", file=sys.stderr)
-        return 2
+        return _complain(problem)
     environment.switch_on(os.environ)
+    environment.choose_keras_backend(os.environ, options.get("--keras-backend"))
     if "--verbose" in options:
         os.environ[environment.VERBOSE] = str(os.getpid())
     if "--dry-run" in options:
         os.environ[environment.DRY_RUN] = "1"
     return _become([sys.executable, *python_options(words), *rest])
+
+
+def is_option(word: str) -> bool:
+    """Tell whether a word is an option of the runner."""
+    return word.partition("=")[0] in (*_FLAGS, _KERAS_BACKEND)
+
+
+def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the options of the runner with their values, and the words that follow them."""
+    rest, options = list(words), {}
+    while rest and is_option(rest[0]):
+        name, given, value = rest.pop(0).partition("=")
+        if name == _KERAS_BACKEND:
+            value = value if given else rest.pop(0) if rest else ""
+            if value not in environment.KERAS_BACKENDS:
+                choices = " or ".join(environment.KERAS_BACKENDS)
+                raise ValueError(f"{name} {value!r} is no library that models can be trained in: write {choices}.")
+        elif given:
+            raise ValueError(f"{name} has no value: leave out ={value}.")
+        options[name] = value
+    return options, rest
+
+
+def _complain(problem: str) -> int:
+    print(f"lightrainer: {problem}\n\n{_USAGE}", end="", file=sys.stderr)
+    return 2
 
 
 def _problem(rest: Sequence[str]) -> str | None:
