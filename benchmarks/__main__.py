@@ -9,6 +9,7 @@ NAMES = {
     "two_processes": "the same in two processes, beyond a bare DistributedDataParallel loop, against the reference",
     "start": "time from the start of a process to the end of its first step, against the reference",
     "callback_cost": "time of a step that one callback more takes which does nothing, against the reference",
+    "keras_steps": "time of a step of a Keras model on torch and over the bridge, against Keras on TensorFlow",
     "host_sync": "how often the host waits for a number from the device between two logs",
     "checkpoint": "time that training stands still for a periodic checkpoint, against the reference",
     "search": "time of a trial beyond its training, against the reference; two workers against one",

@@ -34,6 +34,14 @@ class TensorFlowModule(KerasModule):
         ValueError: Keras computes in another library.
     """
 
+    _tf: Any
+    _xla: bool
+    _known: dict[int, SharedVariable]
+    _trained: list[SharedVariable]
+    _states: list[SharedVariable]
+    _loss_scale: float
+    _graphs: dict[str, Callable[..., Any]]
+
     def __init__(self, model: Any, compute: Compute, *, xla: bool = False) -> None:
         _check_library(model)
         super().__init__(model, compute)
@@ -84,7 +92,7 @@ class TensorFlowModule(KerasModule):
         features, labels = self.native(features), self.native(labels)
         if torch.is_grad_enabled() and self._trained:
             structure: list[Any] = []
-            losses, *leaves = _Losses.apply(self, structure, features, labels, *self.variables())  # pyright: ignore
+            losses, *leaves = _Losses.apply(self, structure, features, labels, *self.variables())
             return losses, self._tf.nest.pack_sequence_as(structure[0], leaves)
         losses, predictions, states = self._graph(self._evaluated)(features, labels, self.training)
         self._follow(states)
@@ -92,7 +100,7 @@ class TensorFlowModule(KerasModule):
 
     def variables(self) -> list[nn.Parameter]:
         """See `KerasModule.variables`."""
-        return [shared.tensor for shared in self._trained]  # pyright: ignore[reportReturnType]
+        return [shared.tensor for shared in self._trained]
 
     def native(self, value: Any) -> Any:
         """See `KerasModule.native`."""
@@ -213,7 +221,7 @@ def _check_library(model: Any) -> None:
     if not hasattr(model, "trainable_variables"):
         raise TypeError(f"model must be a Keras model or a tf.Module, but is {type(model).__name__} ({model!r:.60}).")
     try:
-        import tensorflow  # noqa: F401  # pyright: ignore[reportMissingImports]
+        import tensorflow  # noqa: F401  # pyright: ignore[reportMissingModuleSource]
     except ImportError as error:
         raise ImportError(
             "The model computes in TensorFlow, which is not installed: pip install 'lightrainer[tf]'. A model of "

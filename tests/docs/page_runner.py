@@ -14,7 +14,14 @@ from pathlib import Path
 
 FENCE = re.compile(r"^( *)```(\S+)?[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 # What a block is left out for; it says so itself, in its first line. With SLOW_BLOCKS=1 the slow ones run too.
-NEEDS = ["# in a checkout", "# needs a network", "# needs a cluster", "# needs a GPU", "# needs DeepSpeed"]
+NEEDS = [
+    "# in a checkout",
+    "# needs a network",
+    "# needs a cluster",
+    "# needs a GPU",
+    "# needs DeepSpeed",
+    "# needs TensorFlow",
+]
 if not os.environ.get("SLOW_BLOCKS"):
     NEEDS.append("# takes half a minute")
 FILE_NAME = re.compile(r"# ([\w-]+\.\w+)$")
