@@ -334,9 +334,9 @@ class KerasEngine(Trainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """Call `prediction_loop` of the `TFTrainer`."""
-        is_stream = isinstance(dataloader, BatchLoader)
-        source = dataloader.dataset.dataset if is_stream else dataloader
-        batches = dataloader.dataset.batches if is_stream else _length(dataloader)
+        source, batches = dataloader, len(dataloader) if has_length(dataloader) else None
+        if isinstance(dataloader, BatchLoader) and isinstance(dataloader.dataset, EvaluationStream):
+            source, batches = dataloader.dataset.dataset, dataloader.dataset.batches
         count = self.num_examples(dataloader) if has_length(dataloader) else -1
         self._prefix = metric_key_prefix
         output = self.steps.prediction_loop(
@@ -357,7 +357,3 @@ class KerasEngine(Trainer):
     def own_log(self, logs: dict[str, float]) -> None:
         """Log as a `Trainer`."""
         super().log(logs)
-
-
-def _length(loader: Any) -> int | None:
-    return len(loader) if has_length(loader) else None

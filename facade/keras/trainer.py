@@ -446,13 +446,14 @@ class TFTrainer:
         engine.compute_metrics = self.compute_metrics
         engine.model.pull()
         if not engine.model.is_built:
-            build(engine.model, [*datasets, self.train_dataset], engine.data_collator)
+            build(engine.model, [*datasets, self.train_dataset], PairCollator(self.args.label_names))
             engine._move_model_to_device(engine.model, engine.args.device)
 
     def _set_up_trackers(self) -> None:
-        if "wandb" in self.args.report_to:
+        trackers = self.args.report_to or ()
+        if "wandb" in trackers:
             self.setup_wandb()
-        if "comet_ml" in self.args.report_to:
+        if "comet_ml" in trackers:
             self.setup_comet()
 
     def _open_run(self, kind: type[WandbCallback] | type[CometCallback]) -> None:

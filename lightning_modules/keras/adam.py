@@ -47,10 +47,11 @@ class KerasAdam(torch.optim.AdamW):
         rates = [group["lr"] for group in self.param_groups]
         for group in self.param_groups:
             group["steps"] += 1
-            correction = _correction(*group["betas"], group["steps"])
-            group["eps"] = group["keras_eps"] / math.sqrt(1 - group["betas"][1] ** group["steps"])
+            (beta1, beta2), steps = group["betas"], group["steps"]
+            group["eps"] = group["keras_eps"] / math.sqrt(1 - beta2**steps)
             if not group["exact_powers"]:
-                group["lr"] *= float(_correction(*map(np.float32, group["betas"]), group["steps"])) / correction
+                rounded = _correction(np.float32(beta1), np.float32(beta2), np.float32(steps))
+                group["lr"] *= float(rounded) / _correction(beta1, beta2, steps)
             for parameter in group["params"]:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
@@ -61,7 +62,7 @@ class KerasAdam(torch.optim.AdamW):
                 group["lr"] = rate
 
 
-def _correction(beta1: Any, beta2: Any, steps: int) -> Any:
-    """Return what the step size is multiplied by for the bias of the moments, in the precision of the betas."""
-    one, power = type(beta1)(1), type(beta1)(steps)
-    return np.sqrt(one - beta2**power) / (one - beta1**power)
+def _correction(beta1: Any, beta2: Any, steps: Any) -> Any:
+    """Return what the step size is multiplied by for the bias of the moments, in the precision of what is given."""
+    one = type(beta1)(1)
+    return np.sqrt(one - beta2**steps) / (one - beta1**steps)

@@ -30,6 +30,8 @@ class TorchKerasModule(KerasModule):
         ValueError: Keras computes in another library.
     """
 
+    keras: Any
+
     def __init__(self, model: nn.Module, compute: Compute) -> None:
         keras = sys.modules.get("keras")
         if keras is None or not isinstance(model, keras.Model):
