@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 import inspect
 import sys
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def losses_and_logits(model: Any, features: Any, labels: Any, training: bool) ->
         NotImplementedError: it has several.
     """
     keywords = labels if isinstance(labels, Mapping) else {"labels": labels}
-    if keywords.keys() <= inspect.signature(model.call).parameters.keys():
+    if keywords.keys() <= _parameters(getattr(model.call, "__func__", model.call)):
         loss, logits = tuple(model(features, training=training, **keywords)[:2])
         return loss, logits[0] if isinstance(logits, tuple) else logits
     loss_of = compiled_loss(model)
@@ -59,9 +59,14 @@ def compiled_loss(model: Any) -> Any:
     found = _library(model).losses.get(given)
     if not hasattr(found, "reduction"):
         return lambda labels, logits: found(*_of_one_rank(labels, logits))
-    each = copy.copy(found)
-    each.reduction = "none"
+    each = object.__new__(type(found))  # copy.copy would write a file, and read it again
+    vars(each).update(vars(found), reduction="none")
     return each
+
+
+@functools.lru_cache(maxsize=16)
+def _parameters(call: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(call).parameters)
 
 
 def _library(model: Any) -> Any:
