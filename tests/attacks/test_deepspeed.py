@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not BESIDE.is_dir(), reason="deepspeed is not th
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("deepspeed")
-    options = {"log": folder / "log.txt", "seconds": 300, "processes": 0}
+    options = {"log": folder / "log.txt", "seconds": 300, "processes": 0, "library": "lightrainer and deepspeed"}
     finished_ranks(SCRIPT, str(folder), **options, BESIDE=str(BESIDE))
     return json.loads((folder / "found.json").read_text())
 

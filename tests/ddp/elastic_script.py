@@ -52,6 +52,7 @@ class Steps(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.steps[state.global_step], self.model.seen = self.model.seen, []
+        control.should_save = control.should_save and state.global_step in SAVED
         control.should_training_stop = control.should_training_stop or state.global_step == self.stop
 
 
@@ -110,6 +111,8 @@ RESUMED: dict[str, list[tuple[int, int, dict[str, int]]]] = {
     "dispatched": [(1, 3, {}), (4, 3, {})],
     "split": [(1, 3, {}), (4, 3, {})],
 }
+SAVED = {3, 4, 5, 6, 8, 12}
+"""The steps from which some training goes on."""
 CHAIN = ((2, 3), (1, 5), (4, 8), (2, None))
 """Processes, and the step after which they are stopped: the same arguments all the time."""
 
@@ -135,6 +138,8 @@ def train(folder: Path, output: Path, resume: Path | None, stop: int | None, **c
     }
     model, data = Model(), items()
     steps = Steps(model, stop)
+    if resume is not None and stop is None:
+        changes["save_strategy"] = "no"  # nobody goes on from there
     arguments = TrainingArguments(str(output), **{**options, **changes})
     dataset = Stream(data) if "max_steps" in changes else data
     trainer = Trainer(model, arguments, train_dataset=dataset, data_collator=collate, callbacks=[steps])

@@ -30,11 +30,6 @@ CASES: dict[str, dict[str, Any]] = {
     "dispatch": {"parallelism_config": TWO, "accelerator_config": {"dispatch_batches": True}},
     "qwen": {"parallelism_config": TWO},
     "grid": {"parallelism_config": GRID},
-    "grid_sequence": {
-        "parallelism_config": GRID,
-        "accelerator_config": {"dispatch_batches": True},
-        "model": {"norm": "sequence_parallel"},
-    },
     "grid_fsdp": {
         "parallelism_config": GRID,
         "fsdp": "full_shard",
@@ -44,6 +39,8 @@ CASES: dict[str, dict[str, Any]] = {
         "parallelism_config": GRID,
         "fsdp": "full_shard auto_wrap",
         "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
+        "accelerator_config": {"dispatch_batches": True},
+        "model": {"norm": "sequence_parallel"},
     },
     "grid_qwen": {"parallelism_config": GRID},
     "tp_fp16": {"parallelism_config": TWO, "fp16": True},
@@ -139,7 +136,7 @@ def trainer_of(folder: Path, case: str, *, seed: int = 7, stop: int | None = Non
     return short_trainer(
         folder,
         qwen() if case.endswith("qwen") else Model(**model),
-        (samples(case, 16, 1), samples(case, 12, 2)),
+        (samples(case, 16, 1), samples(case, 8, 2)),
         shares=groups.get("dp_shard_size", 1),
         stop=stop,
         num_train_epochs=2,
@@ -150,7 +147,7 @@ def trainer_of(folder: Path, case: str, *, seed: int = 7, stop: int | None = Non
 
 def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
     return {
-        **short_runs.seen(trainer, folder, predicted=11),
+        **short_runs.seen(trainer, folder, predicted=7),
         "max_steps": trainer.state.max_steps,
         "tokens": trainer.state.num_input_tokens_seen,
         "flos": trainer.state.total_flos,

@@ -50,10 +50,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     together = [*EXACT, *HALF, *OTHERS, *single_batches, "pretrained"]
     apart = ["plain", "plain_unclipped", *ALONE, "dropout-plain", "dropout-stage2", "refusals", "together"]
     common = {"log": folder / "log.txt", "seconds": SECONDS, "BESIDE": str(BESIDE)}
-    finished_ranks(SCRIPT, *ours, *together, **common)
-    finished_ranks(SCRIPT, *ours, *apart, processes=0, **common)
-    # In processes that have not looked for DeepSpeed without this folder.
-    finished_ranks(SCRIPT, *reference, *COMPARED, library="torch", **common)
+    finished_ranks(SCRIPT, *ours, *together, library="lightrainer and deepspeed", **common)
+    finished_ranks(SCRIPT, *ours, *apart, processes=0, library="lightrainer and deepspeed", **common)
+    finished_ranks(SCRIPT, *reference, *COMPARED, library="transformers and deepspeed", **common)
     return Results(folder)
 
 

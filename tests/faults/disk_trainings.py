@@ -101,7 +101,7 @@ def without_privileges() -> None:
 
 def ended_as(case: Case, whole: Path, folder: Path, ended: Ended) -> dict[str, Any]:
     """How a training with a full disk went, against the whole one."""
-    report = {"codes": ended.codes, "seconds": ended.seconds, "said": ended.said}
+    report = {"codes": ended.codes, "said": ended.said}
     if any(ended.codes):
         return report
     left, right = end(case, whole), end(case, folder)
@@ -206,7 +206,6 @@ def no_more_writable(case: Case, whole: Path, folder: Path) -> dict[str, Any]:
     return {
         "codes": ended.codes,
         "said": ended.said,
-        "seconds": ended.seconds,
         "left": left,
         "damaged": bad,
         "again": again,

@@ -46,6 +46,8 @@ IMPORTED = {
     "lightrainer": OURS,
     "lightrainer and models": (*OURS, *REFERENCE, *MODELS),
     "transformers": (*OURS, *REFERENCE, *MODELS),
+    "lightrainer and deepspeed": ("with_deepspeed", *OURS, "deepspeed"),
+    "transformers and deepspeed": ("with_deepspeed", *TORCH, *REFERENCE, "deepspeed"),
     "plain": (*LIBRARIES, *FROM_TRANSFORMERS),
     "served": (*LIBRARIES, *LIGHTNING, *FROM_TRANSFORMERS),
 }
@@ -53,12 +55,6 @@ IMPORTED = {
 SERVED = {"LIGHTRAINER_INSTALL": "1", "PYTHONPATH": os.pathsep.join([CHILDREN, str(HERE)])}
 SERVERS = "LIGHTRAINER_TESTS_SERVERS"
 """Names the folder in which the servers listen; all workers of a run share them."""
-
-
-def torchrun(script: str | Path, *words: str, processes: int = 2, options: tuple[str, ...] = ()) -> list[str]:
-    """The command that starts so many processes of a script, on a port of its own."""
-    program = [sys.executable, "-m", "torch.distributed.run"]
-    return [*program, *_of_torchrun(processes), *options, str(script), *words]
 
 
 def _of_torchrun(processes: int) -> list[str]:
@@ -80,19 +76,6 @@ def code_of(process: subprocess.Popen, log: Path, seconds: float) -> int:
         kill(process.pid)
         process.wait()
         pytest.fail(f"{' '.join(map(str, process.args))}\nwas not done after {seconds} s\n{said_in(log)[-6000:]}")
-
-
-def run(command: list[str], log: Path, seconds: float, **environment: str) -> tuple[int, str]:
-    """The exit code, and what was said."""
-    code = code_of(start(command, log, **environment), log, seconds)
-    return code, said_in(log)
-
-
-def finished(command: list[str], log: Path, seconds: float, **environment: str) -> str:
-    """What was said by one that ends well."""
-    code, said = run(command, log, seconds, **environment)
-    assert code == 0, f"{' '.join(map(str, command))}\nended with {code}\n{said[-8000:]}"
-    return said
 
 
 def finished_ranks(
