@@ -372,9 +372,10 @@ def parents_start() -> int:
 def test_parts_are_written_before_what_one_process_alone_writes(tmp_path, monkeypatch):
     """A disk that is full for the arguments must not keep one process from the exchange in which parts are written."""
     made, written = trainer(tmp_path / "out"), []
-    made._strategy = SimpleNamespace(
+    parts = SimpleNamespace(
         saves_parts=lambda *, checkpoint: True, save_weights=lambda folder, **options: written.append(folder)
     )
+    monkeypatch.setattr(type(made), "_strategy", parts)
 
     def refuse(folder, state_dict=None):
         raise OSError(errno.ENOSPC, "full", folder)
