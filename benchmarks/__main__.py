@@ -3,11 +3,17 @@
 import importlib
 import sys
 
+from . import summary
+from .common import Figure
+
 NAMES = {
     "step_overhead": "time of one training step beyond that of a bare loop, against the reference",
     "many_modules": "the same for a model of 450 modules, of which each walk takes a millisecond",
     "two_processes": "the same in two processes, beyond a bare DistributedDataParallel loop, against the reference",
-    "start": "time from the start of a process to the end of its first step, against the reference",
+    "start": "processor time of a process up to its first step, also under the runner, against the reference",
+    "scripts": "each of `examples/scripts/` as a whole, plain Python against the runner",
+    "memory": "the most memory that steps and a resumption of a GPT take, against the reference",
+    "long_run": "50,000 steps with a log each: what grows, and whether they stay as quick as they were",
     "callback_cost": "time of a step that one callback more takes which does nothing, against the reference",
     "keras_steps": "time of a step of a Keras model on torch and over the bridge, against Keras on TensorFlow",
     "host_sync": "how often the host waits for a number from the device between two logs",
@@ -27,10 +33,12 @@ def main(arguments: list[str]) -> int:
     if unknown:
         print(f"no benchmark named {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)
         return 2
+    figures: dict[str, list[Figure]] = {}
     for name in arguments or NAMES:
         print(f"== {name}: {NAMES[name]}")
-        importlib.import_module(f"benchmarks.{name}").main()
+        figures[name] = importlib.import_module(f"benchmarks.{name}").main()
         print()
+    print(summary.write(figures))
     return 0
 
 

@@ -6,7 +6,7 @@ For comparison one whose events do the least there is to do, which Python itself
 
 import time
 
-from .common import LIBRARIES, interleaved, library, medians, report
+from .common import LIBRARIES, Figure, interleaved, library, medians, report
 
 STEPS = 5_000
 ROUNDS = 15
@@ -63,7 +63,7 @@ def seconds_per_step(api, callbacks: list) -> float:
     return (time.thread_time() - begin) / STEPS
 
 
-def main() -> None:
+def main() -> list[Figure]:
     library("lightrainer")
     candidates = {}
     for name in LIBRARIES:
@@ -81,7 +81,7 @@ def main() -> None:
         if not name.endswith("none")
     }
     rows = [(name, f"{value:5.2f} us a step") for name, value in cost.items()]
-    report("callback_cost", rows, {"microseconds": cost, "medians": medians(rounds)})
+    return report("callback_cost", rows, {"microseconds": cost, "medians": medians(rounds)})
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import os
 import platform
 import statistics
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -97,10 +98,28 @@ def versions() -> dict[str, Any]:
     return {**found, "python": platform.python_version(), "cpus": os.cpu_count(), "threads": torch.get_num_threads()}
 
 
-def report(name: str, rows: list[tuple[str, str]], results: dict[str, Any]) -> None:
-    """Print the table, the versions, and everything again as one line of JSON."""
+@dataclass(frozen=True)
+class Figure:
+    """A number that is promised, most often a ratio to the reference, and the most that it may be."""
+
+    what: str
+    value: float
+    goal: float
+
+    @property
+    def verdict(self) -> str:
+        """Whether the promise is kept."""
+        return "kept" if self.value <= self.goal else "missed"
+
+
+def report(
+    name: str, rows: list[tuple[str, str]], results: dict[str, Any], figures: Sequence[Figure] = ()
+) -> list[Figure]:
+    """Print the table, the versions, and everything again as one line of JSON; returns the figures."""
+    rows = rows + [(each.what, f"{each.value:.2f}, goal {each.goal:g}: {each.verdict}") for each in figures]
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         print(f"  {label:{width}}  {value}")
     print("  " + ", ".join(f"{key} {value}" for key, value in versions().items()))
     print(json.dumps({"benchmark": name, **results, "versions": versions()}))
+    return list(figures)

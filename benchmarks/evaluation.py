@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, default_collate
 
-from .common import LIBRARIES, TinyModel, interleaved, library, medians, quiet_arguments, report, tiny_dataset
+from .common import LIBRARIES, Figure, TinyModel, interleaved, library, medians, quiet_arguments, report, tiny_dataset
 
 CLASSES = 4000
 BATCH = 8
@@ -180,7 +180,7 @@ def memory_growth() -> tuple[list[tuple[str, str]], dict[str, Any]]:
     return rows, results
 
 
-def main() -> None:
+def main() -> list[Figure]:
     torch.set_num_threads(1)
     keys = {f"{name}, {size} MB": (name, size) for size in MEGABYTES for name in LIBRARIES}
     measured = interleaved(ROUNDS, {key: lambda of=of: evaluation(*of) for key, of in keys.items()})
@@ -194,7 +194,11 @@ def main() -> None:
     memory_rows, of_memory = memory_growth()
     tiny_rows, tiny = overhead()
     results = {"seconds": seconds, "growth": growth, "ratio": ratio, "memory": of_memory, "tiny": tiny}
-    report("evaluation", rows + memory_rows + tiny_rows, results)
+    figures = [
+        Figure(f"evaluation with {large} MB of logits", ratio, 1.0),
+        *(Figure(f"an evaluation batch beyond a bare loop, {what}", each["ratio"], 0.6) for what, each in tiny.items()),
+    ]
+    return report("evaluation", rows + memory_rows + tiny_rows, results, figures)
 
 
 if __name__ == "__main__":

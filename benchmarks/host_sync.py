@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import default_collate
 
-from .common import LIBRARIES, TinyModel, library, quiet_arguments, report, tiny_dataset
+from .common import LIBRARIES, Figure, TinyModel, library, quiet_arguments, report, tiny_dataset
 
 STEPS = 50
 MEASURED = "with throughput, memory, gradient norms, EMA and report"
@@ -54,7 +54,7 @@ def questions(name: str, steps: int, measured: bool, **changes) -> int:
     return counter.count
 
 
-def main() -> None:
+def main() -> list[Figure]:
     torch.set_num_threads(1)
     situations = {
         "plain": {},
@@ -72,7 +72,9 @@ def main() -> None:
                 (f"{situation}, {name}", f"{short:4} in {STEPS} steps, {long:4} in {2 * STEPS}: {per_step:g} a step")
             )
             results.setdefault(situation, {})[name] = {"short": short, "long": long, "per_step": per_step}
-    report("host_sync", rows, {"steps": STEPS, "questions": results})
+    asked = max(by_name["lightrainer"]["per_step"] for by_name in results.values())
+    figures = [Figure("host synchronisations in a step between two logs", asked, 0)]
+    return report("host_sync", rows, {"steps": STEPS, "questions": results}, figures)
 
 
 if __name__ == "__main__":

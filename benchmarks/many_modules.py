@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, default_collate
 
-from .common import LIBRARIES, interleaved
+from .common import LIBRARIES, Figure, interleaved
 from .steps import Steps, bare_loop, show, trainer_loop
 
 BATCH, WIDTH = 4, 8
@@ -55,13 +55,13 @@ def bare(items: list) -> list[float]:
     return bare_loop(ManyModules().train(), loader, STEPS)
 
 
-def main() -> None:
+def main() -> list[Figure]:
     torch.set_num_threads(1)
     items = dataset(STEPS.all * BATCH)
     candidates = {"bare": lambda: bare(items)}
     options = {"model": ManyModules, "per_device_train_batch_size": BATCH}
     candidates |= {name: lambda name=name: trainer_loop(name, items, STEPS, **options) for name in LIBRARIES}
-    show("many_modules", interleaved(ROUNDS, candidates))
+    return show("many_modules", interleaved(ROUNDS, candidates), "a step of 450 modules, beyond a bare loop", 0.2)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import time
 
 import torch
 
-from .common import LIBRARIES, TinyModel, interleaved, library, medians, quiet_arguments, report, tiny_dataset
+from .common import LIBRARIES, Figure, TinyModel, interleaved, library, medians, quiet_arguments, report, tiny_dataset
 
 TRIALS = 6
 ROUNDS = 5
@@ -99,7 +99,7 @@ def seconds_of_counting(processes: int) -> float:
     return time.perf_counter() - begin
 
 
-def main() -> None:
+def main() -> list[Figure]:
     import optuna
 
     torch.set_num_threads(1)
@@ -124,7 +124,11 @@ def main() -> None:
     ratios["two processes that count"] = counting["2"] / counting["1"] / 2
     free = "0.50 where both cores are free, 1.00 where the second is taken"
     rows.append(("  of which the machine", f"{ratios['two processes that count']:.2f} ({free})"))
-    report("search", rows, {"ratios": ratios, "rounds": {**beyond, **workers}})
+    figures = [
+        Figure("a trial of a search, with its training", ratios["whole trial"], 1.0),
+        Figure("a study with two workers, against one", ratios["two workers"], 0.65),
+    ]
+    return report("search", rows, {"ratios": ratios, "rounds": {**beyond, **workers}}, figures)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import default_collate
 
-from .common import TinyModel, library, medians, quiet_arguments, report
+from .common import Figure, TinyModel, library, medians, quiet_arguments, report
 
 BATCH = 8
 CLOCKS: dict[str, Callable[[], float]] = {
@@ -87,8 +87,15 @@ def trainer_loop(
     return steps.per_step(times[steps.skipped], times[steps.all])
 
 
-def show(benchmark: str, measured: Rounds) -> None:
-    """Print the medians by each clock, and the ratio of what the libraries take beyond the bare loop."""
+def show(benchmark: str, measured: Rounds, what: str, goal: float) -> list[Figure]:
+    """Print the medians by each clock, and the ratio of what the libraries take beyond the bare loop.
+
+    Args:
+        benchmark: its name.
+        measured: see `Rounds`.
+        what: is promised; by the time of the processor.
+        goal: the most that the ratio may be.
+    """
     rows, results = [], {}
     for position, clock in enumerate(CLOCKS):
         rounds = {name: [values[position] * 1e6 for values in each] for name, each in measured.items()}
@@ -97,4 +104,5 @@ def show(benchmark: str, measured: Rounds) -> None:
         rows += [(f"{name}, one step, {clock} clock", f"{value:7.1f} us") for name, value in step.items()]
         rows.append((f"(lightrainer - bare) / (transformers - bare), {clock} clock", f"{ratio:.2f}"))
         results[clock] = {"microseconds": step, "ratio": ratio, "rounds": rounds}
-    report(benchmark, rows, results)
+    figure = Figure(what, results["processor"]["ratio"], goal)
+    return report(benchmark, rows, results, [figure])
