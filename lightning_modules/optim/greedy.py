@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Literal, SupportsFloat
 
+import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -119,7 +120,7 @@ class GreedyLR(ReduceLROnPlateau):
         self.warmup, self.verbose = warmup, verbose
         self.smooth, self.window_size = smooth, window_size
         self.reset_start = self.reset_start_original = reset_start
-        self._init_lrs = list(self._last_lr)
+        self._init_lrs = self._rates()
         low = [(rate, least) for rate, least in zip(self._init_lrs, self.min_lrs, strict=True) if rate < least]
         if low:
             logger.warning(
@@ -146,7 +147,7 @@ class GreedyLR(ReduceLROnPlateau):
             self._pause()
         else:
             self._judge(current)
-        self._last_lr = self._rates()
+        self._last_lr = [*self._rates()]
 
     def _smoothed(self, metric: float) -> float:
         if not self.smooth:
@@ -208,13 +209,13 @@ class GreedyLR(ReduceLROnPlateau):
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def _set(self, index: int, rate: float, how: str) -> None:
-        self.optimizer.param_groups[index]["lr"] = rate
+        group = self.optimizer.param_groups[index]
+        if isinstance(group["lr"], torch.Tensor):  # a compiled step goes on reading it
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
         if self.verbose:
             print(f"Step {self.last_epoch}: the learning rate of group {index} {how} {rate:.4e}.")
-
-    def get_last_lr(self) -> list[float]:
-        """As `transformers.optimization.GreedyLR.get_last_lr`: one rate for each group."""
-        return [float(rate) for rate in self._last_lr]
 
     def state_dict(self) -> dict[str, Any]:
         """As `transformers.optimization.GreedyLR.state_dict`: its settings, counters and the values in the window."""
