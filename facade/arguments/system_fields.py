@@ -61,7 +61,7 @@ class PlatformArguments:
     )
 
 
-SAMPLING_STRATEGIES = ["random", "sequential", "group_by_length"]
+SAMPLING_STRATEGIES = ["random", "sequential", "group_by_length", "batch_rebalance"]
 """Orders in which training samples can be drawn."""
 
 START_METHODS = ["fork", "spawn", "forkserver"]
@@ -124,7 +124,9 @@ class DataArguments:
     train_sampling_strategy: str = field(
         default="random",
         metadata={
-            "help": "Order of training samples: 'random', 'sequential', or 'group_by_length' for little padding.",
+            "help": "Order of training samples: 'random', 'sequential', 'group_by_length' for little padding, or "
+            "'batch_rebalance' for batches of different sizes that cost all processes the same; its order depends on "
+            "the epoch alone, and not on a seed.",
             "becomes": "`build_loader(sampler=)` of the training data",
             "choices": SAMPLING_STRATEGIES,
         },
@@ -132,8 +134,8 @@ class DataArguments:
     length_column_name: str = field(
         default="length",
         metadata={
-            "help": "Column with the length of each sample, read for 'group_by_length'.",
-            "becomes": "`LengthGroupedSampler(lengths=)`",
+            "help": "Column with the length of each sample, read for 'group_by_length' and 'batch_rebalance'.",
+            "becomes": "`LengthGroupedSampler(lengths=)`, `BatchRebalanceSampler(lengths=)`",
         },
     )
 

@@ -290,6 +290,16 @@ def _persistence(args: Any) -> str | None:
     )
 
 
+@_rule("train_sampling_strategy", "accelerator_config")
+def _rebalanced_is_dealt_out(args: Any) -> str | None:
+    if args.train_sampling_strategy != "batch_rebalance" or not getattr(args.accelerator_config, "split_batches", None):
+        return None
+    return (
+        "train_sampling_strategy='batch_rebalance' makes batches of different sizes for each process, and "
+        "split_batches=True in accelerator_config would split each batch evenly. Leave one of them out."
+    )
+
+
 @_rule("sortish_sampler", "train_sampling_strategy")
 def _one_order(args: Any) -> str | None:
     if not args.sortish_sampler or args.train_sampling_strategy != "sequential":

@@ -99,8 +99,9 @@ class TFTrainingArguments(TrainingArguments):
             for name in ("split_batches", "dispatch_batches")
             if getattr(config, name, None)
         ]
-        if self.train_sampling_strategy == "group_by_length":
-            said.append("train_sampling_strategy='group_by_length': make batches of one length in get_train_tfdataset")
+        if self.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
+            order = self.train_sampling_strategy
+            said.append(f"train_sampling_strategy={order!r}: make batches of one length in get_train_tfdataset")
         if "inputs" in self.include_for_metrics:
             said.append("include_for_metrics=['inputs']: compute_metrics gets predictions and labels")
         return said

@@ -23,6 +23,7 @@ from ...lightning_modules.data.lengths import (
     sample_lengths,
 )
 from ...lightning_modules.data.loaders import build_loader
+from ...lightning_modules.data.rebalancing import BatchRebalanceSampler
 from ...lightning_modules.data.workers import attached_worker, deaf_worker
 from ..arguments.parallelism import copies_of_batches, data_rank
 from ..protocols.trainer import LoadingProtocol
@@ -94,6 +95,8 @@ class DataLoading:
             return self._by_length(
                 dataset, self.trainer._elastic.length_group or args.train_batch_size * args.gradient_accumulation_steps
             )
+        if order == "batch_rebalance":
+            return self._rebalanced(dataset)
         if order == "sequential" or len(dataset) == 0:  # RandomSampler refuses one that is empty
             return SequentialSampler(dataset)
         return RandomSampler(dataset)
@@ -122,6 +125,27 @@ class DataLoading:
     def _by_length(
         self, dataset: Any, batch_size: int, generator: torch.Generator | None = None
     ) -> LengthGroupedSampler:
+        return LengthGroupedSampler(batch_size, lengths=self._lengths_of(dataset), generator=generator)
+
+    def _rebalanced(self, dataset: Any) -> BatchRebalanceSampler:
+        args = self.trainer.args
+        if copies_of_batches(args) > 1 or (args.world_size > 1 and args.accelerator_config.dispatch_batches):
+            raise NotImplementedError(
+                "train_sampling_strategy='batch_rebalance' is for processes that all read batches of their own, but "
+                "with this parallelism_config, or with dispatch_batches in accelerator_config, others get the same "
+                "ones, or are sent theirs. Pass train_sampling_strategy='group_by_length'."
+            )
+        processes, accumulation = args.world_size, args.gradient_accumulation_steps
+        return BatchRebalanceSampler(
+            lengths=self._lengths_of(dataset),
+            effective_batch_size=self.trainer._train_batch_size * accumulation * processes,
+            dp_size=processes,
+            grad_accum=accumulation,
+            rank=args.process_index,
+            drop_last=args.dataloader_drop_last,
+        )
+
+    def _lengths_of(self, dataset: Any) -> Any:
         args, (reduced, whole) = self.trainer.args, self._reduced
         known_by = whole if reduced is dataset else dataset
         name = (getattr(self.trainer.processing_class, "model_input_names", None) or ["input_ids"])[0]
@@ -133,8 +157,7 @@ class DataLoading:
             method, workers = args.dataloader_multiprocessing_context, args.dataloader_num_workers
             return sample_lengths(dataset, name, workers=workers, start_method=method)
 
-        lengths = self._lengths.get(known_by, (args.length_column_name, name), measure)
-        return LengthGroupedSampler(batch_size, lengths=lengths, generator=generator)
+        return self._lengths.get(known_by, (args.length_column_name, name), measure)
 
     def _worker_options(self, seeded: bool) -> dict[str, Any]:
         args, signals = self.trainer.args, self.trainer._signals

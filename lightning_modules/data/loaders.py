@@ -24,6 +24,7 @@ from .batch_samplers import GivenBatchSampler, RoundBatchSampler, ShardedBatchSa
 from .dispatch import DispatchLoader
 from .epoch_loader import EpochLoader
 from .lengths import LengthGroupedSampler
+from .rebalancing import BatchRebalanceSampler
 from .samplers import IterableShard, SeedableRandomSampler, SharedOrderSampler
 
 __all__ = ["EpochLoader", "build_loader", "loader_after", "rebuild_loader"]
@@ -56,7 +57,7 @@ def build_loader(
         batch_size: samples per process and step; with `split_batches`, of all processes together.
         collate_fn: list of samples -> batch.
         sampler: order of the samples; in sequence by default. A plain `RandomSampler` is made to depend on `seed` and
-            the epoch alone.
+            the epoch alone; a `BatchRebalanceSampler` gives the batches of this process.
         seed: seed of the data order, by default the seed that torch was given last.
         seedable: False leaves a `RandomSampler` as it is; its order then depends on torch's global generator.
         drop_last: leave out the last, incomplete round.
@@ -82,6 +83,8 @@ def build_loader(
             dealing = replace(dealing, dispatch_batches=True)
         stream = dealing.stream(dataset)
         return dealing.loader(stream, batch_size=dealing.share, total=None, drop_last=drop_last, **common)
+    if isinstance(sampler, BatchRebalanceSampler):  # it deals out by itself
+        return dealing.loader(dataset, batch_sampler=sampler, total=len(dataset), **common)
     ordered = SequentialSampler(dataset) if sampler is None else sampler
     batches = dealing.batches(_seeded(ordered, seed, seedable, 1 if dealing.dispatched else world_size))
     return dealing.loader(dataset, batch_sampler=batches, total=len(dataset), **common)

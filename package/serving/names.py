@@ -84,6 +84,7 @@ SERVED: dict[str, dict[str, str]] = {
             "torch_pad_and_concatenate",
             ".facade.compat.processes": "distributed_broadcast_scalars distributed_concat nested_gather "
             "torch_distributed_zero_first",
+            ".lightning_modules.data.rebalancing": "BatchRebalanceSampler",
             ".facade.compat.samplers": "DistributedLengthGroupedSampler DistributedSamplerWithLoop "
             "IterableDatasetShard ShardSampler get_dataloader_sampler",
             ".facade.compat.models": "get_model_param_count get_module_class_from_name get_parameter_names "

@@ -56,6 +56,11 @@ COMBINATIONS = [
     Bad({"save_strategy": "best"}, "needs metric_for_best_model, such as 'loss'", accepted=True),
     Bad({"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "no"}, "Pass eval_strategy='steps'"),
     Bad({"lr_scheduler_type": "greedy", "eval_strategy": "no"}, "Pass eval_strategy='steps'"),
+    Bad(
+        {"train_sampling_strategy": "batch_rebalance", "accelerator_config": {"split_batches": True}},
+        "Leave one of them out",
+        accepted=True,
+    ),
     Bad({"fp16": True, "bf16": True}, "Keep one", {"use_cpu": True}),
     Bad({"fp16_full_eval": True, "bf16_full_eval": True}, "Keep one", {"use_cpu": True}),
     Bad({"dataloader_prefetch_factor": 2, "dataloader_num_workers": 0}, "pass dataloader_num_workers above 0"),

@@ -54,7 +54,7 @@ def test_what_a_script_imports_most_is_ours(theirs):
         "trainer_optimizer": "_get_ _setup _OPTIMIZER _BITS _GALORE _APOLLO _SCHED _TORCHAO Optimizer has_mixed",
         "hyperparameter_search": "ALL_ HyperParam Optuna Ray Wandb default_hp_search",
         "trainer_jit_checkpoint": "CheckpointManager",
-        "trainer_pt_utils": "smp_ get_tpu nested_xla BatchRebalance",
+        "trainer_pt_utils": "smp_ get_tpu nested_xla",
         "optimization": "_get_",
         "debug_utils": "detect_overflow get_abs_min_max",
         "trainer": "IS_XLA",
