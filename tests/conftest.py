@@ -53,9 +53,11 @@ def _seeds_of_lightning():
 
 
 LONGEST = (
-    "package/test_sweep.py",
     "deepspeed_runs",
+    "ddp/test_splitting.py",
+    "parity/test_newest.py",
     "examples/test_scripts.py",
+    "package/test_sweep.py",
     "ddp",
     "nodes",
     "faults",

@@ -165,5 +165,5 @@ before = set(sys.modules)
 import lightrainer.callbacks
 print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))
 """
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=240)
     assert set(out.stdout.split()) <= {"lightrainer"}

@@ -19,6 +19,8 @@ from lightrainer.callbacks import (
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 4, "disable_tqdm": False}
 
+EVALUATING = r"evaluating\s.*[12]/2"
+
 
 def screen():
     return Console(file=io.StringIO(), force_terminal=True, width=200, color_system=None)
@@ -29,21 +31,26 @@ def text_of(console):
 
 
 class Slow(TrainerCallback):
-    """Gives the bar of an evaluation the time to be drawn."""
+    """Gives the bar of an evaluation the time to be drawn, which a thread does now and then."""
+
+    def __init__(self, console):
+        self.console = console
 
     def on_prediction_step(self, args, state, control, **kwargs):
-        time.sleep(0.3 if state.global_step == 4 else 0)
+        end = time.monotonic() + 60
+        while not re.search(EVALUATING, text_of(self.console)) and time.monotonic() < end:
+            time.sleep(0.01)
 
 
 def test_a_training_shows_steps_times_losses_and_speed(tmp_path):
     console = screen()
-    trainer = trained(tmp_path, [RichProgressCallback(console=console), Slow()], **EVALUATED)
+    trainer = trained(tmp_path, [RichProgressCallback(console=console), Slow(console)], **EVALUATED)
     shown = text_of(console)
     last = shown[shown.rindex("training") :]
     assert re.search(r"training\s.*16/16 0:00:\d\d < 0:00:00", last)
     for label in ("epoch=2", "loss=", "lr=", "samples/s=", "eval_loss="):
         assert label in last, label
-    assert re.search(r"evaluating\s.*[12]/2", shown)
+    assert re.search(EVALUATING, shown)
     written = [entry for entry in trainer.state.log_history if "train_runtime" not in entry]
     for entry in written:
         assert f"{next(iter(entry.values())):.4g}" in shown

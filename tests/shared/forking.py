@@ -137,6 +137,9 @@ def _send(number: int, pids: Iterable[int], *, to_group: bool = False) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    """None of those that the system gives to connections: one of them might have it before the processes do."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 30_000)
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port

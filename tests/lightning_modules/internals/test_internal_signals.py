@@ -82,7 +82,7 @@ def test_signals_reach_a_training_script(training):
     wait_for(training, "second interrupt")
     wait_for(training, "training")
     training.send_signal(signal.SIGTERM)
-    training.communicate(timeout=30)
+    training.communicate(timeout=240)
     assert training.returncode == -signal.SIGTERM
 
 
