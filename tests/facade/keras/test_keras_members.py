@@ -18,6 +18,7 @@ from keras_things import (  # noqa: E402
 )
 
 from lightrainer import PredictionOutput, TFTrainer, TrainerCallback  # noqa: E402
+from lightrainer.callbacks.loggers import WandbCallback  # noqa: E402
 
 IN_TRAINING = [
     "get_train_tfdataset",
@@ -275,13 +276,30 @@ def test_trackers_are_set_up_by_members_that_can_be_overridden(tmp_path):
         def setup_comet(self):
             called.append("comet")
 
+    pytest.importorskip("wandb")
     args = arguments(tmp_path)
     Own(network(), args, points())
     assert called == []
     args.report_to = ["wandb"]
-    pytest.importorskip("wandb")
     Own(network(), args, points())
     assert called == ["wandb"]
+
+
+def test_a_tracker_is_opened_once_when_the_trainer_is_made(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    opened, sent = [], []
+    monkeypatch.setattr(WandbCallback, "_start", lambda self, args, state, model: opened.append(args.output_dir))
+    monkeypatch.setattr(WandbCallback, "_report", lambda self, args, state, logs: sent.append(logs))
+    args = arguments(tmp_path, max_steps=2)
+    args.report_to = ["wandb"]
+    made = TFTrainer(network(), args, points())
+    assert opened == [str(tmp_path)]
+    made.train()
+    assert opened == [str(tmp_path)]
+    assert [logs["loss"] > 0 for logs in sent if "loss" in logs] == [True, True]
+    plain = trainer(tmp_path, max_steps=1)
+    plain.setup_wandb()
+    assert len(opened) == 2, "one that the arguments do not name can be opened all the same"
 
 
 def test_an_unbuilt_model_is_built_from_the_data(tmp_path):
