@@ -137,12 +137,23 @@ def attempt(of: Training, folder: Path, moment: Moment | None, starved: int | No
     return forked(action, of.case.processes, log=log, killed_after=seconds, victims=victims, seconds=300)
 
 
-def attempts(of: Training, folder: Path, seen: list[dict[str, float]], seed: int) -> Iterator[dict[str, Any]]:
+def forget_generators(folder: Path) -> None:
+    """Take from all checkpoints what random numbers go on from."""
+    for checkpoint in found(folder):
+        for path in (*checkpoint.glob("rng_state*.pth"), checkpoint / "_manifest.json"):
+            path.unlink(missing_ok=True)
+
+
+def attempts(
+    of: Training, folder: Path, seen: list[dict[str, float]], seed: int, control: bool
+) -> Iterator[dict[str, Any]]:
     """Every time that it was begun, and what was found then; the last time it came to its end."""
     draw = random.Random(f"faults of {seed}")
     for number in range(KILLS + 1):
         kind = draw.choice(of.case.moments)
         moment = drawn(kind, draw, seen, of.case.part, of.case.number) if number < KILLS else None
+        if control and (folder / "out").is_dir():
+            forget_generators(folder)
         starved = draw.randrange(of.case.processes) if moment is not None and draw.random() < of.full * 2 else None
         ended = attempt(of, folder, moment, starved, folder / f"log{number}.txt")
         killed = any(ended.codes)
@@ -158,14 +169,14 @@ def attempts(of: Training, folder: Path, seen: list[dict[str, float]], seed: int
             return
 
 
-def report_of(seed: int, folder: Path) -> dict[str, Any]:
+def report_of(seed: int, folder: Path, control: bool) -> dict[str, Any]:
     """How the training of a seed went; `differs` names what is not as it is without faults."""
     of = training_of(seed)
     whole, killed = folder / "whole", folder / "killed"
     shutil.rmtree(folder, ignore_errors=True)
     seen = uninterrupted(of.case, whole)
     killed.mkdir(parents=True)
-    made = list(attempts(of, killed, seen, seed))
+    made = list(attempts(of, killed, seen, seed, control))
     begins = (killed / "begins.txt").read_text().split() if (killed / "begins.txt").exists() else []
     report = {
         "words": of.words,
@@ -194,6 +205,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10, help="begin no training after so many")
     parser.add_argument("--seed", type=int, default=0, help="of the first training; the next ones count up")
     parser.add_argument("--trainings", type=int, default=0, help="so many, whatever time they take")
+    parser.add_argument("--control", action="store_true", help="take the generators from checkpoints: it has to differ")
     parser.add_argument("--folder", type=Path, help="leave the output of all trainings there")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="soak-"))
@@ -207,7 +219,7 @@ def main() -> int:
         if options.trainings
         else time.monotonic() - begun < options.minutes * 60
     ):
-        found = report_of(seed, folder / str(seed))
+        found = report_of(seed, folder / str(seed), options.control)
         counts = [found[name] for name in ("kills", "inside", "starved", "continuations")]
         print(line(seed, *counts, str(len(found["differs"]) or "-"), found["words"]), flush=True)
         sums.update(dict(zip(("kills", "inside", "starved", "continuations"), counts, strict=True)), trainings=1)
