@@ -48,7 +48,9 @@ class TFTrainer:
         eval_dataset: the same, or a dict of them.
         compute_metrics: `EvalPrediction` -> metrics by name.
         tb_writer: of `tf.summary.create_file_writer`, or torch's `SummaryWriter`: logs are written there too.
-        optimizers: an optimizer of torch over `trainer.parameters()` and its schedule, in the place of Keras's Adam.
+        optimizers: an optimizer of torch and its schedule, in the place of Keras's Adam. It is made of
+            `[variable.value for variable in model.trainable_variables]` where Keras computes in torch; any can be made
+            of `trainer.parameters()`, and set as `trainer.optimizer`.
         prediction_loss_only: of 3.x: sets the argument of that name.
         callbacks: TrainerCallbacks, and callbacks of Lightning.
 

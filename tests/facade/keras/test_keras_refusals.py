@@ -164,6 +164,12 @@ class WithCall(torch.nn.Linear):
     call = torch.nn.Linear.forward
 
 
+def test_an_optimizer_of_keras_is_refused(tmp_path):
+    """It is torch's that steps, and one that never did would be no error anybody sees."""
+    given = (keras.optimizers.Adam(), None)
+    refused(TypeError, r"optimizers\[0\] must be a torch\.optim\.Optimizer", folder=tmp_path, optimizers=given)
+
+
 def test_samples_of_different_shapes_say_so(tmp_path):
     data = [(np.ones(size, "float32"), 1) for size in (4, 4, 3, 4)]
     refused(
