@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+COMPILED = Path("build", "bench", "compiled").absolute()
+"""Compiled modules, of later runs too: as they are where a package was installed by pip."""
+
 
 @dataclass(frozen=True)
 class Spent:
@@ -18,19 +21,19 @@ class Spent:
     wall: float
 
 
-def environment(compiled: str) -> dict[str, str]:
-    """One thread, no network, and compiled modules in a folder: as they are where a package was installed by pip."""
+def environment() -> dict[str, str]:
+    """One thread, no network, compiled modules."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return {**kept, **settings, "PYTHONPYCACHEPREFIX": compiled}
+    return {**kept, **settings, "PYTHONPYCACHEPREFIX": str(COMPILED)}
 
 
-def spent_by(words: Sequence[object], compiled: str) -> Spent:
+def spent_by(words: Sequence[object]) -> Spent:
     """Run Python with these words to its good end, in a folder of its own; what it says is only shown if it fails."""
     command = [sys.executable, "-W", "ignore", *map(str, words)]
     with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "said.txt", "w+b") as said:
         begin = time.perf_counter()
-        process = subprocess.Popen(command, cwd=folder, env=environment(compiled), stdout=said, stderr=said)
+        process = subprocess.Popen(command, cwd=folder, env=environment(), stdout=said, stderr=said)
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)

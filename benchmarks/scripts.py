@@ -4,7 +4,6 @@ With models of transformers, three epochs, evaluations, checkpoints. Each is run
 times counts, as what else runs on the machine only adds to it.
 """
 
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,19 +27,18 @@ def main() -> list[Figure]:
     rows: list[tuple[str, str]] = []
     results: dict[str, Any] = {}
     figures: list[Figure] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for script in sorted(SCRIPTS.glob("*.py")):
-            words = [script, *OPTIONS.split(), *FURTHER.get(script.stem, [])]
-            candidates = {way: partial(spent_by, [*begin, *words], folder) for way, begin in WAYS.items()}
-            if not results:
-                interleaved(1, candidates)  # compiles the modules that all of them share
-            least = {way: shortest(values) for way, values in interleaved(ROUNDS, candidates).items()}
-            seconds = {way: vars(spent) for way, spent in least.items()}
-            ours, theirs = least["the runner"], least["transformers"]
-            results[script.stem] = seconds
-            times = f"{theirs.wall:.1f} s, {ours.wall:.1f} s; processor {ours.processor / theirs.processor:.2f}"
-            rows.append((script.stem, times))
-            figures.append(Figure(f"whole script {script.stem}, wall time", ours.wall / theirs.wall, 1.0))
+    for script in sorted(SCRIPTS.glob("*.py")):
+        words = [script, *OPTIONS.split(), *FURTHER.get(script.stem, [])]
+        candidates = {way: partial(spent_by, [*begin, *words]) for way, begin in WAYS.items()}
+        if not results:
+            interleaved(1, candidates)  # compiles the modules that all of them share
+        least = {way: shortest(values) for way, values in interleaved(ROUNDS, candidates).items()}
+        seconds = {way: vars(spent) for way, spent in least.items()}
+        ours, theirs = least["the runner"], least["transformers"]
+        results[script.stem] = seconds
+        times = f"{theirs.wall:.1f} s, {ours.wall:.1f} s; processor {ours.processor / theirs.processor:.2f}"
+        rows.append((script.stem, times))
+        figures.append(Figure(f"whole script {script.stem}, wall time", ours.wall / theirs.wall, 1.0))
     return report("scripts", rows, {"seconds": results}, figures)
 
 

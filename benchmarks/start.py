@@ -49,8 +49,8 @@ def main() -> list[Figure]:
             "the runner": ["-m", "lightrainer", scripts["transformers"]],
         }
         for words in commands.values():
-            spent_by(words, folder)  # fills the disk cache and compiles the modules
-        candidates = {name: lambda words=words: spent_by(words, folder).processor for name, words in commands.items()}
+            spent_by(words)  # fills the disk cache and compiles the modules
+        candidates = {name: lambda words=words: spent_by(words).processor for name, words in commands.items()}
         measured = interleaved(ROUNDS, candidates)
     seconds = medians(measured)
     rows = [(f"{name}, process with one step", f"{value:5.2f} s of the processor") for name, value in seconds.items()]
