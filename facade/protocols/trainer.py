@@ -57,6 +57,7 @@ class LoadingProtocol(TrainerProtocol, Protocol):
     _elastic: Any
     _eval_dataloaders: dict[str, Any]
     _signals: Any
+    _train_batch_size: int
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any: ...
 

@@ -86,7 +86,7 @@ class DataLoading:
             loader.had_workers(trainer._data_position.evaluated_before.get(dataloader_key))
         return loader
 
-    def train_sampler(self, dataset: Any, order: str) -> Sampler[int] | None:
+    def train_sampler(self, dataset: Any, order: str) -> Sampler[Any] | None:
         """The sampler of a training, for an order that `train_sampling_strategy` may ask for."""
         if dataset is None or not has_length(dataset):
             return None
@@ -129,7 +129,8 @@ class DataLoading:
 
     def _rebalanced(self, dataset: Any) -> BatchRebalanceSampler:
         args = self.trainer.args
-        if copies_of_batches(args) > 1 or (args.world_size > 1 and args.accelerator_config.dispatch_batches):
+        config: Any = args.accelerator_config
+        if copies_of_batches(args) > 1 or (args.world_size > 1 and config.dispatch_batches):
             raise NotImplementedError(
                 "train_sampling_strategy='batch_rebalance' is for processes that all read batches of their own, but "
                 "with this parallelism_config, or with dispatch_batches in accelerator_config, others get the same "
