@@ -1,0 +1,24 @@
+"""The example of a Keras model runs as it is, learns, and goes on from its checkpoint when it is started again."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("keras", reason="keras is not installed")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "keras_classifier.py"
+
+
+def test_a_keras_model_learns_and_goes_on(tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": "torch"}
+    command = [sys.executable, "-m", "lightrainer", str(EXAMPLE)]
+    for trained in (True, False):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert float(done.stdout.splitlines()[-1].removeprefix("accuracy: ")) > 0.95
+        assert ("'epoch': '1'" in done.stdout) is trained
+    assert (tmp_path / "keras_output" / "model.weights.h5").exists()
