@@ -12,6 +12,7 @@ import types
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 DYNAMO = "torch._dynamo"
@@ -22,7 +23,7 @@ def disable_dynamo(function: Any = None, recursive: bool = True, **_: Any) -> An
     """As `torch.compiler.disable`, but without loading the compiler."""
     if function is None:
         return functools.partial(disable_dynamo, recursive=recursive)
-    disabled: Any = torch._disable_dynamo(function, recursive)
+    disabled: Any = _disable_dynamo(function, recursive)
     _call_plainly(disabled)
     return disabled
 
@@ -56,7 +57,7 @@ def step_plainly(optimizer: Any) -> None:
 
 
 def _call_plainly(disabled: Any) -> None:
-    """Call what is under `torch._disable_dynamo` as it is, as long as the compiler is not loaded.
+    """Call what is under `_disable_dynamo` of torch as it is, as long as the compiler is not loaded.
 
     The decorator loads the compiler at the first call, and keeps what it calls from then on as an attribute of the
     function, `__dynamo_disable`. In a torch without that attribute the compiler is loaded as ever.
