@@ -4,6 +4,7 @@ import functools
 import gc
 import logging
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -25,7 +26,7 @@ SERVERS = "LIGHTRAINER_TESTS_SERVERS"
 def pytest_configure(config):
     """All workers of a run share the processes that others are forked from: see `tests/shared/starting.py`."""
     if SERVERS not in os.environ:
-        folder = os.environ[SERVERS] = tempfile.mkdtemp(prefix="forking-")
+        folder = os.environ[SERVERS] = str(Path(tempfile.gettempdir(), f"forking-{secrets.token_hex(6)}"))
         config.add_cleanup(lambda: (os.environ.pop(SERVERS), shutil.rmtree(folder, ignore_errors=True)))
 
 

@@ -161,7 +161,7 @@ def forked_python() -> str:
     seeds are not read, and of filters of warnings only "ignore" is.
     """
     servers = {kind: _server(kind) for kind in ("plain", "served")}
-    folder = Path(tempfile.mkdtemp(dir=os.environ[SERVERS]))
+    folder = Path(tempfile.mkdtemp(dir=os.environ[SERVERS]))  # it is there: the servers listen in it
     command = folder / "lightrainer"
     command.write_text('#!/bin/sh\nexec "${0%/*}/python" -m lightrainer "$@"\n')
     command.chmod(0o755)
@@ -179,6 +179,7 @@ _started: list[subprocess.Popen] = []
 def _server(library: str) -> str:
     """Where the process listens from which others are forked: until all have ended that use it, as this one does."""
     modules = IMPORTED[library]
+    Path(os.environ[SERVERS]).mkdir(mode=0o700, exist_ok=True)
     address = Path(os.environ[SERVERS], f"{_digest(modules)}-{library == 'served'}")
     user = socket.socket(socket.AF_UNIX)
     with address.with_suffix(".lock").open("w") as lock:
