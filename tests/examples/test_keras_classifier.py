@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("keras", reason="keras is not installed")
+# Not imported here: Keras would look for TensorFlow.
+pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="keras is not installed")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "keras_classifier.py"
 
 

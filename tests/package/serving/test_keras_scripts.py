@@ -1,11 +1,13 @@
 """Scripts of transformers 4 that train Keras models: their names are served, and Keras knows what it computes in."""
 
 import sys
+from importlib.util import find_spec
 
 import pytest
 from processes import forked, run, said
 
-pytest.importorskip("keras", reason="keras is not installed")
+# Not imported here: Keras would look for TensorFlow.
+pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="keras is not installed")
 
 SCRIPT = """
 import json, os, sys
@@ -68,9 +70,10 @@ def test_a_script_of_a_keras_model_runs_where_the_reference_is_installed_and_whe
 )
 def test_keras_knows_what_it_computes_in_before_it_is_imported(words, variable, backend, tmp_path):
     """The option goes before the variable, and that before torch; programs that the script starts know it too."""
-    code = "import os, subprocess, sys; subprocess.run([sys.executable, '-c', 'import os; print(os.environ[%r])'])"
+    inner = "import os; print(os.environ['KERAS_BACKEND'])"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
     given = {} if variable is None else {"KERAS_BACKEND": variable}
-    words = ["-m", "lightrainer", *words, "-c", code % "KERAS_BACKEND"]
+    words = ["-m", "lightrainer", *words, "-c", code]
     done = run(sys.executable, *words, cwd=tmp_path, environment=given)
     assert (done.returncode, done.stdout.strip()) == (0, backend), done.stderr
 
