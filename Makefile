@@ -16,6 +16,8 @@ DEMO_OUTPUT := demo_output
 NEWEST_VERSION := 5.23.0
 NEWEST := transformers==$(NEWEST_VERSION) tokenizers==0.23.3
 COMET := "comet_ml>=3.43.2,<4"
+# The oldest TRL that trains here; the newest one is in pyproject.toml.
+OLDER_TRL := trl==1.9.2
 DEEPSPEED := deepspeed==0.19.8
 # What it needs and torch does not bring.
 DEEPSPEED_NEEDS := einops hjson msgpack ninja py-cpuinfo pydantic
@@ -65,7 +67,7 @@ soak: $(VENV)/.test  ## kill random trainings at random until MINUTES=10 are ove
 
 # In an environment of its own, as these libraries bring many packages, and choose versions of some that we use.
 test-libraries:  ## train with TRL, sentence-transformers, PEFT and SetFit, on the reference and on ours (10 minutes)
-	$(MAKE) VENV=.venv-libraries .venv-libraries/.libraries
+	$(MAKE) VENV=.venv-libraries .venv-libraries/.trl-1.9
 	OMP_NUM_THREADS=1 .venv-libraries/bin/python -m pytest -m libraries tests/libraries $(PYTEST_ARGS)
 
 # TensorFlow is 1.3 GB, so `make test` does without: it trains models of Keras on torch, and skips these tests.
@@ -159,6 +161,13 @@ $(VENV)/.newest: $(VENV)/.test
 	@echo "installing the newest transformers into $(VENV)/newest"
 	@rm -rf $(VENV)/newest
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/newest $(NEWEST)
+	@touch $@
+
+# An older TRL, beside the newest.
+$(VENV)/.trl-1.9: $(VENV)/.libraries
+	@echo "installing $(OLDER_TRL) into $(VENV)/trl-1.9"
+	@rm -rf $(VENV)/trl-1.9
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/trl-1.9 $(OLDER_TRL)
 	@touch $@
 
 # Comet's client, aside: where it is among the packages, transformers imports it in every process.

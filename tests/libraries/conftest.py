@@ -1,4 +1,4 @@
-"""Leaves these tests out unless they are asked for."""
+"""Leaves these tests out unless they are asked for, and says at the end what was compared."""
 
 import sys
 from pathlib import Path
@@ -7,6 +7,8 @@ import pytest
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+
+from library_runs import COMPARED  # noqa: E402 - it is beside this file
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -18,3 +20,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     config.hook.pytest_deselected(items=here)
     items[:] = [item for item in items if item not in here]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print which versions were trained with, and how much of it was compared."""
+    if COMPARED:
+        terminalreporter.section("trained on the reference and on ours")
+        for line in COMPARED:
+            terminalreporter.write_line(line)

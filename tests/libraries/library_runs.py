@@ -4,14 +4,18 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 HERE = Path(__file__).parent
-SECONDS = 300
+ASIDE = Path(sys.prefix)  # where `make test-libraries` puts other versions, in folders of their own
+SECONDS = 1200  # for processes that wait for each other on a busy machine
+COMPARED: list[str] = []
+"""What the tests have compared so far, a line for each script."""
 # Nothing is downloaded, and nobody is told that these trainings take place.
 SURROUNDINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "CI": "1"}
 SURROUNDINGS |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
@@ -39,18 +43,41 @@ class Trained:
         return {str(path.relative_to(self.folder)) for path in found}
 
 
-def execute(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run Python in the folder of the scripts."""
+class Both(NamedTuple):
+    """The same script, on the reference and on ours."""
+
+    theirs: Trained
+    ours: Trained
+
+
+def execute(command: list[str], aside: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run Python in the folder of the scripts.
+
+    Args:
+        command: arguments of Python.
+        aside: a folder of `ASIDE` with another version of a library.
+    """
     surroundings = {**os.environ, **SURROUNDINGS}
+    if aside is not None:
+        surroundings["PYTHONPATH"] = str(ASIDE / aside)
     command = [sys.executable, *command]
     given: dict[str, Any] = {"cwd": HERE, "env": surroundings, "timeout": SECONDS}
     return subprocess.run(command, **given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
 
-def trained(folder: Path, runner: list[str], script: str, *arguments: str) -> Trained:
-    """Run a script that has to come to its end."""
+def train_both(folder: Path, runners: Both, script: str, *arguments: str, aside: str | None = None) -> Both:
+    """Run a script on the reference and on ours, at the same time; both have to come to their end."""
+    with ThreadPoolExecutor(2) as threads:
+        sides = zip(Both._fields, runners, strict=True)
+        runs = [
+            threads.submit(_train, folder / side, runner, script, *arguments, aside=aside) for side, runner in sides
+        ]
+    return Both(*(run.result() for run in runs))
+
+
+def _train(folder: Path, runner: list[str], script: str, *arguments: str, aside: str | None) -> Trained:
     folder.mkdir()
-    done = execute([*runner, f"{script}.py", str(folder), *arguments])
+    done = execute([*runner, f"{script}.py", str(folder), *arguments], aside)
     if done.returncode:
         pytest.fail(f"{' '.join(runner)} {script}.py ended with status {done.returncode}:\n{done.stdout[-6000:]}")
     return Trained(folder)

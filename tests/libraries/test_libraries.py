@@ -1,54 +1,66 @@
 """TRL, sentence-transformers, PEFT and SetFit train on ours as on the reference, bit for bit, in unmodified scripts."""
 
 import importlib.util
-from typing import NamedTuple
+from importlib.metadata import version
 
 import pytest
-from library_runs import TWO_PROCESSES, Trained, execute, trained
+from library_runs import ASIDE, COMPARED, TWO_PROCESSES, Both, execute, train_both
 
 SCRIPTS = {
     "trl_sft": ["trl", "peft"],
     "trl_preferences": ["trl", "peft"],
     "trl_online": ["trl"],
     "trl_accumulated": ["trl", "peft"],
+    "trl_experimental": ["trl"],
     "sentence_embeddings": ["sentence_transformers"],
     "peft_adapters": ["peft"],
     "setfit_classes": ["setfit", "sentence_transformers"],
 }
+OLDER_TRL = "trl-1.9"
+VARIANTS = [(script, None) for script in SCRIPTS] + [(script, OLDER_TRL) for script in SCRIPTS if "trl_" in script]
 # In several processes the reference has no cross encoder, and shuffles two datasets in the same way in each epoch.
 TOGETHER = {"trl_sft": [], "trl_preferences": [], "trl_online": [], "sentence_embeddings": ["evaluator"]}
 # 5.3.0 divides by the number of micro-batches twice; with this runner it does not, as later versions do not either.
-RUNNERS = {"trl_accumulated": ["repaired_reference.py"]}
+REPAIRED = ("trl_accumulated", "trl_experimental")
 
 
-class Both(NamedTuple):
-    """The same script, on the reference and on ours."""
-
-    theirs: Trained
-    ours: Trained
-
-
-def need(script):
+def need(script, aside=None):
     missing = [name for name in SCRIPTS[script] if importlib.util.find_spec(name) is None]
+    if aside is not None and not (ASIDE / aside).is_dir():
+        missing.append(aside)
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}; see `make test-libraries`")
 
 
-@pytest.fixture(scope="module", params=SCRIPTS)
+@pytest.fixture(scope="module", params=VARIANTS, ids=lambda given: " of ".join(filter(None, given)))
 def both(request, tmp_path_factory):
-    script, folder = request.param, tmp_path_factory.mktemp(request.param)
-    need(script)
-    theirs = trained(folder / "theirs", RUNNERS.get(script, []), script)
-    return Both(theirs, trained(folder / "ours", ["-m", "lightrainer"], script))
+    script, aside = request.param
+    need(script, aside)
+    runners = Both(["repaired_reference.py"] if script in REPAIRED else [], ["-m", "lightrainer"])
+    return train_both(tmp_path_factory.mktemp(script), runners, script, aside=aside)
 
 
 @pytest.fixture(scope="module", params=TOGETHER)
 def both_in_two_processes(request, tmp_path_factory):
-    script, folder = request.param, tmp_path_factory.mktemp(request.param)
+    script = request.param
     need(script)
-    kinds = TOGETHER[script]
-    theirs = trained(folder / "theirs", TWO_PROCESSES, script, *kinds)
-    return Both(theirs, trained(folder / "ours", [*TWO_PROCESSES, "-m", "lightrainer"], script, *kinds))
+    runners = Both(TWO_PROCESSES, [*TWO_PROCESSES, "-m", "lightrainer"])
+    return train_both(tmp_path_factory.mktemp(script), runners, script, *TOGETHER[script])
+
+
+def test_each_version_is_the_one_it_should_be(both, request):
+    """And it is said at the end, with what was compared."""
+    script, aside = request.node.callspec.params["both"]
+    kinds = both.ours.kinds()
+    versions = [both.ours.figures(kind)["versions"] for kind in kinds]
+    assert all(one == versions[0] for one in versions)
+    assert versions[0]["transformers"] == "5.3.0"
+    if "trl_" in script:
+        assert versions[0]["trl"].startswith("1.9." if aside == OLDER_TRL else version("trl"))
+        assert not version("trl").startswith("1.9.")
+    trainings = f"{len(kinds)} trainings, {sum(len(both.ours.figures(kind)['logs']) for kind in kinds)} logs"
+    files = f"{len(both.theirs.files('*.safetensors'))} files of weights"
+    COMPARED.append(f"{script}: {trainings}, {files}; {', '.join(map(' '.join, versions[0].items()))}")
 
 
 def assert_same_numbers(both):
@@ -91,7 +103,8 @@ def test_different_trainings_differ(both):
     """The control: other trainings of the same script have other numbers, which change from step to step."""
     kinds = [kind for kind in both.ours.kinds() if not kind.endswith(("again", "after"))]
     logs = [both.ours.figures(kind)["logs"] for kind in kinds]
-    found = [[entry["grad_norm"] for entry in one if "grad_norm" in entry] for one in logs]
+    names = ("grad_norm", "loss/policy_avg")  # PPO logs no norm
+    found = [[entry[name] for entry in one for name in names if name in entry] for one in logs]
     assert all(len(set(one)) > 1 for one in found)
     assert len({tuple(one) for one in found}) == len(kinds)
 

@@ -5,7 +5,9 @@ import json
 import os
 import random
 import shutil
+import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -15,6 +17,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForSequenceClassification,
+    LlamaForTokenClassification,
     PreTrainedTokenizerFast,
     set_seed,
 )
@@ -22,6 +25,7 @@ from transformers import (
 WORDS = ["sun", "moon", "river", "stone", "wind", "leaf", "bird", "fish", "king", "queen", "road", "house", "fire"]
 CHAT = "{% for m in messages %}{{ m['role'] + ' ' + m['content'] + ' <eos> ' }}{% endfor %}"
 OWNERS = ("transformers", "lightrainer")
+LIBRARIES = ("trl", "sentence-transformers", "peft", "setfit", "transformers", "accelerate", "torch")
 TIMES = ("runtime", "per_second", "time", "tokens_per")
 
 
@@ -83,6 +87,12 @@ def classifier(labels: int = 1, seed: int = 1) -> LlamaForSequenceClassification
     return LlamaForSequenceClassification(llama_config(num_labels=labels))
 
 
+def token_classifier(seed: int = 1) -> LlamaForTokenClassification:
+    """A tiny Llama with a head for two labels of each token."""
+    set_seed(seed)
+    return LlamaForTokenClassification(llama_config(num_labels=2))
+
+
 @contextlib.contextmanager
 def complete(folder: str):
     """A place to write a folder in, which then appears all at once; of several processes the first one ready wins."""
@@ -108,8 +118,8 @@ def save_bert(folder: str, seed: int = 1, **changes) -> None:
 
 
 def without_times(figures: dict) -> dict:
-    """Metrics that do not depend on the clock."""
-    return {name: value for name, value in figures.items() if not any(word in name for word in TIMES)}
+    """Metrics by their names; in the place of what depends on the clock None."""
+    return {name: None if any(word in name for word in TIMES) else value for name, value in figures.items()}
 
 
 def arguments(output_dir: str, **more) -> dict:
@@ -130,12 +140,13 @@ def arguments(output_dir: str, **more) -> dict:
     }
 
 
-def train_and_resume(make, folder: str, **more):
+def train_and_resume(make, folder: str, *, evaluates: bool = True, **more):
     """Train, evaluate, save; then go on from the checkpoint in the middle; write what came out of both.
 
     Args:
         make: makes the trainer, given an output folder.
         folder: for everything that is written.
+        evaluates: whether it can be evaluated after the training.
         more: figures to write besides.
 
     Returns:
@@ -143,10 +154,10 @@ def train_and_resume(make, folder: str, **more):
     """
     trainer = make(folder)
     result = trainer.train()
-    metrics = trainer.evaluate()
+    metrics = trainer.evaluate() if evaluates else None
     trainer.save_model(os.path.join(folder, "final"))
     trainer.create_model_card()
-    record(folder, trainer, train_loss=result.training_loss, metrics=metrics, **more)
+    record(folder, trainer, train_loss=result.training_loss, summary=result.metrics, metrics=metrics, **more)
     if trainer.args.world_size == 1:  # in several processes on the CPU, 5.3.0 cannot read its own generators
         again = make(os.path.join(folder, "again"))
         again.train(resume_from_checkpoint=os.path.join(folder, "checkpoint-3"))
@@ -159,6 +170,7 @@ def record(folder: str, trainer, **more) -> None:
     """Write what came out of a training: whose Trainer it was, its logs, its weights in short, and other figures."""
     figures = {
         "trainer_of": owner_of(type(trainer)),
+        "versions": {name: version(name) for name in LIBRARIES if name.replace("-", "_") in sys.modules},
         "step": trainer.state.global_step,
         "logs": logs_of(trainer),
         "norms": {name: one.detach().double().norm() for name, one in trainer.model.named_parameters()},
