@@ -33,6 +33,9 @@ _SPECIAL = {f"{kind}_token" for kind in ("bos", "cls", "eos", "mask", "pad", "se
 """Those of a tokenizer, which are no secret."""
 _HUB_TOKEN = re.compile(r"\b(?:hf_|api_org_)[A-Za-z0-9]{20,}")
 
+_READ = 16
+"""Longer lists and dicts are not read for tokens, but hidden."""
+
 
 class Secret(str):
     """Text as any other, but its `repr` does not show it."""
@@ -144,5 +147,6 @@ def _guarded(name: str, value: Any) -> Any:
 
 def _hidden(name: str, value: Any) -> Any:
     nested = type(value) in (list, tuple, dict, bytes)
-    hides = nested and (is_secret_name(name) or _HUB_TOKEN.search(repr(value)))
+    # A dataset may be a list: to look at all of it takes long, and nobody would want it in a message.
+    hides = nested and (is_secret_name(name) or len(value) > _READ or _HUB_TOKEN.search(repr(value)))
     return SecretThing(value) if hides else _guarded(name, value)
