@@ -85,14 +85,15 @@ def stacked(values: Sequence[Any], name: str) -> Any:
         return {key: stacked([value[key] for value in values], f"{name}[{key!r}]") for key in first}
     if isinstance(first, tuple):
         return tuple(stacked(part, f"{name}[{index}]") for index, part in enumerate(zip(*values, strict=True)))
-    tensors = [as_tensor(value, name) for value in values]
-    shapes = {tuple(tensor.shape) for tensor in tensors}
+    are_tensors = all(isinstance(value, torch.Tensor) for value in values)
+    parts: list[Any] = list(values) if are_tensors else [as_array(value, name) for value in values]
+    shapes = {tuple(part.shape) for part in parts}
     if len(shapes) > 1:
         raise ValueError(
             f"The {name} of one batch have different shapes ({', '.join(map(str, sorted(shapes)))}). Pad them to one "
             "length."
         )
-    return torch.stack(tensors)
+    return as_tensor(torch.stack(parts) if are_tensors else torch.from_numpy(np.stack(parts)), name)
 
 
 def as_tensor(value: Any, name: str) -> torch.Tensor:
@@ -102,12 +103,21 @@ def as_tensor(value: Any, name: str) -> torch.Tensor:
         TypeError: it is neither.
     """
     if not isinstance(value, torch.Tensor):
-        array = np.array(value)  # a copy: others may hand out what cannot be written to
-        if array.dtype.kind not in "biuf":
-            kind = type(value).__name__ if array.dtype.kind == "O" else array.dtype
-            raise TypeError(f"The {name} have to be numbers or arrays of them, but are {kind}: {value!r:.60}.")
-        value = torch.from_numpy(array)
+        value = torch.from_numpy(as_array(value, name).copy())  # others may hand out what cannot be written to
     return value.to(torch.get_default_dtype()) if value.dtype == torch.float64 else value
+
+
+def as_array(value: Any, name: str) -> Any:
+    """Return a number or an array, of any library, as an array of numpy, which may share its memory.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        kind = type(value).__name__ if array.dtype.kind == "O" else array.dtype
+        raise TypeError(f"The {name} have to be numbers or arrays of them, but are {kind}: {value!r:.60}.")
+    return array
 
 
 def count_instances(labels: Any) -> torch.Tensor | int:
