@@ -37,11 +37,12 @@ def pytest_addoption(parser):
 
 @pytest.fixture(autouse=True)
 def _fresh_logger():
-    """A Trainer sets the level that its arguments ask for, and it stays set."""
+    """A Trainer sets the level that its arguments ask for, and it stays set, also that of a fixture of a module."""
     logger = logging.getLogger("lightrainer")
-    level, handlers = logger.level, list(logger.handlers)
+    handlers = list(logger.handlers)
+    logger.setLevel(logging.NOTSET)
     yield
-    logger.setLevel(level)
+    logger.setLevel(logging.NOTSET)
     logger.handlers[:] = handlers
 
 

@@ -20,7 +20,7 @@ INTERRUPTED = {-signal.SIGINT, 1}
 ENDED = {
     "stopped": ({128 + signal.SIGTERM}, range(4, 12)),
     "interrupted": (INTERRUPTED, range(4, 12)),
-    "evaluated": (INTERRUPTED, [3]),
+    "evaluated": (INTERRUPTED, range(3, 5)),  # the other process may be through with the evaluation
 }
 """How a process ends itself, and the steps at which."""
 

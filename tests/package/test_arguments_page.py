@@ -15,7 +15,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 import lightrainer
 from lightrainer.lightning_modules import checkpoints
-from lightrainer.lightning_modules.data import lengths, loaders
+from lightrainer.lightning_modules.data import lengths, loaders, rebalancing
 from lightrainer.lightning_modules.models import activation_checkpointing as activations
 from lightrainer.lightning_modules.models import neftune
 from lightrainer.lightning_modules.training import label_smoothing, losses
@@ -68,6 +68,7 @@ CALLED = {
     "enable_activation_checkpointing": activations.enable_activation_checkpointing,
     "get_scheduler": lightrainer.get_scheduler,
     "LabelSmoother": label_smoothing.LabelSmoother,
+    "BatchRebalanceSampler": rebalancing.BatchRebalanceSampler,
     "LengthGroupedSampler": lengths.LengthGroupedSampler,
     "LossMeter": losses.LossMeter,
     "neftune_hook": neftune.neftune_hook,

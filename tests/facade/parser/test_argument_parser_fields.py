@@ -81,6 +81,10 @@ def plain(value):
     return ("str" if isinstance(value, str) else type(value).__name__, value)
 
 
+LATER_VALUES = ("greedy", "batch_rebalance")
+"""Those that versions after 5.3.0 have."""
+
+
 def parsed(parser, words):
     try:
         namespace, rest = parser.parse_known_args(words)
@@ -97,6 +101,10 @@ def test_a_training_argument_is_read_as_in_the_reference(name, parsers, capsys):
         mine, reference = parsed(ours, line.split()), parsed(theirs, line.split())
         if name == "include_num_input_tokens_seen" and reference == 2:
             assert mine[0][name] == ("str", line.split()[1])  # the reference cannot be told "all" on a command line
+            continue
+        if reference == 2 and any(value in line for value in LATER_VALUES):
+            assert mine[0][name] == ("str", next(value for value in LATER_VALUES if value in line))
+            good += 1
             continue
         assert mine == reference, line
         good += mine != 2

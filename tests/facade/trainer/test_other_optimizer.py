@@ -127,6 +127,7 @@ def test_another_kind_of_schedule(saved, tmp_path):
 @pytest.mark.parametrize("name", ["epoch", "done", "windows", "copies", "ended", "layout", "loader", "asked"])
 def test_a_position_that_is_none(saved, tmp_path, name):
     """Each part of it is looked at: its name, what is there and what was expected are in the error."""
-    written = trainer(tmp_path, **SAVING)._elastic.stored.read(str(saved))
+    writer = trainer(tmp_path, **SAVING)
+    written = writer._elastic.stored.read(str(saved))
     made, checkpoint = resumed(saved, tmp_path, "data_state_0.pth", to_plain({**written, name: "x"}))
     refused(made, checkpoint, f"data_state_0.pth has {name}='x', but expected is")
