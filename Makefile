@@ -25,6 +25,8 @@ DEEPSPEED_NEEDS := einops hjson msgpack ninja py-cpuinfo pydantic
 TENSORFLOW := tensorflow-cpu==2.21.0
 # What it needs and keras, tensorboard and torch do not bring.
 TENSORFLOW_NEEDS := astunparse flatbuffers gast google_pasta opt_einsum termcolor six
+# The last transformers with models of TensorFlow, which are of Keras 2, and what it needs in other versions than here.
+KERAS_2 := tf-keras==2.21.0 transformers==4.57.6 huggingface_hub==0.36.2
 # The last pair that runs transformers' own TFTrainer.
 TF4 := transformers==4.30.2 tensorflow-cpu==2.15.1
 
@@ -72,8 +74,11 @@ test-libraries:  ## train with TRL, sentence-transformers, PEFT and SetFit, on t
 
 # TensorFlow is 1.3 GB, so `make test` does without: it trains models of Keras on torch, and skips these tests.
 test-tf: $(VENV)/.test $(VENV)/.tf  ## train models that compute in TensorFlow; run legacy scripts (8 minutes with pip)
-	OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=3 KERAS_BACKEND=tensorflow PYTHONPATH=$(CURDIR)/$(VENV)/tf \
+	$(TF_ENV) PYTHONPATH=$(CURDIR)/$(VENV)/tf \
 	$(BIN)/python -m pytest tests/tf tests/lightning_modules/keras/test_tensorflow_model.py $(PYTEST_ARGS)
+	$(TF_ENV) PYTHONPATH=$(CURDIR)/$(VENV)/keras-2:$(CURDIR)/$(VENV)/tf \
+	$(BIN)/python -m pytest tests/tf/test_keras_2.py $(PYTEST_ARGS)
+test-tf: TF_ENV := OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=3 KERAS_BACKEND=tensorflow
 
 # In an environment of its own, as no newer transformers has that TFTrainer; PYTHON has to be 3.9 to 3.11.
 tf-figures:  ## write tests/tf/figures.json anew: what the TFTrainer of transformers 4 gives (5 minutes)
@@ -190,9 +195,10 @@ $(VENV)/.deepspeed: $(VENV)/.test
 
 # TensorFlow, aside: where it is among the packages, others import it.
 $(VENV)/.tf: $(VENV)/.test
-	@echo "installing tensorflow into $(VENV)/tf"
-	@rm -rf $(VENV)/tf
+	@echo "installing tensorflow into $(VENV)/tf, models of transformers 4 into $(VENV)/keras-2"
+	@rm -rf $(VENV)/tf $(VENV)/keras-2
 	@$(PIP_INSTALL) --no-deps --target $(VENV)/tf $(TENSORFLOW) $(TENSORFLOW_NEEDS)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/keras-2 $(KERAS_2)
 	@touch $@
 
 # pyright follows imports, so it also needs what the tests import.

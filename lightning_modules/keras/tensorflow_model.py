@@ -54,7 +54,7 @@ class TensorFlowModule(KerasModule):
     @property
     def is_built(self) -> bool:
         """Whether each layer has its weights."""
-        layers = [self.model, *nested_layers(self.model)]
+        layers = [self.model, *nested_layers(self.model), *_layers_of_keras_2(self.model)]
         return all(getattr(layer, "built", True) for layer in layers) and bool(self._trained or self._states)
 
     def build(self, features: Any, labels: Any) -> None:
@@ -67,7 +67,7 @@ class TensorFlowModule(KerasModule):
     def pull(self) -> None:
         """See `KerasModule.pull`."""
         variables = _variables(self.model)
-        trained = [id(_of_tensorflow(variable)) for variable in self.model.trainable_variables]
+        trained = [id(_of_tensorflow(variable)) for variable in _made(self.model, "trainable_variables")]
         self._parameters.clear()
         self._buffers.clear()
         known: dict[int, SharedVariable] = {}
@@ -218,7 +218,7 @@ def _check_library(model: Any) -> None:
             f"Keras computes in {keras.backend.backend()!r}: set the environment variable KERAS_BACKEND to torch or "
             "tensorflow before keras is imported, or run the script with `python -m lightrainer script.py`."
         )
-    if not hasattr(model, "trainable_variables"):
+    if not hasattr(type(model), "trainable_variables"):
         raise TypeError(f"model must be a Keras model or a tf.Module, but is {type(model).__name__} ({model!r:.60}).")
     try:
         import tensorflow  # noqa: F401  # pyright: ignore[reportMissingModuleSource]
@@ -230,9 +230,27 @@ def _check_library(model: Any) -> None:
 
 
 def _variables(model: Any) -> list[Any]:
-    """Return all variables of a model but those of its metrics, which begin anew each time."""
+    """Return all variables of a model but those of its metrics, which begin anew each time.
+
+    Keras 2 does not count the state of its generators among them, which it has where dropout draws from such.
+    """
     measured = {id(variable) for metric in getattr(model, "metrics", ()) for variable in metric.variables}
-    return [variable for variable in model.variables if id(variable) not in measured]
+    drawing = [getattr(layer, "_random_generator", None) for layer in _layers_of_keras_2(model)]
+    states = [one._generator.state for one in drawing if getattr(one, "_generator", None) is not None]
+    return [variable for variable in _made(model, "variables") if id(variable) not in measured] + states
+
+
+def _layers_of_keras_2(model: Any) -> list[Any]:
+    """Return all layers within a model of Keras 2, in an order that depends on nothing but their names in it."""
+    keras = sys.modules.get("tf_keras")
+    if keras is None or not isinstance(model, keras.layers.Layer):
+        return []
+    return [one for one in model.submodules if isinstance(one, keras.layers.Layer) and not hasattr(one, "update_state")]
+
+
+def _made(model: Any, name: str) -> list[Any]:
+    """Return variables of a model, none before it is built: models of Keras 2 have an error instead."""
+    return list(getattr(model, name)) if getattr(model, "built", True) else []
 
 
 def _of_tensorflow(variable: Any) -> Any:

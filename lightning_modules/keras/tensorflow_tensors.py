@@ -52,12 +52,17 @@ def to_torch(value: Any) -> Any:
     )
 
 
+def _address(tensor: Any) -> int:
+    return torch.from_dlpack(tensor).data_ptr()
+
+
 class SharedVariable:
     """A variable of TensorFlow and a tensor of torch with the same values.
 
     `assign` of TensorFlow takes over the memory of what is assigned, so both have the same memory from the first `push`
     on: what an optimizer of torch writes there, through `.data` or not, TensorFlow reads. Where TensorFlow writes, it
-    does so in memory of its own, which `follow` copies. Memory that cannot be shared is copied at each `push`.
+    does so in memory of its own, which `follow` copies. Memory that cannot be shared is copied at each `push`; that of
+    an embedding cannot: TensorFlow keeps variables whose rows are looked up to itself, from the first time on.
 
     Args:
         variable: of TensorFlow.
@@ -70,16 +75,25 @@ class SharedVariable:
         """Where the memory is that TensorFlow was given."""
         self._followed: int | None = None
         """The version that the tensor had when it was copied from TensorFlow."""
+        self._keeps_to_itself = False
+        """Whether TensorFlow copies the variable whenever it is read or assigned to."""
 
     def push(self) -> None:
-        """Let TensorFlow have the values of torch."""
+        """Let TensorFlow have the values of torch, unless somebody assigned others to its variable since."""
         tensor = self.tensor
-        if tensor.data_ptr() == self._shared_at or tensor._version == self._followed:
+        if self._shared_at == tensor.data_ptr():
+            if _address(self.variable.value()) == self._shared_at:
+                return
+            self._keeps_to_itself = self._is_copied_when_read()
+            if not self._keeps_to_itself:
+                self.follow()
+        if self._followed == tensor._version:
             return
         value, dtype = to_tensorflow(tensor), self.variable.dtype
         can_share = tensor.is_cpu and tensor.is_contiguous() and _is_aligned(tensor) and value.dtype == dtype
         self.variable.assign(value if can_share else sys.modules["tensorflow"].cast(value, dtype))
-        self._shared_at, self._followed = tensor.data_ptr() if can_share else None, None
+        self._shared_at = tensor.data_ptr() if can_share and not self._keeps_to_itself else None
+        self._followed = None
 
     def pull(self) -> None:
         """Let torch have the values of TensorFlow; the next `push` gives them back."""
@@ -90,11 +104,16 @@ class SharedVariable:
         """Take over what TensorFlow has written since the last `push`, if it has.
 
         Args:
-            value: of the variable, where it is known already.
+            value: of the variable, where it is known already, from a graph that ran after the last `push`.
         """
-        torch_leads = self._shared_at is None and self._followed != self.tensor._version
+        torch_leads = value is None and self._shared_at is None and self._followed != self.tensor._version
         if not torch_leads and self._copy(self.variable if value is None else value):
             self._shared_at, self._followed = None, self.tensor._version
+
+    def _is_copied_when_read(self) -> bool:
+        """Look whether TensorFlow has gone over to copies: otherwise two readings at a time have one memory."""
+        readings = [self.variable.value() for _ in range(2)]
+        return _address(readings[0]) != _address(readings[1])
 
     def _copy(self, value: Any) -> bool:
         """Copy a value unless it is the same memory; says whether it was copied."""

@@ -163,6 +163,56 @@ def test_rows_of_an_embedding_have_a_dense_gradient():
     assert [row for row in range(9) if gradient[row].any()] == [1, 2, 3]
 
 
+def test_an_embedding_is_trained_in_both():
+    """TensorFlow goes over to copies of a variable whose rows are looked up, at the first time."""
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Embedding(9, 3), keras.layers.Flatten()])
+    model.add(keras.layers.Dense(4))
+    module, ids, classes = wrapped(model), torch.tensor([[1, 2], [2, 3]]), torch.tensor([0, 1])
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    for _ in range(3):
+        ours = backward(module, ids, classes)
+        assert close(ours, native_gradients(model, ids, classes))
+        optimizer.step()
+    module.push()
+    for variable, parameter in zip(model.trainable_weights, module.variables(), strict=True):
+        assert np.array_equal(variable.numpy(), parameter.detach().numpy())
+
+
+def test_what_a_graph_writes_to_a_table_that_it_reads_is_kept():
+    class Counting(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = tf.Variable([2.0, 1.0], name="scale")
+            self.seen = tf.Variable(tf.zeros(4), trainable=False, name="seen")
+
+        def call(self, x):
+            found = tf.gather(self.seen, x)
+            self.seen.scatter_add(tf.IndexedSlices(tf.ones_like(found), x))
+            return found
+
+    model = Counting()
+    module = TensorFlowModule(model, lambda x, y, training: (model.scale * (model.call(x) + 1), x))
+    for number in range(3):
+        backward(module, torch.tensor([1, 3]), None)
+        assert module.state_dict()["seen"].tolist() == [0.0, number + 1.0, 0.0, number + 1.0]
+
+
+def test_what_others_assign_between_two_steps_is_kept():
+    module = wrapped(network())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    backward(module)
+    optimizer.step()
+    kernel = module.model.trainable_weights[0]
+    kernel.assign(kernel * 0 + 0.25)
+    assert close(backward(module), native_gradients(module.model))
+    assert np.unique(kernel.numpy()).tolist() == [0.25]
+    assert module.variables()[0].unique().tolist() == [0.25]
+    optimizer.step()
+    backward(module)
+    assert len(np.unique(kernel.numpy())) > 1
+    assert np.array_equal(kernel.numpy(), module.variables()[0].detach().numpy())
+
+
 def test_a_loss_scale_keeps_small_gradients_of_float16():
     """The scale of the last step is that of the next one's gradients, so that they are no zeros in float16."""
     keras.mixed_precision.set_dtype_policy("mixed_float16")
