@@ -27,6 +27,7 @@ CHAT = "{% for m in messages %}{{ m['role'] + ' ' + m['content'] + ' <eos> ' }}{
 OWNERS = ("transformers", "lightrainer")
 LIBRARIES = ("trl", "sentence-transformers", "peft", "setfit", "transformers", "accelerate", "torch")
 TIMES = ("runtime", "per_second", "time", "tokens_per")
+EPISODES_PER_SECOND = "eps"  # of PPO
 
 
 def sentences(count: int, seed: int = 0, length: tuple[int, int] = (3, 9)) -> list[str]:
@@ -119,7 +120,8 @@ def save_bert(folder: str, seed: int = 1, **changes) -> None:
 
 def without_times(figures: dict) -> dict:
     """Metrics by their names; in the place of what depends on the clock None."""
-    return {name: None if any(word in name for word in TIMES) else value for name, value in figures.items()}
+    timed = [name for name in figures if name == EPISODES_PER_SECOND or any(word in name for word in TIMES)]
+    return {**figures, **dict.fromkeys(timed)}
 
 
 def arguments(output_dir: str, **more) -> dict:
