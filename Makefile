@@ -22,6 +22,8 @@ DEEPSPEED := deepspeed==0.19.8
 # What it needs and torch does not bring.
 DEEPSPEED_NEEDS := einops hjson msgpack ninja py-cpuinfo pydantic
 
+# Whichever library Keras computes in.
+KERAS_TESTS := tests/facade/keras/test_keras_checkpoints.py tests/facade/keras/test_keras_numbers.py
 TENSORFLOW := tensorflow-cpu==2.21.0
 # What it needs and keras, tensorboard and torch do not bring.
 TENSORFLOW_NEEDS := astunparse flatbuffers gast google_pasta opt_einsum termcolor six
@@ -75,7 +77,7 @@ test-libraries:  ## train with TRL, sentence-transformers, PEFT and SetFit, on t
 # TensorFlow is 1.3 GB, so `make test` does without: it trains models of Keras on torch, and skips these tests.
 test-tf: $(VENV)/.test $(VENV)/.tf  ## train models that compute in TensorFlow; run legacy scripts (8 minutes with pip)
 	$(TF_ENV) PYTHONPATH=$(CURDIR)/$(VENV)/tf \
-	$(BIN)/python -m pytest tests/tf tests/lightning_modules/keras/test_tensorflow_model.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/tf tests/lightning_modules/keras $(KERAS_TESTS) $(PYTEST_ARGS)
 	$(TF_ENV) PYTHONPATH=$(CURDIR)/$(VENV)/keras-2:$(CURDIR)/$(VENV)/tf \
 	$(BIN)/python -m pytest tests/tf/test_keras_2.py $(PYTEST_ARGS)
 test-tf: TF_ENV := OMP_NUM_THREADS=1 TF_CPP_MIN_LOG_LEVEL=3 KERAS_BACKEND=tensorflow

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-os.environ["KERAS_BACKEND"] = "torch"
+os.environ.setdefault("KERAS_BACKEND", "torch")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from keras_things import losses, network, points, trainer, weights

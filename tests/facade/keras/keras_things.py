@@ -1,10 +1,12 @@
 """The smallest Keras models, data and arguments that a TFTrainer can be made of."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import torch
 
 from lightrainer import TFTrainer, TFTrainingArguments
@@ -58,6 +60,10 @@ def arguments(folder: Path, **changes: Any) -> TFTrainingArguments:
     return TFTrainingArguments(str(folder), **{**ARGUMENTS, **changes})
 
 
+in_torch_only = pytest.mark.skipif(keras.backend.backend() != "torch", reason="it looks at tensors of torch")
+ASIDE = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+"""Where processes that a test starts find what lies aside, as TensorFlow does."""
+
 PARAMETERS = ("model", "train_dataset", "eval_dataset", "compute_metrics", "tb_writer", "optimizers", "callbacks")
 
 
@@ -70,7 +76,8 @@ def trainer(folder: Path, cls: type[TFTrainer] = TFTrainer, **changes: Any) -> A
 
 
 def weights(model: Any) -> list[np.ndarray]:
-    return [variable.value.detach().cpu().numpy().copy() for variable in model.weights]
+    values = [variable.value for variable in model.weights]
+    return [(one.detach().cpu() if isinstance(one, torch.Tensor) else one).numpy().copy() for one in values]
 
 
 def furthest(left: list[np.ndarray], right: list[np.ndarray]) -> float:

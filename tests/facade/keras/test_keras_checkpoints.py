@@ -1,4 +1,7 @@
-"""Checkpoints of Keras models: resumed trainings equal uninterrupted ones, bit for bit, and nothing begins anew."""
+"""Checkpoints of Keras models: resumed trainings equal uninterrupted ones, bit for bit, and nothing begins anew.
+
+Keras computes in torch here, and in TensorFlow with `make test-tf`.
+"""
 
 import json
 import shutil
@@ -10,7 +13,16 @@ import pytest
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
 import torch  # noqa: E402
-from keras_things import furthest, losses, network, points, trainer, weights  # noqa: E402
+from keras_things import (  # noqa: E402
+    ASIDE,
+    furthest,
+    in_torch_only,
+    losses,
+    network,
+    points,
+    trainer,
+    weights,
+)
 from safetensors.numpy import load_file  # noqa: E402
 from starting import finished_ranks  # noqa: E402
 
@@ -45,7 +57,7 @@ def test_resumed_equals_uninterrupted_in_the_same_process_and_in_a_new_one(tmp_p
     assert losses(again) == losses(made)
     assert furthest(weights(other), weights(whole)) == 0
     script = Path(__file__).with_name("keras_resume_script.py")
-    finished_ranks(script, str(tmp_path / "new"), log=tmp_path / "log", seconds=240, processes=0)
+    finished_ranks(script, str(tmp_path / "new"), log=tmp_path / "log", seconds=240, processes=0, **ASIDE)
     found = json.loads((tmp_path / "new" / "found.json").read_text())
     assert found["losses"] == losses(made)
     assert furthest([np.array(one, "float32") for one in found["weights"]], weights(whole)) == 0
@@ -76,6 +88,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     assert furthest(weights(deeper), before) == 0
 
 
+@in_torch_only
 def test_the_ordinary_trainer_refuses_keras_names_that_changed(tmp_path):
     """Names of Keras itself count the models of the process: no value of such a checkpoint fits the next model."""
 
@@ -111,10 +124,12 @@ def test_the_best_model_is_loaded_and_early_stopping_stops(tmp_path):
     assert furthest(weights(other), weights(model)) > 0
     for name, value in load_file(Path(best) / "model.safetensors").items():
         saved.state_dict()[name].copy_(saved.state_dict()[name].new_tensor(value))
+    saved.push()
     assert furthest(weights(other), weights(model)) == 0
     assert made.evaluate()["eval_loss"] == made.state.best_metric
 
 
+@in_torch_only
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_mixed_precision_trains_in_float32_weights(tmp_path, precision):
     """Of torch for models made elsewhere; of Keras for those made in the scope, and not beyond it."""

@@ -11,9 +11,11 @@ keras = pytest.importorskip("keras", reason="keras is not installed")
 import torch  # noqa: E402
 from keras_things import (  # noqa: E402
     ARGUMENTS,
+    ASIDE,
     Subclassed,
     by_hand,
     furthest,
+    in_torch_only,
     losses,
     network,
     points,
@@ -37,6 +39,7 @@ class InOrder(TFTrainer):
         return super().run_model(features, labels, training)
 
 
+@in_torch_only
 def test_losses_and_weights_are_those_of_keras_by_hand(tmp_path):
     """Over fifty steps: same weights, order, schedule, and Adam with Keras's epsilon."""
     ours, theirs = network(), network()
@@ -51,6 +54,7 @@ def test_losses_and_weights_are_those_of_keras_by_hand(tmp_path):
     assert furthest(weights(ours), weights(other)) > 1e-5, "negative control: epsilon counts"
 
 
+@in_torch_only
 def test_regularization_losses_of_layers_count_once(tmp_path):
     def regularized():
         keras.utils.set_random_seed(7)
@@ -89,6 +93,7 @@ def test_values_of_gradients_are_clipped_only_where_they_are_accumulated(tmp_pat
     assert 0 < furthest(clipped, weights(network())) < 8 * 1.01e-4  # at most so much in each of eight steps
 
 
+@in_torch_only
 def test_labels_of_minus_100_do_not_count(tmp_path):
     """Neither in the loss nor in what it is divided by, also where micro-batches have different numbers of them."""
 
@@ -137,7 +142,7 @@ def test_the_loss_is_the_mean_whatever_labels_there_are(tmp_path, loss, labels):
 def test_two_processes_are_one_of_twice_the_batch(tmp_path):
     """Also with micro-batches; each sample is evaluated once, in its order."""
     script, log = Path(__file__).with_name("keras_script.py"), tmp_path / "log"
-    finished_ranks(script, str(tmp_path), log=log, seconds=240, library="lightrainer")
+    finished_ranks(script, str(tmp_path), log=log, seconds=240, **ASIDE)
     alone = network()
     known = {**ARGUMENTS, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
     made = trainer(tmp_path / "alone", model=alone, train_dataset=points(36), eval_dataset=points(7, seed=2), **known)
