@@ -23,7 +23,7 @@ DEEPSPEED := deepspeed==0.19.8
 DEEPSPEED_NEEDS := einops hjson msgpack ninja py-cpuinfo pydantic
 
 # Whichever library Keras computes in.
-KERAS_TESTS := tests/facade/keras/test_keras_checkpoints.py tests/facade/keras/test_keras_numbers.py
+KERAS_TESTS := $(addprefix tests/facade/keras/test_keras_,checkpoints.py constraints.py numbers.py) tests/facade/keras/test_tensorflow_steps.py
 TENSORFLOW := tensorflow-cpu==2.21.0
 # What it needs and keras, tensorboard and torch do not bring.
 TENSORFLOW_NEEDS := astunparse flatbuffers gast google_pasta opt_einsum termcolor six

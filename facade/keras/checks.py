@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,8 @@ from ...lightning_modules.keras.pairs import PairCollator, first_sample
 from ...lightning_modules.keras.tensorflow_data import is_tensorflow_dataset, require_cardinality, sample_like
 from ..trainer.checks import dataset_problem
 from .arguments import TFTrainingArguments
+
+logger = logging.getLogger(__name__)
 
 
 def check_parameters(model: Any, args: Any) -> None:
@@ -74,12 +77,36 @@ def check_steps(trainer: Any, original: type) -> None:
     Raises:
         NotImplementedError: they do not go with the arguments.
     """
+    _warn_of_clipping(trainer.args)
     own = getattr(trainer.training_step, "__func__", None) is original.__dict__["training_step"]
     if trainer.args.mixed_precision == "fp16" and not own:
         raise NotImplementedError(
             "fp16=True with a training_step of your own: the gradients that it returns and those of the loss scale of "
             "fp16 would be mixed. Set bf16=True, or override run_model or compute_loss."
         )
+
+
+def _warn_of_clipping(args: TFTrainingArguments) -> None:
+    default = TFTrainingArguments.__dataclass_fields__["max_grad_norm"].default
+    if args.max_grad_norm != default and args.gradient_accumulation_steps == 1:
+        logger.warning(
+            f"max_grad_norm={args.max_grad_norm} has no effect with gradient_accumulation_steps=1: as in transformers "
+            "4, TFTrainer clips gradients only where it accumulates them."
+        )
+
+
+def explain_graph_only(error: RuntimeError) -> None:
+    """Say what to do instead of `tf.gradients`, which legacy overrides of `training_step` call; others pass.
+
+    Raises:
+        NotImplementedError: that is what the error is about.
+    """
+    if "tf.gradients" in str(error):
+        raise NotImplementedError(
+            "training_step calls tf.gradients, which works in graphs only, and overrides are called outside of them. "
+            "Compute the loss in a tape: `with tf.GradientTape() as tape: loss = ...`, and return "
+            "tape.gradient(loss, self.model.trainable_variables)."
+        ) from error
 
 
 def build(module: KerasModule, datasets: Iterable[Any], collator: PairCollator) -> None:

@@ -14,7 +14,7 @@ from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.data.epoch_loader import EpochLoader
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.keras.adam import KerasAdam
-from ...lightning_modules.keras.module import KerasModule
+from ...lightning_modules.keras.module import KerasModule, constrained
 from ...lightning_modules.keras.pairs import count_instances
 from ...lightning_modules.keras.tensorflow_data import (
     BatchLoader,
@@ -99,6 +99,7 @@ class KerasEngine(Trainer):
     def __init__(self, steps: KerasSteps, **kwargs: Any) -> None:
         self.steps = steps
         self.instances: Any = None
+        self._constrained: Any = None
         self._prefix = "eval"
         self._rows = 0
         self._samples: int | None = None
@@ -194,6 +195,13 @@ class KerasEngine(Trainer):
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Call that of the `TFTrainer`."""
         self.steps.create_optimizer_and_scheduler(num_training_steps)
+        self._constrain_after(self.optimizer)
+
+    def _constrain_after(self, optimizer: Any) -> None:
+        """Have each step end with the constraints of the weights, as those of Keras's optimizers do."""
+        if optimizer is not self._constrained and constrained(self.model.model):
+            optimizer.register_step_post_hook(lambda *_: self.model.constrain())
+            self._constrained = optimizer
 
     def own_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Make what the arguments describe."""

@@ -23,7 +23,7 @@ from ...lightning_modules.keras.tensorflow_data import is_tensorflow_dataset, re
 from ...lightning_modules.keras.wrapping import wrap_keras_model
 from ..evaluation.results import PredictionOutput, TrainOutput
 from .arguments import TFTrainingArguments
-from .checks import build, check_dataset, check_parameters, check_steps
+from .checks import build, check_dataset, check_parameters, check_steps, explain_graph_only
 from .engine import KerasEngine
 from .totals import Total
 
@@ -238,7 +238,7 @@ class TFTrainer:
         module.train()
         labels = module.to_torch(labels)
         losses, _ = module(module.to_torch(features), labels)
-        loss = summed_loss(losses, labels) / nb_instances_in_global_batch
+        loss = summed_loss(losses, labels) / module.to_torch(nb_instances_in_global_batch)
         self._backward_ran = True
         engine.accelerator.backward(loss * engine.args.world_size)  # the processes' gradients are averaged
         self.train_loss.update_state(loss)
@@ -251,10 +251,16 @@ class TFTrainer:
         steps here.
         """
         self._backward_ran = False
-        gradients = self.training_step(features, labels, nb_instances_in_global_batch)
+        self._engine.model.push()
+        try:
+            gradients = self.training_step(features, labels, nb_instances_in_global_batch)
+        except RuntimeError as error:
+            explain_graph_only(error)
+            raise
         self._engine.take_gradients(gradients, added=not self._backward_ran)
         if not self._engine.is_in_train:
             self.optimizer.step()
+            self._engine.model.constrain()
             self.optimizer.zero_grad()
 
     def distributed_training_steps(self, batch: tuple[Any, Any]) -> None:
@@ -278,7 +284,7 @@ class TFTrainer:
         labels = module.to_torch(labels)
         with torch.no_grad():
             losses, logits = module(module.to_torch(features), labels)
-        self.eval_loss.update_state(summed_loss(losses, labels) / nb_instances_in_global_batch)
+        self.eval_loss.update_state(summed_loss(losses, labels) / module.to_torch(nb_instances_in_global_batch))
         return logits
 
     def distributed_prediction_steps(self, batch: tuple[Any, Any]) -> Any:
@@ -434,8 +440,9 @@ class TFTrainer:
 
     def _instances(self, batch: tuple[Any, Any]) -> Any:
         """Labels that count: in the whole step of a training, elsewhere in the batch."""
-        known = self._engine.instances
-        return count_instances(self._engine.model.to_torch(batch[1])) if known is None else known
+        engine = self._engine
+        known = count_instances(engine.model.to_torch(batch[1])) if engine.instances is None else engine.instances
+        return engine.model.native(known)
 
     def _prepare(self, *datasets: Any) -> None:
         """Take up what was changed of arguments, data and model, and build a model that has no weights yet."""

@@ -82,6 +82,10 @@ class KerasModule(nn.Module, ABC):
         """Return the parameters of the model's `trainable_variables`, in that order."""
 
     @abstractmethod
+    def constrain(self) -> None:
+        """Apply the constraints of the trainable variables, as an optimizer of Keras does after its step."""
+
+    @abstractmethod
     def native(self, value: Any) -> Any:
         """Return nested tensors of torch as those that overrides of the steps are given."""
 
@@ -109,6 +113,11 @@ class KerasModule(nn.Module, ABC):
                 if tensor.grad is not None:
                     tensor.grad.data = fn(tensor.grad.data)
         return self
+
+
+def constrained(model: Any) -> list[Any]:
+    """Return the trainable variables of a model that have a constraint, such as `kernel_constraint`."""
+    return [variable for variable in model.trainable_variables if getattr(variable, "constraint", None) is not None]
 
 
 def nested_layers(model: Any) -> Iterator[Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..common.nested import map_nested
-from .module import Compute, KerasModule, nested_layers
+from .module import Compute, KerasModule, constrained, nested_layers
 from .names import stable_names
 from .tensorflow_tensors import SharedVariable, to_tensorflow, to_torch
 
@@ -101,6 +101,14 @@ class TensorFlowModule(KerasModule):
     def variables(self) -> list[nn.Parameter]:
         """See `KerasModule.variables`."""
         return [shared.tensor for shared in self._trained]
+
+    def constrain(self) -> None:
+        """See `KerasModule.constrain`."""
+        for variable in constrained(self.model):
+            shared = self._known[id(_of_tensorflow(variable))]
+            shared.push()
+            shared.variable.assign(variable.constraint(shared.variable))
+            shared.pull()
 
     def native(self, value: Any) -> Any:
         """See `KerasModule.native`."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..common.nested import map_nested
-from .module import Compute, KerasModule, nested_layers
+from .module import Compute, KerasModule, constrained, nested_layers
 from .names import stable_names
 
 _BACKEND = (
@@ -83,6 +83,12 @@ class TorchKerasModule(KerasModule):
     def variables(self) -> list[nn.Parameter]:
         """See `KerasModule.variables`."""
         return [variable.value for variable in self.model.trainable_variables]
+
+    def constrain(self) -> None:
+        """See `KerasModule.constrain`."""
+        with torch.no_grad(), self._on_device():
+            for variable in constrained(self.model):
+                variable.assign(variable.constraint(variable.value))
 
     def native(self, value: Any) -> Any:
         """Return the value: Keras takes torch's tensors."""

@@ -81,15 +81,28 @@ def test_accumulated_batches_are_one_batch_of_their_size(tmp_path):
     assert furthest(weights(whole), weights(parts)) < 1e-6
 
 
-def test_values_of_gradients_are_clipped_only_where_they_are_accumulated(tmp_path):
+def test_values_of_gradients_are_clipped_only_where_they_are_accumulated(tmp_path, caplog):
     def trained(**changes):
         model = network()
-        trainer(tmp_path, model=model, optimizers=(None, None), optim="sgd", learning_rate=1.0, **changes).train()
+        trainer(
+            tmp_path,
+            model=model,
+            optimizers=(None, None),
+            optim="sgd",
+            learning_rate=1.0,
+            log_level="warning",
+            **changes,
+        ).train()
         return weights(model)
 
     accumulated = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2}
-    assert furthest(trained(max_grad_norm=1e-4), trained(max_grad_norm=1e9)) == 0
+    default = trained()
+    assert "max_grad_norm" not in caplog.text
+    assert furthest(trained(max_grad_norm=1e-4), default) == 0
+    assert "max_grad_norm=0.0001 has no effect with gradient_accumulation_steps=1" in caplog.text
+    caplog.clear()
     clipped = trained(max_grad_norm=1e-4, **accumulated)
+    assert "max_grad_norm" not in caplog.text
     assert 0 < furthest(clipped, weights(network())) < 8 * 1.01e-4  # at most so much in each of eight steps
 
 

@@ -1,0 +1,56 @@
+"""Constraints of weights, which optimizers of Keras apply; in either library (`make test-tf`)."""
+
+import pytest
+
+keras = pytest.importorskip("keras", reason="keras is not installed")
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from keras_things import furthest, network, points, trainer, weights  # noqa: E402
+
+
+def constrained(limit=0.3):
+    keras.utils.set_random_seed(3)
+    largest = keras.constraints.MaxNorm(limit)
+    return network(keras.layers.Dense(5, kernel_constraint=largest, bias_constraint="non_neg"))
+
+
+def norms(model):
+    return np.linalg.norm(weights(model)[2], axis=0)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_they_hold_after_each_step(tmp_path, own):
+    """With Keras's Adam and with an optimizer that was passed in; weights without a constraint go their own way."""
+    model, free = constrained(), constrained(1e9)
+    made = trainer(tmp_path, model=model, learning_rate=0.1)
+    if own:
+        made.optimizer = torch.optim.SGD(made.parameters(), lr=0.5)
+    made.train()
+    assert norms(model).max() <= 0.3 + 1e-6
+    assert weights(model)[3].min() >= 0
+    other = trainer(tmp_path, model=free, learning_rate=0.1)
+    other.train()
+    assert norms(free).max() > 0.4, "negative control"
+    assert np.linalg.norm(weights(model)[0], axis=0).max() > 0.4
+
+
+def test_they_hold_where_steps_are_taken_by_hand(tmp_path):
+    model = constrained()
+    made = trainer(tmp_path, model=model, learning_rate=0.1)
+    made.create_optimizer_and_scheduler(8)
+    x, y = (np.stack(part) for part in zip(*points(4), strict=True))
+    made.distributed_training_steps((torch.as_tensor(x), torch.as_tensor(y)))
+    assert norms(model).max() <= 0.3 + 1e-6
+
+
+def test_they_are_those_of_keras_by_hand(tmp_path):
+    """Over the first epoch, in the order of the samples."""
+    ours, theirs = constrained(), constrained()
+    known = {"train_sampling_strategy": "sequential", "num_train_epochs": 1, "lr_scheduler_type": "constant"}
+    trainer(tmp_path, model=ours, **known).train()
+    optimizer = keras.optimizers.Adam(1e-2)
+    theirs.compile(optimizer=optimizer, loss=theirs.loss)
+    x, y = (np.stack(part) for part in zip(*points(), strict=True))
+    theirs.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    assert furthest(weights(ours), weights(theirs)) < 1e-6

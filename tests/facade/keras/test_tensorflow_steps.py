@@ -1,0 +1,68 @@
+"""Steps that legacy scripts have written in TensorFlow themselves; with `make test-tf`."""
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow", reason="TensorFlow is not there: `make test-tf` puts it aside")
+keras = pytest.importorskip("keras")
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("Keras computes in torch here: `make test-tf`", allow_module_level=True)
+
+from keras_things import furthest, losses, trainer, weights  # noqa: E402
+
+from lightrainer import TFTrainer  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")  # 2026-11: TensorFlow 2.21, numpy's old way
+ROWS = np.random.RandomState(1).randint(0, 9, (16, 4)).astype("int32")
+DATA = [(row, row.sum() % 3) for row in ROWS]
+
+
+def network():
+    keras.utils.set_random_seed(3)
+    body = [keras.layers.Embedding(9, 3), keras.layers.Flatten(), keras.layers.BatchNormalization()]
+    model = keras.Sequential([keras.layers.Input((4,)), *body, keras.layers.Dense(3)])
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+class InATape(TFTrainer):
+    def training_step(self, features, labels, nb_instances_in_global_batch):
+        with tf.GradientTape() as tape:
+            each, _ = self.run_model(features, labels, True)
+            loss = tf.reduce_sum(each / tf.cast(nb_instances_in_global_batch, each.dtype))
+        self.train_loss.update_state(loss)
+        return tape.gradient(loss, self.model.trainable_variables)
+
+
+class InAGraph(TFTrainer):
+    def training_step(self, features, labels, nb_instances_in_global_batch):
+        each, _ = self.run_model(features, labels, True)
+        each /= tf.cast(nb_instances_in_global_batch, each.dtype)
+        return tf.gradients(each, self.model.trainable_variables)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_step_in_a_tape_is_that_of_the_trainer(tmp_path, parts):
+    """Also where an embedding has a gradient of its rows only, and statistics move."""
+    known = {"train_dataset": DATA, "eval_dataset": DATA, "gradient_accumulation_steps": parts}
+    known |= {"per_device_train_batch_size": 4 // parts}
+    ours, theirs = network(), network()
+    one = trainer(tmp_path, model=ours, **known)
+    two = trainer(tmp_path, cls=InATape, model=theirs, **known)
+    for made in (one, two):
+        made.train()
+    assert one.global_step == 8
+    assert np.abs(np.array(losses(one)) - losses(two)).max() < 1e-6
+    assert furthest(weights(ours), weights(theirs)) < 2e-6
+    assert furthest(weights(ours), weights(network())) > 1e-2
+    assert one.evaluate()["eval_loss"] == pytest.approx(two.evaluate()["eval_loss"], abs=1e-6)
+
+
+def test_gradients_of_a_graph_are_refused_before_anything_changes(tmp_path):
+    model = network()
+    made = trainer(tmp_path, cls=InAGraph, model=model, train_dataset=DATA, eval_dataset=DATA)
+    with pytest.raises(NotImplementedError, match=r"tf\.gradients.*tape\.gradient\(loss, self\.model\.trainable"):
+        made.train()
+    assert made.global_step == 0
+    trained = [variable.numpy() for variable in model.trainable_variables]
+    assert furthest(trained, [variable.numpy() for variable in network().trainable_variables]) == 0
