@@ -243,7 +243,7 @@ def _variables(model: Any) -> list[Any]:
     Keras 2 does not count the state of its generators among them, which it has where dropout draws from such.
     """
     measured = {id(variable) for metric in getattr(model, "metrics", ()) for variable in metric.variables}
-    drawing = [getattr(layer, "_random_generator", None) for layer in _layers_of_keras_2(model)]
+    drawing: list[Any] = [getattr(layer, "_random_generator", None) for layer in _layers_of_keras_2(model)]
     states = [one._generator.state for one in drawing if getattr(one, "_generator", None) is not None]
     return [variable for variable in _made(model, "variables") if id(variable) not in measured] + states
 

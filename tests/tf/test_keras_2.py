@@ -1,6 +1,7 @@
 """Models of Keras 2, those of transformers 4 above all, trained over the bridge; with `make test-tf`."""
 
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def bert(head="SequenceClassification", dropout=0.0, seed=1):
     return getattr(transformers, f"TFBertFor{head}")(config)
 
 
-def trainer(folder, model, labels=CLASSES, **changes):
+def trainer(folder, model, labels: Any = CLASSES, **changes):
     data = tf.data.Dataset.from_tensor_slices((FEATURES, labels))
     usual = {"learning_rate": RATE, "adam_epsilon": 1e-7, "num_train_epochs": 3, "logging_steps": 1, "use_cpu": True}
     quiet = {"disable_tqdm": True, "log_level": "error", "report_to": "none", "save_strategy": "no"}
