@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from torch import nn
+
 from ...lightning_modules.keras.module import KerasModule
 from ...lightning_modules.keras.pairs import PairCollator, first_sample
 from ...lightning_modules.keras.tensorflow_data import is_tensorflow_dataset, require_cardinality, sample_like
@@ -78,6 +80,7 @@ def check_steps(trainer: Any, original: type) -> None:
         NotImplementedError: they do not go with the arguments.
     """
     _warn_of_clipping(trainer.args)
+    _warn_of_precision(trainer.model, trainer.args)
     own = getattr(trainer.training_step, "__func__", None) is original.__dict__["training_step"]
     if trainer.args.mixed_precision == "fp16" and not own:
         raise NotImplementedError(
@@ -92,6 +95,17 @@ def _warn_of_clipping(args: TFTrainingArguments) -> None:
         logger.warning(
             f"max_grad_norm={args.max_grad_norm} has no effect with gradient_accumulation_steps=1: as in transformers "
             "4, TFTrainer clips gradients only where it accumulates them."
+        )
+
+
+def _warn_of_precision(model: Any, args: TFTrainingArguments) -> None:
+    """Torch casts what Keras computes in it; TensorFlow does as each layer was told when it was made."""
+    wanted = {"fp16": "float16", "bf16": "bfloat16"}.get(args.mixed_precision)
+    found = {getattr(layer, "compute_dtype", None) for layer in (model, *getattr(model, "layers", ()))}
+    if wanted is not None and not isinstance(model, nn.Module) and wanted not in found:
+        logger.warning(
+            f"{args.mixed_precision}=True has no effect on this model: TensorFlow computes each layer in the precision "
+            "it was made in. Make the model in `with args.strategy.scope():`."
         )
 
 

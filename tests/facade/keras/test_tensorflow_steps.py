@@ -66,3 +66,14 @@ def test_gradients_of_a_graph_are_refused_before_anything_changes(tmp_path):
     assert made.global_step == 0
     trained = [variable.numpy() for variable in model.trainable_variables]
     assert furthest(trained, [variable.numpy() for variable in network().trainable_variables]) == 0
+
+
+def test_a_precision_that_the_model_was_not_made_in_is_warned_of(tmp_path, caplog):
+    trainer(tmp_path, model=network(), train_dataset=DATA, bf16=True, max_steps=1, log_level="warning").train()
+    assert "bf16=True has no effect on this model" in caplog.text
+    caplog.clear()
+    args = trainer(tmp_path, model=network(), train_dataset=DATA, bf16=True, max_steps=1, log_level="warning").args
+    with args.strategy.scope():
+        model = network()
+    trainer(tmp_path, model=model, train_dataset=DATA, bf16=True, max_steps=1, log_level="warning").train()
+    assert "no effect" not in caplog.text
