@@ -41,15 +41,15 @@ def step_plainly(optimizer: Any) -> None:
 
     The hooks around a step are called as ever. To be called before a schedule is made, which wraps the step.
     """
-    guarded = getattr(type(optimizer).step, "__wrapped__", None)
+    guarded: Any = getattr(type(optimizer).step, "__wrapped__", None)
     if getattr(getattr(guarded, "__code__", None), "co_name", "") != "_use_grad" or DYNAMO in sys.modules:
         return
-    plain: Any = guarded.__wrapped__  # type: ignore[union-attr]
+    plain: Any = guarded.__wrapped__
 
     @functools.wraps(plain)
     def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         if DYNAMO in sys.modules:
-            return guarded(self, *args, **kwargs)  # type: ignore[misc]
+            return guarded(self, *args, **kwargs)
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             return plain(self, *args, **kwargs)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -120,13 +121,13 @@ class TensorFlowModule(KerasModule):
 
     def _register(self, name: str, shared: SharedVariable, trained: bool) -> None:
         """Hold the tensor of a variable; an optimizer may hold it too, so it stays the same while it can."""
-        if trained and not isinstance(shared.tensor, nn.Parameter):
-            shared.tensor = nn.Parameter(shared.tensor)
-        elif not trained and isinstance(shared.tensor, nn.Parameter):
-            shared.tensor = shared.tensor.data
+        tensor = shared.tensor
         if trained:
-            self.register_parameter(name, shared.tensor)  # pyright: ignore[reportArgumentType]
+            parameter = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
+            shared.tensor = parameter
+            self.register_parameter(name, parameter)
         else:
+            shared.tensor = tensor.data if isinstance(tensor, nn.Parameter) else tensor
             self.register_buffer(name, shared.tensor)
 
     def _follow(self, states: Any = None) -> None:
@@ -229,7 +230,7 @@ def _check_library(model: Any) -> None:
     if not hasattr(type(model), "trainable_variables"):
         raise TypeError(f"model must be a Keras model or a tf.Module, but is {type(model).__name__} ({model!r:.60}).")
     try:
-        import tensorflow  # noqa: F401  # pyright: ignore[reportMissingModuleSource]
+        import_module("tensorflow")
     except ImportError as error:
         raise ImportError(
             "The model computes in TensorFlow, which is not installed: pip install 'lightrainer[tf]'. A model of "

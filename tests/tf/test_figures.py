@@ -11,9 +11,9 @@ import pytest
 
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
-from scenarios import SCENARIOS, accuracy, built_model, named_weights, numbers  # noqa: E402
+from scenarios import SCENARIOS, accuracy, built_model, named_weights, numbers
 
-from lightrainer import TFTrainer, TFTrainingArguments  # noqa: E402
+from lightrainer import TFTrainer, TFTrainingArguments
 
 # 2026-11: keras 3.15 has numpy look into tensors of torch in its old way, and warns of layers made in __init__.
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{said}") for said in ("__array__ implementation", r"`build\(\)` was")]

@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not t
 if not transformers.__version__.startswith("4."):
     pytest.skip("this transformers has no models of TensorFlow: `make test-tf`", allow_module_level=True)
 
-from lightrainer import TFTrainer, TFTrainingArguments  # noqa: E402
+from lightrainer import TFTrainer, TFTrainingArguments
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 RATE, ROWS, BATCH = 5e-3, 24, 8

@@ -12,8 +12,8 @@ import pytest
 
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
-import torch  # noqa: E402
-from keras_things import (  # noqa: E402
+import torch
+from keras_things import (
     ASIDE,
     furthest,
     in_torch_only,
@@ -23,11 +23,11 @@ from keras_things import (  # noqa: E402
     trainer,
     weights,
 )
-from safetensors.numpy import load_file  # noqa: E402
-from starting import finished_ranks  # noqa: E402
+from safetensors.numpy import load_file
+from starting import finished_ranks
 
-from lightrainer import EarlyStoppingCallback, Trainer, TrainingArguments  # noqa: E402
-from lightrainer.lightning_modules.keras.wrapping import wrap_keras_model  # noqa: E402
+from lightrainer import EarlyStoppingCallback, Trainer, TrainingArguments
+from lightrainer.lightning_modules.keras.wrapping import wrap_keras_model
 
 
 def eventful(seed=3):

@@ -4,9 +4,9 @@ import pytest
 
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from keras_things import furthest, network, points, trainer, weights  # noqa: E402
+import numpy as np
+import torch
+from keras_things import furthest, network, points, trainer, weights
 
 
 def constrained(limit=0.3):

@@ -5,12 +5,12 @@ import pytest
 
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
-import datasets  # noqa: E402
-import torch  # noqa: E402
-from keras_things import furthest, losses, network, points, trainer, weights  # noqa: E402
-from torch.utils.data import Dataset, IterableDataset  # noqa: E402
+import datasets
+import torch
+from keras_things import furthest, losses, network, points, trainer, weights
+from torch.utils.data import Dataset, IterableDataset
 
-from lightrainer import TFTrainer  # noqa: E402
+from lightrainer import TFTrainer
 
 X, Y = (np.stack(part) for part in zip(*points(), strict=True))
 

@@ -5,8 +5,8 @@ import pytest
 
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
-import torch  # noqa: E402
-from keras_things import (  # noqa: E402
+import torch
+from keras_things import (
     Subclassed,
     arguments,
     furthest,
@@ -17,8 +17,8 @@ from keras_things import (  # noqa: E402
     weights,
 )
 
-from lightrainer import PredictionOutput, TFTrainer, TrainerCallback  # noqa: E402
-from lightrainer.callbacks.loggers import WandbCallback  # noqa: E402
+from lightrainer import PredictionOutput, TFTrainer, TrainerCallback
+from lightrainer.callbacks.loggers import WandbCallback
 
 IN_TRAINING = [
     "get_train_tfdataset",
@@ -276,7 +276,7 @@ def test_trackers_are_set_up_by_members_that_can_be_overridden(tmp_path):
         def setup_comet(self):
             called.append("comet")
 
-    pytest.importorskip("wandb")
+    pytest.importorskip("wandb", reason="wandb is not installed")
     args = arguments(tmp_path)
     Own(network(), args, points())
     assert called == []
@@ -286,7 +286,7 @@ def test_trackers_are_set_up_by_members_that_can_be_overridden(tmp_path):
 
 
 def test_a_tracker_is_opened_once_when_the_trainer_is_made(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+    pytest.importorskip("wandb", reason="wandb is not installed")
     opened, sent = [], []
     monkeypatch.setattr(WandbCallback, "_start", lambda self, args, state, model: opened.append(args.output_dir))
     monkeypatch.setattr(WandbCallback, "_report", lambda self, args, state, logs: sent.append(logs))

@@ -8,8 +8,8 @@ import pytest
 
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
-import torch  # noqa: E402
-from keras_things import (  # noqa: E402
+import torch
+from keras_things import (
     ARGUMENTS,
     ASIDE,
     Subclassed,
@@ -22,9 +22,9 @@ from keras_things import (  # noqa: E402
     trainer,
     weights,
 )
-from starting import finished_ranks  # noqa: E402
+from starting import finished_ranks
 
-from lightrainer import TFTrainer  # noqa: E402
+from lightrainer import TFTrainer
 
 STEPS = 50
 LINEAR = [1e-2 * (1 - step / STEPS) for step in range(STEPS)]

@@ -10,11 +10,11 @@ import pytest
 
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
-import torch  # noqa: E402
-from keras_things import Subclassed, arguments, network, points, trainer  # noqa: E402
+import torch
+from keras_things import Subclassed, arguments, network, points, trainer
 
-from lightrainer import TFTrainer, TFTrainingArguments, TrainingArguments  # noqa: E402
-from lightrainer.facade.keras.arguments import UNSUPPORTED  # noqa: E402
+from lightrainer import TFTrainer, TFTrainingArguments, TrainingArguments
+from lightrainer.facade.keras.arguments import UNSUPPORTED
 
 
 def refused(kind, *words, train=False, **given):

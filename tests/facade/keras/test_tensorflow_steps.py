@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not there: `make test-tf` puts it aside")
-keras = pytest.importorskip("keras")
+keras = pytest.importorskip("keras", reason="keras is not installed")
 if keras.backend.backend() != "tensorflow":
     pytest.skip("Keras computes in torch here: `make test-tf`", allow_module_level=True)
 
-from keras_things import furthest, losses, trainer, weights  # noqa: E402
+from keras_things import furthest, losses, trainer, weights
 
-from lightrainer import TFTrainer  # noqa: E402
+from lightrainer import TFTrainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")  # 2026-11: TensorFlow 2.21, numpy's old way
 ROWS = np.random.RandomState(1).randint(0, 9, (16, 4)).astype("int32")
