@@ -52,20 +52,21 @@ def build_lightning_trainer(host: TrainerProtocol, **kwargs: Any) -> LightningTr
         kwargs: further arguments of `lightning.Trainer`.
     """
     callbacks = host._lightning_callbacks
-    trainer = LightningTrainer(
-        **host.plan.trainer_kwargs(),
-        plugins=[_precision(host), *_cluster(host)],
-        callbacks=list(callbacks),
-        logger=ForwardingLogger(partial(_log, host), host.plan.default_root_dir) if callbacks else False,
-        log_every_n_steps=1,  # Lightning warns if it is more than there are; a training sets it when it begins
-        enable_checkpointing=_any_of(callbacks, "Checkpoint"),
-        enable_progress_bar=_any_of(callbacks, "ProgressBar"),
-        enable_model_summary=_any_of(callbacks, "ModelSummary"),
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,
-        inference_mode=False,
-        **kwargs,
-    )
+    with lightning_internals.packages_searched_once():
+        trainer = LightningTrainer(
+            **host.plan.trainer_kwargs(),
+            plugins=[_precision(host), *_cluster(host)],
+            callbacks=list(callbacks),
+            logger=ForwardingLogger(partial(_log, host), host.plan.default_root_dir) if callbacks else False,
+            log_every_n_steps=1,  # Lightning warns if it is more than there are; a training sets it when it begins
+            enable_checkpointing=_any_of(callbacks, "Checkpoint"),
+            enable_progress_bar=_any_of(callbacks, "ProgressBar"),
+            enable_model_summary=_any_of(callbacks, "ModelSummary"),
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            inference_mode=False,
+            **kwargs,
+        )
     lightning_internals.leave_signals_alone(trainer)
     fast_path.step_lightly(trainer)
     _keep_random_numbers(trainer.strategy)

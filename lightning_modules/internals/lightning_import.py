@@ -27,6 +27,7 @@ with deferring(DYNAMO, disable=disable_dynamo):
 from lightning.fabric.plugins import environments
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.utilities import registry
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import BatchSizeFinder, ModelCheckpoint
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
@@ -93,5 +94,6 @@ __all__ = [
     "classification",
     "environments",
     "isolate_rng",
+    "registry",
     "torchmetrics",
 ]

@@ -3,20 +3,52 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import os
 import signal
+import sys
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 from .fast_path import evaluation_loop, nothing
-from .lightning_import import CombinedLoader, Trainer, TrainerFn, _given_hyperparameters
+from .lightning_import import CombinedLoader, Trainer, TrainerFn, _given_hyperparameters, registry
 
 LOGGED_STEPS = "_batches_that_stepped"
 """Under this name a checkpoint of Lightning holds the step that its loggers have come to."""
 
 
 _ANNOUNCING, _CALLBACKS = ("lightning.pytorch", "lightning.fabric"), "lightning.pytorch.callbacks"
+
+
+@contextlib.contextmanager
+def packages_searched_once() -> Iterator[None]:
+    """Let Trainers be made without another look into every package that is installed: milliseconds, for each of them.
+
+    Lightning looks there for callbacks of packages. What was found holds until something is installed or `sys.path`
+    changes.
+    """
+    searching: Any = registry
+    searching.entry_points = lambda *, group: _entry_points(group, tuple(map(_as_it_is, sys.path)))
+    try:
+        yield
+    finally:
+        searching.entry_points = entry_points
+
+
+@functools.lru_cache(maxsize=8)
+def _entry_points(group: str, folders: tuple[tuple[str, int], ...]) -> EntryPoints:
+    return entry_points(group=group)
+
+
+def _as_it_is(folder: str) -> tuple[str, int]:
+    """A folder, and when a package was last put into it or taken away."""
+    try:
+        return folder, os.stat(folder or os.curdir).st_mtime_ns
+    except OSError:
+        return folder, 0
 
 
 def leave_signals_alone(trainer: Trainer) -> None:

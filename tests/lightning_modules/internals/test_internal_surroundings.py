@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import shutil
 import sys
 import types
 import warnings
@@ -9,6 +10,7 @@ import weakref
 
 import pytest
 import torch
+from lightning.fabric.utilities import registry
 from lightning.pytorch import Callback
 from lightning.pytorch.plugins import Precision
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy
@@ -80,6 +82,40 @@ def test_warnings_are_not_announcements(heard):
     with lightning_internals.quiet():
         logging.getLogger("lightning.pytorch").warning("mind this")
     assert heard == ["mind this"]
+
+
+class Brought(Callback):
+    """Comes with a package."""
+
+
+def brought():
+    return Brought()
+
+
+def test_callbacks_of_packages_are_searched_for_once(monkeypatch, tmp_path):
+    """And once more when a package is installed or gone; outside Lightning searches as it always does."""
+    searches, usual = [], lightning_internals.entry_points
+    searching = lambda **wanted: searches.append(wanted["group"]) or usual(**wanted)
+    for module in (lightning_internals, registry):
+        monkeypatch.setattr(module, "entry_points", searching)
+    monkeypatch.setitem(sys.modules, "of_a_package", types.SimpleNamespace(brought=brought))
+    monkeypatch.syspath_prepend(tmp_path)
+    installed = tmp_path / "of_a_package-1.0.dist-info"
+
+    def found():
+        with lightning_internals.packages_searched_once():
+            trainers = make_trainer(), make_trainer()
+        return [sum(isinstance(callback, Brought) for callback in trainer.callbacks) for trainer in trainers]
+
+    assert (found(), found(), len(searches)) == ([0, 0], [0, 0], 1)
+    installed.mkdir()
+    (installed / "METADATA").write_text("Name: of_a_package\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[lightning.pytorch.callbacks_factory]\none = of_a_package:brought\n")
+    assert (found(), found(), len(searches)) == ([1, 1], [1, 1], 2)
+    assert any(isinstance(callback, Brought) for callback in make_trainer().callbacks)
+    assert len(searches) == 3
+    shutil.rmtree(installed)
+    assert (found(), len(searches)) == ([0, 0], 4)
 
 
 @pytest.mark.parametrize("verb", ["fit", "validate", "test"])
