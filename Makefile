@@ -5,6 +5,8 @@ PYTHON ?= python3
 # Where pip shall also look for torch. Set it where the package index has only the CUDA build:
 #   make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
+# The torch of test-oldest and test-newest-packages, where the lowest or newest one is not to be had: TORCH=2.13.0
+TORCH ?=
 # More arguments for pytest: make test PYTEST_ARGS="tests/facade -k resume"
 PYTEST_ARGS ?=
 
@@ -12,6 +14,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := constraints.txt
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
+# Which versions of a range, lowest-direct or highest: uv works them out and installs them, in an environment of its own.
+RESOLUTION ?=
+UV_INDEXES := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX) --index-strategy unsafe-best-match)
+ifneq ($(RESOLUTION),)
+PIP_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint $(CONSTRAINTS) $(UV_INDEXES)
+endif
 DEMO_OUTPUT := demo_output
 NEWEST_VERSION := 5.23.0
 NEWEST := transformers==$(NEWEST_VERSION) tokenizers==0.23.3
@@ -132,8 +140,8 @@ clean:  ## remove everything that these targets made
 .venv-oldest/constraints.txt .venv-newest/constraints.txt: pyproject.toml
 	@test -x $(@D)/bin/pip || { echo "making $(@D)"; $(PYTHON) -m venv $(@D); }
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check uv
-	@$(@D)/bin/uv pip compile --quiet --upgrade --resolution $(RESOLUTION) --extra test --no-annotate \
-	--python $(@D)/bin/python --output-file $@ pyproject.toml
+	@echo '$(TORCH:%=torch==%)' | $(@D)/bin/uv pip compile --quiet --upgrade --resolution $(RESOLUTION) --extra test \
+	--no-annotate --python $(@D)/bin/python --output-file $@ $(UV_INDEXES) pyproject.toml -
 
 # torch comes first and pinned, so that no other package can pull in another build of it.
 $(VENV)/.torch: $(CONSTRAINTS)

@@ -12,8 +12,12 @@ import types
 from typing import Any
 
 import torch
-from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
+
+try:
+    from torch._compile import _disable_dynamo
+except ImportError:  # a torch that calls it otherwise: the compiler is loaded at once, and nothing here has an effect
+    from torch._dynamo import disable as _disable_dynamo
 
 DYNAMO = "torch._dynamo"
 _METHODS = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
