@@ -59,7 +59,7 @@ class StoredPositions:
         if checkpoint is None:
             return None
         wanted = data_rank(self.host.args) if rank is None else rank
-        path = self.path(checkpoint, wanted * self._copies_before(checkpoint))
+        path = self.path(checkpoint, self._rank_before(checkpoint, wanted))
         there = [path] if os.path.isfile(path) else self._all_paths(checkpoint) if rank is None else []
         return self._load(there[0]) if there else None
 
@@ -77,7 +77,7 @@ class StoredPositions:
         """Return the file with this process's generators; the first one takes that of any first one."""
         args = self.host.args
         rank, several = data_rank(args), args.world_size > 1
-        ranks = [rank * self._copies_before(checkpoint) if several else None, *([0, None] if rank == 0 else [])]
+        ranks = [self._rank_before(checkpoint, rank) if several else None, *([0, None] if rank == 0 else [])]
         paths = [os.path.join(checkpoint, checkpoints.rng_state_name(name)) for name in ranks]
         return next((path for path in paths if os.path.isfile(path)), None)
 
@@ -91,11 +91,15 @@ class StoredPositions:
             ) from error
         return require_position({**_NOT_SAID, **state} if isinstance(state, dict) else state, path)
 
-    def _copies_before(self, checkpoint: str) -> int:
-        """How many processes got the same batches when a checkpoint was made, see `copies_of_batches`."""
+    def _rank_before(self, checkpoint: str, rank: int) -> int:
+        """Which process read this data when a checkpoint was made, where several got the same batches, see
+        `copies_of_batches`.
+        """
+        if rank == 0:
+            return 0
         own = self.path(checkpoint, self.host.args.process_index)
         there = [own] if os.path.isfile(own) else self._all_paths(checkpoint)
-        return self._load(there[0])["copies"] if there else 1
+        return rank * (self._load(there[0])["copies"] if there else 1)
 
 
 class ElasticResumption:

@@ -12,6 +12,10 @@ import torch
 _LEAVES = (type(None), bool, int, float, complex, str, bytes)
 
 
+_MANY = 64
+"""So many whole numbers are an array, which is read at once: one by one the state of Python's generator takes long."""
+
+
 class UnsafeValueError(TypeError):
     """Something in the data cannot be written down as plain values."""
 
@@ -34,7 +38,9 @@ def to_plain(value: Any) -> Any:
         return {"kind": "mapping", "class": _name_of(kind, dict), "items": items}
     if isinstance(value, (list, tuple)):
         base = list if isinstance(value, list) else tuple
-        return {"kind": base.__name__, "class": _name_of(kind, base), "items": [to_plain(item) for item in value]}
+        items = _numbers(value) if len(value) >= _MANY else None
+        items = [to_plain(item) for item in value] if items is None else items
+        return {"kind": base.__name__, "class": _name_of(kind, base), "items": items}
     raise UnsafeValueError(f"a {kind.__module__}.{kind.__qualname__} is neither a tensor nor a plain value")
 
 
@@ -62,12 +68,22 @@ def from_plain(written: Any) -> Any:
     if kind == "mapping":
         made = {from_plain(key): from_plain(item) for key, item in items}
         return cls(made) if cls is not None and issubclass(cls, (dict, UserDict)) else made
-    parts = [from_plain(item) for item in items]
+    parts = items.tolist() if isinstance(items, np.ndarray) else [from_plain(item) for item in items]
     if kind == "list":
         return cls(parts) if cls is not None and issubclass(cls, list) else parts
     if cls is not None and issubclass(cls, tuple):
         return cls(*parts) if hasattr(cls, "_fields") else cls(parts)
     return tuple(parts)
+
+
+def _numbers(value: list[Any] | tuple[Any, ...]) -> np.ndarray | None:
+    """Return whole numbers as an array; None where there is something else, or one that is too large for it."""
+    if set(map(type, value)) != {int}:
+        return None
+    try:
+        return np.array(value, np.int64)
+    except OverflowError:
+        return None
 
 
 def _name_of(kind: type, usual: type) -> list[str] | None:

@@ -2,6 +2,7 @@
 
 import collections
 import enum
+import random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +49,11 @@ VALUES = [
     np.float32(1.5),
     np.int64(-3),
     np.bool_(True),
+    list(range(-40, 40)),
+    tuple(range(80)),
+    Names(range(80)),
+    [*range(80), 2**70],
+    [*range(80), True],
 ]
 
 
@@ -66,6 +72,17 @@ def test_tensors_come_back(value):
     made = from_plain(to_plain({"x": [value]}))["x"][0]
     assert torch.equal(made, value)
     assert made.dtype == value.dtype
+
+
+def test_many_numbers_are_one_array_and_come_back_as_they_were():
+    """Such as the state of Python's generator; one by one, as others wrote them, they are read too."""
+    state = random.getstate()
+    written = to_plain(state)
+    assert type(written["items"][1]["items"]) is np.ndarray
+    one_by_one = {"kind": "tuple", "class": None, "items": list(state[1])}
+    for made in (from_plain(written), (state[0], from_plain(one_by_one), state[2])):
+        assert made == state
+        assert {type(number) for number in made[1]} == {int}
 
 
 def test_arrays_come_back():
