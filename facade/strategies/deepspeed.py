@@ -19,6 +19,7 @@ from ...lightning_modules.checkpoints.forms import has_weights
 from ...lightning_modules.common.seeding import host_rng_untouched
 from ...lightning_modules.common.suggestions import OptimizerNames
 from ...lightning_modules.distributed import deepspeed_engine
+from ...lightning_modules.distributed.zero_states import SavedStates, ZeroStates, saved_states
 from ...lightning_modules.models import inspection
 from ..arguments.deepspeed_config import (
     GATHER,
@@ -268,7 +269,7 @@ class DeepSpeed(Strategy):
 
     def weights_are_in_parts(self, checkpoint: str) -> bool:
         """See `Strategy.weights_are_in_parts`."""
-        found = deepspeed_engine.saved_states(checkpoint) if os.path.isdir(checkpoint) else None
+        found = saved_states(checkpoint) if os.path.isdir(checkpoint) else None
         return found is not None and not has_weights(Path(checkpoint))
 
     def load_weights(self, model: nn.Module, checkpoint: str) -> None:
@@ -276,7 +277,7 @@ class DeepSpeed(Strategy):
         if not self.weights_are_in_parts(checkpoint):
             super().load_weights(model, checkpoint)
         elif self.runs and deepspeed_engine.trains(self.to_call(model)):
-            deepspeed_engine.load_states(self.engine, checkpoint, strict=not self._has_adapter)
+            self._load_states(checkpoint)
 
     def save_optimizer(
         self, folder: str, *, write: Callable[[Any, str], None] | None, checkpoint: bool, step: int
@@ -288,34 +289,46 @@ class DeepSpeed(Strategy):
             self._save_states(folder, step)
 
     def require_fitting(self, checkpoint: str) -> None:
-        """See `Strategy.require_fitting`: number of processes, and stage of ZeRO."""
-        found = deepspeed_engine.saved_states(checkpoint)
-        if found is None:
+        """See `Strategy.require_fitting`: stage 0 goes with itself alone, others with each other."""
+        found, stage = saved_states(checkpoint), self.plan.stage
+        if found is None or self._is_as_before(found):
             return
-        expected, stage = self.plan.processes_on_disk, self.plan.stage
-        if found.processes is not None and found.processes != expected:
-            raise ValueError(
-                f"{checkpoint} was written by {found.processes} processes, and the number of processes is "
-                f"{expected}: DeepSpeed's states are made for as many as wrote them. Start as many, or "
-                "begin a new training with the weights: Trainer(model=...) from that folder, without "
-                "resume_from_checkpoint."
-            )
-        if stage not in found.stages:
+        if 0 in (stage, *found.stages):
             before = " or ".join(map(str, found.stages))
             raise ValueError(
                 f"{checkpoint} was written with zero_optimization.stage {before}, and the stage is {stage}, "
                 f"which cannot read it. Set it to {before}, or begin a new training with the weights."
             )
+        for key, deals_otherwise in _DEALT_OUT_OTHERWISE.items():
+            value = value_at(self.plan.options["config"], key)
+            if deals_otherwise(value):
+                raise ValueError(
+                    f"{checkpoint} was written by {found.processes} processes in stage "
+                    f"{' or '.join(map(str, found.stages))}, and with {key}={value!r} their states cannot be dealt out "
+                    "anew. Leave that out, or go on with as many processes in the same stage."
+                )
+        ZeroStates(checkpoint)
 
     def load_optimizer(self, checkpoint: str) -> bool:
         """See `Strategy.load_optimizer`."""
         if self.engine is None:  # no step is left to take, so there is none
             return False
-        if deepspeed_engine.saved_states(checkpoint) is None:
+        if saved_states(checkpoint) is None:
             logger.warning("%s has no states of DeepSpeed: training goes on with a new optimizer.", checkpoint)
             return False
-        deepspeed_engine.load_states(self.engine, checkpoint, strict=not self._has_adapter)
+        self._load_states(checkpoint)
         return True
+
+    def _load_states(self, checkpoint: str) -> None:
+        """Load them as DeepSpeed does, bit for bit; those of other processes, or another stage, are dealt out anew."""
+        found, strict = saved_states(checkpoint), not self._has_adapter
+        if found is None or self._is_as_before(found):
+            deepspeed_engine.load_states(self.engine, checkpoint, strict=strict)
+        else:
+            deepspeed_engine.load_whole_states(self.engine, ZeroStates(checkpoint), strict=strict)
+
+    def _is_as_before(self, found: SavedStates) -> bool:
+        return self.plan.stage in found.stages and found.processes in (None, self.plan.processes_on_disk)
 
     def schedule_loaded(self) -> None:
         """Set the rate of a schedule of DeepSpeed, which forgets the one that it has set."""
@@ -342,6 +355,13 @@ def _without_open(config: Mapping[str, Any]) -> dict[str, Any]:
     closed = {key: value for key, value in config.items() if value != "auto"}
     return {key: _without_open(value) if isinstance(value, Mapping) else value for key, value in closed.items()}
 
+
+_DEALT_OUT_OTHERWISE: dict[str, Callable[[Any], bool]] = {
+    "zero_optimization.offload_optimizer.device": lambda device: device == "nvme",
+    "zero_optimization.offload_param.device": lambda device: device == "nvme",
+    "zero_optimization.mics_shard_size": lambda size: isinstance(size, int) and size > 0,
+}
+"""With these a process does not have the part of the states that its rank says, in memory."""
 
 _GROUP = ("process_group_backend", "timeout")
 _NAMES = ("schedule_free", "lomo", "galore", "apollo")

@@ -10,7 +10,7 @@ import os
 import pickle
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,13 +38,20 @@ def save_torch(obj: Any, path: StrPath) -> None:
         raise _refusal_of_the_disk(path, error) from error
 
 
-def load_torch(path: StrPath, map_location: str | torch.device | None = "cpu", *, mmap: bool = False) -> Any:
+def load_torch(
+    path: StrPath,
+    map_location: str | torch.device | None = "cpu",
+    *,
+    mmap: bool = False,
+    known: Mapping[str, Any] | None = None,
+) -> Any:
     """As `torch.load(weights_only=True)`, but NumPy arrays and numbers are allowed too (random states hold them).
 
     Args:
         path: a file written by `torch.save`.
         map_location: the device the tensors go to.
         mmap: leave the tensors in the file, to be read when they are looked at; not for torch's format before 1.6.
+        known: further classes and functions that the file may refer to, by name, and what is to take their place.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -54,8 +61,9 @@ def load_torch(path: StrPath, map_location: str | torch.device | None = "cpu", *
 
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path}")
+    stand_ins = [(instead, name) for name, instead in (known or {}).items()]
     try:
-        with torch.serialization.safe_globals(_numpy_globals()):
+        with torch.serialization.safe_globals([*_numpy_globals(), *stand_ins]):
             return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
         raise ValueError(_refusal(path, error)) from error

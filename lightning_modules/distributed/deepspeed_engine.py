@@ -13,29 +13,17 @@ import os
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from ..common.dtensor import without_values
-from ..common.torch_files import require_known_objects
 from ..optim.optimizer_fit import require_fitting_present_state
+from .zero_states import Piece, ZeroPart, ZeroStates, require_plain_states, saved_states, tag_of
 
 StrPath = str | os.PathLike[str]
-
-_STATES = "global_step"
-"""DeepSpeed's folder in a checkpoint begins so; the step follows."""
-
-_IN_STATES = {
-    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
-    "deepspeed.runtime.fp16.loss_scaler.LossScaler",
-    "deepspeed.runtime.fp16.loss_scaler.LossScaleProfile",
-    "deepspeed.runtime.zero.config.ZeroStageEnum",
-    "deepspeed.utils.tensor_fragment.fragment_address",
-}
-"""What DeepSpeed writes besides tensors and plain values."""
 
 
 def is_engine(model: Any) -> bool:
@@ -141,17 +129,6 @@ def _gathered(tensor: Any, *, writes: bool = False) -> contextlib.AbstractContex
     return import_module("deepspeed").zero.GatheredParameters([tensor], modifier_rank=0 if writes else None)
 
 
-class SavedStates(NamedTuple):
-    """What lies in the folder that DeepSpeed made in a checkpoint."""
-
-    tag: str
-    """Name of the folder."""
-    stages: tuple[int, ...]
-    """The stages of ZeRO that can read it."""
-    processes: int | None
-    """How many wrote it; None where their number does not matter."""
-
-
 def save_states(engine: Any, folder: StrPath, step: int, *, without_frozen: bool = False) -> None:
     """Write what the training goes on from; all processes have to call it, and each writes its part.
 
@@ -161,7 +138,7 @@ def save_states(engine: Any, folder: StrPath, step: int, *, without_frozen: bool
         step: optimizer steps taken.
         without_frozen: leave out parameters that are not trained.
     """
-    engine.save_checkpoint(str(folder), tag=f"{_STATES}{step}", exclude_frozen_parameters=without_frozen)
+    engine.save_checkpoint(str(folder), tag=tag_of(step), exclude_frozen_parameters=without_frozen)
 
 
 def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
@@ -178,8 +155,7 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
     saved = saved_states(folder)
     loaded = None
     if saved is not None:
-        for file in sorted((Path(folder) / saved.tag).glob("*.pt")):  # which DeepSpeed unpickles in full
-            require_known_objects(file, _IN_STATES)
+        require_plain_states(Path(folder, saved.tag))
         loaded, _ = engine.load_checkpoint(
             str(folder), tag=saved.tag, load_module_strict=strict, load_lr_scheduler_states=False
         )
@@ -188,26 +164,93 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
     require_fitting_present_state(engine.basic_optimizer, folder)
 
 
-def saved_states(folder: StrPath) -> SavedStates | None:
-    """Look at what DeepSpeed wrote into a checkpoint, by the names of its files; None where there is nothing."""
-    folder = Path(folder)
-    found = [path for path in folder.glob(f"{_STATES}*") if path.is_dir()]
-    if not found:
-        return None
-    named = folder / "latest"
-    tag = named.read_text(encoding="utf-8").strip() if named.is_file() else max(found, key=_step_of).name
-    if tag not in {path.name for path in found}:
-        raise ValueError(f"{named} names {tag[:100]!r}, which is no folder of DeepSpeed's states in {folder}.")
-    parts = len(list((folder / tag).glob("*zero_pp_rank_*_mp_rank_00_optim_states.pt")))
-    if not parts:
-        return SavedStates(tag, (0,), None)
-    whole = (folder / tag / "mp_rank_00_model_states.pt").is_file()
-    return SavedStates(tag, (1, 2) if whole else (3,), parts)
+def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -> None:
+    """Go on from the states of any number of processes, and of any stage of ZeRO, each process with its part of them.
+
+    Args:
+        engine: a new one, in stages 1 to 3.
+        states: what was written.
+        strict: there have to be all weights.
+
+    Raises:
+        ValueError: they are those of another model or optimizer. Nothing has been loaded.
+    """
+    own = engine.optimizer.state_dict()
+    part = ZeroPart(own, engine._get_zero_param_shapes())
+    _require_same_model(engine, part, states, strict)
+    load_whole(engine, states.weights)
+    with _at_rest(engine):
+        _load_part(engine.optimizer, own, part, states)
+    for name, value in states.counters.items():
+        setattr(engine, name, value)
+    require_fitting_present_state(engine.basic_optimizer, states.folder)
 
 
-def _step_of(path: Path) -> int:
-    digits = path.name.removeprefix(_STATES)
-    return int(digits) if digits.isdigit() else -1
+def _require_same_model(engine: Any, part: ZeroPart, states: ZeroStates, strict: bool) -> None:
+    trained = {name: shape for group in part.shapes for name, shape in group.items()}
+    groups = {name: place for place, group in zip(part.param_group_of, part.shapes, strict=True) for name in group}
+    for name in sorted(trained.keys() ^ states.shapes.keys()):
+        has, lacks = ("model", "checkpoint") if name in trained else ("checkpoint", "model")
+        raise ValueError(f"{states.folder} does not fit: {name} is trained in the {has}, and not in the {lacks}.")
+    for name, shape in trained.items():
+        if shape != states.shapes[name] or groups[name] != states.param_group_of(name):
+            raise ValueError(
+                f"{states.folder} does not fit: {name} has the shape {tuple(states.shapes[name])} there, in group "
+                f"{states.param_group_of(name)} of the optimizer, and {tuple(shape)} in group {groups[name]} here."
+            )
+    others = {name: tensor.shape for name, tensor in whole_shapes(engine).items() if name not in trained}
+    lacking = [name for name in others if name not in states.weights]
+    if strict and lacking:
+        raise ValueError(f"{states.folder} has no weights for {', '.join(lacking)}.")
+    for name, shape in others.items():
+        if name not in lacking and states.weights[name].shape != shape:
+            raise ValueError(
+                f"{states.folder} does not fit: {name} is of shape {tuple(states.weights[name].shape)} there, and "
+                f"{tuple(shape)} here."
+            )
+
+
+def _load_part(optimizer: Any, own: dict[str, Any], part: ZeroPart, states: ZeroStates) -> None:
+    """Let an optimizer load its state with the values of this process, as if as many had written it."""
+    rank = dist.get_rank(group=optimizer.dp_process_group)
+    pieces = part.pieces(dist.get_world_size(group=optimizer.dp_process_group))
+    flats, entries = [], {}
+    for group, shapes in enumerate(part.shapes):
+        first, *others = shapes
+        numbers, names = states.numbers(first), states.entries(first)
+        if any((states.numbers(name), states.entries(name)) != (numbers, names) for name in others):
+            raise ValueError(f"{states.folder}: the states of group {group} are those of different steps.")
+        mine = [(name, piece) for name in shapes for piece in pieces[name] if piece.process == rank]
+        flats.append(_filled(part, group, mine, states, None))
+        if numbers or names:  # some optimizers keep nothing
+            entries[group] = numbers | {name: _filled(part, group, mine, states, name) for name in names}
+    own[part.flats_key] = flats
+    saved = zip(states.param_groups, part.param_groups, strict=True)
+    groups = [{**options, "params": group["params"]} for options, group in saved]
+    own[part.states_key] = {
+        "state": {number: state for number, state in entries.items() if state},
+        "param_groups": groups,
+    }
+    _restore_scaler(own.get("loss_scaler"), states)
+    optimizer.load_state_dict([own] * (rank + 1), load_optimizer_states=True, load_from_fp32_weights=True)
+
+
+def _filled(
+    part: ZeroPart, group: int, mine: list[tuple[str, Piece]], states: ZeroStates, entry: str | None
+) -> torch.Tensor:
+    flat = torch.zeros(part.sizes[group], dtype=part.flats[group].dtype)
+    for name, piece in mine:
+        flat[piece.start : piece.start + piece.length] = states.read(name, entry, piece.offset, piece.length)
+    return flat
+
+
+def _restore_scaler(scaler: Any, states: ZeroStates) -> None:
+    """Let what scales losses go on where it stood; another kind, which was asked for since, begins anew."""
+    kind, attributes = states.scaler or ("", {})
+    if type(scaler).__name__ == kind:
+        plain = (bool, int, float, type(None))
+        known = {name: value for name, value in attributes.items() if hasattr(scaler, name)}
+        vars(scaler).update({name: value for name, value in known.items() if isinstance(value, plain)})
 
 
 def choose_accelerator(device: str) -> None:

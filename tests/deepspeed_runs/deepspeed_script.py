@@ -214,9 +214,22 @@ class Evil:
         return os.system, ("touch evil",)
 
 
+def dealt_out(library: Any, folder: Path, way: str) -> dict[str, Any]:
+    """`FROM-PROCESSES-TO`: goes on from the first checkpoint that so many processes have written the one way."""
+    before, processes, after = way.split("-")
+    lacks_states = before == "forgotten"
+    start = folder / processes / ("stage2" if lacks_states else before) / "checkpoint-2"
+    if lacks_states:
+        without = shutil.ignore_patterns("_manifest*", "global_step*", "latest")
+        start = shutil.copytree(start, folder / before / start.name, ignore=without)
+    trainer = trainer_of(library, folder / way, after, seed=99)
+    trainer.train(resume_from_checkpoint=str(start))
+    return seen(trainer, folder / way)
+
+
 def refusals(library: Any, folder: Path) -> dict[str, str]:
     """What cannot be, beside the checkpoints that two processes have written."""
-    other = lambda way, stage: trainer_of(library, folder / "refused", way, deepspeed=zero(stage))
+    other = lambda way, stage, **more: trainer_of(library, folder / "refused", way, deepspeed=zero(stage, **more))
     fp16 = trainer_of(library, folder / "refused", "plain", deepspeed=zero(2, {"fp16": {"enabled": "auto"}}), fp16=True)
     open_keys = trainer_of(library, folder / "refused", "plain", deepspeed=zero(2, reduce_bucket_size="auto"))
     free = trainer_of(library, folder / "refused", "stage2", optim="lomo")
@@ -224,10 +237,10 @@ def refusals(library: Any, folder: Path) -> dict[str, str]:
         folder / "mine" / "checkpoint-3", folder / "evil", ignore=shutil.ignore_patterns("_manifest*")
     )
     torch.save({"optimizer_state_dict": Evil()}, next(evil.glob("global_step3/*optim_states.pt")))
-    written, mine = str(folder / "2" / "stage2" / "checkpoint-6"), str(folder / "mine" / "checkpoint-3")
+    written = str(folder / "2" / "stage2" / "checkpoint-6")
     return {
-        "processes": refusal(lambda: other("stage2", 2).train(resume_from_checkpoint=written)),
-        "stage": refusal(lambda: other("stage3", 3).train(resume_from_checkpoint=mine)),
+        "stage": refusal(lambda: other("stage0", 0).train(resume_from_checkpoint=written)),
+        "elsewhere": refusal(lambda: other("stage3", 3, mics_shard_size=1).train(resume_from_checkpoint=written)),
         "fp16": refusal(fp16.train),
         "open": refusal(open_keys.train),
         "optimizer": refusal(free.train),
@@ -294,6 +307,8 @@ def main(name: str, folder: Path, ways: list[str]) -> None:
             write(folder, way, pretrained(folder))
         elif way == "together":
             put_together(folder)
+        elif way.count("-") == 2:
+            write(folder, way, dealt_out(library, folder, way))
         elif way.startswith("dropout-"):
             write(folder, way, with_dropout(library, folder, way.removeprefix("dropout-")))
         elif name == "transformers":

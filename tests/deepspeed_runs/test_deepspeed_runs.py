@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import load_file
 from starting import finished_ranks
 
+from lightrainer.lightning_modules.distributed.zero_states import ZeroStates
+
 SCRIPT = Path(__file__).with_name("deepspeed_script.py")
 BESIDE = Path(sys.prefix) / "deepspeed"
 """Where the Makefile installs it: transformers and accelerate would import it in every process that has it."""
@@ -23,6 +25,10 @@ OTHERS = ["sections", "unclipped"]
 ALONE = ["stage2", "stage3"]
 COMPARED = ["sections", "its_schedule", "its_optimizer", "stage3"]
 RESUMED = ["stage2", "stage3", "offload3", "parts", "sections", "bf16"]
+DEALT_OUT = ["stage2-2-stage2", "stage3-2-stage3", "parts-2-parts", "stage2-2-stage3", "stage3-2-offload2"]
+"""From two processes to one, also in another stage; see `dealt_out` in the script."""
+TO_MORE = ["stage2-1-stage2", "stage3-1-stage3"]
+"""From one process to two."""
 STAGE3 = ["stage3", "offload3", "parts", "bf16_3"]
 NUMBERS = ("loss", "grad_norm", "learning_rate", "eval_loss", "last_eval_loss")
 PARAMETERS = 264
@@ -47,11 +53,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("deepspeed")
     single_batches = [f"single_batch-{way}" for way in COMPARED]
     ours, reference = ([library, str(folder)] for library in ("lightrainer", "transformers"))
-    together = [*EXACT, *HALF, *OTHERS, *single_batches, "pretrained"]
-    apart = ["plain", "plain_unclipped", *ALONE, "dropout-plain", "dropout-stage2", "refusals", "together"]
+    apart = ["plain", "plain_unclipped", *ALONE, "dropout-plain", "dropout-stage2"]
+    together = [*EXACT, *HALF, *OTHERS, *single_batches, "pretrained", *TO_MORE]
+    then_apart = [*DEALT_OUT, "bf16-2-bf16_3", "forgotten-2-stage2", "refusals", "together"]
     common = {"log": folder / "log.txt", "seconds": SECONDS, "BESIDE": str(BESIDE)}
-    finished_ranks(SCRIPT, *ours, *together, library="lightrainer and deepspeed", **common)
-    finished_ranks(SCRIPT, *ours, *apart, processes=0, library="lightrainer and deepspeed", **common)
+    for processes, ways in ((0, apart), (2, together), (0, then_apart)):
+        finished_ranks(SCRIPT, *ours, *ways, processes=processes, library="lightrainer and deepspeed", **common)
     finished_ranks(SCRIPT, *reference, *COMPARED, library="transformers and deepspeed", **common)
     return Results(folder)
 
@@ -142,6 +149,22 @@ def test_a_stopped_training_goes_on_as_if_never_stopped(results, way):
         assert all(torch.equal(left[name], right[name]) for name in left)
 
 
+def test_another_number_of_processes_goes_on(results):
+    """With the states of the optimizer, in another stage too; the best model, which others wrote, is loaded then."""
+    for way, processes in (*((way, 1) for way in DEALT_OUT), *((way, 2) for way in TO_MORE)):
+        before, written_by, _ = way.split("-")
+        close(results(before, int(written_by)), results(way, processes), 1e-5)
+        assert results(way, processes)["best"] == results(before, int(written_by))["best"] == 2
+    close(results("bf16"), results("bf16-2-bf16_3", 1), 1e-2)
+
+
+def test_without_the_states_of_the_optimizer_the_numbers_are_others(results):
+    """Negative control of the above, for both of its tolerances."""
+    straight, found = results("stage2"), results("forgotten-2-stage2", 1)
+    assert found["loss"][:2] == straight["loss"][:2]
+    assert found["loss"][3:] != pytest.approx(straight["loss"][3:], rel=1e-2)
+
+
 def test_each_process_writes_its_part_and_the_first_one_all_else(results):
     folder = results.folder / "2" / "stage2"
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-2", "checkpoint-6", "saved"]
@@ -163,6 +186,9 @@ def test_weights_can_be_left_in_parts(results):
     found = torch.load(results.folder / "together.pt", weights_only=True)
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor)
+    without = ZeroStates(saved).weights  # and lightrainer, without DeepSpeed
+    assert without.keys() == found.keys()
+    assert all(torch.equal(without[name], tensor) for name, tensor in found.items())
 
 
 @pytest.mark.parametrize("way", COMPARED)
@@ -196,8 +222,8 @@ def test_sections_of_the_configuration_are_deepspeeds_own(results):
 
 
 REFUSED = {
-    "processes": "was written by 2 processes, and the number of processes is 1",
-    "stage": "was written with zero_optimization.stage 1 or 2, and the stage is 3",
+    "stage": "was written with zero_optimization.stage 1 or 2, and the stage is 0",
+    "elsewhere": "with zero_optimization.mics_shard_size=1 their states cannot be dealt out anew",
     "fp16": "DeepSpeed has no float16 on the CPU. Pass bf16=True",
     "open": "nothing says what these are: zero_optimization.reduce_bucket_size",
     "optimizer": "optim='lomo' does not go with deepspeed",

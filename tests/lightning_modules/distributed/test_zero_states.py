@@ -1,0 +1,204 @@
+"""Files as DeepSpeed writes them, by an account of our own; real ones are in tests/deepspeed_runs."""
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from lightrainer.lightning_modules.distributed.zero_states import ZeroPart, ZeroStates, saved_states
+
+SHAPES = [{"embedding": (5, 3), "layer.weight": (4, 4)}, {"layer.bias": (4,), "norm": (1,)}]
+FROZEN, BUFFER = torch.arange(7.0).to(torch.bfloat16), torch.tensor([1, 2])
+
+
+def number(name: str, entry: str) -> torch.Tensor:
+    """The whole tensor of a parameter, or of its state: each element is another."""
+    place = [name for group in SHAPES for name in group].index(name)
+    shape = SHAPES[place // 2][name]
+    first = 100 * place + 1000 * ["fp32", "exp_avg", "exp_avg_sq"].index(entry)
+    return torch.arange(first, first + math.prod(shape), dtype=torch.float32).view(shape)
+
+
+def flat_parts(group: dict, entry: str, stage: int, processes: int, gap: int) -> list[torch.Tensor]:
+    """What each process has of a group, padded."""
+    if stage == 3:
+        wholes = [number(name, entry).flatten() for name in group]
+        padded = [torch.cat([whole, torch.zeros(-len(whole) % processes)]).chunk(processes) for whole in wholes]
+        return [torch.cat([chunks[process] for chunks in padded]) for process in range(processes)]
+    gaps = [gap] * (len(group) - 1) + [0]
+    line = torch.cat(
+        [torch.cat([number(name, entry).flatten(), torch.zeros(g)]) for name, g in zip(group, gaps, strict=True)]
+    )
+    return list(torch.cat([line, torch.zeros(-len(line) % (2 * processes))]).chunk(processes))
+
+
+def written(folder: Path, stage: int, processes: int, gap: int = 0, **changes) -> Path:
+    """A checkpoint of so many processes; `changes` of the state of the first group in the last process."""
+    states = folder / "global_step7"
+    states.mkdir(parents=True)
+    (folder / "latest").write_text("global_step7")
+    model = {"param_shapes": SHAPES, "buffer_names": ["counts"], "shared_params": {"head": "embedding"}}
+    model |= {"frozen_param_shapes": {"frozen": (7,)}, "global_steps": 7, "skipped_steps": 1}
+    names = ["embedding", "frozen", "layer.weight", "layer.bias", "norm", "head"]
+    for process in range(processes):
+        empty = {name: torch.empty(0) for name in names}
+        whole = {"frozen": FROZEN, "layer.weight": number("layer.weight", "fp32").bfloat16()}
+        module = empty | ({} if stage == 3 else whole) | {"counts": BUFFER}
+        padded = torch.cat([FROZEN, torch.zeros(-7 % processes, dtype=FROZEN.dtype)])
+        mine = padded.chunk(processes)[process] if stage == 3 else FROZEN
+        content = {**model, "module": module, "frozen_param_fragments": {"frozen": mine}}
+        if stage == 3 or process == 0:
+            name = f"zero_pp_rank_{process}_mp_rank_00" if stage == 3 else "mp_rank_00"
+            torch.save(content, states / f"{name}_model_states.pt")
+        optimizer = of_process(stage, processes, process, gap)
+        if process == processes - 1:
+            optimizer["optimizer_state_dict" if stage == 3 else "base_optimizer_state"]["state"][0] |= changes
+        path = states / f"zero_pp_rank_{process}_mp_rank_00_optim_states.pt"
+        torch.save({"optimizer_state_dict": optimizer}, path)
+    return folder
+
+
+def of_process(stage: int, processes: int, process: int, gap: int) -> dict:
+    parts = lambda group, entry: flat_parts(group, entry, stage, processes, gap)[process]
+    state = {
+        place: {entry: parts(group, entry) for entry in ("exp_avg", "exp_avg_sq")} | {"step": torch.tensor(7.0)}
+        for place, group in enumerate(SHAPES)
+    }
+    base = {"state": state, "param_groups": [{"params": [0], "lr": 0.1}, {"params": [1], "lr": 0.2}]}
+    flats = [parts(group, "fp32") for group in SHAPES]
+    if stage == 3:
+        whole = {"zero_stage": 3, "partition_count": processes}
+        return {**whole, "optimizer_state_dict": base, "fp32_flat_groups": flats}
+    length = [sum(math.prod(shape) for shape in group.values()) + gap for group in SHAPES]
+    used = [min(max(n - process * len(flat), 0), len(flat)) for n, flat in zip(length, flats, strict=True)]
+    lean = {"single_partition_of_fp32_groups": [flat[:count].clone() for flat, count in zip(flats, used, strict=True)]}
+    lean |= {"group_paddings": [len(flat) - count for flat, count in zip(flats, used, strict=True)]}
+    lean |= {"param_alignment_paddings": [[gap, 0], [gap, 0]]} if gap else {}
+    return {**lean, "zero_stage": stage, "partition_count": [processes] * 2, "base_optimizer_state": base}
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 8])
+@pytest.mark.parametrize(("stage", "gap"), [(1, 0), (2, 3), (3, 0)])
+def test_parameters_and_states_are_put_together(tmp_path, stage, gap, processes):
+    states = ZeroStates(written(tmp_path, stage, processes, gap))
+    for place, group in enumerate(SHAPES):
+        for name, shape in group.items():
+            assert torch.equal(states.weights[name], number(name, "fp32"))
+            assert states.entries(name) == {"exp_avg", "exp_avg_sq"}
+            for entry in states.entries(name):
+                assert torch.equal(states.read(name, entry).view(shape), number(name, entry))
+            assert states.numbers(name) == {"step": torch.tensor(7.0)}
+            assert states.param_group_of(name) == place
+    assert states.read("layer.weight", "exp_avg", 5, 6).tolist() == list(range(1105, 1111))
+    assert states.counters == {"global_steps": 7, "skipped_steps": 1}
+    assert [group["lr"] for group in states.param_groups] == [0.1, 0.2]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_what_was_not_trained_and_what_is_tied_belong_to_the_weights(tmp_path, stage):
+    weights = ZeroStates(written(tmp_path, stage, 3)).weights
+    assert list(weights) == ["embedding", "frozen", "layer.weight", "layer.bias", "norm", "head", "counts"]
+    assert torch.equal(weights["frozen"], FROZEN)
+    assert torch.equal(weights["counts"], BUFFER)
+    assert torch.equal(weights["head"], weights["embedding"])
+    assert "other" not in weights
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_numbers_of_states_are_copies(tmp_path, stage):
+    """An optimizer counts steps in place, for each of its groups."""
+    states = ZeroStates(written(tmp_path, stage, 2))
+    states.numbers("embedding")["step"] += 1
+    assert states.numbers("embedding") == states.numbers("norm") == {"step": torch.tensor(7.0)}
+
+
+def lack(pattern: str):
+    return lambda states: next(states.glob(pattern)).unlink()
+
+
+def cut(states: Path):
+    path = next(states.glob("*1_mp_rank_00_optim*"))
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def change(pattern: str, **changes):
+    def made(states: Path):
+        path = next(states.glob(pattern))
+        content = torch.load(path, weights_only=True)
+        inner = content["optimizer_state_dict"] if "optim" in pattern else content
+        inner.update(changes)
+        torch.save(content, path)
+
+    return made
+
+
+DAMAGED = {
+    "lacks a process": (2, lack("*1_mp_rank_00_optim*"), "lacks the optim_states of process 1"),
+    "lacks the last": (2, lack("*2_mp_rank_00_optim*"), "has the states of 2 processes, and they were written by 3"),
+    "lacks a model": (3, lack("*1_mp_rank_00_model*"), "lacks the model_states of process 1"),
+    "cut": (2, cut, "damaged"),
+    "other groups": (2, change("*1_mp*optim*", group_paddings=[0]), "cannot be read|is damaged"),
+    "few elements": (2, change("*0_mp*optim*", group_paddings=[-9, 0]), "parameters of 31 elements in|not have its"),
+    "longer parts": (3, change("*0_mp*optim*", fp32_flat_groups=[torch.ones(99)] * 2), "parts of 11 elements in 99"),
+    "short parts": (3, change("*1_mp*optim*", fp32_flat_groups=[torch.ones(1)] * 2), "does not have its part of"),
+    "no tensors": (2, change("*0_mp*optim*", single_partition_of_fp32_groups=[1, 2]), "not what DeepSpeed writes"),
+    "no shapes": (2, change("mp*model*", param_shapes=None), "not what DeepSpeed writes"),
+    "negative": (2, change("mp*model*", param_shapes=[{"a": (-4,)}, {"b": (2,)}]), "damaged"),
+    "few frozen": (3, change("*1_mp*model*", frozen_param_fragments={"frozen": torch.ones(1)}), "elements of frozen"),
+    "elastic": (2, change("*0_mp*optim*", base_optimizer_state=[]), "elastic_checkpoint"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_what_lacks_or_is_damaged_is_said(tmp_path, case):
+    stage, damage, said = DAMAGED[case]
+    damage(written(tmp_path, stage, 3) / "global_step7")
+    with pytest.raises(ValueError, match=said):
+        ZeroStates(tmp_path)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_states_of_one_process_alone_cannot_be_put_together(tmp_path, stage):
+    for place, state in enumerate([{"absmax": torch.ones(3)}, {"exp_avg": torch.ones(16, dtype=torch.uint8)}]):
+        with pytest.raises(ValueError, match=r"alone|has \["):
+            ZeroStates(written(tmp_path / str(place), stage, 2, **state))
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_processes_have_made_the_same_steps(tmp_path, stage):
+    with pytest.raises(ValueError, match="as step, which is of that process alone"):
+        ZeroStates(written(tmp_path, stage, 2, step=torch.tensor(8.0)))
+
+
+def test_there_have_to_be_states_of_zero(tmp_path):
+    with pytest.raises(ValueError, match="has no states of DeepSpeed's ZeRO"):
+        ZeroStates(tmp_path)
+    assert saved_states(tmp_path) is None
+
+
+class Runs:
+    """What runs a program when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.file),)
+
+
+@pytest.mark.parametrize("pattern", ["*1_mp*optim*", "*mp*model*"])
+def test_no_program_runs(tmp_path, pattern):
+    path = next((written(tmp_path, 2, 2) / "global_step7").glob(pattern))
+    torch.save({**torch.load(path, weights_only=True), "more": Runs(tmp_path / "ran")}, path)
+    with pytest.raises(ValueError, match="which no checkpoint of this kind holds, and is not read"):
+        ZeroStates(tmp_path)
+    assert not (tmp_path / "ran").exists()
+    torch.load(path, weights_only=False)  # negative control
+    assert (tmp_path / "ran").exists()
+
+
+def test_shapes_and_parts_have_to_belong_together():
+    with pytest.raises(ValueError, match="2 flat tensors, 2 states, 1 descriptions"):
+        ZeroPart(of_process(2, 2, 0, 0), SHAPES[:1])
