@@ -40,8 +40,9 @@ KERAS_2 := tf-keras==2.21.0 transformers==4.57.6 huggingface_hub==0.36.2
 # The last pair that runs transformers' own TFTrainer.
 TF4 := transformers==4.30.2 tensorflow-cpu==2.15.1
 
-# What depends most on the versions of other packages.
+# What depends most on the versions of other packages, and what is compared with the reference.
 VERSIONED_TESTS := tests/callbacks tests/facade tests/lightning_modules tests/package
+PARITY_TESTS := tests/parity
 PYTEST := -m pytest -n auto --maxprocesses=8 --dist loadfile
 
 .PHONY: help demo test test-newest test-libraries test-nodes soak test-oldest test-newest-packages test-private-names
@@ -66,7 +67,7 @@ test: $(VENV)/.test $(VENV)/.types $(VENV)/.newest $(VENV)/.comet $(VENV)/.deeps
 
 test-newest: $(VENV)/.test $(VENV)/.newest  ## compare with the newest transformers: all of tests/parity (10 minutes)
 	OMP_NUM_THREADS=1 LIGHTRAINER_FOLLOW=$(NEWEST_VERSION) PYTHONPATH=$(VENV)/newest \
-	$(BIN)/python $(PYTEST) tests/parity $(PYTEST_ARGS)
+	$(BIN)/python $(PYTEST) $(PARITY_TESTS) $(PYTEST_ARGS)
 
 # In network namespaces where that is allowed (root on Linux, with iproute2), and on loopback addresses.
 test-nodes: $(VENV)/.test  ## train on several machines, which are made on this one (3 minutes)
@@ -99,7 +100,7 @@ tf-figures:  ## write tests/tf/figures.json anew: what the TFTrainer of transfor
 # Old packages may warn of what they did not know; what we do that others warn of is found with the pins and the newest.
 test-oldest:  ## run most tests with the lowest versions that pyproject.toml allows (with PYTHON=python3.10: of all)
 	$(MAKE) VENV=.venv-oldest CONSTRAINTS=.venv-oldest/constraints.txt RESOLUTION=lowest-direct .venv-oldest/.test
-	OMP_NUM_THREADS=1 .venv-oldest/bin/python $(PYTEST) -W default $(VERSIONED_TESTS) tests/parity $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python $(PYTEST) -W default $(VERSIONED_TESTS) $(PARITY_TESTS) $(PYTEST_ARGS)
 
 test-newest-packages: NEW := VENV=.venv-newest CONSTRAINTS=.venv-newest/constraints.txt RESOLUTION=highest
 test-newest-packages:  ## run them with the newest versions in the package index, those of parity with the newest transformers

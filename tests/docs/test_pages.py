@@ -1,11 +1,13 @@
 """What the pages name exists."""
 
+import importlib.util
 import inspect
 import re
 from pathlib import Path
 
 import optuna
 import yaml
+from packaging.version import Version
 from page_runner import blocks
 
 import lightrainer
@@ -75,3 +77,18 @@ def test_a_cluster_gives_a_node_what_its_command_reads():
     assert {name for line in exported for name in re.findall(r"\b([A-Z]+)=", line)} == read
     assert job.startswith("#!/bin/bash\n")
     assert "bash start_node.sh" in job
+
+
+def test_the_versions_that_were_tested_are_the_lowest_that_are_allowed_and_the_pins():
+    """`make test-oldest` and `python docs/scripts/versions_table.py` follow a bound that has changed."""
+    spec = importlib.util.spec_from_file_location("versions_table", DOCS / "scripts" / "versions_table.py")
+    spec.loader.exec_module(tool := importlib.util.module_from_spec(spec))
+    rows = tool.PAGE.read_text(encoding="utf-8").partition(tool.HEAD)[2].partition(tool.END)[0].splitlines()
+    cells = [row.strip("| ").split(" | ") for row in rows]
+    lowest, pinned, newest = ({name: versions[at] for name, *versions in cells} for at in range(3))
+    bounds, pins = tool.bounds(), tool.pins(DOCS.parent / "constraints.txt")
+    assert {name: Version(version) for name, version in lowest.items()} == {
+        name: Version(bound) for name, bound in bounds.items()
+    }
+    assert pinned == {name: pins.get(name, "") for name in bounds}
+    assert all(Version(version) >= Version(pinned[name] or lowest[name]) for name, version in newest.items())

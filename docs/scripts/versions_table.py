@@ -1,0 +1,60 @@
+"""Write the versions that were tested into `docs/develop/releasing.md`: `python docs/scripts/versions_table.py`.
+
+Before that `make test-oldest` and `make test-newest-packages` have to pass: it reads what they have resolved.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "develop" / "releasing.md"
+BEGIN, END = "<!-- versions: docs/scripts/versions_table.py -->\n", "<!-- end of versions -->\n"
+HEAD = "| package | lowest | with the pins | newest |\n|---|---|---|---|\n"
+
+
+def bounds() -> dict[str, str]:
+    """The lower bound of each package that is needed, and of those that the tests need beyond."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = "\n".join(_requirements(project, "test"))
+    return {_known(name): bound for name, bound in re.findall(r"^([\w-]+)\S*?[>=]=([\d.]+)", lines, re.MULTILINE)}
+
+
+def _requirements(project: dict[str, Any], extra: str) -> Iterator[str]:
+    yield from project["dependencies"] if extra == "test" else ()
+    for requirement in project["optional-dependencies"][extra]:
+        if inner := re.match(rf"{project['name']}\[(.+)\]", requirement):
+            for name in inner[1].split(","):
+                yield from _requirements(project, name)
+        else:
+            yield requirement
+
+
+def pins(path: Path) -> dict[str, str]:
+    """The versions in a file of constraints."""
+    found = re.findall(r"^([\w-]+)==([\w.]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {_known(name): version for name, version in found}
+
+
+def _known(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def table() -> str:
+    """A line for each package; where the pins leave the version open the cell is empty."""
+    oldest, here, newest = (pins(ROOT / name / "constraints.txt") for name in (".venv-oldest", "", ".venv-newest"))
+    rows = [f"| {name} | {oldest[name]} | {here.get(name, '')} | {newest[name]} |\n" for name in sorted(bounds())]
+    return HEAD + "".join(rows)
+
+
+if __name__ == "__main__":
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    PAGE.write_text(before + BEGIN + table() + END + rest.partition(END)[2], encoding="utf-8")
