@@ -188,9 +188,8 @@ class Evaluation:
         return EvalLoopOutput(predictions, labels, metrics, self._number_of_samples())
 
     def _tell_accelerator_where_it_ends(self) -> None:
-        accelerator = self.trainer.accelerator
-        ends = accelerator.end_of_dataloader = self.feed.is_last.popleft() if self.feed.is_last else False
-        accelerator.remainder = self.feed.remainder if ends else -1
+        ends = self.feed.is_last.popleft() if self.feed.is_last else False
+        self.trainer.accelerator.gradient_state.told = ends, self.feed.remainder if ends else -1
 
     def _main_input(self, batch: Any) -> Any:
         name = getattr(self.trainer.model, "main_input_name", "input_ids")

@@ -30,6 +30,7 @@ class TrainerProtocol(StrategyHost, Protocol):
     _parameter_counter: Any
     _run: Any
     _run_plan: RunPlan | None
+    _run_device: torch.device | None
     _last_strategy: Strategy | None
     _setup_seconds: float
 

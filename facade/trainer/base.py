@@ -124,6 +124,7 @@ class TrainerBase:
     _setup_seconds = 0.0
     _run: TrainerModule | None = None
     _run_plan: RunPlan | None = None  # while Lightning runs
+    _run_device: torch.device | None = None  # while it runs: every batch asks for it, and looking it up takes a while
     _last_strategy: Strategy | None = None
 
     # Components, each with a state of its own, made when first needed.
@@ -333,6 +334,11 @@ class TrainerBase:
         unused = not (inspection.is_pretrained(self.model) and (wanted or getattr(self.model, name, False)))
         steps = None if self._run is None else self._run.length.max_steps
         return translate(self.args, find_unused_parameters=unused, model=self.model, steps=steps)
+
+    @property
+    def _device(self) -> torch.device:
+        """What this process computes on."""
+        return self.args.device if self._run_device is None else self._run_device
 
     @property
     def _strategy(self) -> Strategy:

@@ -102,8 +102,7 @@ def run_fit(module: TrainerModule, *, max_epochs: int) -> None:
     with _planned(trainer) as strategy:
         check_training(trainer._lightning_callbacks, trainer.model, sharded=trainer.plan.strategy.distributes)
         _distribute(trainer, module)
-        with lightning_internals.quiet(_is_quiet()):
-            lightning_trainer = build_lightning_trainer(trainer, max_epochs=max_epochs, **_OWN_EVALUATIONS)
+        lightning_trainer = build_lightning_trainer(trainer, max_epochs=max_epochs, **_OWN_EVALUATIONS)
         module.attach(lightning_trainer, strategy)
         with _running(trainer, lightning_trainer, module):
             windows = lightning_internals.combined(module.windows, training=True)
@@ -132,8 +131,7 @@ def run_evaluation(trainer: TrainerProtocol, evaluation: Evaluation, *, started:
     with _planned(trainer):
         module = EvaluationModule(trainer.model, evaluation)
         _distribute(trainer, module)
-        with lightning_internals.quiet(_is_quiet()):
-            lightning_trainer = build_lightning_trainer(trainer)
+        lightning_trainer = build_lightning_trainer(trainer)
         trainer._setup_seconds = started.seconds_ago
         if not trainer._prepared:
             trainer._prepared = True
@@ -145,13 +143,15 @@ def run_evaluation(trainer: TrainerProtocol, evaluation: Evaluation, *, started:
 
 @contextmanager
 def _planned(trainer: TrainerProtocol) -> Iterator[Strategy]:
-    """Make the plan of a run, and its strategy, which is asked until the next run."""
+    """Make the plan of a run, and its strategy, which is asked until the next run; meanwhile Lightning is quiet."""
     trainer._run_plan = plan = trainer.plan
     trainer._last_strategy = strategy = plan.strategy.for_trainer(trainer)
+    trainer._run_device = trainer.args.device
     try:
-        yield strategy
+        with lightning_internals.quiet(_is_quiet()):
+            yield strategy
     finally:
-        trainer._run_plan = None
+        trainer._run_plan = trainer._run_device = None
 
 
 def _distribute(trainer: TrainerProtocol, module: EvaluationModule) -> None:
@@ -176,7 +176,6 @@ def _running(trainer: TrainerProtocol, lightning_trainer: LightningTrainer, modu
     accelerator.bind(_backward(lightning_trainer, module), lambda: trainer.optimizer, strategy)
     try:
         with (
-            lightning_internals.quiet(_is_quiet()),
             lightning_internals.interruptible(),
             nullcontext() if cast is None else casting(trainer.model, cast),
         ):

@@ -27,6 +27,8 @@ from .optimization import TrainerOptimization
 
 logger = logging.getLogger(__name__)
 
+_GRADIENTS_ARE_OFF = contextlib.nullcontext()
+
 
 class TrainerSteps(TrainerOptimization):
     """From a batch to a loss, gradients and predictions."""
@@ -165,13 +167,13 @@ class TrainerSteps(TrainerOptimization):
                 yield batch["labels"][..., 1:] if shifted else batch["labels"]
 
     def _prepare_input(self, data: Any) -> Any:
-        device = self.args.device if self._run is None else self._run.computes_on
+        device = self._device
         half = self.accelerator.strategy.half_of_inputs()
         if half is not None:  # the engine has cast the model, and no forward pass is
             data = map_nested(lambda leaf: leaf.to(half) if _is_floating(leaf) else leaf, data)
         if device.type == "cpu":
             if type(data) is dict and all(type(value) is torch.Tensor for value in data.values()):
-                return {name: value.to(device) for name, value in data.items()}
+                return {name: value if value.is_cpu else value.to(device) for name, value in data.items()}
             return map_nested(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, data)
         config: Any = self.args.accelerator_config
         go_on: bool = config.non_blocking
@@ -219,19 +221,21 @@ class TrainerSteps(TrainerOptimization):
             require_inputs(inputs, self.data_collator, "prediction_step")
         with_loss = _has_loss(inputs, self.label_names, self.can_return_loss)
         inputs = self._prepare_inputs(inputs)
-        labels = nested_detach(tuple(inputs.get(name) for name in self.label_names)) if with_loss else None
+        labels = None
+        if with_loss and not prediction_loss_only:
+            labels = nested_detach(tuple([inputs.get(name) for name in self.label_names]))
         if prediction_loss_only and self.args.use_liger_kernel and _only_the_model_needs_logits(self, inputs):
             inputs = {**inputs, "skip_logits": True}  # as in 5.23; they are most of the memory
-        if ignore_keys is None:
-            config: Any = getattr(self.model, "config", None)
-            default = [] if config is None else ["past_key_values"]
-            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", default))
-        with torch.no_grad():
+        with torch.no_grad() if torch.is_grad_enabled() else _GRADIENTS_ARE_OFF:
             loss, outputs = (
                 loss_and_outputs(self, model, inputs) if with_loss else (None, just_outputs(self, model, inputs))
             )
         if prediction_loss_only:
             return loss, None, None
+        if ignore_keys is None:
+            config: Any = getattr(self.model, "config", None)
+            default = [] if config is None else ["past_key_values"]
+            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", default))
         logits = nested_detach(split_outputs(outputs, ignore_keys, has_loss=with_loss))
         return loss, _only(logits), _only(labels)
 
@@ -253,11 +257,11 @@ class TrainerSteps(TrainerOptimization):
 
 def loss_and_outputs(trainer: TrainerSteps, model: nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
     """The loss of a batch that is evaluated, as `compute_loss` has it, and what the model returned."""
-    items = trainer._get_num_items_in_batch([inputs], trainer.args.device)
+    items = trainer._get_num_items_in_batch([inputs], trainer._device)
     known = inspection.accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
     with trainer.compute_loss_context_manager():
         loss, outputs = trainer.compute_loss(model, inputs, return_outputs=True, **known)
-    return loss.detach().mean(), outputs
+    return loss.detach() if loss.dim() == 0 else loss.detach().mean(), outputs
 
 
 def just_outputs(trainer: TrainerSteps, model: nn.Module, inputs: dict[str, Any]) -> Any:

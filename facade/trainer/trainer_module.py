@@ -57,7 +57,6 @@ class TrainerModule(EvaluationModule):
             the device at each step.
 
     Attributes:
-        computes_on: the device of this process.
         called: what is called for a forward pass: the model, or what a strategy has wrapped it in.
         grad_norm: of the last step, before clipping.
         learning_rate: with which the last step was taken.
@@ -103,7 +102,6 @@ class TrainerModule(EvaluationModule):
         self.schedule = ReplacedSchedule()
         self.begun = False
         self.called: nn.Module = facade.model
-        self.computes_on = facade.args.device
         self.steps_in_backward = False
         self._stopped_before_step = False
         self._take_optimizer_step: Any = None

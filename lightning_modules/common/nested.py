@@ -50,8 +50,10 @@ def leaves(value: Any) -> Iterator[Any]:
 
 def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply `function` to every leaf of nested lists, tuples (named ones too) and mappings."""
+    if type(value) is torch.Tensor:  # most often, and asking for a mapping takes longer
+        return function(value)
     if isinstance(value, (list, tuple)):
-        return sequence_like(value, (map_nested(function, part) for part in value))
+        return sequence_like(value, [map_nested(function, part) for part in value])
     if isinstance(value, Mapping):
         return mapping_like(value, {key: map_nested(function, part) for key, part in value.items()})
     return function(value)
@@ -71,5 +73,6 @@ def to_numpy(leaf: Any) -> Any:
     """Return a tensor as an array, bfloat16 as float32; anything else as it is."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    leaf = leaf.detach().cpu()
+    leaf = leaf.detach()
+    leaf = leaf if leaf.is_cpu else leaf.cpu()
     return (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy()

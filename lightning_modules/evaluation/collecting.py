@@ -32,21 +32,28 @@ class BatchCollector:
 
     def add(self, batch: Any) -> None:
         """Keep a batch, on its device."""
-        self._on_device.append(batch)
-        if self.concatenate and _is_on_host(batch):
+        if not self.concatenate or not _is_on_host(batch):
+            self._on_device.append(batch)
+            return
+        if self._on_device:
             self.to_host()
+        self._write(nested_numpify(batch))
 
     def to_host(self) -> None:
         """Move what was kept so far to the host's memory."""
         waiting, self._on_device = self._on_device[::-1], []
         while waiting:
             batch = nested_numpify(waiting.pop())
-            if not self.concatenate:
-                self._apart.append(batch)
-            elif self._joined is None:
-                self._joined = growing(batch, self.rows)
+            if self.concatenate:
+                self._write(batch)
             else:
-                self._joined.add(batch)
+                self._apart.append(batch)
+
+    def _write(self, batch: Any) -> None:
+        if self._joined is None:
+            self._joined = growing(batch, self.rows)
+        else:
+            self._joined.add(batch)
 
     def result(self) -> Any:
         """Return all of it as arrays, or None if nothing was added."""
@@ -76,6 +83,8 @@ class LossCollector:
         self._parts: list[torch.Tensor] = []
         self._runs: list[list[int]] = []
         """Values, repetitions and rows of batches that are alike, and how many such batches there are in a row."""
+        self._alike: tuple[int, int, int] | None = None
+        """The first three of them in the last row."""
 
     def add(self, loss: torch.Tensor, times: int = 1, rows: int | None = None) -> None:
         """Keep the loss of a batch, on its device.
@@ -85,16 +94,16 @@ class LossCollector:
             times: how often it counts.
             rows: how many values of them all are left; all by default.
         """
-        values = loss.numel()
-        alike = [values, times, values * times if rows is None else min(rows, values * times)]
-        if self._runs and self._runs[-1][:3] == alike:
-            self._runs[-1][3] += 1
-        else:
-            self._runs.append([*alike, 1])
-        if (loss.dtype, loss.device) != self._kind:
+        values, kind = loss.numel(), (loss.dtype, loss.device)
+        alike = values, times, values * times if rows is None else min(rows, values * times)
+        if alike != self._alike:
+            self._alike = alike
+            self._runs.append([*alike, 0])
+        self._runs[-1][3] += 1
+        if kind != self._kind:
             self._join_waiting()
-            self._kind = (loss.dtype, loss.device)
-        if not _is_on_host(loss):
+            self._kind = kind
+        if not loss.is_cpu:
             self._waiting.append(loss.detach().reshape(-1))
         elif values == 1:
             self._waiting.append(loss.item())
@@ -111,7 +120,7 @@ class LossCollector:
     def result(self) -> Any:
         """Return all of it, or None if nothing was added."""
         self.to_host()
-        parts, self._parts, runs, self._runs = self._parts, [], self._runs, []
+        parts, self._parts, runs, self._runs, self._alike = self._parts, [], self._runs, [], None
         if not parts:
             return None
         values = to_numpy(parts[0])
@@ -138,7 +147,9 @@ def _repeated(values: np.ndarray, runs: list[list[int]]) -> Iterator[np.ndarray]
 
 
 def _is_on_host(value: Any) -> bool:
-    return all(leaf.device.type == "cpu" for leaf in leaves(value) if isinstance(leaf, torch.Tensor))
+    if isinstance(value, torch.Tensor):
+        return value.is_cpu
+    return all(leaf.is_cpu for leaf in leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 PADDING = -100

@@ -49,8 +49,9 @@ class PreallocatedArray:
         """
         if not isinstance(batch, np.ndarray):
             raise TypeError(_not_an_array(batch))
-        batch = np.atleast_1d(batch)
-        self._make_ready_for(batch)
+        batch = batch if batch.ndim else batch.reshape(1)
+        if self._flat is None or batch.shape[1:] != self._shape or batch.dtype != self._flat.dtype:
+            self._make_ready_for(batch)
         assert self._flat is not None
         used = self._used + len(batch) * math.prod(self._shape)
         if used > len(self._flat):

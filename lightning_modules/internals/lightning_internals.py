@@ -166,14 +166,17 @@ def quiet(active: bool = True) -> Iterator[None]:
     What its callbacks say, such as a summary of the model, was asked for, and is heard.
     """
     loggers = [logging.getLogger(name) for name in (*_ANNOUNCING, _CALLBACKS)] if active else []
-    levels = [logger.level for logger in loggers]
     heard = [logger.getEffectiveLevel() for logger in loggers]
+    given: dict[logging.Logger, int] = {}
     for logger, level in zip(loggers, heard, strict=True):
-        logger.setLevel(level if logger.name == _CALLBACKS else max(logger.level, logging.WARNING))
+        wanted = level if logger.name == _CALLBACKS else max(level, logging.WARNING)
+        if logger.getEffectiveLevel() != wanted:  # to set a level takes long: each logger forgets what it knows of them
+            given[logger] = logger.level
+            logger.setLevel(wanted)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in given.items():
             logger.setLevel(level)
 
 
