@@ -1,5 +1,7 @@
 """The time of a step of a Keras model: on torch and over the bridge to TensorFlow, against Keras on TensorFlow.
 
+`bare` is a loop around Keras on torch without a Trainer: what Keras costs there by itself.
+
 Three layers of a width, in batches of 32, trained with Adam. Each side is a process of its own, as Keras computes in
 one library for good, and they take their turns. The goals are 1.0 of TensorFlow's time for Keras on torch and 1.3 for
 the bridge, at width 512. TensorFlow has to be there: `make test-tf` puts it aside.
@@ -24,8 +26,8 @@ WIDTHS = (64, 512)
 FEATURES, CLASSES, BATCH = 32, 10, 32
 SKIPPED, STEPS = 20, 150
 ROUNDS = 9
-BACKENDS = {"fit": "tensorflow", "loop": "tensorflow", "bridge": "tensorflow", "torch": "torch"}
-"""The sides, with what Keras computes in; `fit` and `loop` are TensorFlow's own."""
+BACKENDS = {"fit": "tensorflow", "loop": "tensorflow", "bridge": "tensorflow", "bare": "torch", "torch": "torch"}
+"""The sides, with what Keras computes in; `fit` and `loop` are TensorFlow's own, `bare` is a loop of torch."""
 
 
 class Clock:
@@ -94,6 +96,21 @@ def loop(width: int, clock: Clock) -> None:
         clock.tick()
 
 
+def bare(width: int, clock: Clock) -> None:
+    """Train Keras on torch with the loop of Keras's guide for torch, and torch's fused AdamW."""
+    import torch
+
+    model = network(width)
+    optimizer = torch.optim.AdamW([variable.value for variable in model.trainable_variables], lr=1e-3, fused=True)
+    features, labels = samples()
+    data = torch.utils.data.TensorDataset(torch.from_numpy(features), torch.from_numpy(labels))
+    for x, y in torch.utils.data.DataLoader(data, batch_size=BATCH, shuffle=True):
+        model.loss(y, model(x, training=True)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        clock.tick()
+
+
 def ours(data: Any, width: int, clock: Clock) -> None:
     """Train with `TFTrainer`."""
     from lightrainer import TFTrainer, TFTrainingArguments, TrainerCallback
@@ -113,6 +130,7 @@ def ours(data: Any, width: int, clock: Clock) -> None:
 SIDES: dict[str, Callable[[int, Clock], None]] = {
     "fit": fit,
     "loop": loop,
+    "bare": bare,
     "bridge": lambda width, clock: ours(dataset(), width, clock),
     "torch": lambda width, clock: ours(list(zip(*samples(), strict=True)), width, clock),
 }

@@ -81,12 +81,16 @@ def check_steps(trainer: Any, original: type) -> None:
     """
     _warn_of_clipping(trainer.args)
     _warn_of_precision(trainer.model, trainer.args)
-    own = getattr(trainer.training_step, "__func__", None) is original.__dict__["training_step"]
-    if trainer.args.mixed_precision == "fp16" and not own:
+    if trainer.args.mixed_precision == "fp16" and is_overridden(trainer, original, "training_step"):
         raise NotImplementedError(
             "fp16=True with a training_step of your own: the gradients that it returns and those of the loss scale of "
             "fp16 would be mixed. Set bf16=True, or override run_model or compute_loss."
         )
+
+
+def is_overridden(trainer: Any, original: type, name: str) -> bool:
+    """Tell whether a method is another one than that of a class, in a subclass or in the object itself."""
+    return getattr(getattr(trainer, name), "__func__", None) is not original.__dict__[name]
 
 
 def _warn_of_clipping(args: TFTrainingArguments) -> None:

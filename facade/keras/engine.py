@@ -104,6 +104,7 @@ class KerasEngine(Trainer):
         self._rows = 0
         self._samples: int | None = None
         super().__init__(**kwargs)
+        self.world_size = self.args.world_size
         self._gather_losses = self._losses_of_samples if self.args.world_size > 1 else None
 
     # --- data
@@ -226,17 +227,28 @@ class KerasEngine(Trainer):
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         """Clip each value, as the original does it where gradients are accumulated; returns the norm before that."""
-        norm = self._get_grad_norm(model)
+        norm = super()._get_grad_norm(model) if self._is_logged() else None
         if self.args.gradient_accumulation_steps > 1:
             self.accelerator.clip_grad_value_(model.parameters(), self.args.max_grad_norm)
         return norm
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """As that of `Trainer`, where it is to be logged; the original has none, and it takes time at each step."""
+        return super()._get_grad_norm(model, grad_norm) if self._is_logged() else None
+
+    def _is_logged(self) -> bool:
+        """Tell whether the arguments ask for a log after the step that is being taken."""
+        args, step = self.args, self.state.global_step + 1
+        every = args.logging_strategy == "steps" and self.state.logging_steps
+        first = args.logging_first_step and step == 1
+        return first or args.logging_strategy == "epoch" or bool(every and step % every == 0)
 
     # --- steps
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
         """Count the labels of a step, over all processes."""
         count = torch.as_tensor(sum(count_instances(batch["labels"]) for batch in batch_samples), device=device)
-        return self.accelerator.gather(count).sum() if self.args.world_size > 1 else count
+        return self.accelerator.gather(count).sum() if self.world_size > 1 else count
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
@@ -253,7 +265,7 @@ class KerasEngine(Trainer):
         if self.args.torch_empty_cache_steps is not None:
             empty_cache_if_due(self.args, self.state.global_step)
         # The mean over the processes is logged, and each of them has a part of the sum.
-        return steps.train_loss.result() * self.args.world_size
+        return steps.train_loss.result() * self.world_size
 
     def prediction_step(
         self,
@@ -315,7 +327,7 @@ class KerasEngine(Trainer):
             if given is None or given is variable.grad:
                 continue
             gradient = self.model.to_torch(given).detach().to(variable).reshape(variable.shape)
-            if added and self.args.world_size > 1:
+            if added and self.world_size > 1:
                 gradient = self.accelerator.reduce(gradient)
             variable.grad = gradient if variable.grad is None or not added else variable.grad + gradient
 

@@ -23,7 +23,7 @@ from ...lightning_modules.keras.tensorflow_data import is_tensorflow_dataset, re
 from ...lightning_modules.keras.wrapping import wrap_keras_model
 from ..evaluation.results import PredictionOutput, TrainOutput
 from .arguments import TFTrainingArguments
-from .checks import build, check_dataset, check_parameters, check_steps, explain_graph_only
+from .checks import build, check_dataset, check_parameters, check_steps, explain_graph_only, is_overridden
 from .engine import KerasEngine
 from .totals import Total
 
@@ -240,7 +240,8 @@ class TFTrainer:
         losses, _ = module(module.to_torch(features), labels)
         loss = summed_loss(losses, labels) / module.to_torch(nb_instances_in_global_batch)
         self._backward_ran = True
-        engine.accelerator.backward(loss * engine.args.world_size)  # the processes' gradients are averaged
+        # The gradients of the processes are averaged.
+        engine.accelerator.backward(loss if engine.world_size == 1 else loss * engine.world_size)
         self.train_loss.update_state(loss)
         return [variable.grad for variable in module.variables()]
 
@@ -251,13 +252,16 @@ class TFTrainer:
         steps here.
         """
         self._backward_ran = False
-        self._engine.model.push()
+        overridden = is_overridden(self, TFTrainer, "training_step")
+        if overridden:
+            self._engine.model.push()
         try:
             gradients = self.training_step(features, labels, nb_instances_in_global_batch)
         except RuntimeError as error:
             explain_graph_only(error)
             raise
-        self._engine.take_gradients(gradients, added=not self._backward_ran)
+        if overridden:
+            self._engine.take_gradients(gradients, added=not self._backward_ran)
         if not self._engine.is_in_train:
             self.optimizer.step()
             self._engine.model.constrain()

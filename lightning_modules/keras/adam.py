@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.adamw import adamw
 
 
 class KerasAdam(torch.optim.AdamW):
@@ -42,24 +43,42 @@ class KerasAdam(torch.optim.AdamW):
         for group in self.param_groups:
             group.update(keras_eps=eps, steps=0, exact_powers=exact_powers)
 
+    @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Take a step."""
-        rates = [group["lr"] for group in self.param_groups]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for settings, groups in self._alike():
+            tensors: list[list[torch.Tensor]] = [[] for _ in range(6)]
+            for group in groups:
+                for parameter in group["params"]:
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+                self._init_group(group, *tensors)
+            adamw(*tensors, **settings, fused=True, amsgrad=False, maximize=False)
+        return loss
+
+    def _alike(self) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+        """Count a step, and yield groups that take it together; one call of small tensors costs as much as two."""
+        alike: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
         for group in self.param_groups:
             group["steps"] += 1
-            (beta1, beta2), steps = group["betas"], group["steps"]
-            group["eps"] = group["keras_eps"] / math.sqrt(1 - beta2**steps)
-            if not group["exact_powers"]:
-                rounded = _correction(np.float32(beta1), np.float32(beta2), np.float32(steps))
-                group["lr"] *= float(rounded) / _correction(beta1, beta2, steps)
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-        try:
-            return super().step(closure)
-        finally:
-            for group, rate in zip(self.param_groups, rates, strict=True):
-                group["lr"] = rate
+            settings = self._settings(group)
+            found = next((groups for known, groups in alike if known == settings), None)
+            alike.append((settings, [group])) if found is None else found.append(group)
+        yield from alike
+
+    @staticmethod
+    def _settings(group: dict[str, Any]) -> dict[str, Any]:
+        """Return what torch's AdamW has to be told for the numbers of Keras."""
+        (beta1, beta2), steps, rate = group["betas"], group["steps"], group["lr"]
+        if not group["exact_powers"]:
+            rounded = _correction(np.float32(beta1), np.float32(beta2), np.float32(steps))
+            rate *= float(rounded) / _correction(beta1, beta2, steps)
+        eps = group["keras_eps"] / math.sqrt(1 - beta2**steps)
+        return {"lr": rate, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": group["weight_decay"]}
 
 
 def _correction(beta1: Any, beta2: Any, steps: Any) -> Any:

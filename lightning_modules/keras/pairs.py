@@ -86,14 +86,15 @@ def stacked(values: Sequence[Any], name: str) -> Any:
     if isinstance(first, tuple):
         return tuple(stacked(part, f"{name}[{index}]") for index, part in enumerate(zip(*values, strict=True)))
     are_tensors = all(isinstance(value, torch.Tensor) for value in values)
-    parts: list[Any] = list(values) if are_tensors else [as_array(value, name) for value in values]
+    are_arrays = not are_tensors and all(isinstance(value, (np.ndarray, np.generic)) for value in values)
+    parts: Any = values if are_tensors or are_arrays else [as_array(value, name) for value in values]
     shapes = {tuple(part.shape) for part in parts}
     if len(shapes) > 1:
         raise ValueError(
             f"The {name} of one batch have different shapes ({', '.join(map(str, sorted(shapes)))}). Pad them to one "
             "length."
         )
-    return as_tensor(torch.stack(parts) if are_tensors else torch.from_numpy(np.stack(parts)), name)
+    return as_tensor(torch.stack(parts) if are_tensors else torch.from_numpy(as_array(np.stack(parts), name)), name)
 
 
 def as_tensor(value: Any, name: str) -> torch.Tensor:
@@ -138,6 +139,8 @@ def summed_loss(losses: torch.Tensor, labels: Any) -> torch.Tensor:
         losses: of any shape.
         labels: of the same batch.
     """
+    if isinstance(labels, torch.Tensor) and losses.numel() >= labels.numel():
+        return losses.sum()
     count = count_instances(labels)
     return losses.sum() if losses.numel() >= count else losses.mean() * count
 

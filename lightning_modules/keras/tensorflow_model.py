@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from ..common.nested import map_nested
 from .module import Compute, KerasModule, constrained, nested_layers
 from .names import stable_names
+from .tensorflow_graphs import TensorFlowGraphs
 from .tensorflow_tensors import SharedVariable, to_tensorflow, to_torch
 
 
@@ -41,14 +41,14 @@ class TensorFlowModule(KerasModule):
     _trained: list[SharedVariable]
     _states: list[SharedVariable]
     _loss_scale: float
-    _graphs: dict[str, Callable[..., Any]]
+    _training: TensorFlowGraphs
+    _evaluation: TensorFlowGraphs
 
     def __init__(self, model: Any, compute: Compute, *, xla: bool = False) -> None:
         _check_library(model)
         super().__init__(model, compute)
-        vars(self).update(
-            _tf=sys.modules["tensorflow"], _xla=xla, _known={}, _trained=[], _states=[], _loss_scale=1.0, _graphs={}
-        )
+        vars(self).update(_tf=sys.modules["tensorflow"], _xla=xla, _known={}, _trained=[], _states=[], _loss_scale=1.0)
+        self._forget_graphs()
         self.register_state_dict_pre_hook(lambda *_: self._follow())
         self.pull()
 
@@ -78,7 +78,7 @@ class TensorFlowModule(KerasModule):
             shared.pull()
             self._register(name, shared, id(raw) in trained)
         if trained != [id(shared.variable) for shared in self._trained]:
-            self._graphs.clear()
+            self._forget_graphs()
         states = [shared for key, shared in known.items() if key not in trained]
         vars(self).update(_known=known, _trained=[known[key] for key in trained], _states=states)
 
@@ -90,12 +90,11 @@ class TensorFlowModule(KerasModule):
     def forward(self, features: Any, labels: Any = None) -> tuple[Tensor, Any]:
         """See `KerasModule.forward`; no gradients flow through the predictions."""
         self.push()
-        features, labels = self.native(features), self.native(labels)
         if torch.is_grad_enabled() and self._trained:
             structure: list[Any] = []
             losses, *leaves = _Losses.apply(self, structure, features, labels, *self.variables())
             return losses, self._tf.nest.pack_sequence_as(structure[0], leaves)
-        losses, predictions, states = self._graph(self._evaluated)(features, labels, self.training)
+        losses, predictions, states = self._evaluation(features, labels, self.training)
         self._follow(states)
         return to_torch(losses), self.to_torch(predictions)
 
@@ -141,12 +140,9 @@ class TensorFlowModule(KerasModule):
 
     # --- what TensorFlow traces
 
-    def _graph(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        made = self._graphs.get(function.__name__)
-        if made is None:
-            made = self._tf.function(function, reduce_retracing=True, jit_compile=self._xla or None)
-            self._graphs[function.__name__] = made
-        return made
+    def _forget_graphs(self) -> None:
+        functions = {"_training": self._trained_on, "_evaluation": self._evaluated}
+        vars(self).update({name: TensorFlowGraphs(function, xla=self._xla) for name, function in functions.items()})
 
     def _evaluated(self, features: Any, labels: Any, training: bool) -> tuple[Any, Any, list[Any]]:
         losses, predictions = self.compute(features, labels, training)
@@ -185,8 +181,8 @@ class _Losses(torch.autograd.Function):
     ) -> Any:
         """Compute losses and gradients; `structure` gets the predictions as TensorFlow returned them."""
         ctx.module, ctx.scale = module, module._loss_scale
-        losses, predictions, states, gradients = module._graph(module._trained_on)(
-            features, labels, module.training, module._tf.constant(ctx.scale)
+        losses, predictions, states, gradients = module._training(
+            features, labels, module.training, torch.tensor(ctx.scale)
         )
         module._follow(states)
         structure.append(predictions)
@@ -206,8 +202,7 @@ class _Losses(torch.autograd.Function):
         # What float16 needs: the next gradients are computed as large as these are wanted. Powers of two round nothing.
         ctx.module._loss_scale = 2.0 ** (math.frexp(weight)[1] - 1) if weight and math.isfinite(weight) else 1.0
         # Others may change them in place, and TensorFlow may have given several of them, or a constant, one memory.
-        weighed = [gradient * (weight / ctx.scale) for gradient in ctx.gradients]
-        return None, None, None, None, *weighed
+        return None, None, None, None, *torch._foreach_mul(ctx.gradients, weight / ctx.scale)
 
 
 def _only_value(weights: Tensor) -> float:

@@ -31,6 +31,7 @@ class TorchKerasModule(KerasModule):
     """
 
     keras: Any
+    _trained: list[nn.Parameter]
 
     def __init__(self, model: nn.Module, compute: Compute) -> None:
         keras = sys.modules.get("keras")
@@ -71,6 +72,7 @@ class TorchKerasModule(KerasModule):
                 self.register_parameter(name, variable.value)
             else:
                 self.register_buffer(name, variable.value)
+        self._trained = [variable.value for variable in self.model.trainable_variables]
 
     def push(self) -> None:
         """Nothing: the model has the same memory."""
@@ -82,7 +84,7 @@ class TorchKerasModule(KerasModule):
 
     def variables(self) -> list[nn.Parameter]:
         """See `KerasModule.variables`."""
-        return [variable.value for variable in self.model.trainable_variables]
+        return self._trained
 
     def constrain(self) -> None:
         """See `KerasModule.constrain`."""
