@@ -10,6 +10,10 @@ import numpy as np
 import torch
 from torch.optim.adamw import adamw
 
+_List = list[torch.Tensor]
+_Tensors = tuple[_List, _List, _List, _List, _List, _List]
+"""Parameters, gradients, first and second moments, greatest second ones, numbers of steps: what torch's AdamW takes."""
+
 
 class KerasAdam(torch.optim.AdamW):
     """As `keras.optimizers.Adam`, and with `weight_decay` as the `AdamWeightDecay` of transformers 4.
@@ -51,13 +55,13 @@ class KerasAdam(torch.optim.AdamW):
             with torch.enable_grad():
                 loss = closure()
         for settings, groups in self._alike():
-            tensors: list[list[torch.Tensor]] = [[] for _ in range(6)]
+            tensors: _Tensors = ([], [], [], [], [], [])
             for group in groups:
                 for parameter in group["params"]:
                     if parameter.grad is None:
                         parameter.grad = torch.zeros_like(parameter)
                 self._init_group(group, *tensors)
-            adamw(*tensors, **settings, fused=True, amsgrad=False, maximize=False)
+            adamw(*tensors, fused=True, amsgrad=False, maximize=False, **settings)
         return loss
 
     def _alike(self) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:

@@ -202,7 +202,7 @@ class _Losses(torch.autograd.Function):
         # What float16 needs: the next gradients are computed as large as these are wanted. Powers of two round nothing.
         ctx.module._loss_scale = 2.0 ** (math.frexp(weight)[1] - 1) if weight and math.isfinite(weight) else 1.0
         # Others may change them in place, and TensorFlow may have given several of them, or a constant, one memory.
-        return None, None, None, None, *torch._foreach_mul(ctx.gradients, weight / ctx.scale)
+        return None, None, None, None, *[gradient * (weight / ctx.scale) for gradient in ctx.gradients]
 
 
 def _only_value(weights: Tensor) -> float:
