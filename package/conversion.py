@@ -1,4 +1,4 @@
-"""The command `convert`: a checkpoint file of Lightning becomes a folder `checkpoint-N`, or the other way round."""
+"""The command `convert`: checkpoints of Lightning, of the Trainer API and of DeepSpeed become those of another kind."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -12,6 +12,7 @@ from .number_options import whole
 _EXAMPLES = """examples:
   lightrainer convert lightning_logs/version_0/checkpoints/last.ckpt out
   lightrainer convert out/checkpoint-500 again.ckpt
+  lightrainer convert deepspeed/checkpoint-500 whole
 """
 
 
@@ -37,6 +38,7 @@ def convert(flags: Sequence[str]) -> int:
             accumulation=given.accumulation,
             batches_in_epoch=given.batches_in_epoch,
             batch_size=given.batch_size,
+            dtype=given.dtype,
         )
     except (ValueError, TypeError, OSError) as error:
         parser.error(str(error))
@@ -48,7 +50,8 @@ def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="lightrainer convert",
         description="Turn a checkpoint file of lightning.Trainer into a folder checkpoint-N of the Trainer API, or "
-        "such a folder into a file. Only tensors and plain values are read.",
+        "such a folder into a file. A folder with the states of DeepSpeed's processes (stages 1 to 3 of ZeRO) becomes "
+        "one with whole weights and a whole optimizer, without DeepSpeed. Only tensors and plain values are read.",
         epilog=_EXAMPLES,
         formatter_class=RawDescriptionHelpFormatter,
     )
@@ -68,5 +71,10 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument(
         "--batch-size", type=whole(), help="samples of a batch, for files that do not tell; the reference wants to know"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="precision of the weights from states of DeepSpeed; by default that of its optimizer, float32",
     )
     return parser

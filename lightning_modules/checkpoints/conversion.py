@@ -1,27 +1,47 @@
-"""A checkpoint file of Lightning becomes a folder of the documented format, or the other way round, without a model."""
+"""Checkpoints become those of another kind, without a model.
+
+A file of Lightning becomes a folder of the documented format, or the other way round; a folder with the states that the
+processes of DeepSpeed wrote becomes one without them, and DeepSpeed need not be installed.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..common.file_names import PREFIX_CHECKPOINT_DIR
+from ..common.file_names import (
+    OPTIMIZER_NAME,
+    PREFIX_CHECKPOINT_DIR,
+    SCALER_NAME,
+    TRAINER_STATE_NAME,
+)
 from ..common.local_paths import StrPath, require_local
 from ..common.nested import map_nested
 from ..common.process_identity import owner_token
 from ..common.torch_files import load_torch, save_torch
+from ..distributed.zero_states import ZeroStates, saved_states
 from . import disk, manifest, staging
 from .folder_io import split_weights
+from .forms import adapter_folders
 from .lightning_files import read_states, write_states
 from .verify import require_intact
 from .weights import read_weights, save_weights
 
-__all__ = ["convert", "file_to_folder", "folder_to_file"]
+__all__ = ["convert", "file_to_folder", "folder_to_file", "zero_to_folder"]
+
+_WEIGHTS = r"(pytorch_)?model(-[0-9]+-of-[0-9]+)?\.(safetensors|bin)(\.index\.json)?$"
+"""The files of whole weights."""
+
+_LEFT_OUT = {"latest", "zero_to_fp32.py", "zero_to_torch.py", "_manifest.json", OPTIMIZER_NAME, SCALER_NAME}
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def convert(
@@ -33,12 +53,18 @@ def convert(
     accumulation: int = 1,
     batches_in_epoch: int | None = None,
     batch_size: int | None = None,
+    dtype: str | None = None,
 ) -> Path:
-    """Convert a file to a folder or a folder to a file, as `source` is.
+    """Convert a file to a folder or a folder to a file, as `source` is; one with states of DeepSpeed to one without.
 
     Returns:
         the folder or file written.
     """
+    saved = saved_states(source) if Path(source).is_dir() else None
+    if saved is not None and saved.processes is not None:
+        return zero_to_folder(source, target, dtype=dtype, force=force)
+    if dtype is not None:
+        raise ValueError(f"dtype={dtype!r} is for folders with states of DeepSpeed's ZeRO, which {source} is not")
     if Path(source).is_dir():
         return folder_to_file(source, target, prefix=prefix, force=force, accumulation=accumulation)
     return file_to_folder(
@@ -112,6 +138,88 @@ def folder_to_file(
     checkpoint["state_dict"] = {**weights, **checkpoint["state_dict"]}
     _write_file(map_nested(_without_numpy, checkpoint), final)
     return final
+
+
+def zero_to_folder(folder: StrPath, target: StrPath, *, dtype: str | None = None, force: bool = False) -> Path:
+    """Write the folder that a training without DeepSpeed would have written: whole weights, whole states.
+
+    Weights, optimizer and loss scale come from the states of DeepSpeed (stages 1 to 3 of ZeRO), all other files are
+    copied. The weights of an adapter stay as they are.
+
+    Args:
+        folder: a checkpoint, or a model that was saved in parts.
+        target: the folder `checkpoint-N`, or the one in which it is made; of a model, the folder itself.
+        dtype: float32, bfloat16 or float16, for all weights that are no integers; by default the precision with which
+            the optimizer kept them, and float32 for others that were kept in half.
+        force: replace a folder that is there.
+
+    Raises:
+        FileExistsError: there is something at the target already.
+        ValueError: the folder is damaged, the files of a process lack, or it holds other things than DeepSpeed writes.
+    """
+    folder, final = Path(folder), Path(target)
+    if dtype is not None and dtype not in _DTYPES:
+        raise ValueError(f"dtype={dtype!r} is none of {', '.join(_DTYPES)}")
+    if final.suffix == ".ckpt":
+        raise ValueError(f"{final}: first convert {folder} into a folder, and that into a file")
+    resumable = (folder / TRAINER_STATE_NAME).is_file()
+    require_intact(folder, training_state=resumable, weights=False)
+    states = ZeroStates(folder)
+    if resumable:
+        final = _folder_named(final, int(json.loads((folder / TRAINER_STATE_NAME).read_text("utf-8"))["global_step"]))
+    _require_free(final, force)
+    with staging.staged_folder(final) as staged:
+        _copy_others(folder, staged)
+        if not adapter_folders(folder):
+            save_weights(torch.nn.Module(), staged, state_dict=_whole_weights(states, dtype))
+        if resumable:
+            save_torch(states.whole_optimizer(), staged / OPTIMIZER_NAME)
+            if scaler := _scaler_state(states):
+                save_torch(scaler, staged / SCALER_NAME)
+        manifest.write_manifest(staged)
+    return final
+
+
+def _copy_others(folder: Path, staged: Path) -> None:
+    """Copy what is neither weights nor DeepSpeed's: the position, generators, the schedule, tokenizers."""
+    adapters = [path for path in adapter_folders(folder) if path != folder]
+    for path in sorted(folder.iterdir()):
+        if path in adapters:
+            shutil.copytree(path, staged / path.name)
+        elif path.is_file() and path.name not in _LEFT_OUT and not re.match(_WEIGHTS, path.name):
+            shutil.copyfile(path, staged / path.name)
+
+
+def _whole_weights(states: ZeroStates, dtype: str | None) -> dict[str, torch.Tensor]:
+    whole: dict[str, torch.Tensor] = {}
+    for name in sorted(states.weights, key=lambda name: name in states.tied):
+        source = states.tied.get(name)
+        whole[name] = _cast(states.weights[name], dtype) if source is None else whole[source]
+    return whole
+
+
+def _cast(tensor: torch.Tensor, dtype: str | None) -> torch.Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor.to(_DTYPES[dtype] if dtype else torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _scaler_state(states: ZeroStates) -> dict[str, Any] | None:
+    """Return the state of torch's `GradScaler` that scales as DeepSpeed did; None where losses were not scaled so."""
+    kind, scaler = states.scaler or ("", {})
+    if kind != "DynamicLossScaler":
+        return None
+    try:
+        stable = scaler["cur_iter"] - scaler["last_overflow_iter"] - 1  # steps since the scale has shrunk
+        return {
+            "scale": float(scaler["cur_scale"]),
+            "growth_factor": float(scaler["scale_factor"]),
+            "backoff_factor": 1.0 / scaler["scale_factor"],
+            "growth_interval": int(scaler["scale_window"]),
+            "_growth_tracker": max(stable - 1, 0) % scaler["scale_window"],
+        }
+    except (KeyError, TypeError, ZeroDivisionError) as error:
+        raise ValueError(f"{states.folder} does not say how losses were scaled ({error!r})") from error
 
 
 def _lightning_checkpoint(file: StrPath) -> dict[str, Any]:

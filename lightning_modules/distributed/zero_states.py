@@ -208,6 +208,9 @@ class ZeroStates:
         folder: DeepSpeed's folder in it.
         processes: how many wrote it.
         shapes: of each parameter that was trained.
+        weights: all weights by their names in the model; each is put together when it is asked for. What was trained
+            has the precision that the optimizer kept, the rest that of the model.
+        tied: the names of weights that are another one, and of which.
 
     Raises:
         ValueError: there are no states of ZeRO, those of a process lack, or they are damaged or do not belong together.
@@ -222,13 +225,16 @@ class ZeroStates:
         try:
             self._models = [_load(path) for path in self._files("model")]
             self._parts = [self._part(path) for path in self._files("optim")]
+            self._shuffled = _is_on(self._models[0].get("ds_config"), "zero_optimization", "round_robin_gradients")
             self._first = self._parts[0]
             self.shapes = {name: shape for group in self._first.shapes for name, shape in group.items()}
             self._pieces = self._first.pieces(self.processes)
             self._require_elements()
             for process, part in enumerate(self._parts):
                 self._require_alike(process, part)
-            self.weights: Mapping[str, torch.Tensor] = _Weights(self, self._models, self._first.in_stage_3)
+            weights = _Weights(self, self._models, self._first.in_stage_3)
+            self.weights: Mapping[str, torch.Tensor] = weights
+            self.tied: Mapping[str, str] = weights.tied
         except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
             raise ValueError(f"{self.folder} is damaged, or not what DeepSpeed writes ({error!r}).") from error
 
@@ -315,6 +321,20 @@ class ZeroStates:
         state, entries = self._first.states[self._group_of[name]], self.entries(name)
         return {entry: copy.deepcopy(value) for entry, value in state.items() if entry not in entries}
 
+    def whole_optimizer(self) -> dict[str, Any]:
+        """Return what `state_dict` of an optimizer would that has the parameters themselves, of no process a part."""
+        order = list(self.weights) if self._shuffled else list(self.shapes)
+        states: dict[int, dict[str, Any]] = {}
+        groups = self.param_groups
+        for place, group in enumerate(groups):
+            names = [name for name in order if name in self.shapes and self.param_group_of(name) == place]
+            group["params"] = list(range(len(states), len(states) + len(names)))
+            for name in names:
+                shape = self.shapes[name]
+                whole = {entry: self.read(name, entry).view(shape) for entry in self.entries(name)}
+                states[len(states)] = {**self.numbers(name), **whole}
+        return {"state": {number: state for number, state in states.items() if state}, "param_groups": groups}
+
     def read(self, name: str, entry: str | None = None, offset: int = 0, count: int | None = None) -> torch.Tensor:
         """Return elements of a trained parameter, or of an entry of its state, one after the other.
 
@@ -340,10 +360,7 @@ class ZeroStates:
 
 
 class _Weights(Mapping[str, torch.Tensor]):
-    """All weights by their names in the model; each is put together when it is asked for.
-
-    What was trained comes with the precision of the optimizer, the rest as the engine had it.
-    """
+    """See `ZeroStates.weights`."""
 
     def __init__(self, states: ZeroStates, models: Sequence[Mapping[str, Any]], in_parts: bool) -> None:
         self._states = states
@@ -359,7 +376,7 @@ class _Weights(Mapping[str, torch.Tensor]):
         tensors = [name for name, value in self._module.items() if isinstance(value, torch.Tensor)]
         whole = {name for name in tensors if not in_parts or name in buffers}
         known = whole | self._frozen.keys() | states.shapes.keys()
-        tied = {name: source for name, source in models[0]["shared_params"].items() if source in known}
+        self.tied = tied = {name: source for name, source in models[0]["shared_params"].items() if source in known}
         everything = [*(name for name in tensors if name in known | tied.keys()), *states.shapes, *self._frozen, *tied]
         self._sources = {name: tied.get(name, name) for name in everything}
 
@@ -388,6 +405,11 @@ def _load(path: Path) -> Mapping[str, Any]:
     if not isinstance(content, Mapping):
         raise ValueError(f"{path} is not what DeepSpeed writes, but {kind_of(content)}.")
     return content
+
+
+def _is_on(config: Any, section: str, key: str) -> bool:
+    within = config.get(section) if isinstance(config, Mapping) else None
+    return isinstance(within, Mapping) and within.get(key) is True
 
 
 def _options(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

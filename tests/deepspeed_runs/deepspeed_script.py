@@ -217,11 +217,15 @@ class Evil:
 def dealt_out(library: Any, folder: Path, way: str) -> dict[str, Any]:
     """`FROM-PROCESSES-TO`: goes on from the first checkpoint that so many processes have written the one way."""
     before, processes, after = way.split("-")
-    lacks_states = before == "forgotten"
-    start = folder / processes / ("stage2" if lacks_states else before) / "checkpoint-2"
-    if lacks_states:
+    written = {"forgotten": "stage2", "converted": "stage3"}.get(before, before)
+    start = folder / processes / written / "checkpoint-2"
+    if before == "forgotten":
         without = shutil.ignore_patterns("_manifest*", "global_step*", "latest")
         start = shutil.copytree(start, folder / before / start.name, ignore=without)
+    elif before == "converted":
+        start = importlib.import_module("lightrainer.lightning_modules.checkpoints.conversion").convert(
+            start, folder / before
+        )
     trainer = trainer_of(library, folder / way, after, seed=99)
     trainer.train(resume_from_checkpoint=str(start))
     return seen(trainer, folder / way)

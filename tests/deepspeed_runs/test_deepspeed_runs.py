@@ -55,7 +55,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     ours, reference = ([library, str(folder)] for library in ("lightrainer", "transformers"))
     apart = ["plain", "plain_unclipped", *ALONE, "dropout-plain", "dropout-stage2"]
     together = [*EXACT, *HALF, *OTHERS, *single_batches, "pretrained", *TO_MORE]
-    then_apart = [*DEALT_OUT, "bf16-2-bf16_3", "forgotten-2-stage2", "refusals", "together"]
+    then_apart = [*DEALT_OUT, "bf16-2-bf16_3", "forgotten-2-stage2", "converted-2-plain", "refusals", "together"]
     common = {"log": folder / "log.txt", "seconds": SECONDS, "BESIDE": str(BESIDE)}
     for processes, ways in ((0, apart), (2, together), (0, then_apart)):
         finished_ranks(SCRIPT, *ours, *ways, processes=processes, library="lightrainer and deepspeed", **common)
@@ -156,6 +156,11 @@ def test_another_number_of_processes_goes_on(results):
         close(results(before, int(written_by)), results(way, processes), 1e-5)
         assert results(way, processes)["best"] == results(before, int(written_by))["best"] == 2
     close(results("bf16"), results("bf16-2-bf16_3", 1), 1e-2)
+
+
+def test_a_plain_training_goes_on_from_converted_states(results):
+    close(results("stage3"), results("converted-2-plain", 1), 1e-5)
+    assert results("converted-2-plain", 1)["strategy"] != results("stage3")["strategy"]
 
 
 def test_without_the_states_of_the_optimizer_the_numbers_are_others(results):

@@ -1,0 +1,131 @@
+"""Folders with states of DeepSpeed's processes become folders without, where there is no DeepSpeed."""
+
+import json
+import sys
+from importlib.util import find_spec
+from types import ModuleType
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from zero_files import BUFFER, FROZEN, SHAPES, number, written
+
+from lightrainer.conversion import convert as command
+from lightrainer.lightning_modules.checkpoints import load_torch, problems, read_weights
+from lightrainer.lightning_modules.checkpoints.conversion import convert
+
+STATE = {"global_step": 7, "epoch": 1.0}
+SHARED = ("embedding", "layer.weight", "layer.bias", "norm")
+
+
+def checkpoint(folder, stage, processes=3, **changes):
+    written(folder, stage, processes, **changes)
+    (folder / "trainer_state.json").write_text(json.dumps(STATE))
+    return folder
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_checkpoint_becomes_one_of_a_plain_training(tmp_path, stage):
+    source = checkpoint(tmp_path / "in", stage)
+    torch.save({"last_epoch": 7}, source / "scheduler.pt")
+    (source / "model-00001-of-00002.safetensors").write_text("weights in half precision")
+    found = convert(source, tmp_path / "out")
+    names = {path.name for path in found.iterdir()}
+    assert found == tmp_path / "out" / "checkpoint-7"
+    assert names == {"model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json", "_manifest.json"}
+    assert problems(found) == []
+    weights = read_weights(found)
+    assert all(torch.equal(weights[name], number(name, "fp32")) for name in SHARED)
+    assert torch.equal(weights["frozen"], FROZEN.float())
+    assert torch.equal(weights["counts"], BUFFER)
+    assert weights["head"] is weights["embedding"]  # stored once
+    assert find_spec("deepspeed") is None
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_the_optimizer_has_whole_states(tmp_path, stage):
+    found = convert(checkpoint(tmp_path / "in", stage), tmp_path / "out")
+    parameters = [[torch.nn.Parameter(torch.zeros(shape)) for shape in group.values()] for group in SHAPES]
+    optimizer = torch.optim.AdamW([{"params": group} for group in parameters])
+    optimizer.load_state_dict(load_torch(found / "optimizer.pt"))
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.2]
+    for name, parameter in zip(SHARED, (one for group in parameters for one in group), strict=True):
+        for entry in ("exp_avg", "exp_avg_sq"):
+            assert torch.equal(optimizer.state[parameter][entry], number(name, entry))
+        assert optimizer.state[parameter]["step"] == 7
+
+
+def test_weights_in_another_precision(tmp_path):
+    weights = read_weights(convert(checkpoint(tmp_path / "in", 3), tmp_path / "out", dtype="bfloat16"))
+    assert {tensor.dtype for name, tensor in weights.items() if name != "counts"} == {torch.bfloat16}
+    assert weights["counts"].dtype == torch.int64
+
+
+def test_a_model_in_parts_becomes_a_whole_one(tmp_path):
+    """The folder of `save_model`, which nothing can go on from."""
+    (written(tmp_path / "in", 3, 2) / "config.json").write_text("{}")
+    assert convert(tmp_path / "in", tmp_path / "out") == tmp_path / "out"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "model.safetensors",
+        "config.json",
+        "_manifest.json",
+    }
+
+
+def test_adapters_stay_as_they_are(tmp_path):
+    source = checkpoint(tmp_path / "in", 2)
+    adapters = [source / "adapter_model.safetensors", source / "second" / "adapter_model.safetensors"]
+    adapters[1].parent.mkdir()
+    for place, file in enumerate(adapters):
+        save_file({"weight": torch.full((2,), place)}, file)
+    found = convert(source, tmp_path / "out")
+    assert not (found / "model.safetensors").exists()
+    for file in adapters:
+        assert (found / file.relative_to(source)).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize(("steps", "tracker"), [(0, 0), (1, 0), (4, 3), (5, 0)])
+def test_the_scale_of_losses_goes_on(tmp_path, monkeypatch, steps, tracker):
+    """DeepSpeed grows it in a step after which `scale_window` ones were without overflow, torch in the last of them."""
+    name = "deepspeed.runtime.fp16.loss_scaler"
+    scaler = type("DynamicLossScaler", (), {"__module__": name, "__qualname__": "DynamicLossScaler"})
+    for parent in ("deepspeed", "deepspeed.runtime", "deepspeed.runtime.fp16", name):
+        monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
+    monkeypatch.setattr(sys.modules[name], "DynamicLossScaler", scaler, raising=False)
+    one = scaler()
+    vars(one).update(cur_scale=512, scale_factor=2.0, scale_window=4, last_overflow_iter=2, cur_iter=3 + steps)
+    path = next((checkpoint(tmp_path / "in", 2, 1) / "global_step7").glob("*optim*"))
+    content = torch.load(path, weights_only=True)
+    content["optimizer_state_dict"]["loss_scaler"] = one
+    torch.save(content, path)
+    scaled = torch.amp.GradScaler("cpu", growth_interval=9)
+    scaled.load_state_dict(load_torch(convert(tmp_path / "in", tmp_path / "out") / "scaler.pt"))
+    assert scaled.state_dict() == {
+        **{"scale": 512.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 4},
+        "_growth_tracker": tracker,
+    }
+
+
+def test_what_cannot_be_converted_leaves_nothing(tmp_path, capsys):
+    source, out = checkpoint(tmp_path / "in", 2), tmp_path / "out"
+    with pytest.raises(ValueError, match=r"again\.ckpt: first convert .* into a folder, and that into a file"):
+        convert(source, tmp_path / "again.ckpt")
+    with pytest.raises(ValueError, match="dtype='int8' is none of float32, bfloat16, float16"):
+        convert(source, out, dtype="int8")
+    with pytest.raises(ValueError, match="is for folders with states of DeepSpeed"):
+        convert(tmp_path, out, dtype="float16")
+    next((source / "global_step7").glob("*rank_1*optim*")).unlink()
+    with pytest.raises(SystemExit) as ended:
+        command([str(source), str(out)])
+    assert ended.value.code == 2
+    assert "lacks the optim_states of process 1" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_nothing_is_overwritten_unless_asked_for(tmp_path):
+    source = checkpoint(tmp_path / "in", 2)
+    convert(source, tmp_path / "out")
+    with pytest.raises(FileExistsError, match="is there already; pass --force"):
+        convert(source, tmp_path / "out")
+    assert command([str(source), str(tmp_path / "out"), "--force", "--dtype", "float16"]) == 0
+    assert read_weights(tmp_path / "out" / "checkpoint-7")["norm"].dtype == torch.float16
