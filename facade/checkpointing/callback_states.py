@@ -130,7 +130,7 @@ class LightningCallbackStates:
         told = self.checkpoint
         if told is None:
             return
-        kept = _plain(told.pop("callbacks"))
+        kept = _plain({name: _without_function(state) for name, state in told.pop("callbacks").items()})
         further = _plain({name: value for name, value in told.items() if name not in _OWN})
         if kept or further:
             writer.tensors({"callbacks": kept, "further": further}, os.path.join(folder, LIGHTNING_CALLBACKS_NAME))
@@ -179,6 +179,14 @@ def _lightnings_own(run: RunProtocol) -> dict[str, Any]:
 def _weights_of(run: RunProtocol) -> dict[str, Any]:
     """The module's, but where no process has all of them; what averages weights is refused there."""
     return {} if run.strategy.spread is not None else run.state_dict()
+
+
+def _without_function(state: Any) -> Any:
+    """As it is, but for the function of `SWALR`, which is in its state before torch 2.10 and made anew by any."""
+    schedule = state.get("scheduler_state") if isinstance(state, dict) else None
+    if not isinstance(schedule, dict) or "anneal_func" not in schedule:
+        return state
+    return {**state, "scheduler_state": {name: value for name, value in schedule.items() if name != "anneal_func"}}
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

@@ -81,12 +81,13 @@ def queue_again(study: Any, number: int, max_retry: int = MAX_RETRY) -> None:
 
 def give_up(study: Any, number: int, max_retry: int = MAX_RETRY) -> None:
     """Let a running trial fail, and put it into the queue again."""
+    from optuna.exceptions import UpdateFinishedTrialError
     from optuna.trial import TrialState
 
     trial = frozen(study, number)
     try:
         study._storage.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
-    except RuntimeError:  # it is finished: somebody else was quicker, and has queued it too
+    except UpdateFinishedTrialError:  # somebody else was quicker, and has queued it too
         return
     queue_again(study, number, max_retry)
 

@@ -136,7 +136,8 @@ def test_a_trial_of_a_living_process_is_left_alone(tmp_path):
 def test_a_database_has_a_heartbeat_and_retries(tmp_path):
     storage = open_storage(f"sqlite:///{tmp_path / 's.db'}", heartbeat=7, max_retry=1)
     assert storage.get_heartbeat_interval() == 7
-    assert storage.get_heartbeat_stale_trial_callback() is not None
+    callback = getattr(storage, "get_heartbeat_stale_trial_callback", None) or storage.get_failed_trial_callback
+    assert callback() is not None
     study = optuna.create_study(storage=storage)
     for number in (0, 1):
         trial = study.ask()
