@@ -380,6 +380,11 @@ def is_empty(function: Any) -> bool:
         return False
     if not _takes_an_event(code, function):
         return False
+    return _does_nothing(code)
+
+
+@functools.lru_cache(maxsize=1024)
+def _does_nothing(code: Any) -> bool:
     done = [instruction for instruction in get_instructions(code) if instruction.opname not in _SAYS_NOTHING]
     return [one.opname for one in done] in _RETURNS_NOTHING and done[0].argval is None
 

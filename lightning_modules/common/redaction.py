@@ -148,5 +148,17 @@ def _guarded(name: str, value: Any) -> Any:
 def _hidden(name: str, value: Any) -> Any:
     nested = type(value) in (list, tuple, dict, bytes)
     # A dataset may be a list: to look at all of it takes long, and nobody would want it in a message.
-    hides = nested and (is_secret_name(name) or len(value) > _READ or _HUB_TOKEN.search(repr(value)))
+    hides = nested and (is_secret_name(name) or len(value) > _READ or _holds_token(value))
     return SecretThing(value) if hides else _guarded(name, value)
+
+
+def _holds_token(value: Any) -> bool:
+    """Tell whether the `repr` would show one; of tensors and arrays of numbers, where it takes long, it shows none."""
+    if type(value) in (list, tuple):
+        return any(map(_holds_token, value))
+    if type(value) is dict:
+        return any(_holds_token(key) or _holds_token(item) for key, item in value.items())
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None and getattr(dtype, "kind", "f") not in "OSUV":  # those of torch have no kind
+        return False
+    return bool(_HUB_TOKEN.search(repr(value)))

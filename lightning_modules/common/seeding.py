@@ -56,7 +56,10 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
         raise ValueError(f"`seed` is {seed}, but numpy's generator takes seeds from 0 to {_SEEDS - 1} only.")
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)  # this seeds the accelerators too, those that have not started yet as soon as they do
+    if torch.accelerator.current_accelerator() is None:
+        torch.default_generator.manual_seed(seed)  # the other way, all calls that led here are noted, three times over
+    else:
+        torch.manual_seed(seed)  # this seeds the accelerators too, those that have not started yet as soon as they do
     if deterministic:
         torch.use_deterministic_algorithms(True)
 

@@ -8,7 +8,9 @@ import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hub_client import point_at
 from hub_server import HubServer
 from tiny import tiny
@@ -83,6 +85,8 @@ DOORS = {
     "under an older name": lambda: arguments(push_to_hub_token=TOKEN),
     "under a name that is none": lambda: arguments(xyz=TOKEN),
     "in a list of a name that is none": lambda: arguments(xyz=["a" * 30, TOKEN]),
+    "in a dict in a list": lambda: arguments(xyz=[{"a": torch.ones(2), "b": TOKEN}]),
+    "in an array in a tuple": lambda: arguments(xyz=(np.array(["a" * 30, TOKEN]), 1)),
     "as bytes": lambda: arguments(hub_token=TOKEN.encode()),
     "as a list": lambda: arguments(hub_token=[TOKEN]),
     "as a dict": lambda: own_arguments(hub_token={"token": TOKEN}),
