@@ -40,9 +40,11 @@ def _fresh_logger():
     """A Trainer sets the level that its arguments ask for, and it stays set, also that of a fixture of a module."""
     logger = logging.getLogger("lightrainer")
     handlers = list(logger.handlers)
-    logger.setLevel(logging.NOTSET)
+    if logger.level != logging.NOTSET:  # to set it takes long: what all loggers remember is emptied then
+        logger.setLevel(logging.NOTSET)
     yield
-    logger.setLevel(logging.NOTSET)
+    if logger.level != logging.NOTSET:
+        logger.setLevel(logging.NOTSET)
     logger.handlers[:] = handlers
 
 
@@ -98,12 +100,18 @@ def pytest_collection_finish(session):
     _leave_out_of_collections()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _short_collections():
+def pytest_runtest_setup(item):
     """And so are the libraries that were imported since then."""
-    _leave_out_of_collections()
+    if len(sys.modules) > _left_out:
+        _leave_out_of_collections()
+
+
+_left_out = 0
+"""So many modules were there when what they hold was last left out."""
 
 
 def _leave_out_of_collections():
+    global _left_out
+    _left_out = len(sys.modules)
     gc.collect()
     gc.freeze()

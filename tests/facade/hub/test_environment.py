@@ -18,10 +18,10 @@ def server():
 
 
 def start(url, folder, *, processes=0, variables=None, **arguments):
-    """Run the script; exit codes, output, and what each process wrote. It imports what reads the environment anew."""
+    """Run the script; exit codes, output, and what each process wrote. Nothing it begins with has read them yet."""
     environment = {"HF_ENDPOINT": url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
     environment |= {"HF_HOME": str(folder.parent / "hf_home"), **(variables or {})}
-    options = {"log": folder.with_suffix(".log"), "seconds": 240, "processes": processes, "library": "torch"}
+    options = {"log": folder.with_suffix(".log"), "seconds": 240, "processes": processes}
     codes, said = forked_ranks(SCRIPT, str(folder), json.dumps(arguments), **options, **environment)
     results = [json.loads(path.read_text()) for path in sorted(folder.glob("result-*.json"))]
     return codes, said, results
