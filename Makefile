@@ -99,6 +99,7 @@ tf-figures:  ## write tests/tf/figures.json anew: what the TFTrainer of transfor
 
 # Old packages may warn of what they did not know; what we do that others warn of is found with the pins and the newest.
 test-oldest:  ## run most tests with the lowest versions that pyproject.toml allows (with PYTHON=python3.10: of all)
+	rm -f .venv-oldest/constraints.txt
 	$(MAKE) VENV=.venv-oldest CONSTRAINTS=.venv-oldest/constraints.txt RESOLUTION=lowest-direct .venv-oldest/.test
 	OMP_NUM_THREADS=1 .venv-oldest/bin/python $(PYTEST) -W default $(VERSIONED_TESTS) $(PARITY_TESTS) $(PYTEST_ARGS)
 
