@@ -99,7 +99,7 @@ def run_fit(module: TrainerModule, *, max_epochs: int) -> None:
         max_epochs: passes over its data, -1 for no limit.
     """
     trainer = module.facade
-    with _planned(trainer) as strategy, lightning_internals.quiet(_is_quiet()):
+    with _planned(trainer) as strategy:
         check_training(trainer._lightning_callbacks, trainer.model, sharded=trainer.plan.strategy.distributes)
         _distribute(trainer, module)
         lightning_trainer = build_lightning_trainer(trainer, max_epochs=max_epochs, **_OWN_EVALUATIONS)
@@ -128,7 +128,7 @@ def run_evaluation(trainer: TrainerProtocol, evaluation: Evaluation, *, started:
         return
     if empty:
         return
-    with _planned(trainer), lightning_internals.quiet(_is_quiet()):
+    with _planned(trainer):
         module = EvaluationModule(trainer.model, evaluation)
         _distribute(trainer, module)
         lightning_trainer = build_lightning_trainer(trainer)
