@@ -226,36 +226,45 @@ def test_who_wants_to_know_hears_when_it_listens():
 
 
 TOGETHER = """
-import os, signal, sys, time
+import signal, sys
 from pathlib import Path
+from types import SimpleNamespace
 import torch.distributed as dist
-from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, TrainerState
-folder, milliseconds = Path(sys.argv[1]), float(sys.argv[2])
+from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, TrainerState, _others
+
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-callback, control = JITCheckpointCallback(), TrainerControl()
-state = TrainerState(max_steps=100, is_world_process_zero=rank == 0)
-callback.on_train_begin(None, state, control)
-while not control.should_training_stop and state.global_step < 300:
-    time.sleep(milliseconds / 1000)
-    state.global_step += 1
-    state.epoch = state.global_step / 1000
-    if state.global_step == 5 and rank == 0:
-        os.kill(os.getpid(), signal.SIGTERM)
-    callback.on_step_end(None, state, control)
-callback.on_train_end(None, state, control)
-(folder / f"{rank}.txt").write_text(f"{state.global_step} {control.should_save} {callback.received}")
+
+def trained(milliseconds, asked_at):
+    callback, control = JITCheckpointCallback(), TrainerControl()
+    state = TrainerState(max_steps=1000, is_world_process_zero=rank == 0)
+    seconds = (milliseconds / 1024, milliseconds / 512)[rank]
+    _others.time = SimpleNamespace(perf_counter=lambda: state.global_step * seconds)
+    callback.on_train_begin(None, state, control)
+    while not control.should_training_stop and state.global_step < 300:
+        state.global_step += 1
+        state.epoch = state.global_step / 1000
+        if state.global_step == asked_at and rank == 0:
+            signal.raise_signal(signal.SIGTERM)
+        callback.on_step_end(None, state, control)
+    callback.on_train_end(None, state, control)
+    return f"{state.global_step} {control.should_save} {callback.received}"
+
+text = "\\n".join(trained(*case) for case in ((32, 5), (1, 5), (1, 100)))
+(Path(sys.argv[1]) / f"{rank}.txt").write_text(text)
 dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("milliseconds", [30, 1])
-def test_several_processes_stop_at_the_same_step(tmp_path, milliseconds):
-    """The others hear of the signal at the next step; where steps are short, or the machine is busy, some later."""
+def test_several_processes_stop_at_the_same_step(tmp_path):
+    """The others hear of the signal at the next step; where steps are short, at the first after some 25 milliseconds.
+
+    By a clock that is made of steps, of which those of the second process take twice as long. Steps of a millisecond
+    are counted off in 2, 4, 8 and then 12, so that what is said after step 111 is heard at the next.
+    """
     script = tmp_path / "script.py"
     script.write_text(TOGETHER)
-    finished_ranks(script, str(tmp_path), str(milliseconds), log=tmp_path / "log", seconds=60)
-    said = [(tmp_path / f"{rank}.txt").read_text().split() for rank in (0, 1)]
-    assert said[0] == said[1]
-    assert said[0][1:] == ["True", str(int(signal.SIGTERM))]
-    assert 6 <= int(said[0][0]) < 300
+    finished_ranks(script, str(tmp_path), log=tmp_path / "log", seconds=60)
+    for rank in (0, 1):
+        said = (tmp_path / f"{rank}.txt").read_text().split("\n")
+        assert said == [f"{step} True {int(signal.SIGTERM)}" for step in (6, 8, 112)]
