@@ -22,6 +22,8 @@ HIDDEN_SIZE_KEYS: dict[str, float] = {
 GATHER = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
 """Whether models are saved whole in stage 3: here they are, unless it is False."""
 
+_BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+
 _MISSING = object()
 
 
@@ -46,6 +48,18 @@ def load_deepspeed(source: Any) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ValueError(f"deepspeed={_short(source)}: this text holds a {type(config).__name__}, not a JSON object.")
     return config
+
+
+def with_open_batches(source: Any) -> dict[str, Any] | None:
+    """Return a configuration that leaves batch size and accumulation to the arguments, with which it agreed before.
+
+    Args:
+        source: the argument `deepspeed`; None stays None.
+    """
+    if source is None:
+        return None
+    config = load_deepspeed(source)
+    return {key: "auto" if key in _BATCHES else value for key, value in config.items()}
 
 
 def fill_from_arguments(config: dict[str, Any], args: Any, processes: int) -> list[str]:

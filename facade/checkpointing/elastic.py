@@ -17,6 +17,7 @@ from ...lightning_modules.common.safe_serialization import from_plain
 from ...lightning_modules.common.seeding import load_rng_file
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.training.losses import LossMeter
+from ..arguments.deepspeed_config import with_open_batches
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks, samples_of_rank
 from ..evaluation.results import TrainingLength
 from ..protocols.checkpointing import PositionProtocol
@@ -275,6 +276,7 @@ class ElasticResumption:
         host._train_batch_size = batch_size * (data_ranks(host.args) if self._splits_batches else 1)
         host.args.per_device_train_batch_size = host._train_batch_size
         host.args.gradient_accumulation_steps = accumulation
+        host.args.deepspeed = with_open_batches(host.args.deepspeed)
         host.accelerator.apply_accumulation(host.args)
 
     def _steps_left_out(self, stored: dict[str, Any]) -> int:

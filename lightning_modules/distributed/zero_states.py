@@ -222,6 +222,10 @@ class ZeroStates:
             raise ValueError(f"{folder} has no states of DeepSpeed's ZeRO, stages 1 to 3.")
         self.folder = Path(folder, saved.tag)
         self.processes = saved.processes
+        if (self.folder / "offloaded_tensors").exists():
+            raise ValueError(
+                f"{self.folder} has the states as files of nvme: go on with as many processes, in the same stage."
+            )
         try:
             self._models = [_load(path) for path in self._files("model")]
             self._parts = [self._part(path) for path in self._files("optim")]

@@ -90,13 +90,13 @@ ATTACKS: dict[str, Callable[[Path, Evil], Any]] = {
 }
 
 
-def attack(name: str, stage: int) -> dict[str, Any]:
-    folder = OUT / f"{name}-{stage}"
+def attack(name: str, stage: int, read_in: int | None = None) -> dict[str, Any]:
+    folder = OUT / f"{name}-{stage}{'' if read_in is None else f'-{read_in}'}"
     shutil.copytree(OUT / f"genuine-{stage}", folder)
     checkpoint, evil = folder / "checkpoint-2", Evil(folder / "evil")
     (checkpoint / "_manifest.json").unlink()
     ATTACKS[name](checkpoint, evil)
-    one = made(folder, stage)
+    one = made(folder, stage if read_in is None else read_in)
     try:
         one.train(resume_from_checkpoint=str(checkpoint))
         said = f"went on to {one.state.global_step}"
@@ -119,5 +119,7 @@ if __name__ == "__main__":
         made(OUT / f"genuine-{stage}", stage, save_strategy="steps", save_steps=2).train()
         for name in ATTACKS if stage == 2 else ("model states", "small", "none"):
             found[f"{name} {stage}"] = attack(name, stage)
+    for name in ("model states", "optimizer states", "small", "none"):
+        found[f"{name} elsewhere"] = attack(name, 2, read_in=3)
     found["control"] = control("model states")
     (OUT / "found.json").write_text(json.dumps(found, indent=1))

@@ -1,4 +1,7 @@
-"""DeepSpeed unpickles its states in full: they are looked through before, and fit before a step is made with them."""
+"""DeepSpeed unpickles its states in full: they are looked through before, and fit before a step is made with them.
+
+`elsewhere` is what was written in stage 2 and is read in stage 3: DeepSpeed does not read it then.
+"""
 
 import json
 import sys
@@ -22,7 +25,11 @@ def found(tmp_path_factory):
     return json.loads((folder / "found.json").read_text())
 
 
-@pytest.mark.parametrize("attack", ["model states 0", "model states 2", "model states 3", "optimizer states 2"])
+MODELS = [f"model states {where}" for where in (0, 2, 3, "elsewhere")]
+OPTIMIZERS = [f"optimizer states {where}" for where in (2, "elsewhere")]
+
+
+@pytest.mark.parametrize("attack", [*MODELS, *OPTIMIZERS])
 def test_states_run_no_program(found, attack):
     assert "states.pt refers to posix.mkdir, which no checkpoint of this kind holds" in found[attack]["said"]
     assert not found[attack]["ran"]
@@ -38,13 +45,13 @@ def test_the_newest_states_lie_in_the_checkpoint(found):
     assert not found["elsewhere 2"]["ran"]
 
 
-@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize("stage", [0, 2, 3, "elsewhere"])
 def test_states_of_one_element_are_not_stepped_with(found, stage):
     said = found[f"small {stage}"]["said"]
     assert "holds a tensor of shape (1,) and float32 as exp_avg of a parameter" in said
 
 
-@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize("stage", [0, 2, 3, "elsewhere"])
 def test_genuine_states_are_gone_on_with(found, stage):
     """Negative control."""
     assert found[f"none {stage}"]["said"] == "went on to 4"

@@ -54,6 +54,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "offload3": {"deepspeed": zero(3, offload_optimizer=CPU, offload_param=CPU)},
     "silent": {"deepspeed": {"zero_optimization": {"stage": 1}}},
     "parts": {"deepspeed": zero(3, **{GATHER: False})},
+    "numbers": {  # agree with the arguments; with one process a step has to take twice as many batches
+        "deepspeed": {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 2}
+        | {"gradient_accumulation_steps": 3},
+        "per_device_train_batch_size": 2,
+    },
     "sections": {"deepspeed": zero(2, SECTIONS)},
     "its_schedule": {"deepspeed": zero(3, {"scheduler": SCHEDULE})},
     "its_optimizer": {"deepspeed": zero(2, {"optimizer": ADAM})},

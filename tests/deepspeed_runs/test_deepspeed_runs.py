@@ -25,7 +25,7 @@ OTHERS = ["sections", "unclipped"]
 ALONE = ["stage2", "stage3"]
 COMPARED = ["sections", "its_schedule", "its_optimizer", "stage3"]
 RESUMED = ["stage2", "stage3", "offload3", "parts", "sections", "bf16"]
-DEALT_OUT = ["stage2-2-stage2", "stage3-2-stage3", "parts-2-parts", "stage2-2-stage3", "stage3-2-offload2"]
+DEALT_OUT = ["stage2-2-numbers", "stage3-2-stage3", "parts-2-parts", "stage2-2-stage3", "stage3-2-offload2"]
 """From two processes to one, also in another stage; see `dealt_out` in the script."""
 TO_MORE = ["stage2-1-stage2", "stage3-1-stage3"]
 """From one process to two."""

@@ -11,7 +11,13 @@ import pytest
 import torch
 from tiny import Tiny, arguments, trainer
 
-from lightrainer.facade.arguments.deepspeed_config import fill_from_arguments, fill_from_run, load_deepspeed, open_keys
+from lightrainer.facade.arguments.deepspeed_config import (
+    fill_from_arguments,
+    fill_from_run,
+    load_deepspeed,
+    open_keys,
+    with_open_batches,
+)
 from lightrainer.facade.strategies.plan import translate
 
 packages = importlib.import_module("lightrainer.facade.arguments.packages")
@@ -157,6 +163,15 @@ def test_what_the_user_gave_stays_as_it_is(tmp_path):
     args = arguments(tmp_path, deepspeed=AUTO, max_steps=9)
     translate(args, model=MODELS["wide"])
     assert before == AUTO == args.deepspeed
+
+
+def test_batches_can_be_left_to_the_arguments():
+    """Where a training goes on with other processes, see `ElasticResumption`."""
+    given = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3, "gradient_clipping": 0.5}
+    opened = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": 0.5}
+    assert with_open_batches(json.dumps(given)) == opened
+    assert with_open_batches(None) is None
+    assert with_open_batches({}) == {}
 
 
 def test_every_form_is_read(tmp_path):

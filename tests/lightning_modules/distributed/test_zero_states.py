@@ -2,11 +2,13 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from zero_files import BUFFER, FROZEN, SHAPES, number, of_process, written
 
+from lightrainer.lightning_modules.distributed import deepspeed_engine
 from lightrainer.lightning_modules.distributed.zero_states import ZeroPart, ZeroStates, saved_states
 
 
@@ -78,6 +80,7 @@ DAMAGED = {
     "no shapes": (2, change("mp*model*", param_shapes=None), "not what DeepSpeed writes"),
     "negative": (2, change("mp*model*", param_shapes=[{"a": (-4,)}, {"b": (2,)}]), "damaged"),
     "few frozen": (3, change("*1_mp*model*", frozen_param_fragments={"frozen": torch.ones(1)}), "elements of frozen"),
+    "nvme": (3, lambda states: (states / "offloaded_tensors").mkdir(), "has the states as files of nvme"),
     "elastic": (2, change("*0_mp*optim*", base_optimizer_state=[]), "elastic_checkpoint"),
 }
 
@@ -128,6 +131,27 @@ def test_no_program_runs(tmp_path, pattern):
     assert not (tmp_path / "ran").exists()
     torch.load(path, weights_only=False)  # negative control
     assert (tmp_path / "ran").exists()
+
+
+class DynamicLossScaler:
+    """As DeepSpeed's."""
+
+    def __init__(self, **attributes) -> None:
+        vars(self).update(cur_scale=4.0, cur_iter=0, dynamic=True, last_overflow_iter=-1, **attributes)
+
+
+def test_the_scale_of_losses_goes_on_with_the_class_that_it_had():
+    """DeepSpeed has no fp16 on the CPU."""
+    saved = {"cur_scale": 8.0, "cur_iter": 7, "last_overflow_iter": 3, "loss_scale": "?", "foreign": 1}
+    own = DynamicLossScaler(loss_scale=None)
+    restore = deepspeed_engine._restore_scaler
+    restore(own, SimpleNamespace(scaler=("DynamicLossScaler", saved)))
+    kept = {"dynamic": True, "loss_scale": None}
+    assert vars(own) == {**kept, "cur_scale": 8.0, "cur_iter": 7, "last_overflow_iter": 3}
+    for other in (("LossScaler", saved), None):
+        fresh = DynamicLossScaler()
+        restore(fresh, SimpleNamespace(scaler=other))
+        assert vars(fresh) == vars(DynamicLossScaler())
 
 
 def test_shapes_and_parts_have_to_belong_together():
