@@ -31,11 +31,12 @@ def packages_searched_once() -> Iterator[None]:
     changes.
     """
     searching: Any = registry
+    usual = searching.entry_points
     searching.entry_points = lambda *, group: _entry_points(group, tuple(map(_as_it_is, sys.path)))
     try:
         yield
     finally:
-        searching.entry_points = entry_points
+        searching.entry_points = usual
 
 
 @functools.lru_cache(maxsize=8)

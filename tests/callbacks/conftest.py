@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from searched_once import packages_searched_once  # noqa: F401 - a fixture
 
 sys.path.insert(0, str(Path(__file__).parent))
 

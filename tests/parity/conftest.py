@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from searched_once import packages_searched_once  # noqa: F401 - a fixture
 
 sys.path.insert(0, str(Path(__file__).parent))
 
