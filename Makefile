@@ -101,7 +101,8 @@ tf-figures:  ## write tests/tf/figures.json anew: what the TFTrainer of transfor
 test-oldest:  ## run most tests with the lowest versions that pyproject.toml allows (with PYTHON=python3.10: of all)
 	rm -f .venv-oldest/constraints.txt
 	$(MAKE) VENV=.venv-oldest CONSTRAINTS=.venv-oldest/constraints.txt RESOLUTION=lowest-direct .venv-oldest/.test
-	OMP_NUM_THREADS=1 .venv-oldest/bin/python $(PYTEST) -W default $(VERSIONED_TESTS) $(PARITY_TESTS) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 PYTHONWARNINGS="ignore:The pynvml package is deprecated:FutureWarning" \
+	.venv-oldest/bin/python $(PYTEST) -W default $(VERSIONED_TESTS) $(PARITY_TESTS) $(PYTEST_ARGS)
 
 test-newest-packages: NEW := VENV=.venv-newest CONSTRAINTS=.venv-newest/constraints.txt RESOLUTION=highest
 test-newest-packages:  ## run them with the newest versions in the package index, those of parity with the newest transformers

@@ -105,6 +105,10 @@ def fully_sharded(
         fully_shard(model.get_submodule(name), reshard_after_forward=reshard_after_forward, **options)
     # The parameters of the root are needed first in the backward pass: giving them back would gain nothing.
     fully_shard(model, reshard_after_forward=reshard_after_forward if not layers else None, **options)
+    if mesh.device_type == "cpu":  # asked for the mean of parts of gradients, gloo of torch 2.8 gives their sum
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)
     if forward_prefetch:
         _prefetch([name for name, _ in model.named_modules() if name in set(layers)], model)
     return model
