@@ -3,6 +3,7 @@
 Run as a script by test_trainer_signals.py: `sigterm_trainer.py FOLDER`. Prints one JSON object.
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -228,12 +229,20 @@ def forked(action: Callable[[], None]) -> int:
     return code
 
 
+def whole_of(folder: Path, scenario: Scenario) -> Path:
+    """The folder of the training that nothing stops; scenarios which differ in the signal alone have one together."""
+    kind = repr((sorted(scenario.arguments.items()), scenario.draws, scenario.given.__name__))
+    whole = folder / hashlib.sha1(kind.encode()).hexdigest()
+    if not whole.exists():
+        whole.mkdir(parents=True)
+        forked(lambda: train(whole, scenario))
+    return whole
+
+
 def report_of(folder: Path, scenario: Scenario) -> dict:
     """Train without and with a signal, resume, and compare."""
-    whole, stopped = folder / "whole", folder / "stopped"
-    for path in (whole, stopped):
-        path.mkdir(parents=True)
-    forked(lambda: train(whole, scenario))
+    whole, stopped = whole_of(folder.parent, scenario), folder / "stopped"
+    stopped.mkdir(parents=True)
     code = forked(lambda: train(stopped, scenario, stops=True))
     came_to_the_end = (stopped / "end.pt").exists()
     left = sorted(path.name for path in stopped.iterdir())
