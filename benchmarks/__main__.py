@@ -17,7 +17,7 @@ NAMES = {
     "callback_cost": "time of a step that one callback more takes which does nothing, against the reference",
     "keras_steps": "time of a step of a Keras model on torch and over the bridge, against Keras on TensorFlow",
     "host_sync": "how often the host waits for a number from the device between two logs",
-    "checkpoint": "time that training stands still for a periodic checkpoint, against the reference",
+    "checkpoint": "standstill and processor time of checkpoints, the last one too, against the reference",
     "search": "time of a trial beyond its training, against the reference; two workers against one",
     "evaluation": "time and memory of an evaluation with large predictions, and the overhead of a small one",
 }

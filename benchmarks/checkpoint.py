@@ -8,9 +8,10 @@ the last one. By the clock on the wall, as training waits for the disk too:
 - the wait at the end: from the end of the last step until `train()` returns, with the last checkpoint in it;
 - all of a run: the sum of both.
 
-By the time of the processor: how much more the steps took with checkpoints than without, and what the wait at the end
-took. The first has in it that a thread which writes and one which trains slow each other down, above all where two
-processors share a core; the second is the writing alone. Flushing to the disk is in all of them.
+By the time of the processor: what all threads took beside the steps, for each checkpoint, and what the wait at the end
+took. A thread that writes and one that trains slow each other down, above all where two processors share a core: the
+first figure has that of the writing in it, that of the steps is shown beside it; the second is the writing alone.
+Flushing to the disk is in all of them.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ import io
 import statistics
 import tempfile
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -37,9 +38,10 @@ LABELS = {
     "standstill": ("training stands still", "ms a checkpoint"),
     "end": ("from the last step to the end of train()", "ms"),
     "all": ("all standstill of a run, its end too", f"ms for {CHECKPOINTS + 1} checkpoints"),
-    "cost": ("processor time in all", "ms a checkpoint"),
+    "cost": ("processor time beside the steps", "ms a checkpoint"),
     "last": ("processor time of the last checkpoint", "ms"),
-    "step": ("a step without a checkpoint", "ms"),
+    "step": ("a step before the first checkpoint, by its thread", "ms"),
+    "beside": ("a step after a checkpoint, by its thread", "ms"),
 }
 
 
@@ -56,35 +58,55 @@ class FourLayers(nn.Module):
         return {"loss": outputs.square().mean(), "logits": outputs}
 
 
+class Clocks(NamedTuple):
+    """Seconds on the wall, of the processor for the process, and for this thread of it."""
+
+    wall: float
+    process: float
+    thread: float
+
+    @classmethod
+    def now(cls) -> "Clocks":
+        """Look at all three."""
+        return cls(time.perf_counter(), time.process_time(), time.thread_time())
+
+    def since(self, earlier: "Clocks") -> "Clocks":
+        """What has passed."""
+        return Clocks(*(mine - its for mine, its in zip(self, earlier, strict=True)))
+
+
 class Times:
-    """What a clock of the wall and one of the processor show, at the beginning and at the end of each step."""
+    """What the clocks show at the beginning and at the end of each step, by the number of steps done."""
 
     def __init__(self):
-        self.begins: dict[int, float] = {}
-        self.ends: dict[int, float] = {}
-        self.spent: dict[int, float] = {}
+        self.begins: dict[int, Clocks] = {}
+        self.ends: dict[int, Clocks] = {}
 
-    def costs(self, returned: float, spent: float) -> dict[str, float]:
+    def costs(self, returned: Clocks) -> dict[str, float]:
         """Seconds, by the names in `LABELS`.
 
         Args:
-            returned: the wall's clock when `train()` returned.
-            spent: that of the processor.
+            returned: the clocks when `train()` had returned.
         """
         last = EVERY * (CHECKPOINTS + 1)
         saved = [EVERY * number for number in range(1, CHECKPOINTS + 1)]
-        between = {step: self.begins[step] - self.ends[step] for step in self.ends if step in self.begins}
-        usual = statistics.median(seconds for step, seconds in between.items() if step not in saved)
-        quiet = (self.spent[EVERY] - self.spent[FIRST]) / (EVERY - FIRST)
-        standstills = [between[step] - usual for step in saved]
-        end = returned - self.ends[last]
+        between = {step: self.begins[step].since(self.ends[step]) for step in self.ends if step in self.begins}
+        steps = {step: self.ends[step].since(self.begins[step - 1]).thread for step in self.ends}
+        usual = [each for step, each in between.items() if step not in saved]
+        wait, own = (
+            statistics.median(values) for values in zip(*((one.wall, one.thread) for one in usual), strict=True)
+        )
+        standstills = [between[step].wall - wait for step in saved]
+        end, training = returned.since(self.ends[last]), self.ends[last].since(self.ends[EVERY])
+        trained = sum(steps[step] + own for step in range(EVERY + 1, last + 1))
         return {
             "standstill": statistics.median(standstills),
-            "end": end,
-            "all": sum(standstills) + end,
-            "cost": (self.spent[last] - self.spent[EVERY] - quiet * EVERY * CHECKPOINTS) / CHECKPOINTS,
-            "last": spent - self.spent[last],
-            "step": quiet,
+            "end": end.wall,
+            "all": sum(standstills) + end.wall,
+            "cost": (training.process - trained) / CHECKPOINTS,
+            "last": end.process,
+            "step": statistics.median(steps[step] for step in range(FIRST, EVERY + 1)),
+            "beside": statistics.median(steps[step + 1] for step in saved),
         }
 
 
@@ -95,11 +117,10 @@ def training(name: str, dataset: list[dict[str, torch.Tensor]]) -> dict[str, flo
 
     class Clock(api.TrainerCallback):
         def on_step_begin(self, args, state, control, **kwargs):
-            times.begins[state.global_step] = time.perf_counter()
+            times.begins[state.global_step] = Clocks.now()
 
         def on_step_end(self, args, state, control, **kwargs):
-            times.ends[state.global_step] = time.perf_counter()
-            times.spent[state.global_step] = time.process_time()
+            times.ends[state.global_step] = Clocks.now()
 
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory(dir=".") as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -110,7 +131,7 @@ def training(name: str, dataset: list[dict[str, torch.Tensor]]) -> dict[str, flo
             FourLayers(), arguments, train_dataset=dataset, data_collator=default_collate, callbacks=[Clock()]
         )
         trainer.train()
-        return times.costs(time.perf_counter(), time.process_time())
+        return times.costs(Clocks.now())
 
 
 def main() -> list[Figure]:

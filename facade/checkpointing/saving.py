@@ -207,7 +207,7 @@ class CheckpointSaver:
             with together.part():
                 if args.should_save:
                     best = self.host.state.best_model_checkpoint
-                    self.writer.finish(partial(self._commit, folder, final, run_dir, best), undo)
+                    self.writer.finish(partial(self._commit, folder, final, run_dir, best, self.writer.written), undo)
                 disk.finish(final, args.save_total_limit)
             together.agree()
         except BaseException:
@@ -253,8 +253,10 @@ class CheckpointSaver:
                 run_dir,
             ) from error
 
-    def _commit(self, folder: Path, final: Path, run_dir: str, best: str | None) -> None:
-        checkpoints.write_manifest(folder)
+    def _commit(
+        self, folder: Path, final: Path, run_dir: str, best: str | None, written: checkpoints.WrittenFiles
+    ) -> None:
+        checkpoints.write_manifest(folder, written)
         checkpoints.commit(folder, final, keep_guests=True)
         limit = self.host.args.save_total_limit
         checkpoints.rotate_checkpoints(run_dir, limit, best_model_checkpoint=best, newest=final)
@@ -266,9 +268,14 @@ class CheckpointSaver:
         return self.host._strategy.bytes_to_save(states, further, processes=self.host.args.world_size)
 
     def _may_write_later(self) -> bool:
-        """Whether it is worth while, and no callback can tell that the files come a little later."""
+        """Whether it is worth while, and no callback can tell that the files come a little later.
+
+        After the last step there is nothing to go on with meanwhile: what is written then needs no copy.
+        """
         least = self.host.background_checkpoints
-        if least is None or self.host._strategy.all_write or self.bytes_to_save() < least:
+        if least is None or self.host.control.should_training_stop:
+            return False
+        if self.host._strategy.all_write or self.bytes_to_save() < least:
             return False
         return not any(reads_checkpoints(callback) for callback in self.host.callback_handler.callbacks)
 

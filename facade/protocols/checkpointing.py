@@ -97,6 +97,7 @@ class SavingProtocol(RestoringProtocol, Protocol):
     optimizer: Any
     accelerator: Accelerator
     callback_handler: CallbackHandler
+    control: TrainerControl
     data_collator: Any
     processing_class: Any
     background_checkpoints: int | None

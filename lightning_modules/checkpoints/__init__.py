@@ -40,6 +40,7 @@ from .folders import (
     sort_checkpoints,
 )
 from .forms import LoadReport
+from .large_files import WrittenFiles
 from .manifest import read_manifest, write_manifest
 from .owners import marked_as_written
 from .sharded_files import has_optimizer_parts, load_optimizer_parts, save_model_parts, save_optimizer_parts
@@ -79,6 +80,7 @@ __all__ = [
     "OtherDisk",
     "WriteLater",
     "WriteNow",
+    "WrittenFiles",
     "abort",
     "begin",
     "bytes_of",

@@ -30,6 +30,7 @@ from ..distributed.zero_states import ZeroStates, saved_states
 from . import disk, manifest, staging
 from .folder_io import split_weights
 from .forms import adapter_folders
+from .large_files import WrittenFiles
 from .lightning_files import read_states, write_states
 from .verify import require_intact
 from .weights import read_weights, save_weights
@@ -104,10 +105,11 @@ def file_to_folder(
     final = _folder_named(Path(target), int(checkpoint["global_step"]))
     _require_free(final, force)
     known = {"batches_in_epoch": batches_in_epoch} | ({} if batch_size is None else {"train_batch_size": batch_size})
+    written = WrittenFiles()
     with staging.staged_folder(final) as folder:
-        save_weights(torch.nn.Module(), folder, state_dict=own)
-        write_states(checkpoint, folder, others, **known)
-        manifest.write_manifest(folder)
+        save_weights(torch.nn.Module(), folder, state_dict=own, written=written)
+        write_states(checkpoint, folder, others, written, **known)
+        manifest.write_manifest(folder, written)
     return final
 
 

@@ -15,6 +15,7 @@ from ..internals.loop_states import place_in_loops
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import manifest, staging
 from .callback_paths import without_foreign_paths
+from .large_files import WrittenFiles
 from .lightning_files import LIGHTNING_STATE_NAME, read_states, write_states
 from .verify import require_intact
 from .weights import load_weights, save_weights
@@ -75,12 +76,13 @@ class FolderCheckpointIO(CheckpointIO):
         self._clean(final.parent)
         model, prefix = self._model()
         own, others = split_weights(checkpoint["state_dict"], prefix)
+        written = WrittenFiles()
         with staging.staged_folder(final, keep_guests=True) as folder:
-            save_weights(model, folder, state_dict=own)
+            save_weights(model, folder, state_dict=own, written=written)
             if hasattr(self.processing_class, "save_pretrained"):
                 self.processing_class.save_pretrained(folder)
-            write_states(checkpoint, folder, others, **self._known())
-            manifest.write_manifest(folder)
+            write_states(checkpoint, folder, others, written, **self._known())
+            manifest.write_manifest(folder, written)
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None

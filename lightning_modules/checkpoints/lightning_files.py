@@ -24,6 +24,7 @@ from ..common.file_names import (
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.torch_files import load_torch, pack, save_torch, unpack
 from ..internals.loop_states import IN_WINDOWS, PROCESS_STATES, loops_at, place_from_state
+from .large_files import WrittenFiles, write_torch
 
 _log = logging.getLogger(__name__)
 
@@ -34,13 +35,16 @@ PRECISION = "MixedPrecision"
 """Under the name of its class, a checkpoint of Lightning holds the state of a precision plugin: here of the scaler."""
 
 
-def write_states(checkpoint: Mapping[str, Any], folder: Path, other_weights: Mapping[str, Any], **known: Any) -> None:
+def write_states(
+    checkpoint: Mapping[str, Any], folder: Path, other_weights: Mapping[str, Any], written: WrittenFiles, **known: Any
+) -> None:
     """Write all but the model's weights.
 
     Args:
         checkpoint: as Lightning makes it; `state_dict` is not looked at.
         folder: a folder in the making.
         other_weights: weights that are not the model's.
+        written: is told the checksums of large files.
         known: entries of `trainer_state.json` that the checkpoint does not tell.
     """
     rest = {**checkpoint, "state_dict": dict(other_weights)}
@@ -49,7 +53,7 @@ def write_states(checkpoint: Mapping[str, Any], folder: Path, other_weights: Map
     if rest.pop(IN_WINDOWS, False):  # the batches of another module are not windows; the place is told by the files
         del rest["loops"]
     if optimizers:
-        save_torch(optimizers[0], folder / OPTIMIZER_NAME)
+        write_torch(optimizers[0], folder / OPTIMIZER_NAME, written)
         schedule = schedulers[0] if schedulers else _constant_schedule(optimizers[0], checkpoint["global_step"])
         save_torch(schedule, folder / SCHEDULER_NAME)
         rest |= {"optimizer_states": optimizers[1:], "lr_schedulers": schedulers[1:]}
@@ -59,7 +63,7 @@ def write_states(checkpoint: Mapping[str, Any], folder: Path, other_weights: Map
         save_torch(state["rng"], folder / rng_state_name(rank if len(states) > 1 else None))
         if state["data"] is not None:
             save_torch(state["data"], folder / data_state_name(rank))
-    save_torch(_plain_only(rest), folder / LIGHTNING_STATE_NAME)
+    write_torch(_plain_only(rest), folder / LIGHTNING_STATE_NAME, written)
     text = json.dumps(trainer_state(checkpoint, states, **known), indent=2, sort_keys=True)
     (folder / TRAINER_STATE_NAME).write_text(f"{text}\n", encoding="utf-8")
 

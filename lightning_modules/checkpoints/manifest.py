@@ -19,12 +19,12 @@ from typing import Any
 
 from ..common.local_paths import StrPath
 from . import disk
+from .large_files import LARGE, WrittenFiles
 from .owners import job_mark
 
 ALGORITHM = "xxh3_64"
 
 _BLOCK = 1 << 20  # bytes
-_LARGE = 4 << 20  # bytes; smaller files are flushed in less time than a thread takes
 _NOTED = ".checksums-*.json"
 
 
@@ -50,16 +50,17 @@ def checksum_of_text(text: str) -> str:
     return xxh3_64_hexdigest(text.encode())
 
 
-def checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
+def checksums(folder: Path, names: Iterable[str], written: WrittenFiles) -> dict[str, str]:
     """Return those of files that were just written, by their names; they are flushed to the disk meanwhile.
 
     Args:
         folder: a checkpoint in the making.
         names: relative to it. Of those that `note_checksums` has noted nothing is read.
+        written: knows others of which nothing has to be read.
     """
     noted, names = take_noted(folder), [name for name in names if not fnmatch(Path(name).name, _NOTED)]
     with _flushed([folder / name for name in names]):
-        return {name: noted.get(name) or checksum(folder / name) for name in names}
+        return {name: noted.get(name) or written.checksum(folder / name) or checksum(folder / name) for name in names}
 
 
 def note_checksums(folder: Path, files: Iterable[Path]) -> None:
@@ -92,7 +93,7 @@ def _flushed(paths: Iterable[Path]) -> Iterator[None]:
     Raises:
         OSError: the disk refused.
     """
-    large = [path for path in paths if path.stat().st_size >= _LARGE]
+    large = [path for path in paths if path.stat().st_size >= LARGE]
     errors: list[OSError] = []
 
     def flush() -> None:
@@ -127,14 +128,16 @@ _EDITABLE = (".json",)
 _KNOWS_ITSELF = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
 
-def write_manifest(folder: StrPath) -> None:
+def write_manifest(folder: StrPath, written: WrittenFiles | None = None) -> None:
     """Write down name, size and checksum of every file below a folder, which is complete but for its manifest.
 
     Args:
         folder: a checkpoint in the making, see `begin`; to be called once, before `commit`.
+        written: what this process has written of it.
     """
     folder = Path(folder)
-    found = checksums(folder, [name for name in files_below(folder) if name != MANIFEST_NAME])
+    names = [name for name in files_below(folder) if name != MANIFEST_NAME]
+    found = checksums(folder, names, written or WrittenFiles())
     sizes = {name: (folder / name).stat().st_size for name in found}
     job = job_mark()
     content = {"version": _VERSION, "files": sizes, ALGORITHM: found, **({} if job is None else {"job": job})}

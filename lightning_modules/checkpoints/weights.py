@@ -29,12 +29,15 @@ from .forms import (
     only_strings,
     read_index,
 )
+from .large_files import WrittenFiles, size_of, write_safetensors
 from .tied_weights import really_missing, without_sharing
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _log = logging.getLogger(__name__)
+
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 _SHOWN = 6  # names in an error
 
@@ -46,6 +49,7 @@ def save_weights(
     folder: StrPath,
     state_dict: Mapping[str, Any] | None = None,
     max_shard_size: int | str = "50GB",
+    written: WrittenFiles | None = None,
 ) -> None:
     """As `Trainer._save` without the processor, but shared tensors are stored once instead of refused.
 
@@ -54,6 +58,7 @@ def save_weights(
         folder: made if missing; older weight files in it are replaced.
         state_dict: the tensors to save where they are not `model.state_dict()`, e.g. gathered from several processes.
         max_shard_size: the largest size of one file, in bytes or as "5GB"; beyond it there are several and an index.
+        written: is told the checksums of large files, for `write_manifest`.
 
     Raises:
         TypeError: the state dict holds something that is not a tensor.
@@ -66,12 +71,18 @@ def save_weights(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        _save(model, folder, state_dict, max_shard_size)
+        _save(model, folder, state_dict, max_shard_size, written or WrittenFiles())
     except SafetensorError as error:  # all that goes wrong in its writer, a full disk too
         raise OSError(f"the weights could not be written to {folder}: {error}") from error
 
 
-def _save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None, max_shard_size: int | str) -> None:
+def _save(
+    model: nn.Module,
+    folder: Path,
+    state_dict: Mapping[str, Any] | None,
+    max_shard_size: int | str,
+    written: WrittenFiles,
+) -> None:
     before = _weight_stamps(folder)
     state_dict = state_on_host(model) if state_dict is None else on_host(state_dict)
     save_pretrained = getattr(model, "save_pretrained", None)
@@ -80,7 +91,7 @@ def _save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None, 
         save_pretrained(folder, **_accepted(save_pretrained, wanted))
     # Some classes have a `save_pretrained` that writes files of other names; a checkpoint must hold weights.
     if _weight_stamps(folder) == before:
-        _save_state_dict(model.state_dict() if state_dict is None else state_dict, folder, max_shard_size)
+        _save_state_dict(model.state_dict() if state_dict is None else state_dict, folder, max_shard_size, written)
 
 
 def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> LoadReport:
@@ -228,15 +239,26 @@ def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
     return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in files.items()}
 
 
-def _save_state_dict(state_dict: Mapping[str, Any], folder: Path, max_shard_size: int | str) -> None:
-    from huggingface_hub import save_torch_state_dict
-    from safetensors.torch import save_file
-
+def _save_state_dict(
+    state_dict: Mapping[str, Any], folder: Path, max_shard_size: int | str, written: WrittenFiles
+) -> None:
     tensors, aliases = without_sharing(state_dict)
-    if tensors:
-        save_torch_state_dict(tensors, folder, max_shard_size=max_shard_size, metadata=aliases)
-    else:
-        save_file({}, folder / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
+    if _fits(tensors, max_shard_size):
+        write_safetensors(tensors, folder / SAFE_WEIGHTS_NAME, {"format": "pt", **aliases}, written)
+        return
+    from huggingface_hub import save_torch_state_dict
+
+    save_torch_state_dict(tensors, folder, max_shard_size=max_shard_size, metadata=aliases)
+
+
+def _fits(tensors: Mapping[str, Tensor], limit: int | str) -> bool:
+    """Return whether one file is surely enough; `huggingface_hub` takes a second of imports to find out."""
+    if isinstance(limit, str):
+        number, unit = limit[:-2], _UNITS.get(limit[-2:].upper())
+        if unit is None or not number.isdecimal():
+            return False
+        limit = int(number) * unit
+    return size_of(tensors) <= limit
 
 
 def _file_aliases(file: Path) -> dict[str, str]:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.local_paths import StrPath
-from ..common.torch_files import save_torch
 from .disk import is_disk_full
+from .large_files import WrittenFiles, write_torch
 from .weights import save_weights
 
 if TYPE_CHECKING:
@@ -30,13 +30,16 @@ Job = Callable[[], None]
 class WriteNow:
     """Every file is on its way to the disk when the call returns."""
 
+    def __init__(self) -> None:
+        self.written = WrittenFiles()
+
     def weights(self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None) -> None:
         """See `save_weights`."""
-        save_weights(model, folder, state_dict=state_dict)
+        save_weights(model, folder, state_dict=state_dict, written=self.written)
 
     def tensors(self, values: Any, path: StrPath) -> None:
-        """See `save_torch`."""
-        save_torch(values, path)
+        """See `write_torch`."""
+        write_torch(values, path, self.written)
 
     def finish(self, commit: Job, undo: Job) -> None:
         """Call `commit`; `undo` is for those who write later."""
@@ -53,19 +56,20 @@ class WriteLater:
     def __init__(self, background: BackgroundWriter) -> None:
         self.background = background
         self.background.snapshot.begin()
+        self.written = WrittenFiles()
         self.jobs: list[Job] = []
 
     def weights(self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None) -> None:
         """As `WriteNow.weights`; at once where a model saves itself and takes no copy of its weights."""
         if not _takes_copies(model):
-            save_weights(model, folder, state_dict=state_dict)
+            save_weights(model, folder, state_dict=state_dict, written=self.written)
             return
         copied = self.background.snapshot.of(model.state_dict() if state_dict is None else state_dict)
-        self.jobs.append(partial(save_weights, model, folder, state_dict=copied))
+        self.jobs.append(partial(save_weights, model, folder, state_dict=copied, written=self.written))
 
     def tensors(self, values: Any, path: StrPath) -> None:
         """See `WriteNow.tensors`."""
-        self.jobs.append(partial(save_torch, self.background.snapshot.of(values), path))
+        self.jobs.append(partial(write_torch, self.background.snapshot.of(values), path, self.written))
 
     def finish(self, commit: Job, undo: Job) -> None:
         """Let the thread write, then call `commit`, or `undo` if it could not."""

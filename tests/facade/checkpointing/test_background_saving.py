@@ -63,8 +63,9 @@ class Saves(Trainer):
 
 
 def test_a_thread_writes_and_all_are_there_at_the_end(tmp_path, threads):
+    """The last one is written without a copy: there is nothing to go on with."""
     trainer(tmp_path / "out", **EVERY_STEP).train()
-    assert threads == ["checkpoint-writer"] * 4
+    assert threads == ["checkpoint-writer"] * 3 + ["MainThread"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [f"checkpoint-{step}" for step in (1, 2, 3, 4)]
 
 
@@ -87,7 +88,7 @@ def test_they_hold_what_was_when_they_were_due(tmp_path, monkeypatch):
     now = trainer(tmp_path / "now", save_strategy="steps", save_steps=2)
     now.background_checkpoints = None
     now.train()
-    assert len(held) == 2
+    assert len(held) == 1  # the last one is not written later
     for step in (2, 4):
         left, right = (tmp_path / kind / f"checkpoint-{step}" for kind in ("late", "now"))
         assert same(load_file(left / "model.safetensors"), load_file(right / "model.safetensors"))
@@ -101,7 +102,7 @@ def test_they_hold_what_was_when_they_were_due(tmp_path, monkeypatch):
 def test_a_callback_that_looks_finds_the_files(tmp_path, threads, kind, thread):
     watching = kind()
     trainer(tmp_path / "out", callbacks=[watching], **EVERY_STEP).train()
-    assert set(threads) == {thread}
+    assert threads == [thread] * 3 + ["MainThread"]
     assert kind is NotWatching or watching.found == [True] * 4
 
 
@@ -133,7 +134,7 @@ def test_save_model_is_done_when_it_returns(tmp_path, threads):
 
 def test_an_error_ends_the_training_at_the_next_save(tmp_path, monkeypatch):
     made = trainer(tmp_path / "out", **EVERY_STEP)
-    monkeypatch.setattr(writing, "save_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
+    monkeypatch.setattr(writing, "write_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
     with pytest.raises(PermissionError, match="not yours"):
         made.train()
     assert made.state.global_step == 2
@@ -142,7 +143,7 @@ def test_an_error_ends_the_training_at_the_next_save(tmp_path, monkeypatch):
 
 def test_an_error_of_the_last_save_ends_the_training(tmp_path, monkeypatch):
     made = trainer(tmp_path / "out", save_strategy="epoch")
-    monkeypatch.setattr(writing, "save_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
+    monkeypatch.setattr(writing, "write_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
     with pytest.raises(PermissionError, match="not yours"):
         made.train()
 

@@ -268,7 +268,7 @@ def test_a_checkpoint_that_could_not_be_written_is_not_uploaded(hub, tmp_path, m
     from lightrainer.lightning_modules.checkpoints import writing
 
     monkeypatch.setattr(Trainer, "background_checkpoints", 0)
-    monkeypatch.setattr(writing, "save_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
+    monkeypatch.setattr(writing, "write_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
     with pytest.raises(PermissionError, match="not yours"):
         pushing(tmp_path, save_strategy="epoch").train()
     assert messages(hub) == []
