@@ -108,8 +108,8 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """Whether the promise is kept."""
-        return "kept" if self.value <= self.goal else "missed"
+        """Whether the promise is kept, in the two digits that are shown."""
+        return "kept" if round(self.value, 2) <= self.goal else "missed"
 
 
 def report(
