@@ -266,7 +266,7 @@ REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "eigenvalue": (_on, _REMOVED),
     "elasticity": (
         _on,
-        "it would choose the batch size; trainings of DDP and FSDP go on with other processes without it",
+        "it would choose the batch size; trainings go on with other processes without it",
     ),
     "expert_parallel": (_on, "experts would be dealt out before there is an engine"),
     "hybrid_engine": (_on, "it generates and trains by turns, which the Trainer does not do"),

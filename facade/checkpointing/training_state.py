@@ -43,11 +43,13 @@ class TrainingState:
 
     def load_optimizer_and_schedule(self, checkpoint: str) -> None:
         """Load both; warn where they are not there."""
-        path = os.path.join(checkpoint, SCHEDULER_NAME)
-        if not self.host._strategy.load_optimizer(checkpoint) or not os.path.isfile(path):
+        if not self.host._strategy.load_optimizer(checkpoint):
             return
-        state = checkpoints.load_torch(path)
-        with loading_schedule(self.host.lr_scheduler, state, path):
+        state = self.host._strategy.read_schedule(checkpoint)
+        if state is None:
+            logger.warning("%s has no schedule: training goes on with a new one.", checkpoint)
+            return
+        with loading_schedule(self.host.lr_scheduler, state, os.path.join(checkpoint, SCHEDULER_NAME)):
             self.host.lr_scheduler.load_state_dict(state)
         self.host._strategy.schedule_loaded()
 

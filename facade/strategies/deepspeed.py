@@ -19,7 +19,7 @@ from ...lightning_modules.checkpoints.forms import has_weights
 from ...lightning_modules.common.seeding import host_rng_untouched
 from ...lightning_modules.common.suggestions import OptimizerNames
 from ...lightning_modules.distributed import deepspeed_engine
-from ...lightning_modules.distributed.zero_states import SavedStates, ZeroStates, saved_states
+from ...lightning_modules.distributed.zero_states import SavedStates, ZeroStates, saved_schedule, saved_states
 from ...lightning_modules.models import inspection
 from ..arguments.deepspeed_config import (
     GATHER,
@@ -329,6 +329,11 @@ class DeepSpeed(Strategy):
 
     def _is_as_before(self, found: SavedStates) -> bool:
         return self.plan.stage in found.stages and found.processes in (None, self.plan.processes_on_disk)
+
+    def read_schedule(self, checkpoint: str) -> dict[str, Any] | None:
+        """See `Strategy.read_schedule`; the reference leaves it to DeepSpeed where that makes optimizer or schedule."""
+        found = super().read_schedule(checkpoint)
+        return saved_schedule(checkpoint) if found is None else found
 
     def schedule_loaded(self) -> None:
         """Set the rate of a schedule of DeepSpeed, which forgets the one that it has set."""

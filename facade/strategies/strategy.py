@@ -336,6 +336,11 @@ class Strategy:
                 optimizer.load_state_dict(state)
         return True
 
+    def read_schedule(self, checkpoint: str) -> dict[str, Any] | None:
+        """Return the state of the schedule; None where there is none."""
+        path = os.path.join(checkpoint, SCHEDULER_NAME)
+        return checkpoints.load_torch(path) if os.path.isfile(path) else None
+
     def schedule_loaded(self) -> None:
         """Mend a schedule that has its state again."""
 

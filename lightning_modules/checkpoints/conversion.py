@@ -20,13 +20,14 @@ from ..common.file_names import (
     OPTIMIZER_NAME,
     PREFIX_CHECKPOINT_DIR,
     SCALER_NAME,
+    SCHEDULER_NAME,
     TRAINER_STATE_NAME,
 )
 from ..common.local_paths import StrPath, require_local
 from ..common.nested import map_nested
 from ..common.process_identity import owner_token
 from ..common.torch_files import load_torch, save_torch
-from ..distributed.zero_states import ZeroStates, saved_states
+from ..distributed.zero_states import ZeroStates, saved_schedule, saved_states
 from . import disk, manifest, staging
 from .folder_io import split_weights
 from .forms import adapter_folders
@@ -176,6 +177,9 @@ def zero_to_folder(folder: StrPath, target: StrPath, *, dtype: str | None = None
             save_weights(torch.nn.Module(), staged, state_dict=_whole_weights(states, dtype))
         if resumable:
             save_torch(states.whole_optimizer(), staged / OPTIMIZER_NAME)
+            schedule = saved_schedule(folder)
+            if schedule is not None and not (staged / SCHEDULER_NAME).exists():
+                save_torch(schedule, staged / SCHEDULER_NAME)
             if scaler := _scaler_state(states):
                 save_torch(scaler, staged / SCALER_NAME)
         manifest.write_manifest(staged)

@@ -65,6 +65,18 @@ def saved_states(folder: StrPath) -> SavedStates | None:
     return SavedStates(tag, (1, 2) if whole else (3,), parts)
 
 
+def saved_schedule(folder: StrPath) -> dict[str, Any] | None:
+    """Return the state of a schedule that DeepSpeed stepped by itself; None where there is none.
+
+    Raises:
+        ValueError: the file is damaged, or holds what DeepSpeed does not write.
+    """
+    saved = saved_states(folder)
+    files = sorted(Path(folder, saved.tag).glob("*model_states.pt")) if saved is not None else []
+    state = _load(files[0]).get("lr_scheduler") if files else None
+    return dict(state) if isinstance(state, Mapping) else None
+
+
 def _step_of(path: Path) -> int:
     digits = path.name.removeprefix(_STATES)
     return int(digits) if digits.isdigit() else -1

@@ -318,6 +318,12 @@ def main(name: str, folder: Path, ways: list[str]) -> None:
             put_together(folder)
         elif way.count("-") == 2:
             write(folder, way, dealt_out(library, folder, way))
+        elif way.startswith("from_reference-"):
+            start = folder / f"reference-{way.removeprefix('from_reference-')}" / "checkpoint-5"
+            options = {"gradient_accumulation_steps": 1, "load_best_model_at_end": False, "save_strategy": "no"}
+            trainer = trainer_of(library, folder / way, start.parent.name.removeprefix("reference-"), **options)
+            trainer.train(resume_from_checkpoint=str(start))
+            write(folder, way, history(trainer))
         elif way.startswith("dropout-"):
             write(folder, way, with_dropout(library, folder, way.removeprefix("dropout-")))
         elif name == "transformers":

@@ -55,11 +55,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     ours, reference = ([library, str(folder)] for library in ("lightrainer", "transformers"))
     apart = ["plain", "plain_unclipped", *ALONE, "dropout-plain", "dropout-stage2"]
     together = [*EXACT, *HALF, *OTHERS, *single_batches, "pretrained", *TO_MORE]
-    then_apart = [*DEALT_OUT, "bf16-2-bf16_3", "forgotten-2-stage2", "converted-2-plain", "refusals", "together"]
+    then_apart = [*DEALT_OUT, "bf16-2-bf16_3", "forgotten-2-stage2", "converted-2-plain"]
+    then_apart += ["from_reference-its_optimizer", "refusals", "together"]
     common = {"log": folder / "log.txt", "seconds": SECONDS, "BESIDE": str(BESIDE)}
+    finished_ranks(SCRIPT, *reference, *COMPARED, library="transformers and deepspeed", **common)
     for processes, ways in ((0, apart), (2, together), (0, then_apart)):
         finished_ranks(SCRIPT, *ours, *ways, processes=processes, library="lightrainer and deepspeed", **common)
-    finished_ranks(SCRIPT, *reference, *COMPARED, library="transformers and deepspeed", **common)
     return Results(folder)
 
 
@@ -208,6 +209,13 @@ def test_the_numbers_are_those_of_the_reference(results, way):
         assert found[name] == expected[name], name
     shift = 0 if way == "stage3" else 1
     assert found["learning_rate"][shift:] == pytest.approx(expected["learning_rate"][: 15 - shift])
+
+
+def test_one_process_goes_on_from_two_of_the_reference(results):
+    """Which leaves the schedule in the states of DeepSpeed there."""
+    expected, found = results("reference-its_optimizer"), results("from_reference-its_optimizer", 1)
+    assert found["loss"][5:] == pytest.approx(expected["loss"][5:], rel=1e-5)
+    assert len(found["loss"]) == 15
 
 
 def test_models_of_transformers_come_in_parts(results):

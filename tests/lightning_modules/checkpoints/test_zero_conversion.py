@@ -55,6 +55,13 @@ def test_the_optimizer_has_whole_states(tmp_path, stage):
         assert optimizer.state[parameter]["step"] == 7
 
 
+def test_a_schedule_that_lies_in_the_states_is_taken_out(tmp_path):
+    """The reference leaves it there."""
+    path = next((checkpoint(tmp_path / "in", 3) / "global_step7").glob("*pp_rank_0*model*"))
+    torch.save({**torch.load(path, weights_only=True), "lr_scheduler": {"last_epoch": 7}}, path)
+    assert load_torch(convert(tmp_path / "in", tmp_path / "out") / "scheduler.pt") == {"last_epoch": 7}
+
+
 def test_weights_in_another_precision(tmp_path):
     weights = read_weights(convert(checkpoint(tmp_path / "in", 3), tmp_path / "out", dtype="bfloat16"))
     assert {tensor.dtype for name, tensor in weights.items() if name != "counts"} == {torch.bfloat16}
