@@ -364,9 +364,10 @@ def _without_open(config: Mapping[str, Any]) -> dict[str, Any]:
 _DEALT_OUT_OTHERWISE: dict[str, Callable[[Any], bool]] = {
     "zero_optimization.offload_optimizer.device": lambda device: device == "nvme",
     "zero_optimization.offload_param.device": lambda device: device == "nvme",
+    "zero_optimization.elastic_checkpoint": bool,
     "zero_optimization.mics_shard_size": lambda size: isinstance(size, int) and size > 0,
 }
-"""With these a process does not have the part of the states that its rank says, in memory."""
+"""With these a process does not have the part of the states that its rank says, in memory, or not as usual."""
 
 _GROUP = ("process_group_backend", "timeout")
 _NAMES = ("schedule_free", "lomo", "galore", "apollo")

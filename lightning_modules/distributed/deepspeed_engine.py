@@ -222,15 +222,13 @@ def _load_part(optimizer: Any, own: dict[str, Any], part: ZeroPart, states: Zero
             raise ValueError(f"{states.folder}: the states of group {group} are those of different steps.")
         mine = [(name, piece) for name in shapes for piece in pieces[name] if piece.process == rank]
         flats.append(_filled(part, group, mine, states, None))
-        if numbers or names:  # some optimizers keep nothing
-            entries[group] = numbers | {name: _filled(part, group, mine, states, name) for name in names}
+        state = numbers | {name: _filled(part, group, mine, states, name) for name in names}
+        if state:  # some optimizers keep nothing
+            entries[group] = state
     own[part.flats_key] = flats
     saved = zip(states.param_groups, part.param_groups, strict=True)
     groups = [{**options, "params": group["params"]} for options, group in saved]
-    own[part.states_key] = {
-        "state": {number: state for number, state in entries.items() if state},
-        "param_groups": groups,
-    }
+    own[part.states_key] = {"state": entries, "param_groups": groups}
     _restore_scaler(own.get("loss_scaler"), states)
     optimizer.load_state_dict([own] * (rank + 1), load_optimizer_states=True, load_from_fp32_weights=True)
 
