@@ -217,4 +217,6 @@ def test_the_group_is_left_when_the_program_ends(tmp_path):
         from lightrainer.facade.distributed.process import current_process
         print(current_process(use_cpu=True).backend)
     """
-    assert finished_code(code, tmp_path, processes=2) == "gloo\ngloo\n"
+    said = finished_code(code, tmp_path, processes=2).splitlines()
+    # That of torch 2.8 tells whom it is connected with.
+    assert [line for line in said if not line.startswith("[Gloo] ")] == ["gloo", "gloo"]
