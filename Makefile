@@ -41,7 +41,7 @@ KERAS_2 := tf-keras==2.21.0 transformers==4.57.6 huggingface_hub==0.36.2
 TF4 := transformers==4.30.2 tensorflow-cpu==2.15.1
 
 # What depends most on the versions of other packages, and what is compared with the reference.
-VERSIONED_TESTS := tests/callbacks tests/facade tests/lightning_modules tests/package
+VERSIONED_TESTS := tests/callbacks tests/facade tests/lightning_modules tests/package tests/ddp/test_sharding.py
 PARITY_TESTS := tests/parity
 PYTEST := -m pytest -n auto --maxprocesses=8 --dist loadfile
 

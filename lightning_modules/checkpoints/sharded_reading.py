@@ -172,7 +172,9 @@ def _table(written: Any, path: Path) -> Metadata:
     state = _state(written, "Metadata")
     described = {_text(name): _described(value, _text(name)) for name, value in state["state_dict_metadata"].items()}
     places = [_place(index, info, path) for index, info in (state["storage_data"] or {}).items()]
-    return Metadata(state_dict_metadata=described, storage_data=dict(places), version=state.get("version"))
+    table = Metadata(state_dict_metadata=described, storage_data=dict(places))
+    table.version = state.get("version")  # torch 2.8 has no such field
+    return table
 
 
 def _described(written: Any, name: str) -> TensorStorageMetadata | BytesStorageMetadata:
