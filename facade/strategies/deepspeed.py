@@ -19,7 +19,8 @@ from ...lightning_modules.checkpoints.forms import has_weights
 from ...lightning_modules.common.seeding import host_rng_untouched
 from ...lightning_modules.common.suggestions import OptimizerNames
 from ...lightning_modules.distributed import deepspeed_engine
-from ...lightning_modules.distributed.zero_states import SavedStates, ZeroStates, saved_schedule, saved_states
+from ...lightning_modules.distributed.zero_files import SavedStates, saved_schedule, saved_states
+from ...lightning_modules.distributed.zero_states import ZeroStates
 from ...lightning_modules.models import inspection
 from ..arguments.deepspeed_config import (
     GATHER,

@@ -27,7 +27,8 @@ from ..common.local_paths import StrPath, require_local
 from ..common.nested import map_nested
 from ..common.process_identity import owner_token
 from ..common.torch_files import load_torch, save_torch
-from ..distributed.zero_states import ZeroStates, saved_schedule, saved_states
+from ..distributed.zero_files import saved_schedule, saved_states
+from ..distributed.zero_states import ZeroStates
 from . import disk, manifest, staging
 from .folder_io import split_weights
 from .forms import adapter_folders

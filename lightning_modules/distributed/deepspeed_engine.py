@@ -21,7 +21,8 @@ from torch import nn
 
 from ..common.dtensor import without_values
 from ..optim.optimizer_fit import require_fitting_present_state
-from .zero_states import Piece, ZeroPart, ZeroStates, require_plain_states, saved_states, tag_of
+from .zero_files import require_plain_states, saved_states, tag_of
+from .zero_states import Piece, ZeroPart, ZeroStates
 
 StrPath = str | os.PathLike[str]
 

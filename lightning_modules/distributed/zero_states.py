@@ -11,7 +11,6 @@ stretch. In stage 3 each process has an equal part of each parameter, and these 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,98 +19,11 @@ from typing import Any, NamedTuple
 import torch
 
 from ..common.local_paths import StrPath
-from ..common.torch_files import kind_of, load_torch, require_known_objects
-
-_STATES = "global_step"
-"""DeepSpeed's folder in a checkpoint begins so; the step follows."""
-
-_OF_PROCESS = re.compile(r"(?:bf16_)?zero_pp_rank_([0-9]+)_mp_rank_00_(optim|model)_states\.pt")
-_OF_ALL = "mp_rank_00_model_states.pt"
+from ..common.torch_files import kind_of
+from .zero_files import OF_ALL, OF_PROCESS, StandIn, load_file, saved_states
 
 _COUNTERS = {"step"}
 """Entries of an optimizer's state that are numbers, also where they have the shape of a part."""
-
-
-class SavedStates(NamedTuple):
-    """What lies in the folder that DeepSpeed made in a checkpoint."""
-
-    tag: str
-    """Name of the folder."""
-    stages: tuple[int, ...]
-    """The stages of ZeRO that wrote it, and that DeepSpeed itself can read it in."""
-    processes: int | None
-    """How many wrote it; None where their number does not matter."""
-
-
-def tag_of(step: int) -> str:
-    """Return the name of DeepSpeed's folder in a checkpoint."""
-    return f"{_STATES}{step}"
-
-
-def saved_states(folder: StrPath) -> SavedStates | None:
-    """Look at what DeepSpeed wrote into a checkpoint, by the names of its files; None where there is nothing."""
-    folder = Path(folder)
-    found = [path for path in folder.glob(f"{_STATES}*") if path.is_dir()]
-    if not found:
-        return None
-    named = folder / "latest"
-    tag = named.read_text(encoding="utf-8").strip() if named.is_file() else max(found, key=_step_of).name
-    if tag not in {path.name for path in found}:
-        raise ValueError(f"{named} names {tag[:100]!r}, which is no folder of DeepSpeed's states in {folder}.")
-    parts = len(list((folder / tag).glob("*zero_pp_rank_*_mp_rank_00_optim_states.pt")))
-    if not parts:
-        return SavedStates(tag, (0,), None)
-    whole = (folder / tag / _OF_ALL).is_file()
-    return SavedStates(tag, (1, 2) if whole else (3,), parts)
-
-
-def saved_schedule(folder: StrPath) -> dict[str, Any] | None:
-    """Return the state of a schedule that DeepSpeed stepped by itself; None where there is none.
-
-    Raises:
-        ValueError: the file is damaged, or holds what DeepSpeed does not write.
-    """
-    saved = saved_states(folder)
-    files = sorted(Path(folder, saved.tag).glob("*model_states.pt")) if saved is not None else []
-    state = _load(files[0]).get("lr_scheduler") if files else None
-    return dict(state) if isinstance(state, Mapping) else None
-
-
-def _step_of(path: Path) -> int:
-    digits = path.name.removeprefix(_STATES)
-    return int(digits) if digits.isdigit() else -1
-
-
-def require_plain_states(folder: Path) -> None:
-    """Look whether files that DeepSpeed is about to unpickle in full hold what it writes, and nothing else.
-
-    Raises:
-        ValueError: one does not.
-    """
-    for file in sorted(folder.glob("*.pt")):
-        require_known_objects(file, _STAND_INS)
-
-
-class _StandIn:
-    """In the place of an object of DeepSpeed: its attributes."""
-
-
-class DynamicLossScaler(_StandIn):
-    """In the place of DeepSpeed's."""
-
-
-class LossScaler(_StandIn):
-    """In the place of DeepSpeed's."""
-
-
-_STAND_INS: dict[str, Any] = {
-    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler": DynamicLossScaler,
-    "deepspeed.runtime.fp16.loss_scaler.LossScaler": LossScaler,
-    "deepspeed.runtime.fp16.loss_scaler.LossScaleProfile": str,
-    "deepspeed.runtime.zero.config.ZeroStageEnum": int,
-    "deepspeed.utils.tensor_fragment.fragment_address": _StandIn,
-}
-"""What DeepSpeed writes besides tensors and plain values, and what is made of it here."""
 
 
 class Piece(NamedTuple):
@@ -239,7 +151,7 @@ class ZeroStates:
                 f"{self.folder} has the states as files of nvme: go on with as many processes, in the same stage."
             )
         try:
-            self._models = [_load(path) for path in self._files("model")]
+            self._models = [load_file(path) for path in self._files("model")]
             self._parts = [self._part(path) for path in self._files("optim")]
             self._shuffled = _is_on(self._models[0].get("ds_config"), "zero_optimization", "round_robin_gradients")
             self._first = self._parts[0]
@@ -256,11 +168,11 @@ class ZeroStates:
 
     def _files(self, kind: str) -> list[Path]:
         """The files of all processes, in their order; of models there may be one for all."""
-        if kind == "model" and (self.folder / _OF_ALL).is_file():
-            return [self.folder / _OF_ALL]
+        if kind == "model" and (self.folder / OF_ALL).is_file():
+            return [self.folder / OF_ALL]
         found: dict[int, Path] = {}
         for path in sorted(self.folder.iterdir()):
-            match = _OF_PROCESS.fullmatch(path.name)
+            match = OF_PROCESS.fullmatch(path.name)
             if match is not None and match[2] == kind and found.setdefault(int(match[1]), path) != path:
                 raise ValueError(f"{self.folder} has two files of the {kind}_states of process {match[1]}.")
         lacking = set(range(self.processes)) - found.keys()
@@ -269,7 +181,7 @@ class ZeroStates:
         return [found[process] for process in sorted(found)]
 
     def _part(self, path: Path) -> ZeroPart:
-        content = _load(path)["optimizer_state_dict"]
+        content = load_file(path)["optimizer_state_dict"]
         count = content["partition_count"]
         written = {count} if isinstance(count, int) else set(count)
         if written != {self.processes}:
@@ -316,7 +228,7 @@ class ZeroStates:
     def scaler(self) -> tuple[str, dict[str, Any]] | None:
         """The class of what scales losses, and its attributes; None where there was nothing of the kind."""
         scaler = self._first.scaler
-        return (type(scaler).__name__, dict(vars(scaler))) if isinstance(scaler, _StandIn) else None
+        return (type(scaler).__name__, dict(vars(scaler))) if isinstance(scaler, StandIn) else None
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -413,14 +325,6 @@ class _Weights(Mapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return len(self._sources)
-
-
-def _load(path: Path) -> Mapping[str, Any]:
-    require_known_objects(path, _STAND_INS)
-    content = load_torch(path, mmap=True, known=_STAND_INS)
-    if not isinstance(content, Mapping):
-        raise ValueError(f"{path} is not what DeepSpeed writes, but {kind_of(content)}.")
-    return content
 
 
 def _is_on(config: Any, section: str, key: str) -> bool:

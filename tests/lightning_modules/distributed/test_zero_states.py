@@ -9,7 +9,8 @@ import torch
 from zero_files import BUFFER, FROZEN, SHAPES, number, of_process, written
 
 from lightrainer.lightning_modules.distributed import deepspeed_engine
-from lightrainer.lightning_modules.distributed.zero_states import ZeroPart, ZeroStates, saved_states
+from lightrainer.lightning_modules.distributed.zero_files import saved_states
+from lightrainer.lightning_modules.distributed.zero_states import ZeroPart, ZeroStates
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 8])

@@ -1,0 +1,112 @@
+"""The files that DeepSpeed writes into a checkpoint, found and read without DeepSpeed, and without unpickling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..common.local_paths import StrPath
+from ..common.torch_files import kind_of, load_torch, require_known_objects
+
+_STATES = "global_step"
+"""DeepSpeed's folder in a checkpoint begins so; the step follows."""
+
+OF_PROCESS = re.compile(r"(?:bf16_)?zero_pp_rank_([0-9]+)_mp_rank_00_(optim|model)_states\.pt")
+OF_ALL = "mp_rank_00_model_states.pt"
+
+
+class SavedStates(NamedTuple):
+    """What lies in the folder that DeepSpeed made in a checkpoint."""
+
+    tag: str
+    """Name of the folder."""
+    stages: tuple[int, ...]
+    """The stages of ZeRO that wrote it, and that DeepSpeed itself can read it in."""
+    processes: int | None
+    """How many wrote it; None where their number does not matter."""
+
+
+def tag_of(step: int) -> str:
+    """Return the name of DeepSpeed's folder in a checkpoint."""
+    return f"{_STATES}{step}"
+
+
+def saved_states(folder: StrPath) -> SavedStates | None:
+    """Look at what DeepSpeed wrote into a checkpoint, by the names of its files; None where there is nothing."""
+    folder = Path(folder)
+    found = [path for path in folder.glob(f"{_STATES}*") if path.is_dir()]
+    if not found:
+        return None
+    named = folder / "latest"
+    tag = named.read_text(encoding="utf-8").strip() if named.is_file() else max(found, key=_step_of).name
+    if tag not in {path.name for path in found}:
+        raise ValueError(f"{named} names {tag[:100]!r}, which is no folder of DeepSpeed's states in {folder}.")
+    parts = len(list((folder / tag).glob("*zero_pp_rank_*_mp_rank_00_optim_states.pt")))
+    if not parts:
+        return SavedStates(tag, (0,), None)
+    whole = (folder / tag / OF_ALL).is_file()
+    return SavedStates(tag, (1, 2) if whole else (3,), parts)
+
+
+def saved_schedule(folder: StrPath) -> dict[str, Any] | None:
+    """Return the state of a schedule that DeepSpeed stepped by itself; None where there is none.
+
+    Raises:
+        ValueError: the file is damaged, or holds what DeepSpeed does not write.
+    """
+    saved = saved_states(folder)
+    files = sorted(Path(folder, saved.tag).glob("*model_states.pt")) if saved is not None else []
+    state = load_file(files[0]).get("lr_scheduler") if files else None
+    return dict(state) if isinstance(state, Mapping) else None
+
+
+def _step_of(path: Path) -> int:
+    digits = path.name.removeprefix(_STATES)
+    return int(digits) if digits.isdigit() else -1
+
+
+def require_plain_states(folder: Path) -> None:
+    """Look whether files that DeepSpeed is about to unpickle in full hold what it writes, and nothing else.
+
+    Raises:
+        ValueError: one does not.
+    """
+    for file in sorted(folder.glob("*.pt")):
+        require_known_objects(file, _STAND_INS)
+
+
+class StandIn:
+    """In the place of an object of DeepSpeed: its attributes."""
+
+
+class DynamicLossScaler(StandIn):
+    """In the place of DeepSpeed's."""
+
+
+class LossScaler(StandIn):
+    """In the place of DeepSpeed's."""
+
+
+_STAND_INS: dict[str, Any] = {
+    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler": DynamicLossScaler,
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler": LossScaler,
+    "deepspeed.runtime.fp16.loss_scaler.LossScaleProfile": str,
+    "deepspeed.runtime.zero.config.ZeroStageEnum": int,
+    "deepspeed.utils.tensor_fragment.fragment_address": StandIn,
+}
+"""What DeepSpeed writes besides tensors and plain values, and what is made of it here."""
+
+
+def load_file(path: Path) -> Mapping[str, Any]:
+    """Read a file of DeepSpeed; what is no tensor and no plain value is a `StandIn`.
+
+    Raises:
+        ValueError: it is damaged, or holds what DeepSpeed does not write.
+    """
+    require_known_objects(path, _STAND_INS)
+    content = load_torch(path, mmap=True, known=_STAND_INS)
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path} is not what DeepSpeed writes, but {kind_of(content)}.")
+    return content
