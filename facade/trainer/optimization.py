@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...lightning_modules.common.suggestions import OptimizerNames
+from ...lightning_modules.internals.compiler import build_optimizers_plainly, step_plainly
 from ...lightning_modules.optim import (
     build_optimizer,
     decay_parameter_names,
@@ -35,7 +36,9 @@ class TrainerOptimization(TrainerBase):
             num_training_steps: optimizer steps of the whole training.
         """
         self._training_steps = num_training_steps
+        build_optimizers_plainly()  # an override of `create_optimizer` makes its own
         self.create_optimizer()
+        step_plainly(self.optimizer)
         self.create_scheduler(num_training_steps=num_training_steps)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:

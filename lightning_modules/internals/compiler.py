@@ -45,7 +45,9 @@ def step_plainly(optimizer: Any) -> None:
 
     The hooks around a step are called as ever. To be called before a schedule is made, which wraps the step.
     """
-    guarded: Any = getattr(type(optimizer).step, "__wrapped__", None)
+    if "step" in getattr(optimizer, "__dict__", {}):
+        return  # done before, or replaced by others
+    guarded: Any = getattr(getattr(type(optimizer), "step", None), "__wrapped__", None)
     if getattr(getattr(guarded, "__code__", None), "co_name", "") != "_use_grad" or DYNAMO in sys.modules:
         return
     plain: Any = guarded.__wrapped__

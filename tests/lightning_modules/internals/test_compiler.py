@@ -21,11 +21,17 @@ class Model(torch.nn.Module):
     def forward(self, x, labels):
         return torch.nn.functional.cross_entropy(self.linear(x), labels), None
 
+class OwnOptimizer(Trainer):
+    def create_optimizer(self, model=None):
+        self.optimizer = self.optimizer or torch.optim.AdamW(self.model.parameters())
+        return self.optimizer
+
 data = [{"x": torch.zeros(2), "labels": 0}]
 with tempfile.TemporaryDirectory() as folder:
     args = TrainingArguments(folder, max_steps=2, use_cpu=True, save_steps=1, report_to="none", disable_tqdm=True)
     Trainer(Model(), args, train_dataset=data).train()
     Trainer(Model(), args, train_dataset=data).train(resume_from_checkpoint=folder + "/checkpoint-1")
+    OwnOptimizer(Model(), args, train_dataset=data).train()
 unused = ("transformers", "matplotlib")
 loaded = [name for name in sys.modules if name.split(".")[0] in unused or name == "torch._dynamo"]
 
