@@ -183,7 +183,7 @@ def test_a_full_disk_is_a_warning(tmp_path, caplog):
     """A real one: a file system in memory, too small for two checkpoints."""
     small = tmp_path / "disk"
     small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(small)], capture_output=True)
     if mounted.returncode != 0:
         pytest.skip("only root can make a small file system")
     try:
