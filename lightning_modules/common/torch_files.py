@@ -33,8 +33,13 @@ def save_torch(obj: Any, path: StrPath) -> None:
     import torch
 
     try:
-        torch.save(on_host(obj), path)
-    except RuntimeError as error:  # what torch's zip writer raises when the disk is full or the folder is missing
+        with open(path, "wb") as file:  # which torch leaves open, with all that is in it, where the disk is full
+            torch.save(on_host(obj), file)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise type(error)(error.errno, f"could not be written: {error.strerror}", os.fspath(path)) from error
+    except RuntimeError as error:  # what torch's zip writer makes of a write that fails
         raise _refusal_of_the_disk(path, error) from error
 
 
