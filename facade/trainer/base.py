@@ -336,11 +336,6 @@ class TrainerBase:
         return translate(self.args, find_unused_parameters=unused, model=self.model, steps=steps)
 
     @property
-    def _device(self) -> torch.device:
-        """What this process computes on."""
-        return self.args.device if self._run_device is None else self._run_device
-
-    @property
     def _strategy(self) -> Strategy:
         """That of the run, or of the last one; before a run what the arguments ask for now."""
         return self._last_strategy or self.plan.strategy.for_trainer(cast(StrategyHost, self))

@@ -166,6 +166,11 @@ class TrainerSteps(TrainerOptimization):
             else:
                 yield batch["labels"][..., 1:] if shifted else batch["labels"]
 
+    @property
+    def _device(self) -> torch.device:
+        """What this process computes on."""
+        return self.args.device if self._run_device is None else self._run_device
+
     def _prepare_input(self, data: Any) -> Any:
         device = self._device
         half = self.accelerator.strategy.half_of_inputs()
