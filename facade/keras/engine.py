@@ -225,8 +225,8 @@ class KerasEngine(Trainer):
         """Return all but biases and the weights of layer normalizations, by the names of their layers."""
         return [name for name, _ in model.named_parameters() if not _NO_DECAY.search(name)]
 
-    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
-        """Clip each value, as the original does it where gradients are accumulated; returns the norm before that."""
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        """Clip each value, as the original does it where gradients are accumulated; returns a norm for the log."""
         norm = super()._get_grad_norm(model) if self._is_logged() else None
         if self.args.gradient_accumulation_steps > 1:
             self.accelerator.clip_grad_value_(model.parameters(), self.args.max_grad_norm)
