@@ -38,7 +38,8 @@ def save_torch(obj: Any, path: StrPath) -> None:
     except OSError as error:
         if error.filename is not None:
             raise
-        raise type(error)(error.errno, f"could not be written: {error.strerror}", os.fspath(path)) from error
+        reason = error.strerror or error
+        raise type(error)(error.errno, f"could not be written: {reason}", os.fspath(path)) from error
     except RuntimeError as error:  # what torch's zip writer makes of a write that fails
         raise _refusal_of_the_disk(path, error) from error
 

@@ -187,11 +187,6 @@ class FastEvaluationLoop(_EvaluationLoop):
         self._has_run = True
         self._seen_batches_per_dataloader[dataloader_idx] += 1
 
-    def _on_before_fetch(self) -> None:
-        """Measure nothing: see `SilentProfiler`."""
-
-    _on_after_fetch = _on_before_fetch
-
     def look_who_is_there(self) -> None:
         """Find out, once a run, whether the step of the module is all that there is to do."""
         trainer, module = self.trainer, self.trainer.lightning_module
