@@ -56,12 +56,20 @@ def measure(name: str, case: str, what: str) -> float:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         if what == "process":
             train(name, case, folder, contextlib.nullcontext())
-            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+            return largest_of_this_process() / 2**10
         profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
         train(name, case, folder, profile)
         trace = Path(folder, "trace.json")
         profile.export_chrome_trace(str(trace))
         return highest(json.loads(trace.read_text())["traceEvents"]) / 2**20
+
+
+def largest_of_this_process() -> float:
+    """Kilobytes; `getrusage` would count what a parent had before it became this program."""
+    status = Path("/proc/self/status")
+    if not status.is_file():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return next(float(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
 
 
 def highest(events: list[dict[str, Any]]) -> int:
