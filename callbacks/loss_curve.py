@@ -88,7 +88,8 @@ def draw_loss_curve(log_history: list[dict[str, Any]]) -> bytes | None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 5.6 if rates else 4.6), dpi=120, layout="constrained")
+    figure = Figure(figsize=(9, 5.6 if rates else 4.6), dpi=120)
+    figure.subplots_adjust(left=0.1, right=0.97, top=0.92, bottom=0.11, hspace=0.12)  # to measure takes half the time
     FigureCanvasAgg(figure)
     if rates:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
