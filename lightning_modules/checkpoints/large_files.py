@@ -248,9 +248,12 @@ def _open(name: str) -> tuple[Any, bool]:
     """Open a file for writing, past the cache if the file system can do so; also return whether it does."""
     if _PAST_THE_CACHE:
         try:
-            opener = lambda path, flags: os.open(path, flags | _PAST_THE_CACHE, 0o666)  # noqa: E731
-            return open(name, "wb", buffering=0, opener=opener), True
+            return open(name, "wb", buffering=0, opener=_open_past_the_cache), True
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
     return open(name, "wb", buffering=0), False
+
+
+def _open_past_the_cache(name: str, flags: int) -> int:
+    return os.open(name, flags | _PAST_THE_CACHE, 0o666)
