@@ -26,7 +26,7 @@ def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str,
     folder = tmp_path_factory.mktemp("contexts")
     there = importlib.util.find_spec("transformers") is not None
     missing = [] if there else [case for case in (*PAIR, *HEADS, *GRID) if case.endswith("llama")]
-    library = "lightrainer and models" if there else "lightrainer"
+    library = "transformers" if there else "lightrainer"
     common = {"log": folder / "log.txt", "seconds": SECONDS, "library": library, "DEVICE": request.param}
     finished_ranks(SCRIPT, str(folder), *without(PAIR, missing), processes=0, **common)
     for size, cases in ((2, [*PAIR, *HEADS, "bf16", "refused", "refused_heads", *WRONG]), (4, GRID)):

@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(ours)]:
             patch.delenv(name)
-        options = {"processes": 0, "library": "lightrainer and models"}
+        options = {"processes": 0, "library": "transformers"}
         finished_ranks(script, str(folder), log=folder / "script.txt", seconds=SECONDS, **options)
     return folder
 

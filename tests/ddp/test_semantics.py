@@ -20,7 +20,7 @@ OF_PLACE = [("of_place", 2), ("of_place", 1)]  # on one machine, and on two with
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("semantics")
     script = Path(__file__).with_name("semantics_script.py")
-    options = {"processes": 0, "library": "lightrainer and models"}
+    options = {"processes": 0, "library": "transformers"}
     finished_ranks(script, str(folder), log=folder / "script.txt", seconds=240, **options)
     return folder
 

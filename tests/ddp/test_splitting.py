@@ -28,7 +28,7 @@ def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str,
     folder = tmp_path_factory.mktemp("split")
     there = importlib.util.find_spec("transformers") is not None
     usable = lambda names: [name for name in names if there or name not in LANGUAGE_MODELS]
-    library = "lightrainer and models" if there else "lightrainer"
+    library = "transformers" if there else "lightrainer"
     common = {"log": folder / "log.txt", "seconds": SECONDS, "library": library, "DEVICE": request.param}
     finished_ranks(SCRIPT, str(folder), *usable(ALONE), processes=0, **common)
     for size, cases in ((2, [*PAIR, "qwen", "tp_fp16"]), (4, [*GRID, *HALF, "grid_qwen"])):

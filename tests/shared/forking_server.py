@@ -4,7 +4,10 @@
 
 imports these modules and listens at the socket. The first byte that a caller sends says what it wants:
 
-- `u`: it uses the server, which ends with the last of these connections, and ends all that it has started then;
+- `u`: it uses the server, which answers with a byte, ends with the last of these connections, and ends all that it has
+  started then;
+- `s`: another server, forked from this one, which imports more. JSON follows, with `address`, `modules`, `environment`
+  and `paths`, where Python looks for modules first. A line is the answer when it listens;
 - `r`: the processes of a script, as torchrun starts them. A line of JSON follows, with `script`, `words`, `processes`,
   `environment`, `log`, `seconds` and `torchrun`; no processes are one, as if Python had been started with the script.
   `torchrun` are options of a launcher that is to look after the processes, or null where there is none. The exit codes
@@ -147,9 +150,7 @@ def become_python(
     sys.executable, sys.orig_argv, sys.argv = executable, [executable, *words], rest if kind != "-c" else words[:1]
     if kind == "-c":
         sys.argv += rest[1:]
-    sys.modules.pop("sitecustomize", None)
-    with contextlib.suppress(ModuleNotFoundError):
-        importlib.import_module("sitecustomize")
+    _let_the_site_begin()
     if kind == "-c":
         main = sys.modules["__main__"] = ModuleType("__main__")
         exec(compile(rest[0], "<string>", "exec"), vars(main))
@@ -159,6 +160,21 @@ def become_python(
         main = sys.modules["__main__"] = ModuleType("__main__")
         main.__file__ = rest[0]
         exec(compile(Path(rest[0]).read_bytes(), rest[0], "exec"), vars(main))
+
+
+def start_server(caller: socket.socket, asked: dict[str, Any]) -> None:
+    """Import more, in an environment that says more, and listen at an address of its own."""
+    os.environ.update(asked["environment"])
+    sys.path[1:1] = asked["paths"]
+    _let_the_site_begin()
+    listen(asked["address"], asked["modules"], lambda: caller.sendall(b"ready\n"))
+
+
+def _let_the_site_begin() -> None:
+    """Python does so at its start, where there is such a module."""
+    sys.modules.pop("sitecustomize", None)
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("sitecustomize")
 
 
 def serve(listener: socket.socket) -> None:
@@ -177,12 +193,16 @@ def serve(listener: socket.socket) -> None:
             wanted, files, _, _ = socket.recv_fds(caller, 1, 3)
             if wanted == b"u":
                 users.append(caller)
+                caller.sendall(b"u")
             elif wanted and not os.fork():
                 for other in (listener, *users):
                     other.close()
                 with caller.makefile("rb") as stream:
                     asked = json.loads(stream.readline())
-                start_ranks(caller, asked) if wanted == b"r" else start_python(caller, files, asked)
+                if wanted == b"p":
+                    start_python(caller, files, asked)
+                else:
+                    (start_ranks if wanted == b"r" else start_server)(caller, asked)
                 os._exit(0)
             else:
                 for number in files:
@@ -193,8 +213,8 @@ def serve(listener: socket.socket) -> None:
                 pass
 
 
-def main() -> None:
-    address, *modules = sys.argv[1:]
+def listen(address: str, modules: list[str], ready: Callable[[], object]) -> None:
+    """Import modules, and serve until nobody uses them any more; what is left over then is killed."""
     for name in modules:
         importlib.import_module(name)
     gc.collect()
@@ -202,13 +222,18 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(64)
-        print("ready", flush=True)
-        os.dup2(2, 1)
+        ready()
         serve(listener)
     for left in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             left.kill()
 
 
+def say_that_it_listens() -> None:
+    """Whoever started it waits for that, and reads no further."""
+    print("ready", flush=True)
+    os.dup2(2, 1)
+
+
 if __name__ == "__main__":
-    main()
+    listen(sys.argv[1], sys.argv[2:], say_that_it_listens)

@@ -4,7 +4,6 @@ import atexit
 import contextlib
 import fcntl
 import functools
-import hashlib
 import json
 import os
 import socket
@@ -21,17 +20,15 @@ import pytest
 HERE = Path(__file__).parent
 CHILDREN = str(HERE.parents[1] / "package" / "serving" / "children")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE)}
+TORCH = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "pandas", "matplotlib.pyplot")
 OURS = (
     "lightrainer.facade.trainer",
     "lightrainer.facade.trainer.trainer_module",
     "lightrainer.facade.trainer.lightning_trainer",
-    "torch._dynamo",
 )
 REFERENCE = ("transformers.trainer", "transformers.trainer_seq2seq", "accelerate")
-MODELS = ("transformers.models.llama.modeling_llama",)
+LIBRARIES = ("torch.distributed.checkpoint", "torch.utils.tensorboard", "datasets", "optuna", "accelerate")
 # What scripts import that have to find the Trainer and its arguments as not imported yet.
-TORCH = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "pandas", "matplotlib.pyplot")
-LIBRARIES = (*TORCH, "torch.distributed.checkpoint", "torch.utils.tensorboard", "datasets", "optuna", "accelerate")
 FROM_TRANSFORMERS = (
     "transformers.models.bert.modeling_bert",
     "transformers.models.gpt2.modeling_gpt2",
@@ -41,18 +38,18 @@ LIGHTNING = (
     "lightrainer.lightning_modules.internals.lightning_internals",
     "lightrainer.lightning_modules.internals.fast_path",
 )
-IMPORTED = {
-    "torch": TORCH,
-    "lightrainer": OURS,
-    "lightrainer and models": (*OURS, *REFERENCE, *MODELS),
-    "transformers": (*OURS, *REFERENCE, *MODELS),
-    "lightrainer and deepspeed": ("with_deepspeed", *OURS, "deepspeed"),
-    "transformers and deepspeed": ("with_deepspeed", *TORCH, *REFERENCE, "deepspeed"),
-    "plain": (*LIBRARIES, *FROM_TRANSFORMERS),
-    "served": (*LIBRARIES, *LIGHTNING, *FROM_TRANSFORMERS),
+IMPORTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
+    "torch": (None, TORCH),
+    "lightrainer": ("torch", OURS),
+    "transformers": ("lightrainer", (*REFERENCE, "transformers.models.llama.modeling_llama")),
+    "lightrainer and deepspeed": ("lightrainer", ("with_deepspeed", "deepspeed")),
+    "transformers and deepspeed": ("torch", ("with_deepspeed", *REFERENCE, "deepspeed")),
+    "libraries": ("torch", LIBRARIES),
+    "plain": ("libraries", FROM_TRANSFORMERS),
+    "served": ("libraries", (*LIGHTNING, *FROM_TRANSFORMERS)),
 }
-"""What a library imports when it trains; with `torch` alone ours is imported anew, and finds its environment."""
-SERVED = {"LIGHTRAINER_INSTALL": "1", "PYTHONPATH": os.pathsep.join([CHILDREN, str(HERE)])}
+"""What servers import, each after what the one did that it is forked from. "transformers" are those of both libraries;
+with "torch" alone ours is imported anew, and finds its environment."""
 SERVERS = "LIGHTRAINER_TESTS_SERVERS"
 """Names the folder in which the servers listen; all workers of a run share them."""
 
@@ -136,12 +133,7 @@ def forked_torchrun(
 
 
 def _answer(library: str, asked: dict[str, Any]) -> tuple[list[int] | str, str]:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.connect(_server(library))
-        server.sendall(b"r")
-        server.sendall(json.dumps(asked).encode() + b"\n")
-        with server.makefile() as answers:
-            told = json.loads(answers.readline() or '"its server has ended"')
+    told = json.loads(_said_by(_server(library), b"r", asked) or '"its server has ended"')
     return told, said_in(Path(asked["log"]))
 
 
@@ -178,28 +170,58 @@ _started: list[subprocess.Popen] = []
 @functools.cache
 def _server(library: str) -> str:
     """Where the process listens from which others are forked: until all have ended that use it, as this one does."""
-    modules = IMPORTED[library]
+    parent, modules = IMPORTED[library]
     Path(os.environ[SERVERS]).mkdir(mode=0o700, exist_ok=True)
-    address = Path(os.environ[SERVERS], f"{_digest(modules)}-{library == 'served'}")
-    user = socket.socket(socket.AF_UNIX)
+    address = Path(os.environ[SERVERS], library.replace(" ", "-"))
     with address.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not address.exists():
-            known = {**os.environ, **ENVIRONMENT, "PYTHONHASHSEED": "0", **(SERVED if library == "served" else {})}
-            command = [sys.executable, str(HERE / "forking_server.py"), str(address), *modules]
-            server = subprocess.Popen(command, env=known, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-            _started.append(server)
-            assert server.stdout is not None
-            with server.stdout:
-                assert server.stdout.readline(), "the server has ended"
-        user.connect(str(address))
-    user.sendall(b"u")
+        above = parent and _server(parent)  # it lives as long as this one: it has the same users
+        user = _joined(address)
+        if user is None:
+            address.unlink(missing_ok=True)
+            said = _forked_server(above, address, library) if above else _started_server(address, modules)
+            assert said, "the server has ended"
+            user = _joined(address)
+            assert user is not None, "the server has ended"
     atexit.register(user.close)
     return str(address)
 
 
-def _digest(modules: tuple[str, ...]) -> str:
-    return hashlib.sha1(" ".join(modules).encode()).hexdigest()[:12]
+def _joined(address: Path) -> socket.socket | None:
+    """Use the server that listens there: the connection, or None where its last user has left, or there is none."""
+    user = socket.socket(socket.AF_UNIX)
+    with contextlib.suppress(OSError):
+        user.connect(str(address))
+        user.sendall(b"u")
+        if user.recv(1):
+            return user
+    user.close()
+    return None
+
+
+def _started_server(address: Path, modules: tuple[str, ...]) -> bytes:
+    known = {**os.environ, **ENVIRONMENT, "PYTHONHASHSEED": "0"}
+    command = [sys.executable, str(HERE / "forking_server.py"), str(address), *modules]
+    server = subprocess.Popen(command, env=known, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    _started.append(server)
+    assert server.stdout is not None
+    with server.stdout:
+        return server.stdout.readline()
+
+
+def _forked_server(parent: str, address: Path, library: str) -> str:
+    served = library == "served"
+    asked = {"address": str(address), "modules": IMPORTED[library][1], "paths": [CHILDREN] if served else []}
+    return _said_by(parent, b"s", {**asked, "environment": {"LIGHTRAINER_INSTALL": "1"} if served else {}})
+
+
+def _said_by(server: str, kind: bytes, asked: dict[str, Any]) -> str:
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(server)
+        caller.sendall(kind)
+        caller.sendall(json.dumps(asked).encode() + b"\n")
+        with caller.makefile() as answers:
+            return answers.readline()
 
 
 def kill(pid: int) -> None:

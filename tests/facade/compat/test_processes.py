@@ -42,4 +42,4 @@ def test_progress_bars_of_the_hub_are_quiet_meanwhile():
 def test_two_processes(tmp_path):
     """What they gather is what the reference gathers; the script raises where it is not."""
     script, log = Path(__file__).with_name("gathering_script.py"), tmp_path / "log.txt"
-    finished_ranks(script, str(tmp_path), log=log, seconds=180, library="lightrainer and models")
+    finished_ranks(script, str(tmp_path), log=log, seconds=180, library="transformers")

@@ -199,7 +199,7 @@ def test_two_processes_join_one_group_and_see_what_the_reference_sees(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     log = tmp_path / "log.txt"
-    finished_ranks(script, str(tmp_path), log=log, seconds=300, library="lightrainer and models")
+    finished_ranks(script, str(tmp_path), log=log, seconds=300, library="transformers")
     for rank in range(2):
         facts = json.loads((tmp_path / f"{rank}.json").read_text())
         assert not facts["before"]
