@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
+from .batch_kinds import kind_of
 from .tensorflow_tensors import to_tensorflow
 
 _Sizes = list[tuple[int | None, ...]]
@@ -33,7 +34,7 @@ class TensorFlowGraphs:
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph for these arguments, with tensors of torch in them, and return what `function` returns."""
-        kind = _kind(arguments, tuple)
+        kind = kind_of(arguments)
         leaves = sys.modules["tensorflow"].nest.flatten(arguments)
         tensors = [to_tensorflow(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
         graph = self._graphs.get(kind)
@@ -43,7 +44,7 @@ class TensorFlowGraphs:
 
     def _graph(self, arguments: Any, leaves: list[Any], tensors: list[Any]) -> Callable[..., Any]:
         tf = sys.modules["tensorflow"]
-        kind, found = _kind(arguments, len), [tuple(tensor.shape) for tensor in tensors]
+        kind, found = kind_of(arguments, len), [tuple(tensor.shape) for tensor in tensors]
         sizes = self._sizes[kind] = _open(self._sizes.get(kind, found), found)
 
         def flat(*given: Any) -> Any:
@@ -53,17 +54,6 @@ class TensorFlowGraphs:
 
         signature = [tf.TensorSpec(shape, tensor.dtype) for shape, tensor in zip(sizes, tensors, strict=True)]
         return tf.function(flat, input_signature=signature, jit_compile=self._xla or None).get_concrete_function()
-
-
-def _kind(value: Any, of_shape: Callable[[Any], Any]) -> Any:
-    """Return what two values have in common that one graph serves: their nesting, types, and what is no tensor."""
-    if isinstance(value, Tensor):
-        return value.dtype, of_shape(value.shape)
-    if isinstance(value, Mapping):
-        return type(value), *((key, _kind(part, of_shape)) for key, part in value.items())
-    if isinstance(value, (list, tuple)):
-        return type(value), *(_kind(part, of_shape) for part in value)
-    return type(value), value
 
 
 def _open(known: _Sizes, found: _Sizes) -> _Sizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from ..common.nested import map_nested
 from .module import Compute, KerasModule, constrained, nested_layers
 from .names import stable_names
+from .torch_graphs import TorchGraphs
 
 _BACKEND = (
     "Set the environment variable KERAS_BACKEND=torch before keras is imported, or run the script with "
@@ -24,6 +26,7 @@ class TorchKerasModule(KerasModule):
     Args:
         model: see `KerasModule`.
         compute: see `KerasModule`.
+        recordable: tells whether `compute` calls nothing but the model and its loss; then `TorchGraphs` does it.
 
     Raises:
         TypeError: it is a torch module, but no Keras model.
@@ -32,8 +35,10 @@ class TorchKerasModule(KerasModule):
 
     keras: Any
     _trained: list[nn.Parameter]
+    _recordable: Callable[[], bool]
+    _graphs: TorchGraphs | None
 
-    def __init__(self, model: nn.Module, compute: Compute) -> None:
+    def __init__(self, model: nn.Module, compute: Compute, recordable: Callable[[], bool] = lambda: False) -> None:
         keras = sys.modules.get("keras")
         if keras is None or not isinstance(model, keras.Model):
             raise TypeError(
@@ -43,7 +48,7 @@ class TorchKerasModule(KerasModule):
         if keras.backend.backend() != "torch":
             raise ValueError(f"Keras computes in {keras.backend.backend()!r}, not in torch. {_BACKEND}")
         super().__init__(model, compute)
-        vars(self)["keras"] = keras
+        vars(self).update(keras=keras, _recordable=recordable)
         self.pull()
 
     @property
@@ -72,15 +77,25 @@ class TorchKerasModule(KerasModule):
                 self.register_parameter(name, variable.value)
             else:
                 self.register_buffer(name, variable.value)
-        self._trained = [variable.value for variable in self.model.trainable_variables]
+        trained = [variable.value for variable in self.model.trainable_variables]
+        vars(self).update(_trained=trained, _graphs=None)
 
     def push(self) -> None:
         """Nothing: the model has the same memory."""
 
     def forward(self, features: Any, labels: Any = None) -> tuple[Tensor, Any]:
         """See `KerasModule.forward`."""
+        if not self._recordable():
+            return self._called(features, labels, self.training)
+        graphs = self._graphs
+        if graphs is None:
+            graphs = TorchGraphs(self.model, self._called, self.parameters(), self.buffers())
+            vars(self)["_graphs"] = graphs
+        return graphs(features, labels, self.training)
+
+    def _called(self, features: Any, labels: Any, training: bool) -> tuple[Tensor, Any]:
         with self._on_device():
-            return self.compute(features, labels, self.training)
+            return self.compute(features, labels, training)
 
     def variables(self) -> list[nn.Parameter]:
         """See `KerasModule.variables`."""

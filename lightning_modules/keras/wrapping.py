@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -9,13 +10,16 @@ from torch import nn
 from .module import Compute, KerasModule
 
 
-def wrap_keras_model(model: Any, compute: Compute, *, xla: bool = False) -> KerasModule:
+def wrap_keras_model(
+    model: Any, compute: Compute, *, xla: bool = False, recordable: Callable[[], bool] = lambda: False
+) -> KerasModule:
     """Put a module around a model.
 
     Args:
         model: of Keras on torch, or one that computes in TensorFlow.
         compute: see `KerasModule`.
         xla: have TensorFlow compile it.
+        recordable: see `TorchKerasModule`.
 
     Raises:
         TypeError: it is no Keras model.
@@ -30,7 +34,7 @@ def wrap_keras_model(model: Any, compute: Compute, *, xla: bool = False) -> Kera
             )
         from .torch_model import TorchKerasModule
 
-        return TorchKerasModule(model, compute)
+        return TorchKerasModule(model, compute, recordable)
     from .tensorflow_model import TensorFlowModule
 
     return TensorFlowModule(model, compute, xla=xla)
