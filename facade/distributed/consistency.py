@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import functools
 import os
 import re
 from collections.abc import Mapping
@@ -99,8 +100,13 @@ def require_same_evaluation(trainer: ComparedTrainer, loader: Any) -> None:
 def _require_same(trainer: ComparedTrainer, data: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     known = {**_arguments(trainer.args), **_facts_of_model(trainer), **_lengths(data)}
     known |= {name: str(value) for name, value in facts.items()}
-    known |= {f"version of {name}": version(name) for name in ("lightrainer", "torch", "lightning")}
-    require_same(known, _REMEDY)
+    require_same(known | _versions(), _REMEDY)
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    """Return the versions of what computes: to read them takes milliseconds, and they stay."""
+    return {f"version of {name}": version(name) for name in ("lightrainer", "torch", "lightning")}
 
 
 def _steps_of_uneven_batches(args: Any, length: Length) -> dict[str, int]:

@@ -166,19 +166,25 @@ def quiet(active: bool = True) -> Iterator[None]:
 
     What its callbacks say, such as a summary of the model, was asked for, and is heard.
     """
-    loggers = [logging.getLogger(name) for name in (*_ANNOUNCING, _CALLBACKS)] if active else []
-    heard = [logger.getEffectiveLevel() for logger in loggers]
-    given: dict[logging.Logger, int] = {}
-    for logger, level in zip(loggers, heard, strict=True):
-        wanted = level if logger.name == _CALLBACKS else max(level, logging.WARNING)
-        if logger.getEffectiveLevel() != wanted:  # to set a level takes long: each logger forgets what it knows of them
-            given[logger] = logger.level
-            logger.setLevel(wanted)
+    announcing = map(logging.getLogger, _ANNOUNCING if active else ())
+    levels = {logger: logging.WARNING for logger in announcing if logger.getEffectiveLevel() < logging.WARNING}
+    if levels:
+        callbacks = logging.getLogger(_CALLBACKS)
+        levels[callbacks] = callbacks.getEffectiveLevel()
+    given = {logger: logger.level for logger in levels}
+    _set_levels(levels)
     try:
         yield
     finally:
-        for logger, level in given.items():
-            logger.setLevel(level)
+        _set_levels(given)
+
+
+def _set_levels(levels: dict[logging.Logger, int]) -> None:
+    """Set all of them, and have the loggers of the process forget once what they know of levels: that takes long."""
+    for logger, level in levels.items():
+        logger.level = level
+    for logger in list(levels)[-1:]:
+        logger.setLevel(levels[logger])
 
 
 def release(trainer: Trainer) -> None:

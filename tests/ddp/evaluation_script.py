@@ -106,9 +106,10 @@ def metrics_of(api: Any, seen: list[Any]) -> dict[str, Any]:
 
 
 def outcome(trainer: Any, dataset: Any, metrics: dict[str, Any], seen: list[Any]) -> dict[str, Any]:
-    """All that comes out of evaluating and predicting one dataset."""
+    """All that comes out of evaluating and predicting one dataset; of a stream, in fewer evaluations."""
     seen.clear()
-    trainer.compute_metrics = None
+    listed = isinstance(dataset, list)
+    trainer.compute_metrics = None if listed else metrics["function"]
     prediction = trainer.predict(dataset)
     found = {
         "logits": prediction.predictions[0].tolist(),
@@ -116,12 +117,13 @@ def outcome(trainer: Any, dataset: Any, metrics: dict[str, Any], seen: list[Any]
         "labels": prediction.label_ids.tolist(),
         "test_loss": prediction.metrics["test_loss"],
     }
-    for name, given in metrics.items():
-        trainer.compute_metrics = given
+    for name in metrics if listed else ["torchmetrics"]:
+        trainer.compute_metrics = metrics[name]
         values = trainer.evaluate(dataset)
         found[name] = {key: value for key, value in values.items() if not key.endswith(("_runtime", "_per_second"))}
     found["seen"] = list(seen)
     if "counted" in metrics:
+        trainer.compute_metrics = metrics["counted"]
         found["counted in predict"] = trainer.predict(dataset).metrics["test_counted"]
     return found
 

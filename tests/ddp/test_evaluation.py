@@ -63,8 +63,8 @@ def test_torchmetrics_count_each_sample_once(ranks, kind):
     for count in lengths(len(ranks), kind):
         for rank in ranks:
             found = rank[f"{kind} of {count}"]
-            assert found["counted"]["eval_counted"] == 2**count - 1
             assert found["counted in predict"] == 2**count - 1
+            assert kind != "list" or found["counted"]["eval_counted"] == 2**count - 1
 
 
 @pytest.mark.filterwarnings("ignore:No (positive|negative) samples")
@@ -87,12 +87,9 @@ def test_torchmetrics_are_exact(ranks, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_is_the_same_everywhere(ranks, kind):
     for count in lengths(len(ranks), kind):
-        losses = {
-            found[way]["eval_loss"]
-            for rank in ranks
-            for found in [rank[f"{kind} of {count}"]]
-            for way in ("function", "torchmetrics", "counted")
-        }
+        ways = ("function", "torchmetrics", "counted") if kind == "list" else ("torchmetrics",)
+        found = [rank[f"{kind} of {count}"] for rank in ranks]
+        losses = {run["test_loss"] for run in found} | {run[way]["eval_loss"] for run in found for way in ways}
         assert len(losses) == 1
 
 
