@@ -69,14 +69,19 @@ def size(tensors: Any) -> int:
 
 
 def collectives(prof: profile) -> dict[str, int]:
-    """Bytes of the whole tensors of each kind of collective, without those of a few numbers."""
+    """Bytes of the whole tensors of each kind of collective, without those of a few numbers.
+
+    The records are read as they are: what torch makes of all others takes longer than the training.
+    """
     found = dict.fromkeys(COLLECTIVES.values(), 0)
     kind = None
-    for event in prof.events():
-        if event.name in COLLECTIVES:
-            kind = COLLECTIVES[event.name]
-        elif event.name.startswith("gloo:all_") and kind is not None:  # what this process gives, or for sums: all of it
-            (shape, *_), (dtype, *_) = event.input_shapes, event.input_dtypes
+    records: Any = prof.profiler
+    for event in sorted(records.kineto_results.events(), key=lambda event: event.start_ns()):
+        name = event.name()
+        if name in COLLECTIVES:
+            kind = COLLECTIVES[name]
+        elif name.startswith("gloo:all_") and kind is not None:  # what this process gives, or for sums: all of it
+            (shape, *_), (dtype, *_) = event.shapes(), event.dtypes()
             number = torch.Size(shape).numel() * (2 if kind == "all-gather" else 1)
             found[kind] += number * WIDTHS[dtype] if number > SMALL else 0
             kind = None
@@ -102,7 +107,8 @@ class Record(lightrainer.TrainerCallback):
             return
         self.prof.stop()
         self.seen |= collectives(self.prof)
-        for wrapper in (found for found in gc.get_objects() if type(found) is DistributedDataParallel):
+        objects = [] if args.fsdp else gc.get_objects()
+        for wrapper in (found for found in objects if type(found) is DistributedDataParallel):
             self.seen["buckets"] = sum(map(int, wrapper._get_ddp_logging_data()["bucket_sizes"].split(",")))
         self.seen["parameters"] = size(model.parameters())
         inner = getattr(optimizer, "optimizer", optimizer)
