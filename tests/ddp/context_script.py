@@ -59,6 +59,8 @@ CASES: dict[str, dict[str, Any]] = {
 BY_HEADS = ulysses_attention._by_heads
 ATTENTION = functional.scaled_dot_product_attention
 RESUMED = ("items", "grid_items", "heads_items")
+WRONG = ("no_ring", "late_shift", "heads_apart")
+"""Negative controls, of which two steps are enough."""
 FORM = {"bf16": "items", "no_ring": "items", "late_shift": "items", "heads_apart": "items"}
 """What a case trains, if not what its name ends with."""
 
@@ -220,13 +222,17 @@ def trainer_of(
     return lightrainer.Trainer(**{"model": model_of(case), **given}, args=arguments, callbacks=[StopAt(stop)])
 
 
-def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
+def numbers(trainer: lightrainer.Trainer) -> dict[str, list[float]]:
     history = trainer.state.log_history
+    return {name: [entry[key] for entry in history if key in entry] for name, key in NUMBERS_OF.items()}
+
+
+def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
     predicted: Any = trainer.predict(trainer.eval_dataset)
     trainer.save_model(str(folder / "saved"))
     return {
         "strategy": trainer.plan.strategy.name,
-        **{name: [entry[key] for entry in history if key in entry] for name, key in NUMBERS_OF.items()},
+        **numbers(trainer),
         "last_eval_loss": predicted.metrics["test_loss"],
         "logits": predicted.predictions[:, :11].tolist(),
         "tokens": trainer.state.num_input_tokens_seen,
@@ -249,9 +255,9 @@ def main(folder: Path, cases: list[str]) -> None:
             continue
         if not alone:
             sabotage(case)
-        trainer = trainer_of(here, case)
+        trainer = trainer_of(here, case, stop=2 if case in WRONG else None)
         trainer.train()
-        found = seen(trainer, here)
+        found = numbers(trainer) if case in WRONG else seen(trainer, here)
         if case in RESUMED and not alone:
             trainer_of(here / "cut", case, stop=3).train()
             resumed = trainer_of(here / "cut", case, seed=99)

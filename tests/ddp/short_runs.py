@@ -35,7 +35,7 @@ def short_arguments(folder: Path, *, shares: int, **options: Any) -> lightrainer
     return lightrainer.TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=4 // shares,
-        per_device_eval_batch_size=2,
+        per_device_eval_batch_size=4,
         gradient_accumulation_steps=2,
         max_grad_norm=0.5,
         weight_decay=0.1,

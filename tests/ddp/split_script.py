@@ -26,8 +26,11 @@ TWO, GRID = {"tp_size": 2}, {"tp_size": 2, "dp_shard_size": 2}
 CASES: dict[str, dict[str, Any]] = {
     "dropout": {"parallelism_config": TWO, "model": {"dropout": 0.3}},
     "sequence": {"parallelism_config": TWO, "model": {"norm": "sequence_parallel"}},
-    "method": {"parallelism_config": TWO, "model": {"by_method": True}},
-    "dispatch": {"parallelism_config": TWO, "accelerator_config": {"dispatch_batches": True}},
+    "method": {
+        "parallelism_config": TWO,
+        "model": {"by_method": True},
+        "accelerator_config": {"dispatch_batches": True},
+    },
     "qwen": {"parallelism_config": TWO},
     "grid": {"parallelism_config": GRID},
     "grid_fsdp": {
@@ -43,7 +46,6 @@ CASES: dict[str, dict[str, Any]] = {
         "model": {"norm": "sequence_parallel"},
     },
     "grid_qwen": {"parallelism_config": GRID},
-    "tp_fp16": {"parallelism_config": TWO, "fp16": True},
     "grid_fp16": {"parallelism_config": GRID, "fp16": True},
     "grid_bf16": {"parallelism_config": GRID, "bf16": True},
 }
