@@ -2,6 +2,7 @@
 
 from .callback import RunReportCallback
 from .curves import Curve, Panel, panels
+from .loss_picture import draw_loss_picture
 from .page import render_page
 
-__all__ = ["Curve", "Panel", "RunReportCallback", "panels", "render_page"]
+__all__ = ["Curve", "Panel", "RunReportCallback", "draw_loss_picture", "panels", "render_page"]

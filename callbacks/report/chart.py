@@ -88,9 +88,9 @@ def _trimmed(text: str) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-_MOST_POINTS = 500
-_MANY_POINTS = 60
-_COLORS = ("#2563eb", "#ea6a12", "#0d9466", "#8b46e0", "#d6336c", "#0c8599", "#a16207", "#5f6b7a")
+MOST_POINTS = 500
+MANY_POINTS = 60
+COLORS = ("#2563eb", "#ea6a12", "#0d9466", "#8b46e0", "#d6336c", "#0c8599", "#a16207", "#5f6b7a")
 """As many as the page's style has."""
 
 
@@ -137,15 +137,15 @@ def _drawing(panel: Panel, up: Scale, across: Scale) -> str:
 def _lines(panel: Panel, index: int, up: Scale, across: Scale) -> str:
     """A curve; of a noisy one with many points the mean is what stands out."""
     curve = panel.curves[index]
-    color, points = f"c{index % len(_COLORS)}", curve.finite
+    color, points = f"c{index % len(COLORS)}", curve.finite
     if not points:
         return ""
-    seen = thinned(points, _MOST_POINTS)
-    if len(points) < _MANY_POINTS or not panel.is_noisy:
+    seen = thinned(points, MOST_POINTS)
+    if len(points) < MANY_POINTS or not panel.is_noisy:
         dots = _path(seen, "dots", color, up, across, dots=True) if curve.is_sparse or len(points) < 2 else ""
         return _path(seen, "line", color, up, across) + dots
     mean = smoothed(points, is_logarithmic=up.is_logarithmic)
-    mean = [*mean[:: max(len(mean) // _MOST_POINTS, 1)], mean[-1]]
+    mean = [*mean[:: max(len(mean) // MOST_POINTS, 1)], mean[-1]]
     return _path(seen, "faint", color, up, across) + _path(mean, "line", color, up, across)
 
 
@@ -186,7 +186,7 @@ def _legend(panel: Panel) -> str:
     for index, curve in enumerate(panel.curves):
         last = short(curve.points[-1][1])
         name = f"{escape(curve.label)} " if len(panel.curves) > 1 else ""
-        entries.append(f'<span class="key c{index % len(_COLORS)}">{name}<b>{last}</b></span>')
+        entries.append(f'<span class="key c{index % len(COLORS)}">{name}<b>{last}</b></span>')
     return f'<div class="legend">{"".join(entries)}</div>'
 
 
@@ -204,7 +204,7 @@ def _data(panel: Panel, across: Scale) -> str:
 
 
 def _told(curve: Curve) -> Points:
-    return sorted([*thinned(curve.finite, _MOST_POINTS), *curve.others[:_MOST_POINTS]])
+    return sorted([*thinned(curve.finite, MOST_POINTS), *curve.others[:MOST_POINTS]])
 
 
 def draw(panels: list[Panel], title: str) -> bytes:
@@ -237,9 +237,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     values = [value for curve in panel.curves for _, value in curve.finite]
     scale = fitting(values or [0.0], from_zero=panel.from_zero, may_be_logarithmic=panel.may_be_logarithmic)
     for index, curve in enumerate(panel.curves):
-        color, points = _COLORS[index % len(_COLORS)], curve.finite
+        color, points = COLORS[index % len(COLORS)], curve.finite
         label = _plain(curve.label)
-        if len(points) >= _MANY_POINTS and panel.is_noisy:
+        if len(points) >= MANY_POINTS and panel.is_noisy:
             axes.plot(*zip(*points, strict=True), color=color, linewidth=0.7, alpha=0.3)
             points = smoothed(points, is_logarithmic=scale.is_logarithmic)
         if points:

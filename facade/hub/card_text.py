@@ -14,7 +14,7 @@ from ...callbacks._log_values import number_of, split_history
 from .facts import CardFacts, DataSource
 from .repository import is_repository_name
 
-PICTURE_NAME = "loss_curve.png"
+PICTURE_NAME = "loss_curve.svg"
 
 MARKER = "<!-- Drafted by lightrainer."
 _NOTE = f"""{MARKER} It holds what the Trainer knows. Fill in the rest, and take out this
@@ -117,7 +117,7 @@ def text_of(facts: CardFacts, evaluations: list[Evaluation], result: Evaluation 
         facts: what there is to say.
         evaluations: all of them.
         result: that of the model itself.
-        picture: whether `loss_curve.png` lies beside the card.
+        picture: whether `loss_curve.svg` lies beside the card.
     """
     sections = [
         _NOTE,

@@ -8,11 +8,10 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...callbacks import draw_loss_curve
+from ...callbacks.report import draw_loss_picture
 from .card_text import MARKER, PICTURE_NAME, Evaluation, evaluations, pretty, text_of
 from .facts import TASK_NAMES, CardFacts
 from .pushing import CARD_NAME
@@ -45,7 +44,7 @@ class ModelCard:
         self.evaluations = evaluations(list(facts.log_history))
 
     def write(self, folder: Path, find_license: Callable[[str], str | None] | None = None) -> None:
-        """Write `README.md`, and the picture beside it if there is something to draw and matplotlib is there.
+        """Write `README.md`, and the picture beside it if there is something to draw.
 
         Args:
             folder: made if it is not there. Tags of a card in it are kept.
@@ -64,7 +63,7 @@ class ModelCard:
         """The whole card.
 
         Args:
-            picture: `loss_curve.png` lies beside it.
+            picture: `loss_curve.svg` lies beside it.
         """
         metadata = self.metadata().to_yaml()
         body = text_of(self.facts, self.evaluations, self.result, picture=picture)
@@ -140,13 +139,10 @@ def _metric_type(name: str) -> str:
 
 def _draw(facts: CardFacts, folder: Path) -> bool:
     """Draw the losses; whether there is a picture now."""
-    if find_spec("matplotlib") is None:
-        logger.info("The model card has no picture of the losses: `pip install 'lightrainer[plot]'` for one.")
-        return False
     try:
-        picture = draw_loss_curve(list(facts.log_history))
+        picture = draw_loss_picture(facts.log_history)
         if picture is not None:
-            _write(folder / PICTURE_NAME, picture)
+            _write(folder / PICTURE_NAME, picture.encode())
     except Exception as error:  # the card says the same in numbers
         logger.warning("The model card has no picture of the losses: %s: %s", type(error).__name__, error)
         return False

@@ -82,7 +82,7 @@ class TrainerSaving(TrainerLogging):
     ) -> None:
         """As `transformers.Trainer.create_model_card`, but with a picture of the losses and more tables.
 
-        `README.md` and `loss_curve.png` go into `output_dir`, in the place of older ones, whose tags are kept. Works
+        `README.md` and `loss_curve.svg` go into `output_dir`, in the place of older ones, whose tags are kept. Works
         offline too. What is not given is found out where it can be.
 
         Args:

@@ -80,7 +80,7 @@ def assert_same_files(both):
     """Bit for bit where they are tensors; ours has two more in a checkpoint."""
     from safetensors.torch import load_file
 
-    own = {name for name in both.ours.files() if name.endswith(("_manifest.json", "loss_curve.png"))}
+    own = {name for name in both.ours.files() if name.endswith(("_manifest.json", "loss_curve.svg"))}
     own |= {name for name in both.ours.files() if "data_state_" in name}
     assert both.ours.files() - own == both.theirs.files()
     weights = both.theirs.files("*.safetensors")

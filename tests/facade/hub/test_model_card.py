@@ -1,10 +1,10 @@
 """The model card: what it says, that the Hub's rules and the client's validators accept it, also offline."""
 
-import importlib.util
 import logging
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import datasets
 import pytest
@@ -59,11 +59,6 @@ def card(folder):
     return (Path(folder) / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture
-def quick_picture(monkeypatch):
-    monkeypatch.setattr(model_card, "draw_loss_curve", lambda log_history: b"a picture")
-
-
 def test_it_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch):
     """All of it, from a training with a model of `transformers` and data of the Hub; nobody is asked."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -82,12 +77,14 @@ def test_it_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch):
         assert f"| {name} | {value} |" in text
     for package in ("Python", "lightrainer", "torch", "lightning", "transformers", "datasets"):
         assert f"| {package} | " in text
-    assert "![Training and evaluation loss over the steps](loss_curve.png)" in text
-    assert (tmp_path / "my-model" / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "![Training and evaluation loss over the steps](loss_curve.svg)" in text
+    assert (
+        ElementTree.parse(tmp_path / "my-model" / "loss_curve.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    )
     assert problems_of_card(text) == []
 
 
-def test_every_evaluation_is_a_row(tmp_path, quick_picture):
+def test_every_evaluation_is_a_row(tmp_path):
     made = fine_tuning(tmp_path)
     made.train()
     made.create_model_card()
@@ -103,7 +100,7 @@ def test_every_evaluation_is_a_row(tmp_path, quick_picture):
     assert f"| Accuracy | {rows[-1][-1]:g} |" in card(tmp_path)
 
 
-def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path, quick_picture):
+def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path):
     """`model-index`, against `huggingface_hub.metadata_eval_result`, and through its own classes and back."""
     made = fine_tuning(tmp_path / "my-model")
     made.train()
@@ -145,7 +142,7 @@ def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path, qui
     }
 
 
-def test_the_clients_validator_accepts_it(hub, tmp_path, quick_picture, monkeypatch):
+def test_the_clients_validator_accepts_it(hub, tmp_path, monkeypatch):
     """`ModelCard.validate` asks the real Hub, which is sent to the stand-in here."""
     made = fine_tuning(tmp_path)
     made.train()
@@ -179,7 +176,7 @@ def test_the_rules_would_find_it(metadata, problem):
     assert problems_of_card("no metadata")
 
 
-def test_what_is_given_goes_before_what_is_found(tmp_path, quick_picture):
+def test_what_is_given_goes_before_what_is_found(tmp_path):
     made = fine_tuning(tmp_path)
     made.train()
     made.create_model_card(
@@ -209,7 +206,7 @@ def test_what_is_given_goes_before_what_is_found(tmp_path, quick_picture):
 
 
 @pytest.mark.parametrize("name", ["synthetic", "Points in a plane"])
-def test_a_name_of_the_data_is_no_identifier_on_the_hub(tmp_path, quick_picture, name):
+def test_a_name_of_the_data_is_no_identifier_on_the_hub(tmp_path, name):
     """As in the reference: a name is text; tags are metadata and links, as soon as there are some."""
     made = trainer(tmp_path, compute_metrics=accuracy, **EVALUATED)
     made.train()
@@ -250,7 +247,7 @@ def rows_of(text):
 
 
 @pytest.mark.parametrize("best", [True, False])
-def test_an_evaluation_after_the_training_does_not_change_what_is_published(tmp_path, quick_picture, best):
+def test_an_evaluation_after_the_training_does_not_change_what_is_published(tmp_path, best):
     """Not that of the best model, nor one on other data, nor with another prefix; each is a row of its own."""
     values = iter([0.9, 0.1, 0.9, 0.3, 0.4])
     loading = {"metric_for_best_model": "good", "save_strategy": "steps", "save_steps": 2}
@@ -274,7 +271,7 @@ def test_an_evaluation_after_the_training_does_not_change_what_is_published(tmp_
     assert f"after step {2 if best else 4}:" in card(tmp_path)
 
 
-def test_where_the_training_evaluates_nothing_the_evaluation_after_it_counts(tmp_path, quick_picture):
+def test_where_the_training_evaluates_nothing_the_evaluation_after_it_counts(tmp_path):
     made = trainer(tmp_path)
     made.train()
     value = made.evaluate()["eval_loss"]
@@ -285,7 +282,7 @@ def test_where_the_training_evaluates_nothing_the_evaluation_after_it_counts(tmp
     assert stored["model-index"][0]["results"][0]["metrics"][0]["value"] == value
 
 
-def test_without_data_of_the_hub_there_is_no_index(tmp_path, quick_picture):
+def test_without_data_of_the_hub_there_is_no_index(tmp_path):
     made = trainer(tmp_path / "plain", **EVALUATED)
     made.train()
     made.create_model_card()
@@ -304,10 +301,10 @@ def test_before_any_training(tmp_path):
     assert "in 0 steps" in text
     assert "## Results" not in text
     assert "loss_curve" not in text
-    assert not (tmp_path / "loss_curve.png").exists()
+    assert not (tmp_path / "loss_curve.svg").exists()
 
 
-def test_numbers_that_are_none_are_not_in_the_index(tmp_path, quick_picture):
+def test_numbers_that_are_none_are_not_in_the_index(tmp_path):
     values = {"good": 0.5, "bad": math.nan, "worse": math.inf}
     made = trainer(tmp_path, compute_metrics=lambda prediction: values, **EVALUATED)
     made.train()
@@ -318,7 +315,7 @@ def test_numbers_that_are_none_are_not_in_the_index(tmp_path, quick_picture):
     assert "| Bad | nan |" in card(tmp_path)
 
 
-def test_it_is_about_the_best_model_where_that_is_loaded(tmp_path, quick_picture):
+def test_it_is_about_the_best_model_where_that_is_loaded(tmp_path):
     values = iter([0.9, 0.1])
     best = {"load_best_model_at_end": True, "metric_for_best_model": "good", "save_strategy": "steps", "save_steps": 2}
     made = trainer(tmp_path, compute_metrics=lambda prediction: {"good": next(values)}, **best, **EVALUATED)
@@ -331,7 +328,7 @@ def test_it_is_about_the_best_model_where_that_is_loaded(tmp_path, quick_picture
     assert "This is the model of step 2, the best one." in text
 
 
-def test_several_evaluation_sets(tmp_path, quick_picture):
+def test_several_evaluation_sets(tmp_path):
     sets = {"one": data(6, "test"), "two": data(4, "test", repo="them/reviews")}
     made = fine_tuning(tmp_path, eval_dataset=sets)
     made.train()
@@ -348,14 +345,14 @@ def test_several_evaluation_sets(tmp_path, quick_picture):
 
 
 @pytest.mark.parametrize("name", ["", "a/b/c", "../model", "./model"])
-def test_a_model_from_nowhere_has_no_base(tmp_path, quick_picture, name):
+def test_a_model_from_nowhere_has_no_base(tmp_path, name):
     made = fine_tuning(tmp_path)
     made.model.config._name_or_path = name
     made.create_model_card()
     assert "base_model" not in card(tmp_path)
 
 
-def test_a_model_from_a_folder_has_no_base(tmp_path, quick_picture, monkeypatch):
+def test_a_model_from_a_folder_has_no_base(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "local").mkdir()
     made = fine_tuning(tmp_path / "out")
@@ -364,7 +361,7 @@ def test_a_model_from_a_folder_has_no_base(tmp_path, quick_picture, monkeypatch)
     assert "base_model" not in card(tmp_path / "out")
 
 
-def test_the_license_is_that_of_the_base_model(hub, tmp_path, quick_picture):
+def test_the_license_is_that_of_the_base_model(hub, tmp_path):
     hub.make("openai-community/gpt2", **{"README.md": b"---\nlicense: bsd\n---\n"})
     made = fine_tuning(tmp_path)
     made.create_model_card()
@@ -373,13 +370,13 @@ def test_the_license_is_that_of_the_base_model(hub, tmp_path, quick_picture):
     assert "license: mit\n" in card(tmp_path)
 
 
-def test_a_hub_that_is_not_there_keeps_nobody_from_writing(hub, tmp_path, quick_picture):
+def test_a_hub_that_is_not_there_keeps_nobody_from_writing(hub, tmp_path):
     hub.break_off("GET")
     fine_tuning(tmp_path).create_model_card()
     assert "license" not in card(tmp_path)
 
 
-def test_tags_of_an_older_card_are_kept(tmp_path, quick_picture):
+def test_tags_of_an_older_card_are_kept(tmp_path):
     (tmp_path / "README.md").write_text("---\ntags:\n- theirs\n- lightrainer\n---\nOld.\n")
     made = trainer(tmp_path)
     made.create_model_card(tags="mine")
@@ -389,7 +386,7 @@ def test_tags_of_an_older_card_are_kept(tmp_path, quick_picture):
     assert "Old." not in card(tmp_path)
 
 
-def test_an_older_card_that_cannot_be_read_is_replaced(tmp_path, quick_picture, caplog):
+def test_an_older_card_that_cannot_be_read_is_replaced(tmp_path, caplog):
     (tmp_path / "README.md").write_text("---\ntags: [\n---\n")
     with caplog.at_level(logging.WARNING, "lightrainer"):
         trainer(tmp_path).create_model_card()
@@ -397,13 +394,16 @@ def test_an_older_card_that_cannot_be_read_is_replaced(tmp_path, quick_picture, 
     assert MARKER in card(tmp_path)
 
 
-def test_without_matplotlib_there_is_no_picture(tmp_path, monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(model_card, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+def test_a_picture_that_cannot_be_drawn_is_left_out(tmp_path, monkeypatch, caplog):
+    def fail(log_history):
+        raise ValueError("no pencil")
+
+    monkeypatch.setattr(model_card, "draw_loss_picture", fail)
     made = trainer(tmp_path)
     made.train()
     made.create_model_card()
     assert "loss_curve" not in card(tmp_path)
+    assert "no pencil" in caplog.text
 
 
 def test_only_the_first_process_writes(tmp_path):
@@ -415,7 +415,7 @@ def test_only_the_first_process_writes(tmp_path):
     assert not (tmp_path / "README.md").exists()
 
 
-def test_an_adapter_writes_its_part(tmp_path, quick_picture, monkeypatch):
+def test_an_adapter_writes_its_part(tmp_path, monkeypatch):
     """A stand-in for PEFT, which is not there: what counts is that the adapter's own method has the last word."""
     import sys
     from types import SimpleNamespace
@@ -448,7 +448,7 @@ def test_a_table_holds_anything():
     assert table(("a", "b"), [("x|y", "two\nlines")]) == "| a | b |\n| --- | --- |\n| x\\|y | two lines |\n"
 
 
-def test_arguments_away_from_the_usual_are_said(tmp_path, quick_picture):
+def test_arguments_away_from_the_usual_are_said(tmp_path):
     args = arguments(tmp_path, optim="adafactor", label_smoothing_factor=0.1, max_steps=3, bf16=True)
     trainer(tmp_path, args=args).create_model_card()
     text = card(tmp_path)

@@ -18,18 +18,11 @@ from tiny import At, Tiny, files, same, tiny, told, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback
 from lightrainer.facade.arguments.enums import HubStrategy
-from lightrainer.facade.hub import model_card
 
 NAME = "me/model"
 EACH_STEP = {"save_strategy": "steps", "save_steps": 1}
-MODEL = ["README.md", "loss_curve.png", "model.safetensors", "training_args.bin"]
+MODEL = ["README.md", "loss_curve.svg", "model.safetensors", "training_args.bin"]
 STATE = ["data_state_0.pth", "optimizer.pt", "rng_state.pth", "scheduler.pt", "trainer_state.json"]
-
-
-@pytest.fixture(autouse=True)
-def _quick_picture(monkeypatch):
-    """A real one takes half a second; `test_model_card.py` has them."""
-    monkeypatch.setattr(model_card, "draw_loss_curve", lambda log_history: b"a picture")
 
 
 def pushing(folder, **changes):

@@ -6,14 +6,7 @@ import pytest
 from huggingface_hub.errors import HfHubHTTPError
 from tiny import At, losses, same, told, trainer, weights
 
-from lightrainer.facade.hub import model_card
-
 NAME = "me/model"
-
-
-@pytest.fixture(autouse=True)
-def _quick_picture(monkeypatch):
-    monkeypatch.setattr(model_card, "draw_loss_curve", lambda log_history: None)
 
 
 def pushing(folder, **changes):
