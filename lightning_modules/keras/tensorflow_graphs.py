@@ -53,7 +53,27 @@ class TensorFlowGraphs:
             return self._function(*tf.nest.pack_sequence_as(arguments, filled))
 
         signature = [tf.TensorSpec(shape, tensor.dtype) for shape, tensor in zip(sizes, tensors, strict=True)]
-        return tf.function(flat, input_signature=signature, jit_compile=self._xla or None).get_concrete_function()
+        graph = tf.function(flat, input_signature=signature, jit_compile=self._xla or None).get_concrete_function()
+        known = all(leaf is None or isinstance(leaf, tf.Tensor) for leaf in tf.nest.flatten(graph.structured_outputs))
+        simple = known and not self._xla and not tf.config.list_logical_devices("GPU")
+        return _Operation(graph, tf) if simple else graph
+
+
+class _Operation:
+    """Calls a graph by the operation for that: half a millisecond less than `ConcreteFunction.__call__` takes."""
+
+    def __init__(self, graph: Any, tf: Any) -> None:
+        self._tf = tf
+        self._graph = graph
+        self._captured = list(graph.captured_inputs)
+        self._types = [output.dtype for output in graph.outputs]
+        self._nesting = graph.structured_outputs
+        self._is_there = [leaf is not None for leaf in tf.nest.flatten(self._nesting)]
+
+    def __call__(self, *tensors: Any) -> Any:
+        arguments = [*tensors, *self._captured]
+        found = iter(self._tf.raw_ops.StatefulPartitionedCall(args=arguments, Tout=self._types, f=self._graph))
+        return self._tf.nest.pack_sequence_as(self._nesting, [next(found) if it else None for it in self._is_there])
 
 
 def _open(known: _Sizes, found: _Sizes) -> _Sizes:
