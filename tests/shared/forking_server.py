@@ -219,6 +219,8 @@ def listen(address: str, modules: list[str], ready: Callable[[], object]) -> Non
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # or each child would copy what the collector touches
+    if "triton" in sys.modules:  # which comes with a torch for CUDA, and lists at the end what was not freed
+        atexit.register(gc.unfreeze)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(64)

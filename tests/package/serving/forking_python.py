@@ -4,6 +4,7 @@ Started without arguments, it reads what to run from its input: JSON with `words
 arguments), `cwd`, `environment`, `input` and the paths `stdout` and `stderr`, a line each; exit codes are its answer.
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -54,6 +55,8 @@ def main():
         importlib.import_module(name)
     assert not {"transformers", "lightrainer", "lightning", "accelerate", "huggingface_hub"} & set(sys.modules)
     gc.freeze()
+    if "triton" in sys.modules:  # which comes with a torch for CUDA, and lists at the end what was not freed
+        atexit.register(gc.unfreeze)
     with os.fdopen(os.dup(1), "w") as answers, os.fdopen(os.dup(0)) as questions:
         for line in questions:
             print(fork(json.loads(line)), file=answers, flush=True)

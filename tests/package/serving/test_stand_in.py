@@ -249,8 +249,7 @@ def test_messages_go_through_the_loggers_that_scripts_know(without_library, tmp_
         ["transformers.trainer", 30, "once"],
         ["transformers.trainer", 40, "not on stderr"],
     ]
-    # The triton of a torch for CUDA may say at its end what it has not freed.
-    assert done.stderr.partition("nanobind: ")[0].splitlines() == ["shown", "shown too", "shown 3", "once"]
+    assert done.stderr.splitlines() == ["shown", "shown too", "shown 3", "once"]
     assert level == 30
 
 
