@@ -13,8 +13,9 @@ imports these modules and listens at the socket. The first byte that a caller se
   `torchrun` are options of a launcher that is to look after the processes, or null where there is none. The exit codes
   are the answer;
 - `p`: what Python would do with a command line, see `forked_python.py`. The files that are to be its standard input,
-  output and error come along, then JSON with `words`, `environment`, `cwd` and `executable`. Its id and, when it has
-  ended, its exit code are the answer; where the caller is gone before, it is killed.
+  output and error come along, then JSON with `words`, `environment`, `cwd`, `executable` and perhaps `packages`, the
+  folder of the packages of another virtual environment. Its id and, when it has ended, its exit code are the answer;
+  where the caller is gone before, it is killed.
 """
 
 import atexit
@@ -28,6 +29,7 @@ import select
 import signal
 import socket
 import sys
+import sysconfig
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -128,7 +130,7 @@ def start_python(caller: socket.socket, files: list[int], asked: dict[str, Any])
 
 
 def become_python(
-    files: list[int], *, words: list[str], environment: dict[str, str], cwd: str, executable: str
+    files: list[int], *, words: list[str], environment: dict[str, str], cwd: str, executable: str, packages: str = ""
 ) -> None:
     """What Python does at its start, and with its command line."""
     os.setsid()
@@ -143,6 +145,8 @@ def become_python(
     if environment.get("PYTHONUNBUFFERED"):
         sys.stdout.reconfigure(write_through=True)
     draw_anew()
+    if packages:
+        _find_packages_in(packages)
     kind, *rest = words if words[0] in ("-c", "-m") else ["", *words]
     script = os.path.dirname(os.path.abspath(rest[0])) if not kind else os.getcwd() if kind == "-m" else ""
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -160,6 +164,13 @@ def become_python(
         main = sys.modules["__main__"] = ModuleType("__main__")
         main.__file__ = rest[0]
         exec(compile(Path(rest[0]).read_bytes(), rest[0], "exec"), vars(main))
+
+
+def _find_packages_in(folder: str) -> None:
+    """Be in another environment of the same Python; what was imported before stays."""
+    usual = {sysconfig.get_path(kind) for kind in ("purelib", "platlib")}
+    sys.path[:] = dict.fromkeys(folder if path in usual else path for path in sys.path)
+    sys.prefix = sys.exec_prefix = str(Path(folder).parents[2])
 
 
 def start_server(caller: socket.socket, asked: dict[str, Any]) -> None:

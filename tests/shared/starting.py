@@ -20,6 +20,7 @@ import pytest
 HERE = Path(__file__).parent
 CHILDREN = str(HERE.parents[1] / "package" / "serving" / "children")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE)}
+# Nothing that looks for transformers, or that is served.
 TORCH = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "pandas", "matplotlib.pyplot")
 OURS = (
     "lightrainer.facade.trainer",
@@ -162,6 +163,45 @@ def forked_python() -> str:
     program.write_text(f"#!{sys.executable} -IS\n{code}{call}")
     program.chmod(0o755)
     return str(program)
+
+
+def python_from_torch(
+    python: str,
+    *words: str,
+    cwd: str | Path,
+    environment: dict[str, str],
+    files: dict[str, Path],
+    seconds: float,
+) -> int:
+    """The exit code of a Python with a command line (`-c`, `-m` or a script) that has imported torch, and none of ours.
+
+    Args:
+        python: this one, or that of a virtual environment of it, whose packages are found then.
+        words: of the command line.
+        cwd: the folder to be in.
+        environment: all of its variables.
+        files: `input`, which is there, `stdout` and `stderr`.
+        seconds: after which it is taken to hang.
+    """
+    asked = {"words": words, "environment": environment, "cwd": str(cwd), "executable": python}
+    if python != sys.executable:
+        asked["packages"] = str(next(Path(python).parents[1].glob("lib/python*/site-packages")))
+    with contextlib.ExitStack() as opened:
+        server = opened.enter_context(socket.socket(socket.AF_UNIX))
+        server.connect(_server("torch"))
+        modes = {"input": "r", "stdout": "w", "stderr": "w"}
+        numbers = [opened.enter_context(files[name].open(mode)).fileno() for name, mode in modes.items()]
+        socket.send_fds(server, [b"p"], numbers)
+        server.sendall(json.dumps(asked).encode() + b"\n")
+        server.settimeout(seconds)
+        answers = opened.enter_context(server.makefile())
+        try:
+            answers.readline()
+            return int(answers.readline() or "70")
+        except TimeoutError:
+            pytest.fail(
+                f"{python} {' '.join(words)}\nwas not done after {seconds} s\n{said_in(files['stderr'])[-6000:]}"
+            )
 
 
 _started: list[subprocess.Popen] = []

@@ -1,16 +1,12 @@
 """Runs scripts in processes of their own."""
 
-import atexit
-import functools
 import json
 import os
-import select
 import subprocess
 import tempfile
 from pathlib import Path
 
-import pytest
-from starting import kill
+from starting import python_from_torch
 
 from lightrainer.serving.environment import switch_on
 
@@ -51,34 +47,12 @@ def forked(python, *words, cwd, served=False, input="", environment=None):
     if served:
         switch_on(variables)
     with tempfile.TemporaryDirectory() as folder:
-        files = {name: str(Path(folder, name)) for name in ("input", "stdout", "stderr")}
-        for name, path in files.items():
-            Path(path).write_text(input if name == "input" else "")
-        asked = {"words": [*map(str, words)], "cwd": str(cwd), "environment": variables, **files}
-        code = _answer(python, json.dumps(asked))
-        said_, errors = (Path(files[name]).read_text() for name in ("stdout", "stderr"))
+        files = {name: Path(folder, name) for name in ("input", "stdout", "stderr")}
+        files["input"].write_text(input)
+        given = {"cwd": cwd, "environment": variables, "files": files, "seconds": SECONDS}
+        code = python_from_torch(python, *map(str, words), **given)
+        said_, errors = (files[name].read_text() for name in ("stdout", "stderr"))
     return subprocess.CompletedProcess([python, *words], code, said_, errors)
-
-
-def _answer(python, question):
-    server = _parent(python)
-    server.stdin.write(question + "\n")
-    server.stdin.flush()
-    if not select.select([server.stdout], [], [], SECONDS)[0]:
-        kill(server.pid)
-        _parent.cache_clear()
-        pytest.fail(f"not done after {SECONDS} s: {question[:2000]}")
-    return int(server.stdout.readline())
-
-
-@functools.cache
-def _parent(python):
-    """The process from which others are forked, until this one ends."""
-    command = [python, str(Path(__file__).with_name("forking_python.py"))]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    server = subprocess.Popen(command, env=clean_environment(), **pipes)
-    atexit.register(kill, server.pid)
-    return server
 
 
 def said(done):
