@@ -10,7 +10,6 @@ codes, the seconds that it took, and what was left of the processes.
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ import psutil
 import torch
 import torch.distributed.nn.functional
 from fault_actions import ACTIONS
+from forking import free_port
 
 import lightrainer.facade.trainer.lightning_trainer  # noqa: F401 - imported once, for all
 
@@ -26,12 +26,6 @@ SECONDS = 120
 AT_A_TIME = 4  # most of the time they wait
 PROCESSES = {"third_of_three": 3}
 ABSENT = {"absent": (1,)}
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def begin(scenario: str, folder: Path) -> dict[int, int] | None:

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a group, see facade/distributed/process_group.py
 import transformers
-from forking import forked
+from forking import forked, free_port
 from torch import nn
 from torch.nn import functional
 
@@ -232,12 +232,6 @@ def notebooks(folder: Path) -> dict[str, Any]:
     except Exception as error:
         found["failed"] = str(error)
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def free_job() -> int:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from forking import free_port
 
 NETWORK, NAMES, MOUNTS, PIDS = 0x40000000, 0x04000000, 0x00020000, 0x20000000  # of `unshare`, see <sched.h>
 PRIVATE, BIND = 0x44000, 0x1000  # of `mount`: MS_REC | MS_PRIVATE, and MS_BIND
@@ -99,7 +100,7 @@ class Machines:
             _ip("link set lo up", "link add switch type bridge", "link set switch up")
             names = [f"{machine.address} {machine.name}" for machine in self.all]
             (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
-        self.port = _free_port(self.all[0].address if not isolated else "127.0.0.1")
+        self.port = free_port(self.all[0].address if not isolated else "127.0.0.1")
         self.endpoint = f"{self.all[0].name}:{self.port}"
 
     def _machine(self, number: int) -> Machine:
@@ -239,9 +240,3 @@ def _speak_into(log: Path) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     os.dup2(1, 2)
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as found:
-        found.bind((address, 0))
-        return found.getsockname()[1]

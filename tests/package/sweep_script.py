@@ -33,7 +33,7 @@ def points(count, seed):
 
 class Trouble(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
-        print("step", state.global_step, flush=True)
+        print(f"step {state.global_step}\n", end="", flush=True)  # in one piece: two processes may write to one file
         time.sleep(options.slow)
         if options.kill and state.global_step == 3 and not os.path.exists(options.kill):
             open(options.kill, "w").close()

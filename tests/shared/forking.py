@@ -52,7 +52,7 @@ def forked(
         place: set these for a single one too, as torchrun does.
     """
     log.touch()
-    begin, port = time.monotonic(), _free_port() if processes > 1 or place else 0
+    begin, port = time.monotonic(), free_port() if processes > 1 or place else 0
     running = {rank: _fork(action, rank, processes, port, log, as_a_script) for rank in range(processes)}
     groups, codes, failed_at = list(running.values()), {}, None
     while running:
@@ -136,10 +136,10 @@ def _send(number: int, pids: Iterable[int], *, to_group: bool = False) -> None:
             (os.killpg if to_group else os.kill)(pid, number)
 
 
-def _free_port() -> int:
+def free_port(address: str = "127.0.0.1") -> int:
     """None of those that the system gives to connections: one of them might have it before the processes do."""
     while True:
         port = random.SystemRandom().randrange(10_000, 30_000)
         with socket.socket() as found, contextlib.suppress(OSError):
-            found.bind(("127.0.0.1", port))
+            found.bind((address, port))
             return port

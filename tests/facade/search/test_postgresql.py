@@ -4,12 +4,12 @@ import getpass
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forking import free_port
 from small_searches import random_sampler, searcher, space
 from starting import forked_ranks
 
@@ -54,10 +54,7 @@ def server(tmp_path_factory):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     shutil.chown(folder, user)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    data = folder / "data"
+    port, data = free_port(), folder / "data"
 
     def run(*command):
         subprocess.run(command, user=user if os.getuid() == 0 else None, cwd=folder, check=True, capture_output=True)
