@@ -17,10 +17,16 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 import torch
-from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 
 from .worker_state import Fetched
+
+try:
+    from torch._utils import ExceptionWrapper
+except ImportError:  # a torch that calls it otherwise: its loaders would raise nothing of ours, so nothing is told
+    ExceptionWrapper = None
+
+_RaisedByLoaders: Any = ExceptionWrapper or object
 
 
 def deaf_worker(
@@ -94,12 +100,12 @@ def telling_queues(loader: Any) -> Iterator[None]:
     """Let the workers that a loader starts in here say what they cannot send.
 
     A queue of multiprocessing prints the error of an object that cannot be pickled, and drops it: whoever waits for the
-    object waits for ever.
+    object waits for ever. With a torch whose loaders raise errors of workers in another way it is left at that.
 
     Args:
         loader: a `DataLoader`, which is left as it was; others are let alone.
     """
-    if not isinstance(loader, DataLoader) or loader.num_workers == 0:
+    if ExceptionWrapper is None or not isinstance(loader, DataLoader) or loader.num_workers == 0:
         yield
         return
     given = loader.multiprocessing_context
@@ -184,7 +190,7 @@ class _TellingQueue(Queue):
 
 
 def _untold(content: Any, error: Exception) -> _WorkerError:
-    if isinstance(content, ExceptionWrapper):
+    if isinstance(content, _RaisedByLoaders):
         kind: Any = content.exc_type
         return _WorkerError(f"Caught {kind.__qualname__} {content.where}.\nOriginal {content.exc_msg}", RuntimeError)
     batch = content.batch if isinstance(content, Fetched) else content
@@ -195,7 +201,7 @@ def _untold(content: Any, error: Exception) -> _WorkerError:
     )
 
 
-class _WorkerError(ExceptionWrapper):
+class _WorkerError(_RaisedByLoaders):
     """An error of a worker that is raised where its batch was to arrive."""
 
     def __init__(self, text: str, kind: type[Exception]) -> None:
@@ -203,7 +209,6 @@ class _WorkerError(ExceptionWrapper):
 
     def reraise(self) -> NoReturn:
         """Raise it."""
-        assert self.exc_type is not None
         raise self.exc_type(self.exc_msg)
 
 

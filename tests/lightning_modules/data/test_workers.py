@@ -1,6 +1,7 @@
 """What a worker of a data loader cannot send is an error where it is waited for, and names the thing."""
 
 import contextlib
+import importlib.util
 import os
 
 import pytest
@@ -10,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from lightrainer.lightning_modules.data.epoch_loader import EpochLoader
 from lightrainer.lightning_modules.data.lengths import sample_lengths
 from lightrainer.lightning_modules.data.loaders import build_loader, rebuild_loader
+from lightrainer.lightning_modules.data.workers import __spec__ as spec_of_workers
 from lightrainer.lightning_modules.data.workers import iterate
 from lightrainer.lightning_modules.training.accumulation import WindowLoader
 
@@ -178,3 +180,14 @@ def test_a_spawned_worker():
     loader = loader_of(data, multiprocessing_context="spawn", timeout=120, collate_fn=contextlib.contextmanager)
     with pytest.raises(TypeError, match="batch is a function"):
         read(loader)
+
+
+def test_a_torch_that_calls_the_errors_of_workers_otherwise(monkeypatch):
+    monkeypatch.delattr("torch._utils.ExceptionWrapper")
+    workers = importlib.util.module_from_spec(spec_of_workers)
+    spec_of_workers.loader.exec_module(workers)
+    loader = WAYS["made by torch"](Counting())
+    given = loader.multiprocessing_context
+    with workers.telling_queues(loader):
+        assert loader.multiprocessing_context is given
+        assert len(list(loader)) == 4
