@@ -161,7 +161,8 @@ def test_a_trouble_that_passes_is_not_noticed(hub, folder, step, trouble):
         hub.refuse(step, trouble, times=1)
     created_and_uploaded(folder)
     assert hub.repos["me/model"].files()["model.safetensors"] == b"weights"
-    assert len(hub.asked(step)) >= 2
+    again = [step, "objects/batch"] if step == "lfs/verify" else [step]  # a stored file is not verified once more
+    assert max(len(hub.asked(name)) for name in again) >= 2
 
 
 def test_a_trouble_that_stays_is_raised_in_the_end(hub, folder):
