@@ -246,8 +246,10 @@ def test_a_checkpoint_with_the_state_of_a_callback_that_is_gone(tmp_path, caplog
 
 
 @pytest.mark.parametrize("summary", [ModelSummary, RichModelSummary])
-def test_model_summary(tmp_path, capsys, caplog, summary):
+def test_model_summary(tmp_path, capsys, caplog, monkeypatch, summary):
     """A table of the model's layers is shown, although Lightning is quiet otherwise."""
+    # Lightning keeps its logs to itself where no handler was there when it was imported.
+    monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "propagate", True)
     with caplog.at_level(logging.INFO, "lightning.pytorch"):
         trainer(tmp_path, callbacks=[summary(max_depth=2)], max_steps=1).train()
     text = capsys.readouterr().out + caplog.text
