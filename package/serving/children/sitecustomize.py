@@ -39,7 +39,9 @@ class Waiting:
             switch = import_module("lightrainer.serving.switch")
         except ImportError:
             return None
-        return switch.install()
+        finder = switch.install()
+        finder.serves_from_the_start = True
+        return finder
 
 
 def _load_the_next() -> None:

@@ -1,9 +1,13 @@
 """Run by the runner: compares the served modules with those of the library, which another process has looked at."""
 
+import gc
 import importlib
 import json
 import pickle
 import sys
+
+freezes = []
+gc.freeze = lambda: freezes.append("torch" in sys.modules)
 
 from lightrainer.serving.names import SERVED, TOP_LEVEL
 from lightrainer.serving.targets import resolve
@@ -61,5 +65,6 @@ built = {
     "a module is pickled by name": pickle.loads(pickle.dumps(transformers)) is transformers,
     "star": "Trainer" in (lambda scope: exec("from transformers.trainer import *", scope) or scope)({}),
     "file": transformers.trainer.__file__.endswith("trainer.py"),
+    "what the library has loaded is left alone by the collector": freezes == [True],
 }
 print(json.dumps({"missing": missing, "wrong": wrong, "several": several, "built": built}))

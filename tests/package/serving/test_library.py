@@ -12,6 +12,15 @@ OF_FOUR = {"trainer_tf", "training_args_tf"}
 """Modules that only transformers 4 has."""
 AUDIT = Path(__file__).with_name("audit_script.py")
 
+# In a process that serves because it says so itself: its models, which may be there already, stay with the collector.
+INSTALL = """
+import gc, json, lightrainer
+lightrainer.install(children=False)
+freezes, gc.freeze = [], lambda: freezes.append(1)
+import transformers
+print(json.dumps([freezes, type(transformers).__name__]))
+"""
+
 # In a process without serving: what the library's own modules have.
 LOOK = """
 import importlib, json, sys, transformers
@@ -40,6 +49,10 @@ def test_every_name_of_every_served_module_is_there_once(theirs, with_either, tm
     assert audit["wrong"] == []
     assert audit["several"] == []
     assert [name for name, right in audit["built"].items() if not right] == []
+
+
+def test_a_process_that_begins_to_serve_later_freezes_nothing(with_either, tmp_path):
+    assert said(forked(with_either, "-c", INSTALL, cwd=tmp_path)) == [[], "Served"]
 
 
 def test_what_a_script_imports_most_is_ours(theirs):
