@@ -140,7 +140,7 @@ KNOWN = (
         name="model cards",
         why="lightrainer makes one of any model, with a picture of the losses; transformers only with a config",
         groups=(FILES,),
-        names=("*README.md", "*loss_curve.png"),
+        names=("*README.md", "*loss_curve.svg"),
     ),
 )
 """All of them; the first that covers a difference is its reason."""
