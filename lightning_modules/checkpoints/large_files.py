@@ -209,6 +209,7 @@ class LargeFile:
         self._blocks.reverse()
         self._sending = Thread(target=self._put, args=(block,), name="checkpoint-disk")
         self._sending.start()
+        self._hash.update(block)  # here, as the disk is what is waited for
 
     def _wait(self) -> None:
         """Wait for the block that is on its way."""
@@ -219,7 +220,6 @@ class LargeFile:
 
     def _put(self, block: memoryview) -> None:
         try:
-            self._hash.update(block)
             while block:
                 block = block[self._put_some(block) :]
         except BaseException as error:  # handed over to who writes
