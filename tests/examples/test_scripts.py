@@ -54,7 +54,7 @@ WRITTEN = {
 }
 RESULTS = ["all_results.json", "train_results.json", "eval_results.json"]
 # What ours has besides: see docs/user/checkpoints.md.
-MORE_FILES = {"_manifest.json", "data_state_0.pth"}
+MORE_FILES = {"_manifest.json", "data_state_0.pth", "loss_curve.svg"}
 
 
 def environment(home: Path) -> dict[str, str]:
