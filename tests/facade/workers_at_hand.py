@@ -26,14 +26,23 @@ class Telling(Dataset):
 
 
 class SlowToBegin(Dataset):
-    """The first batch of two takes long; the others are there at once."""
+    """Of two workers with batches of two the first is slow: the other has read one batch and begins with another."""
+
+    def __init__(self):
+        self.other_goes_on = torch.zeros(1).share_memory_()
 
     def __len__(self):
         return 8
 
     def __getitem__(self, index):
+        if index == 6:
+            self.other_goes_on.fill_(1)
         if index == 0:
-            time.sleep(0.5)
+            deadline = time.monotonic() + 60
+            while not self.other_goes_on and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self.other_goes_on.fill_(0)
+            time.sleep(0.2)  # what is read has a way to go
         return {"x": torch.full((8,), float(index)), "labels": torch.tensor(0)}
 
 
