@@ -57,7 +57,7 @@ class ModelParallelPlan(StrategyPlan):
             from ...lightning_modules.distributed.ring_attention import ContextParallelStrategy
 
             return ContextParallelStrategy(**picked(self.options, *_LIGHTNING, *_SEQUENCES, *_GROUP))
-        from lightning.pytorch.strategies import ModelParallelStrategy
+        from ...lightning_modules.distributed.device_meshes import ModelParallelStrategy
 
         return ModelParallelStrategy(**picked(self.options, *_LIGHTNING, *_GROUP))
 
@@ -147,13 +147,13 @@ class ModelParallel(Strategy):
 
 def _rows(mesh: Any, *, copies: int) -> Any:
     """The processes to shard over: in a row, or copies of rows."""
-    from torch.distributed.device_mesh import init_device_mesh
+    from ...lightning_modules.distributed.device_meshes import kept_device_mesh
 
     row = mesh["data_parallel"]
     if copies == 1:
         return row
     sizes = (copies, row.size() // copies)
-    return init_device_mesh(row.device_type, sizes, mesh_dim_names=("replicate", "shard"))
+    return kept_device_mesh(row.device_type, sizes, mesh_dim_names=("replicate", "shard"))
 
 
 def model_parallel(

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     FullOptimStateDictConfig,
     FullStateDictConfig,
@@ -31,6 +30,7 @@ from ..internals.precision import HALF
 from ..models.activation_checkpointing import checkpoint_layers
 from ..optim import gradient_norms
 from ..optim.optimizer_fit import ParameterShape, require_fitting_optimizer_state
+from .device_meshes import kept_device_mesh
 
 _JOINED = "_flat_param"
 _WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
@@ -44,7 +44,7 @@ class ModelFSDPStrategy(FSDPStrategy):
         sizes = self.kwargs.pop("device_mesh", None)
         super().setup_environment()
         if sizes is not None:
-            self.kwargs["device_mesh"] = init_device_mesh(self.root_device.type, sizes)
+            self.kwargs["device_mesh"] = kept_device_mesh(self.root_device.type, tuple(sizes))
 
     def wrap(self, model: nn.Module, *, layers: list[str], checkpointing: bool = False) -> nn.Module:
         """Shard a model; one that is sharded already stays as it is.

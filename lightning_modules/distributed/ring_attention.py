@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning.pytorch.strategies import ModelParallelStrategy
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from .device_meshes import ModelParallelStrategy, kept_device_mesh
 
 __all__ = ["AttentionCalls", "ContextParallelStrategy", "ring_attention", "set_rotation"]
 
@@ -222,7 +223,7 @@ class ContextParallelStrategy(ModelParallelStrategy):
         sharding, splitting = self.device_mesh["data_parallel"].size(), self.device_mesh["tensor_parallel"].size()
         sizes = (sharding // self.context_parallel_size, self.context_parallel_size, splitting)
         names = ("data", "context_parallel", "tensor_parallel")
-        self._context_mesh = init_device_mesh(self.device_mesh.device_type, sizes, mesh_dim_names=names)[names[1]]
+        self._context_mesh = kept_device_mesh(self.device_mesh.device_type, sizes, mesh_dim_names=names)[names[1]]
         self._choose_rotation()
 
     def _choose_rotation(self) -> None:

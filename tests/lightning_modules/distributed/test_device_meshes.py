@@ -1,0 +1,68 @@
+"""Grids of processes: one for the same sizes, and others for another group."""
+
+import lightning
+import pytest
+import torch
+import torch.distributed as dist
+
+from lightrainer.lightning_modules.distributed.device_meshes import ModelParallelStrategy, kept_device_mesh
+
+
+@pytest.fixture
+def join():
+    """Join a group of one process, after leaving the one before."""
+
+    def joined():
+        left()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    def left():
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    yield joined
+    left()
+
+
+def test_a_grid_is_kept_while_its_group_is_there(join):
+    join()
+    grid = kept_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))
+    assert kept_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b")) is grid
+    assert kept_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "c")) is not grid
+    assert kept_device_mesh("cpu", (1,)) is kept_device_mesh("cpu", (1,))
+    join()
+    assert kept_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b")) is not grid
+
+
+class Module(lightning.LightningModule):
+    def configure_model(self):
+        self.layer = torch.nn.Linear(2, 1)
+
+    def training_step(self, batch):
+        return self.layer(batch).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning")
+def test_each_run_of_lightning_has_the_same_grid(join):
+    """Also one that Lightning asks torch for by itself; afterwards torch makes grids as ever."""
+    join()
+    grids = []
+    for _ in range(2):
+        module, strategy = Module(), ModelParallelStrategy(data_parallel_size=1, tensor_parallel_size=1)
+        quiet = {
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+        }
+        trainer = lightning.Trainer(accelerator="cpu", devices=1, strategy=strategy, max_steps=1, **quiet)
+        trainer.fit(module, torch.utils.data.DataLoader(torch.ones(2, 2)))
+        grids.append(module.device_mesh)
+        assert grids[-1].mesh_dim_names == ("data_parallel", "tensor_parallel")
+    assert grids[0] is grids[1]
+    made = [dist.device_mesh.init_device_mesh("cpu", (1,)) for _ in range(2)]
+    assert made[0] is not made[1]
