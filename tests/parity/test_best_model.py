@@ -8,9 +8,9 @@ import pytest
 from comparison import differences
 from datasets_for_parity import point_data, points
 from harness import Case, assert_parity, assert_same, checkpoint_state, run
+from interrupted_runs import folders, interrupted
 from models import Classifier
 from safetensors.torch import load_file
-from test_checkpoints import folders, interrupted
 
 BY_STEPS = {"eval_strategy": "steps", "save_strategy": "steps"}
 BEST = {"load_best_model_at_end": True, "learning_rate": 0.2, "num_train_epochs": 3}

@@ -8,10 +8,10 @@ import torch
 from comparison import differences, without_clock
 from datasets_for_parity import point_data, sentence_data
 from harness import Case, assert_same, run
+from interrupted_runs import folders, interrupted, interruption
 from models import Classifier, gpt2, t5
 from safetensors.torch import load_file, save_file
-from test_checkpoints import folders, interrupted, interruption
-from test_seq2seq import build as build_seq2seq
+from seq2seq_trainings import build as build_seq2seq
 from torch import nn
 
 DIRECTIONS = ["theirs resumed by ours", "ours resumed by theirs", "ours resumed by ours"]

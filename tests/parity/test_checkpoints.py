@@ -6,7 +6,8 @@ import pytest
 import torch
 from comparison import differences
 from datasets_for_parity import Stream, point_data, sentence_data, sentences
-from harness import Case, Run, assert_parity, assert_same, checkpoint_state, run
+from harness import Case, assert_parity, assert_same, checkpoint_state, run
+from interrupted_runs import folders, interrupted
 from models import Classifier, TokenModel, gpt2
 from safetensors.torch import load_file
 
@@ -52,10 +53,6 @@ STRATEGIES = {
         "num_train_epochs": 3,
     },
 }
-
-
-def folders(run: Run) -> list[str]:
-    return sorted(path.name for path in run.folder.iterdir())
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -106,20 +103,6 @@ def test_early_stopping_with_the_best_strategy(reference, ours, tmp_path):
     assert not differences(actual.weights, load_file(best / "model.safetensors"))
 
 
-def interruption(step: int):
-    """The extras of a case that saves at a step and stops there, as a killed run that had just saved."""
-
-    def extras(api):
-        class Interrupt(api.TrainerCallback):
-            def on_step_end(self, args, state, control, **kwargs):
-                if state.global_step == step:
-                    control.should_save = control.should_training_stop = True
-
-        return {"callbacks": [Interrupt()]}
-
-    return extras
-
-
 def stream_data():
     return {**sentence_data(), "train_dataset": Stream(sentences(60))}
 
@@ -145,17 +128,6 @@ INTERRUPTED = {
     "stream": (Case(TokenModel, stream_data, {"max_steps": 10}), (4,)),
 }
 POINTS = [(name, step) for name, (_, steps) in INTERRUPTED.items() for step in steps]
-
-
-def interrupted(api, case: Case, step: int, folder: Path) -> Run:
-    def extras(api):
-        given = case.extras(api)
-        return {**given, "callbacks": [*interruption(step)(api)["callbacks"], *given.get("callbacks", [])]}
-
-    stopped = run(api, case.but(extras=extras), folder)
-    assert stopped.state["global_step"] == step
-    assert (folder / f"checkpoint-{step}").is_dir()
-    return stopped
 
 
 @pytest.mark.parametrize(("name", "step"), POINTS)

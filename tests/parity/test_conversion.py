@@ -8,10 +8,10 @@ import torch
 from comparison import differences
 from datasets_for_parity import points
 from harness import run
+from interrupted_runs import interrupted
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_side import Plain
 from models import Classifier
-from test_checkpoints import interrupted
 from test_lightning_folders import CASE, EVERY_STEP
 from torch.utils.data import DataLoader
 

@@ -8,11 +8,11 @@ import torch
 from comparison import differences
 from datasets_for_parity import Stream, point_data, points
 from harness import Case, run
+from interrupted_runs import interrupted
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning_side import STEPS, Plain
 from models import Classifier
 from safetensors.torch import load_file
-from test_checkpoints import interrupted
 from torch.utils.data import DataLoader
 
 from lightrainer.lightning_modules import build_loader
