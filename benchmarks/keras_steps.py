@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from .common import medians, report
+from .common import Figure, medians, report
 
 WIDTHS = (64, 512)
 FEATURES, CLASSES, BATCH = 32, 10, 32
+GOALS = {"torch": 1.0, "bridge": 1.3}
 SKIPPED, STEPS = 20, 150
 ROUNDS = 9
 BACKENDS = {"fit": "tensorflow", "loop": "tensorflow", "bridge": "tensorflow", "bare": "torch", "torch": "torch"}
@@ -174,21 +175,21 @@ def ask(process: Any, width: int) -> float:
     return float(process.stdout.readline())
 
 
-def main() -> None:
+def main() -> list[Figure]:
     aside = Path(sys.prefix, "tf")
     if not aside.is_dir() and importlib.util.find_spec("tensorflow") is None:
         print("  TensorFlow is not there: `make test-tf` puts it aside.")
-        return
+        return []
     processes = {side: started(side, str(aside) if aside.is_dir() else "") for side in SIDES}
     measured: dict[str, list[float]] = {f"{side} {width}": [] for side, width in itertools.product(SIDES, WIDTHS)}
     for _, width, side in itertools.product(range(ROUNDS), WIDTHS, SIDES):
         measured[f"{side} {width}"].append(ask(processes[side], width))
     for process in processes.values():
         process.communicate()
-    show(medians(measured))
+    return show(medians(measured))
 
 
-def show(steps: dict[str, float]) -> None:
+def show(steps: dict[str, float]) -> list[Figure]:
     """Print the time of a step, and its ratio to the faster one of TensorFlow's own ways."""
     rows, ratios = [], {}
     for width in WIDTHS:
@@ -196,7 +197,12 @@ def show(steps: dict[str, float]) -> None:
         for side in SIDES:
             ratios[f"{side} {width}"] = ratio = steps[f"{side} {width}"] / native
             rows.append((f"{side}, width {width}", f"{steps[f'{side} {width}']:8.0f} us   {ratio:.2f}"))
-    report("keras_steps", rows, {"steps_us": steps, "ratios": ratios})
+    named = {"torch": "Keras on torch", "bridge": "a model that computes in TensorFlow"}
+    figures = [
+        Figure(f"step of {what}, width 512, against TensorFlow's own", ratios[f"{side} 512"], GOALS[side])
+        for side, what in named.items()
+    ]
+    return report("keras_steps", rows, {"steps_us": steps, "ratios": ratios}, figures)
 
 
 if __name__ == "__main__":
