@@ -42,9 +42,9 @@ class ModelParallelStrategy(strategies.ModelParallelStrategy):
 @contextlib.contextmanager
 def _kept_for_lightning() -> Iterator[None]:
     """Let Lightning, which imports torch's function when it calls it, find the one of this module."""
-    before = device_mesh.init_device_mesh
-    vars(device_mesh)["init_device_mesh"] = kept_device_mesh
+    place: Any = device_mesh
+    before, place.init_device_mesh = place.init_device_mesh, kept_device_mesh
     try:
         yield
     finally:
-        vars(device_mesh)["init_device_mesh"] = before
+        place.init_device_mesh = before

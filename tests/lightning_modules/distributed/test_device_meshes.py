@@ -1,5 +1,8 @@
 """Grids of processes: one for the same sizes, and others for another group."""
 
+import os
+from unittest import mock
+
 import lightning
 import pytest
 import torch
@@ -10,7 +13,7 @@ from lightrainer.lightning_modules.distributed.device_meshes import ModelParalle
 
 @pytest.fixture
 def join():
-    """Join a group of one process, after leaving the one before."""
+    """Join a group of one process, after leaving the one before; Lightning tells the environment of it."""
 
     def joined():
         left()
@@ -20,7 +23,8 @@ def join():
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    yield joined
+    with mock.patch.dict(os.environ):
+        yield joined
     left()
 
 
