@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from packaging.version import Version
 
 keras = pytest.importorskip("keras", reason="keras is not installed")
 if keras.backend.backend() != "torch":
@@ -115,19 +116,25 @@ def same(left, right):
     return len(left) == len(right) and all(map(torch.equal, left, right))
 
 
-@pytest.mark.parametrize(("shape", "middle"), RECORDED.values(), ids=RECORDED)
-def test_recorded_calls_train_as_the_model_does(shape, middle):
+LOOKS_AT_VALUES = {"recurrent"} if Version(keras.__version__) < Version("3.15") else set()
+"""What is called for each batch with an older Keras, whose recurrent layers ask for the values of a mask."""
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_calls_train_as_the_model_does(name):
     """Losses, predictions, weights, states and random numbers, bit for bit; evaluated as well."""
+    shape, middle = RECORDED[name]
     called, recorded = (Training(network(shape, middle), recorded=recorded) for recorded in (False, True))
     assert same(called.run(shape), recorded.run(shape))
-    assert (called.calls, recorded.calls) == (STEPS, 2)
+    assert (called.calls, recorded.calls) == (STEPS, STEPS if name in LOOKS_AT_VALUES else 2)
+    before = recorded.calls
     for training in (called, recorded):
         training.module.eval()
     with torch.no_grad():
         for number in range(4):
             left, right = called.module(*batch(shape, number)), recorded.module(*batch(shape, number))
             assert same(left, right)
-    assert recorded.calls == 2 + 2
+    assert recorded.calls - before == (4 if name in LOOKS_AT_VALUES else 2)
 
 
 @pytest.mark.parametrize(("shape", "middle"), CALLED.values(), ids=CALLED)
