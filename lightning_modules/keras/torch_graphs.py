@@ -50,6 +50,7 @@ class TorchGraphs:
     def __init__(
         self, model: nn.Module, compute: Compute, parameters: Iterable[Tensor], states: Iterable[Tensor]
     ) -> None:
+        self._model = model
         self._compute = compute
         self._parameters = [one for one in parameters if one.requires_grad]
         self._states = list(states)
@@ -61,9 +62,9 @@ class TorchGraphs:
 
     def __call__(self, features: Any, labels: Any, training: bool) -> tuple[Tensor, Any]:
         """Return what `compute` does."""
+        self._follow_changes()
         if not self._watched or _has_hooks(self._watched):
             return self._compute(features, labels, training)
-        self._follow_changes()
         batch = features, labels
         tensors = [leaf for leaf in leaves(batch) if isinstance(leaf, Tensor)]
         kind = (training, torch.is_grad_enabled(), _precision(tensors), kind_of(batch))
@@ -75,13 +76,13 @@ class TorchGraphs:
         return self._compute(features, labels, training) if graph is None else graph(tensors)
 
     def _follow_changes(self) -> None:
-        """Forget all graphs where an attribute of a layer has become another object."""
-        found = _attributes(self._watched)
-        pairs = zip(found, self._attributes, strict=True)
+        """Forget all graphs where an attribute has become another object, which need not be of Keras."""
+        pairs = zip(_attributes(self._watched), self._attributes, strict=True)
         if not all(len(now) == len(then) and all(map(operator.is_, now, then)) for now, then in pairs):
             self._graphs.clear()
             self._unconfirmed.clear()
-            self._attributes = found
+            self._watched = _parts_of_keras(self._model)
+            self._attributes = _attributes(self._watched)
 
     def _record(self, kind: Any, tensors: list[Tensor], called: Callable[[], Any]) -> Any:
         with CallRecorder(tensors) as recorder:

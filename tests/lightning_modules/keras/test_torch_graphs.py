@@ -180,6 +180,19 @@ def test_what_somebody_changes_is_recorded_anew(change):
     assert recorded.calls == 4
 
 
+def test_code_of_others_that_comes_later_is_called():
+    training, heard = Training(network(FLAT, dense(activation="relu"))), []
+    training.run(FLAT)
+
+    def activation(value):
+        heard.append(1)
+        return value
+
+    training.module.model.layers[1].activation = activation
+    training.run(FLAT)
+    assert (training.calls, len(heard)) == (2 + STEPS, STEPS)
+
+
 def test_a_hook_is_called():
     training, heard = Training(network(FLAT, dense())), []
     training.run(FLAT, 3)
