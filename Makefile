@@ -142,11 +142,13 @@ clean:  ## remove everything that these targets made
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Versions for an environment of its own, worked out from the ranges in pyproject.toml: RESOLUTION says which of them.
+# Old releases of botocore, which uv comes to on Python 3.10, say what they need only when they are built: hundreds of
+# them, a quarter of an hour.
 .venv-oldest/constraints.txt .venv-newest/constraints.txt: pyproject.toml
 	@test -x $(@D)/bin/pip || { echo "making $(@D)"; $(PYTHON) -m venv $(@D); }
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check uv
 	@echo '$(TORCH:%=torch==%)' | $(@D)/bin/uv pip compile --quiet --upgrade --resolution $(RESOLUTION) --extra test \
-	--no-annotate --python $(@D)/bin/python --output-file $@ $(UV_INDEXES) pyproject.toml -
+	--only-binary botocore --no-annotate --python $(@D)/bin/python --output-file $@ $(UV_INDEXES) pyproject.toml -
 
 # torch comes first and pinned, so that no other package can pull in another build of it.
 $(VENV)/.torch: $(CONSTRAINTS)
