@@ -23,7 +23,7 @@ endif
 DEMO_OUTPUT := demo_output
 NEWEST_VERSION := 5.23.0
 NEWEST := transformers==$(NEWEST_VERSION) tokenizers==0.23.3
-COMET := "comet_ml>=3.43.2,<4"
+COMET := "comet_ml>=3.44,<4"
 # The oldest TRL that trains here; the newest one is in pyproject.toml.
 OLDER_TRL := trl==1.9.2
 DEEPSPEED := deepspeed==0.19.8
@@ -43,10 +43,18 @@ TF4 := transformers==4.30.2 tensorflow-cpu==2.15.1
 # What depends most on the versions of other packages, and what is compared with the reference.
 VERSIONED_TESTS := tests/callbacks tests/facade tests/lightning_modules tests/package tests/ddp/test_sharding.py
 PARITY_TESTS := tests/parity
+# What uses the extras that the tests do without, but TensorFlow; and those of them that no other target installs.
+EXTRAS_TESTS := tests/callbacks/loggers/test_offline.py tests/deepspeed_runs tests/attacks/test_deepspeed.py \
+	tests/facade/search/test_ray.py tests/parity/test_library_optimizers.py
+OTHER_EXTRAS := apollo bitsandbytes galore grokadamw lomo ray schedulefree stable_adamw torchao
+# What Ray needs, and nothing else here.
+OTHERS_NEED := msgpack tensorboardX
+# The lowest version of the package that an extra adds, the last one in its line: $(call lowest,ray).
+lowest = $(shell sed -nE 's/^$(1) = .*"([^">]+)>=([^,]+),.*/\1==\2/p' pyproject.toml)
 PYTEST := -m pytest -n auto --maxprocesses=8 --dist loadfile
 
 .PHONY: help demo test test-newest test-libraries test-nodes soak test-oldest test-newest-packages test-private-names
-.PHONY: test-tf tf-figures lint bench dist docs docs-serve clean
+.PHONY: test-oldest-extras test-tf tf-figures lint bench dist docs docs-serve clean
 # Two pip processes must not write into one environment.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -105,6 +113,13 @@ test-oldest:  ## run most tests with the lowest versions that pyproject.toml all
 	$(MAKE) VENV=.venv-oldest CONSTRAINTS=.venv-oldest/constraints.txt RESOLUTION=lowest-direct .venv-oldest/.test
 	OMP_NUM_THREADS=1 PYTHONWARNINGS="ignore:The pynvml package is deprecated:FutureWarning" \
 	.venv-oldest/bin/python $(PYTEST) -W default $(VERSIONED_TESTS) $(PARITY_TESTS) $(PYTEST_ARGS)
+
+test-oldest-extras: OLD := VENV=.venv-oldest CONSTRAINTS=.venv-oldest/constraints.txt RESOLUTION=lowest-direct
+test-oldest-extras:  ## run the tests that use Comet, DeepSpeed, Ray, libraries of optimizers, TensorFlow: the lowest of each
+	$(MAKE) $(OLD) COMET=$(call lowest,comet) DEEPSPEED=$(call lowest,deepspeed) $(addprefix .venv-oldest/.,comet deepspeed others)
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.venv-oldest/others \
+	.venv-oldest/bin/python $(PYTEST) -W default $(EXTRAS_TESTS) $(PYTEST_ARGS)
+	$(MAKE) $(OLD) TENSORFLOW=$(call lowest,tf) PYTEST_ARGS="-W default $(PYTEST_ARGS)" test-tf
 
 test-newest-packages: NEW := VENV=.venv-newest CONSTRAINTS=.venv-newest/constraints.txt RESOLUTION=highest
 test-newest-packages:  ## run them with the newest versions in the package index, those of parity with the newest transformers
@@ -208,6 +223,13 @@ $(VENV)/.deepspeed: $(VENV)/.test
 	@$(PIP_INSTALL) --target $(VENV)/deepspeed $(DEEPSPEED_NEEDS) && \
 	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(PIP_INSTALL) --no-build-isolation --no-deps --target $(VENV)/deepspeed $(DEEPSPEED) \
 	|| { rm -rf $(VENV)/deepspeed; echo "deepspeed could not be installed: its tests will be skipped" >&2; }
+	@touch $@
+
+# Libraries of optimizers and Ray, aside, with the lowest version of each.
+$(VENV)/.others: $(VENV)/.test
+	@echo "installing $(OTHER_EXTRAS) into $(VENV)/others"
+	@rm -rf $(VENV)/others
+	@$(PIP_INSTALL) --no-deps --target $(VENV)/others $(foreach extra,$(OTHER_EXTRAS),$(call lowest,$(extra))) $(OTHERS_NEED)
 	@touch $@
 
 # TensorFlow, aside: where it is among the packages, others import it.

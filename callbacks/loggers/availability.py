@@ -8,14 +8,14 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 
-COMET_AT_LEAST = (3, 43, 2)
-"""The oldest comet_ml that has `comet_ml.start` as it is used here."""
+COMET_AT_LEAST = (3, 44, 0)
+"""The oldest comet_ml whose `start` heeds `COMET_START_ONLINE`."""
 
 PACKAGES = {
     "azure_ml": "azureml-core",
     "clearml": "clearml",
     "codecarbon": "codecarbon",
-    "comet_ml": "'comet_ml>=3.43.2'",
+    "comet_ml": "'comet_ml>=3.44'",
     "dagshub": "dagshub mlflow",
     "dvclive": "dvclive",
     "flyte": "flytekit",

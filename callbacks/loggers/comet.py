@@ -33,7 +33,7 @@ class CometCallback(PredictionLogger):
     program. Each trial of a search is an experiment of its own.
 
     Raises:
-        MissingTrackerError: an ImportError; comet_ml 3.43.2 or newer is not installed.
+        MissingTrackerError: an ImportError; comet_ml 3.44 or newer is not installed.
     """
 
     platform = "comet_ml"
