@@ -55,7 +55,7 @@ class ModelOutput(OrderedDict):
                     self[name] = getattr(self, name)
             return
         setattr(self, names[0], None)
-        super().pop(names[0], None)
+        super().__delitem__(names[0])  # `pop` comes back to the method that refuses, on Python 3.10
         for name, value in pairs:
             setattr(self, name, value)
             if value is not None:
