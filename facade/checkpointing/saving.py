@@ -37,7 +37,7 @@ _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class CheckpointSaver:
-    """Writes models and checkpoints; a checkpoint gets its name when all of it is on the disk.
+    """Writes models and checkpoints; a checkpoint gets its name when it is complete, and mostly on the disk.
 
     Args:
         host: the Trainer.
@@ -135,6 +135,7 @@ class CheckpointSaver:
             DiskFullError: there is not enough space for it; nothing has been written.
         """
         host, saves = self.host, self.host.args.should_save
+        self.background.wait_until_flushed()
         self.finish_writing()
         final = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{host.state.global_step}"
         with self.lightning.told(run), self._staged(final, run_dir, run is None or at_once) as (folder, together):
@@ -200,7 +201,8 @@ class CheckpointSaver:
                     self._require_whole_files(final)
             if args.world_size > args.local_world_size:
                 together.agree()
-            self.writer = WriteNow() if at_once or not self._may_write_later() else WriteLater(self.background)
+            later = not at_once and self._may_write_later()
+            self.writer = WriteLater(self.background) if later else WriteNow(flushed=not self._may_flush_later())
             self._staging = str(folder)
             yield folder, together
             together.agree()
@@ -257,9 +259,11 @@ class CheckpointSaver:
         self, folder: Path, final: Path, run_dir: str, best: str | None, written: checkpoints.WrittenFiles
     ) -> None:
         checkpoints.write_manifest(folder, written)
-        checkpoints.commit(folder, final, keep_guests=True)
+        checkpoints.commit(folder, final, keep_guests=True, flush=written.flushed)
         limit = self.host.args.save_total_limit
         checkpoints.rotate_checkpoints(run_dir, limit, best_model_checkpoint=best, newest=final)
+        if not written.flushed:
+            self.background.flush(final)
 
     def bytes_to_save(self) -> int:
         """Return the size of a checkpoint."""
@@ -278,6 +282,19 @@ class CheckpointSaver:
         if self.host._strategy.all_write or self.bytes_to_save() < least:
             return False
         return not any(reads_checkpoints(callback) for callback in self.host.callback_handler.callbacks)
+
+    def _may_flush_later(self) -> bool:
+        """Whether `train` need not wait for the disk after the last step.
+
+        What it leaves is complete for everybody but a power failure, and that finds the checkpoint before it: which a
+        limit of 1 gives up, and other machines or processes that write know nothing of. A training that is told to end
+        before its time may be about to lose the machine.
+        """
+        args, state = self.host.args, self.host.state
+        if state.global_step < state.max_steps or self.signals.is_interrupted:
+            return False
+        alone = args.world_size == args.local_world_size and not self.host._strategy.all_write
+        return alone and args.save_total_limit != 1 and os.name == "posix"
 
     def _note_best(self, run_dir: str, current: Path) -> None:
         state = self.host.state

@@ -51,7 +51,7 @@ def checksum_of_text(text: str) -> str:
 
 
 def checksums(folder: Path, names: Iterable[str], written: WrittenFiles) -> dict[str, str]:
-    """Return those of files that were just written, by their names; they are flushed to the disk meanwhile.
+    """Return those of files that were just written, by their names; they are flushed meanwhile, if `written` is.
 
     Args:
         folder: a checkpoint in the making.
@@ -59,7 +59,7 @@ def checksums(folder: Path, names: Iterable[str], written: WrittenFiles) -> dict
         written: knows others of which nothing has to be read.
     """
     noted, names = take_noted(folder), [name for name in names if not fnmatch(Path(name).name, _NOTED)]
-    with _flushed([folder / name for name in names]):
+    with _flushed([folder / name for name in names if written.flushed]):
         return {name: noted.get(name) or written.checksum(folder / name) or checksum(folder / name) for name in names}
 
 

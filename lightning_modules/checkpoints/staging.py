@@ -16,7 +16,8 @@ What is guaranteed, whatever moment the process is killed:
    systems). Elsewhere there is an instant without the final name, and both versions lie complete beside it: the next
    `remove_leftovers` puts the new one (or, failing that, the old one) in its place.
 4. The same holds for a power failure, as far as the disk honours `fsync`: the old version is deleted only after the
-   new name is on the disk.
+   new name is on the disk. Where `commit` is told to leave the flushing to others, a power failure before that may
+   leave a name for what is cut short, which its manifest tells, and nothing has been given up for it yet.
 
 Files that others have put into a checkpoint outlive its being written again.
 
@@ -93,13 +94,14 @@ def begin(final: StrPath, owner: str | None = None) -> Path:
     return staging
 
 
-def commit(staging: StrPath, final: StrPath, *, keep_guests: bool = False) -> None:
+def commit(staging: StrPath, final: StrPath, *, keep_guests: bool = False, flush: bool = True) -> None:
     """Flush `staging` to the disk and give it its final name, in the place of an older version if there is one.
 
     Args:
         staging: what `begin` made.
         final: the folder's name when it is complete.
         keep_guests: take over files that others have put into the older version of a checkpoint.
+        flush: before it gets its name; else `flush` is called after. In the place of an older version it always is.
 
     Raises:
         FileNotFoundError: there is no `staging`: `begin` was not called, or it was committed or aborted already.
@@ -110,10 +112,13 @@ def commit(staging: StrPath, final: StrPath, *, keep_guests: bool = False) -> No
         raise FileNotFoundError(f"nothing to rename to {final}: {staging} is not there; call begin() once per commit()")
     if keep_guests and final.is_dir():
         take_over_guests(final, staging)
-    disk.sync_tree(staging)
-    if not os.path.lexists(final):
+    replaces = os.path.lexists(final)
+    if flush or replaces:
+        disk.sync_tree(staging)
+    if not replaces:
         os.rename(staging, final)
-        disk.sync_path(final.parent)
+        if flush:
+            disk.sync_path(final.parent)
         return
     outdated = staging if disk.exchange(staging, final) else _replace_by_renames(staging, final)
     disk.sync_path(final.parent)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.local_paths import StrPath
-from .disk import is_disk_full
+from .disk import is_disk_full, sync_path, sync_tree
 from .large_files import WrittenFiles, write_torch
 from .weights import save_weights
 
@@ -28,10 +28,14 @@ Job = Callable[[], None]
 
 
 class WriteNow:
-    """Every file is on its way to the disk when the call returns."""
+    """Every file is on its way to the disk when the call returns.
 
-    def __init__(self) -> None:
-        self.written = WrittenFiles()
+    Args:
+        flushed: as for `WrittenFiles`.
+    """
+
+    def __init__(self, *, flushed: bool = True) -> None:
+        self.written = WrittenFiles(flushed=flushed)
 
     def weights(self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None) -> None:
         """See `save_weights`."""
@@ -81,6 +85,7 @@ class BackgroundWriter:
 
     def __init__(self) -> None:
         self.snapshot = Snapshot()
+        self._flushing: threading.Thread | None = None
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -117,6 +122,22 @@ class BackgroundWriter:
         if error is not None:
             raise error
 
+    def flush(self, folder: Path) -> None:
+        """Begin to bring a complete checkpoint to the disk, then give back the memory of the copies.
+
+        A program does not end before it is there.
+        """
+        self.wait_until_flushed()
+        copies, self.snapshot = self.snapshot, Snapshot()
+        self._flushing = threading.Thread(target=_flush, args=(folder, copies), name="checkpoint-flush", daemon=False)
+        self._flushing.start()
+
+    def wait_until_flushed(self) -> None:
+        """Return when the checkpoint of the last `flush` is on the disk."""
+        thread, self._flushing = self._flushing, None
+        if thread is not None:
+            thread.join()
+
     def _work(self, jobs: list[Job], undo: Job) -> None:
         try:
             for job in jobs:
@@ -127,6 +148,17 @@ class BackgroundWriter:
                 undo()
             except OSError as second:
                 _log.warning("What was begun of a checkpoint could not be removed: %s", second)
+
+
+def _flush(folder: Path, copies: Snapshot) -> None:
+    try:
+        sync_tree(folder)
+        sync_path(folder.parent)
+    except FileNotFoundError:  # somebody has removed it in the meantime
+        _log.debug("%s is not there any more.", folder)
+    except OSError as error:
+        _log.error("%s is complete, but may not outlive a power failure: the disk refused it (%s).", folder, error)
+    copies.release()
 
 
 class Snapshot:

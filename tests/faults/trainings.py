@@ -12,7 +12,7 @@ from moments import Counter, Moment
 from tiny import tiny
 
 from lightrainer import Trainer, get_last_checkpoint
-from lightrainer.lightning_modules.checkpoints import large_files
+from lightrainer.lightning_modules.checkpoints import block_file, large_files
 
 ANYTIME = ("change", "pass", "byte", "second")
 EVERY_STEP = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 3}
@@ -101,7 +101,7 @@ def train(case: Case, folder: Path, moment: Moment | None = None, **changes: Any
     kind = resuming.KINDS[case.reads]
     if case.in_background:
         Trainer.background_checkpoints = 0
-        large_files.LARGE, large_files._BLOCK = 0, 4096
+        large_files.LARGE, block_file._BLOCK = 0, 4096
     begin = get_last_checkpoint(output) if output.is_dir() else None
     with (folder / "begins.txt").open("a") as file:
         file.write(f"{Path(begin).name if begin else 'nothing'}\n" if rank == 0 else "")

@@ -1,6 +1,7 @@
 """Periodic checkpoints are written while the training goes on; whoever could tell gets them at once."""
 
 import logging
+import os
 import subprocess
 import threading
 from pathlib import Path
@@ -200,3 +201,71 @@ def test_a_full_disk_is_a_warning(tmp_path, caplog):
         trainer(small / "out").train(resume_from_checkpoint=True)
     finally:
         subprocess.run(["umount", "--lazy", str(small)], check=True)  # also where something still writes there
+
+
+@pytest.fixture
+def flushed(monkeypatch):
+    """The folders that were brought to the disk, by the thread that waited for it."""
+    seen: list[tuple[str, str]] = []
+    inner = disk.sync_tree
+
+    def noted(folder):
+        seen.append((threading.current_thread().name, folder.name.partition(".partial")[0].lstrip(".")))
+        inner(folder)
+
+    for module in (disk, writing):
+        monkeypatch.setattr(module, "sync_tree", noted)
+    return seen
+
+
+HALVES = {"save_strategy": "steps", "save_steps": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "thread"),
+    [
+        ({}, "checkpoint-flush"),
+        ({"save_total_limit": 2}, "checkpoint-flush"),
+        ({"save_total_limit": 1}, "MainThread"),  # gives up the one before
+        ({"max_steps": 9, "callbacks": [At("on_step_end", lambda a, s, c, **k: stop(c), step=4)]}, "MainThread"),
+    ],
+    ids=["all stay", "two stay", "one stays", "told to end"],
+)
+def test_after_the_last_step_nobody_waits_for_the_disk(tmp_path, flushed, changes, thread):
+    """Unless the checkpoint before it is gone then, or the machine may be."""
+    made = trainer(tmp_path / "out", **{**HALVES, **changes})
+    made.train()
+    assert (tmp_path / "out" / "checkpoint-4" / "_manifest.json").exists()
+    made._checkpoints.background.wait_until_flushed()
+    assert flushed == [("checkpoint-writer", "checkpoint-2"), (thread, "checkpoint-4")]
+
+
+def stop(control):
+    control.should_training_stop = True
+
+
+@pytest.mark.parametrize("left", ["nothing", "a part"])
+def test_a_power_failure_before_it_is_there_finds_the_one_before(tmp_path, left):
+    """Names are written before contents: files are short, the list of files too."""
+    trainer(tmp_path / "out", **HALVES).train()
+    for file in (tmp_path / "out" / "checkpoint-4").rglob("*"):
+        os.truncate(file, 0 if left == "nothing" else file.stat().st_size // 2)
+    made = trainer(tmp_path / "out", **HALVES)
+    assert made.state.global_step == 0
+    made.train(resume_from_checkpoint=True)
+    whole = trainer(tmp_path / "whole", **HALVES)
+    whole.train()
+    assert made.state.global_step == 4
+    assert same(weights(made.model), weights(whole.model))
+
+
+def test_a_folder_that_is_removed_at_once_is_nobodys_business(tmp_path, caplog, monkeypatch):
+    """And a disk that refuses is told of."""
+    background = BackgroundWriter()
+    background.flush(tmp_path / "gone")
+    background.wait_until_flushed()
+    assert not caplog.records
+    monkeypatch.setattr(writing, "sync_tree", lambda *_: (_ for _ in ()).throw(OSError(5, "bad disk")))
+    background.flush(tmp_path / "here")
+    background.wait_until_flushed()
+    assert "may not outlive a power failure" in caplog.text

@@ -13,8 +13,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from lightrainer.lightning_modules.checkpoints import WrittenFiles, large_files, manifest, problems, save_weights
-from lightrainer.lightning_modules.checkpoints.large_files import LargeFile, write_safetensors, write_torch
+from lightrainer.lightning_modules.checkpoints import (
+    WrittenFiles,
+    block_file,
+    large_files,
+    manifest,
+    problems,
+    save_weights,
+)
+from lightrainer.lightning_modules.checkpoints.block_file import BlockFile
+from lightrainer.lightning_modules.checkpoints.large_files import write_safetensors, write_torch
 
 fcntl: Any = importlib.import_module("fcntl") if os.name == "posix" else None
 BLOCK = 4096
@@ -24,19 +32,19 @@ BLOCK = 4096
 def _even_the_smallest(monkeypatch):
     """Files of any size are large, and blocks are small."""
     monkeypatch.setattr(large_files, "LARGE", 0)
-    monkeypatch.setattr(large_files, "_BLOCK", BLOCK)
+    monkeypatch.setattr(block_file, "_BLOCK", BLOCK)
 
 
 @pytest.fixture(params=["past the cache", "through the cache", "refused in the middle"])
 def way(request, monkeypatch):
     """What a file system can do; one that takes a file and then refuses its blocks is there too."""
     if request.param == "through the cache":
-        monkeypatch.setattr(large_files, "_PAST_THE_CACHE", 0)
-    elif large_files._PAST_THE_CACHE == 0:
+        monkeypatch.setattr(block_file, "_PAST_THE_CACHE", 0)
+    elif block_file._PAST_THE_CACHE == 0:
         pytest.skip("this system has no such way")
     elif request.param == "refused in the middle":
-        inner = large_files._open
-        monkeypatch.setattr(large_files, "_open", lambda name: (Refusing(inner(name)[0]), True))
+        inner = block_file._open
+        monkeypatch.setattr(block_file, "_open", lambda name: (Refusing(inner(name)[0]), True))
 
 
 class Refusing:
@@ -55,10 +63,7 @@ class Refusing:
     def fileno(self):
         return self.file.fileno()
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def close(self):
         self.file.close()
 
 
@@ -66,7 +71,7 @@ class Refusing:
 def test_all_bytes_arrive_in_their_order(tmp_path, way, size):
     """However they are cut; and the checksum is that of the file."""
     content = os.urandom(size)
-    with LargeFile(tmp_path / "file") as file:
+    with BlockFile(tmp_path / "file") as file:
         for start in range(0, size, 1000):
             assert file.write(content[start : start + 1000]) == len(content[start : start + 1000])
         file.write(memoryview(b""))
@@ -74,9 +79,36 @@ def test_all_bytes_arrive_in_their_order(tmp_path, way, size):
     assert file.checksum == manifest.checksum(tmp_path / "file")
 
 
+@pytest.mark.parametrize("slow_after", [0, 1, 3], ids="slow after {} pieces".format)
+def test_a_slow_cache_is_left_where_a_block_of_the_disk_begins(tmp_path, monkeypatch, slow_after):
+    """Pieces go through it as they come; from then on whole blocks, each at a place where a disk takes it."""
+    if block_file._PAST_THE_CACHE == 0:
+        pytest.skip("this system has no such way")
+    monkeypatch.setattr(block_file, "_TELLING", 1)
+    ways, content, put = [], os.urandom(9 * BLOCK + 77), block_file._Descriptor.put
+
+    def noted(self, block):
+        begin = self._file.tell()
+        put(self, block)
+        ways.append((self._is_past, begin, len(block)))
+        self._seconds[False] = float(len(ways) >= slow_after)
+
+    monkeypatch.setattr(block_file._Descriptor, "put", noted)
+    with BlockFile(tmp_path / "file", past_the_cache=False) as file:
+        for start in range(0, len(content), 1000):
+            file.write(content[start : start + 1000])
+    assert (tmp_path / "file").read_bytes() == content
+    assert file.checksum == manifest.checksum(tmp_path / "file")
+    pieces = max(slow_after, 1)
+    assert ways[:pieces] == [(False, 1000 * number, 1000) for number in range(pieces)]
+    assert ways[pieces] == (False, 1000 * pieces, BLOCK - 1000 * pieces)
+    assert ways[pieces + 1 : -1] == [(True, BLOCK * number, BLOCK) for number in range(1, 9)]
+    assert ways[-1] == (False, 9 * BLOCK, 77)
+
+
 def test_a_file_that_is_there_is_replaced(tmp_path, way):
     (tmp_path / "file").write_bytes(bytes(9 * BLOCK))
-    with LargeFile(tmp_path / "file") as file:
+    with BlockFile(tmp_path / "file") as file:
         file.write(b"new")
     assert (tmp_path / "file").read_bytes() == b"new"
 
