@@ -12,6 +12,9 @@ By the time of the processor: what all threads took beside the steps, for each c
 took. A thread that writes and one that trains slow each other down, above all where two processors share a core: the
 first figure has that of the writing in it, that of the steps is shown beside it; the second is the writing alone.
 Flushing to the disk is in all of them.
+
+Between two checkpoints of a training lie minutes, and what was memory for the one is given to others meanwhile, by a
+virtual machine even to its host. As that costs time the next time, a pause of seconds stands for these minutes here.
 """
 
 import contextlib
@@ -32,6 +35,7 @@ BATCH = 32
 EVERY = 10  # steps of a tenth of a second or so: as long as the reference takes for a checkpoint, and longer
 CHECKPOINTS = 4  # and one more after the last step
 FIRST = 3  # steps that warm up
+PAUSE = 3  # seconds before the step that a checkpoint follows: see above
 ROUNDS = 4
 
 LABELS = {
@@ -117,6 +121,8 @@ def training(name: str, dataset: list[dict[str, torch.Tensor]]) -> dict[str, flo
 
     class Clock(api.TrainerCallback):
         def on_step_begin(self, args, state, control, **kwargs):
+            if (state.global_step + 1) % EVERY == 0:
+                time.sleep(PAUSE)
             times.begins[state.global_step] = Clocks.now()
 
         def on_step_end(self, args, state, control, **kwargs):
