@@ -4,7 +4,6 @@ import functools
 import gc
 import logging
 import os
-import secrets
 import shutil
 import signal
 import sys
@@ -24,10 +23,20 @@ SERVERS = "LIGHTRAINER_TESTS_SERVERS"
 
 
 def pytest_configure(config):
-    """All workers of a run share the processes that others are forked from: see `tests/shared/starting.py`."""
-    if SERVERS not in os.environ:
-        folder = os.environ[SERVERS] = str(Path(tempfile.gettempdir(), f"forking-{secrets.token_hex(6)}"))
-        config.add_cleanup(lambda: (os.environ.pop(SERVERS), shutil.rmtree(folder, ignore_errors=True)))
+    """All workers of a run share the processes that others are forked from: see `tests/shared/starting.py`.
+
+    And a folder for temporary files, as killed processes, torchrun and others leave theirs behind.
+    """
+    if SERVERS in os.environ:
+        return
+    usual, folder = tempfile.gettempdir(), tempfile.mkdtemp(prefix="tests-")
+    changes = pytest.MonkeyPatch()
+    changes.setenv("TMPDIR", folder)
+    changes.setenv(SERVERS, os.path.join(folder, "forking"))
+    if "PYTEST_DEBUG_TEMPROOT" not in os.environ:  # the folders of tests stay where pytest keeps those of three runs
+        changes.setenv("PYTEST_DEBUG_TEMPROOT", usual)
+    changes.setattr(tempfile, "tempdir", folder)
+    config.add_cleanup(lambda: (changes.undo(), shutil.rmtree(folder, ignore_errors=True)))
 
 
 def pytest_addoption(parser):

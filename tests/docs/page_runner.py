@@ -3,6 +3,7 @@
 The libraries are imported once and each page runs in a fork of this process, so that a page costs what its blocks do.
 """
 
+import gc
 import json
 import os
 import re
@@ -136,6 +137,7 @@ def main():
 
     for name in lightrainer.__all__:
         getattr(lightrainer, name)
+    gc.freeze()  # or each child would copy what the collector touches
     for line in sys.stdin:
         print(json.dumps(run_apart(*json.loads(line))), flush=True)
 

@@ -38,7 +38,7 @@ def runner():
     path = os.pathsep.join([*folders, ours.get("PATH", "")])
     script = str(Path(__file__).with_name("page_runner.py"))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, script], env={**ours, "PATH": path}, **pipes) as process:
+    with subprocess.Popen([forked_python(), script], env={**ours, "PATH": path}, **pipes) as process:
         yield process
         process.stdin.close()
 

@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from starting import forked_python
 
 # Not imported here: Keras would look for TensorFlow.
 pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="keras is not installed")
@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "keras_classifier.py"
 
 def test_a_keras_model_learns_and_goes_on(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": "torch"}
-    command = [sys.executable, "-m", "lightrainer", str(EXAMPLE)]
+    command = [forked_python(), "-m", "lightrainer", str(EXAMPLE)]
     for trained in (True, False):
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -138,7 +137,7 @@ def sides(tmp_path_factory):
     todo = {side: jobs(folder) for side, folder in folders.items()}
     for side, folder in folders.items():
         (folder / "jobs.json").write_text(json.dumps(todo[side]))
-    commands = [[sys.executable, *runner, HERE / "side.py", "jobs.json"] for runner in (REFERENCE, OURS)]
+    commands = [[forked_python(), *runner, HERE / "side.py", "jobs.json"] for runner in (REFERENCE, OURS)]
     for side, text in zip(folders, said_by(commands, list(folders.values())), strict=True):
         said = json.loads(text.splitlines()[-1])
         assert said["trainer"] == side

@@ -3,16 +3,19 @@
 Each leads a group of its own, so that its workers go with it when it is killed.
 """
 
+import atexit
 import contextlib
 import os
 import random
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 SECONDS = 60  # what takes longer hangs: it is a matter of a second or two
 GRACE = 3.0  # torchrun waits for half a minute between asking the other processes to end and killing them
@@ -82,8 +85,8 @@ def _fork(action: Callable[[], object], rank: int, processes: int, port: int, lo
     pid = os.fork()
     if pid:
         return pid
-    code = 1
-    try:
+
+    def act() -> None:
         os.setpgid(0, 0)
         _speak_into(log, everything=as_a_script)
         if port:
@@ -95,17 +98,46 @@ def _fork(action: Callable[[], object], rank: int, processes: int, port: int, lo
         action()
         if not as_a_script:
             _leave_the_others()
-        code = 0
+
+    code = ending_of(act)
+    if as_a_script:
+        leave(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
+
+
+def ending_of(action: Callable[[], object]) -> int:
+    """The code with which Python ends after it, said what Python says then: negative where a signal ends it."""
+    try:
+        action()
     except SystemExit as ending:
-        code = int(ending.code or 0)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
+        if ending.code is None or isinstance(ending.code, int):
+            return ending.code or 0
+        print(ending.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def leave(code: int) -> NoReturn:
+    """End as Python ends, with its threads, what was registered for that, and the objects of the script.
+
+    What was imported is left as it is: to free it takes a third of a second, as it has to be copied for that.
+    """
+    try:
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        vars(sys.modules["__main__"]).clear()
         sys.stdout.flush()
         sys.stderr.flush()
-        if not as_a_script:
-            os._exit(code)
-    sys.exit(code)
+        if code == -signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        os._exit(code & 0xFF)
 
 
 def _speak_into(log: Path, *, everything: bool) -> None:

@@ -38,7 +38,7 @@ from types import ModuleType
 from typing import Any
 
 import psutil
-from forking import draw_anew, forked
+from forking import draw_anew, ending_of, forked, leave
 
 PATIENCE = 60
 """Seconds in which the first user has to come."""
@@ -70,22 +70,11 @@ def work(script: str, words: list[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):  # the launcher's own
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    code: object = 0
-    try:
-        execute(script, words, {})
-    except SystemExit as ending:
-        code = ending.code or 0
-    except BaseException as error:
-        sys.excepthook(type(error), error, error.__traceback__)
-        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    if code := ending_of(partial(execute, script, words, {})):
+        leave(code)
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    if code == -signal.SIGINT:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    if code:
-        os._exit(code if isinstance(code, int) else 1)
 
 
 def start_ranks(caller: socket.socket, asked: dict[str, Any]) -> None:
@@ -115,8 +104,7 @@ def start_python(caller: socket.socket, files: list[int], asked: dict[str, Any])
     pid = os.fork()
     if not pid:
         caller.close()
-        become_python(files, **asked)
-        sys.exit()  # as Python ends, with what was registered for that
+        leave(ending_of(partial(become_python, files, **asked)))
     for number in files:
         os.close(number)
     caller.sendall(f"{pid}\n".encode())

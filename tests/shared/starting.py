@@ -35,6 +35,8 @@ FROM_TRANSFORMERS = (
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.generation",
 )
+# Its optimizers are compiled when the first engine is made: what does that takes seconds to import.
+DEEPSPEED = ("with_deepspeed", "deepspeed", "torch._inductor.compile_fx")
 LIGHTNING = (
     "lightrainer.lightning_modules.internals.lightning_internals",
     "lightrainer.lightning_modules.internals.fast_path",
@@ -43,8 +45,8 @@ IMPORTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "torch": (None, TORCH),
     "lightrainer": ("torch", OURS),
     "transformers": ("lightrainer", (*REFERENCE, "transformers.models.llama.modeling_llama")),
-    "lightrainer and deepspeed": ("lightrainer", ("with_deepspeed", "deepspeed")),
-    "transformers and deepspeed": ("torch", ("with_deepspeed", *REFERENCE, "deepspeed")),
+    "lightrainer and deepspeed": ("lightrainer", DEEPSPEED),
+    "transformers and deepspeed": ("torch", (*DEEPSPEED, *REFERENCE)),
     "libraries": ("torch", LIBRARIES),
     "plain": ("libraries", FROM_TRANSFORMERS),
     "served": ("libraries", (*LIGHTNING, *FROM_TRANSFORMERS)),
