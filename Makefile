@@ -37,7 +37,8 @@ TENSORFLOW := tensorflow-cpu==2.21.0
 # What it needs and keras, tensorboard and torch do not bring.
 TENSORFLOW_NEEDS := astunparse flatbuffers gast google_pasta opt_einsum termcolor six
 # The last transformers with models of TensorFlow, which are of Keras 2, and what it needs in other versions than here.
-KERAS_2 := tf-keras==2.21.0 transformers==4.57.6 huggingface_hub==0.36.2
+TF_KERAS := tf-keras==2.21.0
+KERAS_2 := $(TF_KERAS) transformers==4.57.6 huggingface_hub==0.36.2
 # The last pair that runs transformers' own TFTrainer.
 TF4 := transformers==4.30.2 tensorflow-cpu==2.15.1
 
@@ -46,8 +47,8 @@ VERSIONED_TESTS := tests/callbacks tests/facade tests/lightning_modules tests/pa
 PARITY_TESTS := tests/parity
 # What uses the extras that the tests do without, but TensorFlow; and those of them that no other target installs.
 EXTRAS_TESTS := tests/callbacks/loggers/test_offline.py tests/deepspeed_runs tests/attacks/test_deepspeed.py \
-	tests/facade/search/test_ray.py tests/parity/test_library_optimizers.py
-OTHER_EXTRAS := apollo bitsandbytes galore grokadamw lomo ray schedulefree stable_adamw torchao
+	tests/facade/search/test_ray.py tests/lightning_modules/models/test_liger.py tests/parity/test_library_optimizers.py
+OTHER_EXTRAS := apollo bitsandbytes galore grokadamw liger lomo ray schedulefree stable_adamw torchao
 # What Ray needs, and nothing else here.
 OTHERS_NEED := msgpack tensorboardX
 # The lowest version of the package that an extra adds, the last one in its line: $(call lowest,ray).
@@ -121,7 +122,8 @@ test-oldest-extras:  ## run the tests that use Comet, DeepSpeed, Ray, libraries 
 	$(MAKE) $(OLD) COMET=$(call lowest,comet) DEEPSPEED=$(call lowest,deepspeed) $(addprefix .venv-oldest/.,comet deepspeed others)
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.venv-oldest/others \
 	.venv-oldest/bin/python $(PYTEST) -W default $(EXTRAS_TESTS) $(PYTEST_ARGS)
-	$(MAKE) $(OLD) TENSORFLOW=$(call lowest,tf) PYTEST_ARGS="-W default $(PYTEST_ARGS)" test-tf
+	$(MAKE) $(OLD) TENSORFLOW=$(call lowest,tf) TF_KERAS=$(patsubst tensorflow-cpu==%,tf-keras==%.*,$(call lowest,tf)) \
+	PYTEST_ARGS="-W default $(PYTEST_ARGS)" test-tf
 
 test-newest-packages: NEW := VENV=.venv-newest CONSTRAINTS=.venv-newest/constraints.txt RESOLUTION=highest
 test-newest-packages:  ## run them with the newest versions in the package index, those of parity with the newest transformers
@@ -227,7 +229,7 @@ $(VENV)/.deepspeed: $(VENV)/.test
 	|| { rm -rf $(VENV)/deepspeed; echo "deepspeed could not be installed: its tests will be skipped" >&2; }
 	@touch $@
 
-# Libraries of optimizers and Ray, aside, with the lowest version of each.
+# Libraries of optimizers, Liger and Ray, aside, with the lowest version of each.
 $(VENV)/.others: $(VENV)/.test
 	@echo "installing $(OTHER_EXTRAS) into $(VENV)/others"
 	@rm -rf $(VENV)/others

@@ -23,7 +23,7 @@ def liger_patch() -> Callable[..., None]:
         return import_module("liger_kernel.transformers")._apply_liger_kernel_to_instance
     except (ImportError, AttributeError) as error:
         raise ImportError(
-            "use_liger_kernel=True needs the package liger-kernel, 0.3.0 or later, which cannot be imported "
+            "use_liger_kernel=True needs the package liger-kernel, 0.6.5 or later, which cannot be imported "
             f"({error}): run `pip install 'lightrainer[liger]'`, or leave use_liger_kernel out."
         ) from error
 

@@ -228,9 +228,12 @@ def dealt_out(library: Any, folder: Path, way: str) -> dict[str, Any]:
         without = shutil.ignore_patterns("_manifest*", "global_step*", "latest")
         start = shutil.copytree(start, folder / before / start.name, ignore=without)
     elif before == "converted":
-        start = importlib.import_module("lightrainer.lightning_modules.checkpoints.conversion").convert(
-            start, folder / before
-        )
+        into = folder / f"{before}-{PROCESSES}"
+        if os.environ.get("RANK", "0") == "0":
+            importlib.import_module("lightrainer.lightning_modules.checkpoints.conversion").convert(start, into)
+        if PROCESSES > 1:
+            torch.distributed.barrier()
+        start = into / start.name
     trainer = trainer_of(library, folder / way, after, seed=99)
     trainer.train(resume_from_checkpoint=str(start))
     return seen(trainer, folder / way)

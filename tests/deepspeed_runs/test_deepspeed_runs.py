@@ -54,7 +54,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     single_batches = [f"single_batch-{way}" for way in COMPARED]
     ours, reference = ([library, str(folder)] for library in ("lightrainer", "transformers"))
     apart = ["plain", "plain_unclipped", *ALONE, "dropout-plain", "dropout-stage2"]
-    together = [*EXACT, *HALF, *OTHERS, *single_batches, "pretrained", *TO_MORE]
+    together = [*EXACT, *HALF, *OTHERS, *single_batches, "pretrained", *TO_MORE, "converted-2-plain"]
     then_apart = [*DEALT_OUT, "bf16-2-bf16_3", "forgotten-2-stage2", "converted-2-plain"]
     then_apart += ["from_reference-its_optimizer", "refusals", "together"]
     common = {"log": folder / "log.txt", "seconds": SECONDS, "BESIDE": str(BESIDE)}
@@ -160,8 +160,10 @@ def test_another_number_of_processes_goes_on(results):
 
 
 def test_a_plain_training_goes_on_from_converted_states(results):
-    close(results("stage3"), results("converted-2-plain", 1), 1e-5)
-    assert results("converted-2-plain", 1)["strategy"] != results("stage3")["strategy"]
+    """In as many processes as had written them, and in one."""
+    for processes in (1, 2):
+        close(results("stage3"), results("converted-2-plain", processes), 1e-5)
+        assert results("converted-2-plain", processes)["strategy"] != results("stage3")["strategy"]
 
 
 def test_without_the_states_of_the_optimizer_the_numbers_are_others(results):

@@ -10,6 +10,7 @@ import torch
 from tiny import ARGUMENTS, Tiny, trainer
 
 from lightrainer import Trainer, TrainingArguments
+from lightrainer.lightning_modules.models.liger import apply_liger_kernels
 
 
 @pytest.fixture
@@ -166,3 +167,16 @@ def test_an_evaluation_of_the_loss_alone_makes_no_logits(tmp_path, liger, option
     assert metrics["eval_loss"] > 0 or "compute_loss_func" in options
     if isinstance(made.model, Skipping):
         assert set(made.model.skipped) == {skips}
+
+
+def test_layers_of_a_model_become_those_of_liger():
+    """With the package itself, where it is installed; what its layers compute needs a GPU."""
+    pytest.importorskip("liger_kernel")
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=11, **sizes))
+    layers = model.model.layers[0].input_layernorm, model.model.layers[0].mlp
+    before = [layer.forward.__func__.__module__.split(".")[0] for layer in layers]
+    apply_liger_kernels(model, {"swiglu": False})
+    after = [layer.forward.__func__.__module__.split(".")[0] for layer in layers]
+    assert (before, after) == (["transformers"] * 2, ["liger_kernel", "transformers"])
