@@ -1,12 +1,15 @@
 """Checkpoints: the same folders at the same times, resumed to the same bits, and exchanged with the reference."""
 
+import functools
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from comparison import differences
 from datasets_for_parity import Stream, point_data, sentence_data, sentences
-from harness import Case, assert_parity, assert_same, checkpoint_state, run
+from harness import Case, Run, assert_parity, assert_same, checkpoint_state, run
 from interrupted_runs import folders, interrupted
 from models import Classifier, TokenModel, gpt2
 from safetensors.torch import load_file
@@ -130,44 +133,60 @@ INTERRUPTED = {
 POINTS = [(name, step) for name, (_, steps) in INTERRUPTED.items() for step in steps]
 
 
-@pytest.mark.parametrize(("name", "step"), POINTS)
-def test_a_resumed_run_ends_as_one_that_was_never_stopped(ours, tmp_path, name, step):
-    """Dropout on; the resuming trainer begins with other weights and other random numbers."""
-    case, _ = INTERRUPTED[name]
-    straight = run(ours, case, tmp_path / "straight")
-    interrupted(ours, case, step, tmp_path / "stopped")
-    torch.rand(13)
-    resumed = run(ours, case.but(model_seed=99), tmp_path / "stopped", resume=True)
-    # Only the mean loss is not the same: it is the mean of the steps since the resumption.
-    for one in (straight, resumed):
-        one.history[-1].pop("train_loss")
-    assert_same(straight, resumed, ignoring=("output", "trainer"))
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """`trained(api, name)` is a case from the first step to the last, or up to a checkpoint; each is run once."""
+
+    @functools.cache
+    def get(api, name: str, stop: int | None = None) -> Run:
+        case, folder = INTERRUPTED[name][0], tmp_path_factory.mktemp("trained")
+        return interrupted(api, case, stop, folder) if stop else run(api, case, folder)
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def resumed(trained, tmp_path_factory):
+    """`resumed(api, name, step)` goes on from there, with other first weights and random numbers; each is run once."""
+
+    @functools.cache
+    def get(api, name: str, step: int) -> Run:
+        folder = tmp_path_factory.mktemp("resumed")
+        shutil.copytree(trained(api, name, step).folder, folder, dirs_exist_ok=True)
+        torch.rand(13)
+        return run(api, INTERRUPTED[name][0].but(model_seed=99), folder, resume=True)
+
+    return get
+
+
+def without_mean_loss(run: Run) -> Run:
+    """It is the mean of the steps since a resumption."""
+    *steps, last = run.history
+    return replace(run, history=[*steps, {name: value for name, value in last.items() if name != "train_loss"}])
 
 
 @pytest.mark.parametrize(("name", "step"), POINTS)
-def test_resuming_gives_what_the_reference_gives(reference, ours, tmp_path, name, step):
+def test_a_resumed_run_ends_as_one_that_was_never_stopped(ours, trained, resumed, name, step):
+    """Dropout on; only the mean loss is not the same."""
+    runs = map(without_mean_loss, (trained(ours, name), resumed(ours, name, step)))
+    assert_same(*runs, ignoring=("output", "trainer"))
+
+
+@pytest.mark.parametrize(("name", "step"), POINTS)
+def test_resuming_gives_what_the_reference_gives(reference, ours, resumed, name, step):
     """Also the mean loss and the number of samples."""
-    case, _ = INTERRUPTED[name]
-    runs = []
-    for api, folder in ((reference, tmp_path / "reference"), (ours, tmp_path / "ours")):
-        interrupted(api, case, step, folder)
-        runs.append(run(api, case.but(model_seed=99), folder, resume=True))
-    assert_same(*runs)
+    assert_same(resumed(reference, name, step), resumed(ours, name, step))
 
 
 @pytest.mark.parametrize(("name", "step"), POINTS)
 @pytest.mark.parametrize("direction", ["theirs resumed by ours", "ours resumed by theirs"])
-def test_checkpoints_are_exchanged(reference, ours, tmp_path, name, step, direction):
+def test_checkpoints_are_exchanged(reference, ours, trained, tmp_path, name, step, direction):
     """A checkpoint of one library is resumed by the other to the bits of the reference's uninterrupted run."""
-    case, _ = INTERRUPTED[name]
-    straight = run(reference, case, tmp_path / "straight")
     first, second = (reference, ours) if direction.startswith("theirs") else (ours, reference)
-    interrupted(first, case, step, tmp_path / "stopped")
-    checkpoint = str(tmp_path / "stopped" / f"checkpoint-{step}")
-    resumed = run(second, case.but(model_seed=99), tmp_path / "resumed", resume=checkpoint)
-    for one in (straight, resumed):
-        one.history[-1].pop("train_loss")
-    assert_same(straight, resumed, ignoring=("output", "trainer"))
+    checkpoint = str(trained(first, name, step).folder / f"checkpoint-{step}")
+    went_on = run(second, INTERRUPTED[name][0].but(model_seed=99), tmp_path, resume=checkpoint)
+    runs = map(without_mean_loss, (trained(reference, name), went_on))
+    assert_same(*runs, ignoring=("output", "trainer"))
 
 
 def test_resuming_is_not_the_same_as_starting_over(ours, tmp_path):

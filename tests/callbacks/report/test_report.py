@@ -77,7 +77,7 @@ def test_the_page_is_well_formed_says_everything_and_fetches_nothing(tmp_path):
         [{"loss": 0.0, "grad_norm": 0.0, "step": 0}],
         [{"loss": 1.0, "note": "</script><b>", "step": 1}],
         [{"</script>": 1.0, "step": 1}],
-        history(3000, every=1),
+        history(1000, every=1),
     ],
     ids=["nothing", "one", "nan", "infinite", "no step", "zeros", "text", "a bad name", "long"],
 )

@@ -112,16 +112,16 @@ def test_what_is_near_to_nothing_is_not_guessed(kind, written):
 
 
 def test_one_wrong_letter_in_the_name_of_an_argument_is_found():
-    """Each fourth letter of each name once left out, doubled, replaced, and swapped with the next."""
+    """Each eighth letter of each name once left out, doubled, replaced, and swapped with the next."""
     names, missed, count = CHOICES["arguments"], [], 0
     for index, name in enumerate(names):
-        for at in range(index % 4, len(name) - 1, 4):
+        for at in range(index % 8, len(name) - 1, 8):
             begin, letter, end = name[:at], name[at], name[at + 1 :]
             for written in (begin + end, begin + 2 * letter + end, f"{begin}q{end}", begin + end[0] + letter + end[1:]):
                 if written not in names:
                     count += 1
                     missed += [(name, written)] * (nearest(written, names) != name)
-    assert count > 1250
+    assert count > 600
     assert len(missed) < count / 200, missed
 
 
