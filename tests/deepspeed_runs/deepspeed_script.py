@@ -43,6 +43,7 @@ def zero(stage: int, more: Any = None, **section: Any) -> dict[str, Any]:
     return {**dict.fromkeys(FILLED, "auto"), "zero_optimization": {"stage": stage, **section}, **(more or {})}
 
 
+LOW_SCALE = {"enabled": "auto", "initial_scale_power": 4}  # at which nothing overflows
 SECTIONS = {"optimizer": ADAM, "scheduler": SCHEDULE}
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -66,10 +67,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "bf16_3": {"deepspeed": zero(3), "bf16": True},
     "fp16": {"deepspeed": zero(2, {"fp16": {"enabled": "auto", "initial_scale_power": 24}}), "fp16": True},
     "fp16_3": {"deepspeed": zero(3), "fp16": True},
+    "fp16_low": {"deepspeed": zero(2, {"fp16": LOW_SCALE}), "fp16": True},
+    "fp16_low_3": {"deepspeed": zero(3, {"fp16": LOW_SCALE}), "fp16": True},
     "unclipped": {"deepspeed": zero(2), "max_grad_norm": 0.0},
     "plain_unclipped": {"max_grad_norm": 0.0},
 }
-RESUMED = ("stage2", "stage3", "offload3", "parts", "sections", "bf16")
+RESUMED = ("stage2", "stage3", "offload3", "parts", "sections", "bf16", "fp16_low")
 
 
 class Untied(nn.Module):
@@ -205,6 +208,14 @@ def of_way(library: Any, folder: Path, way: str) -> dict[str, Any]:
     return found
 
 
+def allow_float16() -> None:
+    """Let both libraries take float16 on the CPU, where it is slow, but right."""
+    accelerator = importlib.import_module("deepspeed.accelerator").get_accelerator()
+    type(accelerator).is_fp16_supported = lambda self: True
+    plan = importlib.import_module("lightrainer.facade.strategies.deepspeed").DeepSpeedPlan
+    plan.check = lambda self, args, model: None
+
+
 def with_dropout(library: Any, folder: Path, way: str) -> dict[str, Any]:
     changes = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
     trainer = trainer_of(library, folder / "dropout", way, model=Untied, **changes)
@@ -312,6 +323,8 @@ def main(name: str, folder: Path, ways: list[str]) -> None:
     if name == "transformers":  # gloo does it; compiled, it waits for ever for the lock of a process that was killed
         importlib.import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
     for way in ways:
+        if way.startswith("fp16") and ON_CPU:
+            allow_float16()
         if way == "refusals":
             trainer_of(library, folder / "mine", "stage2", stop=3).train()
             write(folder, way, refusals(library, folder))

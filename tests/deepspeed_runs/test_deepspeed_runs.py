@@ -1,6 +1,7 @@
 """DeepSpeed for real, in one process and in two, on the CPU: the numbers of a plain training, and of the reference."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,16 @@ pytestmark = pytest.mark.skipif(not BESIDE.is_dir(), reason="deepspeed is not th
 
 SECONDS = 300
 EXACT = ["stage0", "stage1", "stage2", "stage3", "offload2", "offload3", "silent", "parts"]
-HALF = ["bf16", "bf16_3"]
-OTHERS = ["sections", "unclipped"]
+HALF = ["bf16", "bf16_3", "fp16_low", "fp16_low_3"]
+OTHERS = ["sections", "unclipped", "fp16"]
 ALONE = ["stage2", "stage3"]
 COMPARED = ["sections", "its_schedule", "its_optimizer", "stage3"]
-RESUMED = ["stage2", "stage3", "offload3", "parts", "sections", "bf16"]
+RESUMED = ["stage2", "stage3", "offload3", "parts", "sections", "bf16", "fp16_low"]
 DEALT_OUT = ["stage2-2-numbers", "stage3-2-stage3", "parts-2-parts", "stage2-2-stage3", "stage3-2-offload2"]
 """From two processes to one, also in another stage; see `dealt_out` in the script."""
 TO_MORE = ["stage2-1-stage2", "stage3-1-stage3"]
 """From one process to two."""
-STAGE3 = ["stage3", "offload3", "parts", "bf16_3"]
+STAGE3 = ["stage3", "offload3", "parts", "bf16_3", "fp16_low_3"]
 NUMBERS = ("loss", "grad_norm", "learning_rate", "eval_loss", "last_eval_loss")
 PARAMETERS = 264
 
@@ -105,6 +106,15 @@ def test_a_model_can_be_trained_again(results):
 def test_half_precision_is_near_but_not_the_same(results, way):
     close(results("plain", 1), results(way), 2e-2)
     assert results(way)["loss"] != pytest.approx(results("plain", 1)["loss"], rel=1e-5)
+
+
+def test_steps_whose_gradients_overflow_are_left_out(results):
+    """With a loss scale of float16 that is too large: the schedule stands still, and so do the weights."""
+    found = results("fp16")
+    assert found["learning_rate"] == [0.0] * 6
+    assert set(found["grad_norm"]) <= {0.0, math.inf}  # DeepSpeed 0.19.0 says 0
+    first, last = (results.weights("fp16", where=f"checkpoint-{step}") for step in (2, 6))
+    assert all(torch.equal(first[name], last[name]) for name in first)
 
 
 @pytest.mark.parametrize("way", [*EXACT, *HALF])
