@@ -71,10 +71,11 @@ demo: $(VENV)/.demo $(VENV)/.types  ## train a small GPT on Python's own sources
 	$(BIN)/python examples/train_code_model.py --output-dir $(DEMO_OUTPUT) --stop-after 400
 	$(BIN)/python examples/train_code_model.py --output-dir $(DEMO_OUTPUT) --resume
 
-# One thread per process: sums come out the same on every run, and the workers do not fight for the cores. Where Python
-# writes no bytecode, each of the hundreds of processes that tests start would compile the package.
+# One thread per process: sums come out the same on every run, and the workers do not fight for the cores. Bytecode is
+# kept whatever the environment says: or each of the hundreds of processes that tests start compiles the package, and
+# each worker what pytest makes of the tests.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.test $(VENV)/.types $(VENV)/.newest $(VENV)/.comet $(VENV)/.deepspeed  ## run the tests
-	@$(BIN)/python -m compileall -q package facade lightning_modules callbacks
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-newest: $(VENV)/.test $(VENV)/.newest  ## compare with the newest transformers: all of tests/parity (10 minutes)
