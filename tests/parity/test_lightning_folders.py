@@ -1,6 +1,8 @@
 """One folder, three libraries: what Lightning writes resumes under the Trainer API, and the other way round."""
 
+import functools
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from models import Classifier
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
+import lightrainer
 from lightrainer.lightning_modules import build_loader
 from lightrainer.lightning_modules.checkpoints import problems
 
@@ -44,16 +47,38 @@ def assert_equal(left, right, name="weights"):
     assert not found, "\n".join(found)
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """`once(train)` is what `train(folder)` gives, and its folder; each is run once, when a test asks for it."""
+
+    @functools.cache
+    def get(train):
+        folder = tmp_path_factory.mktemp("once")
+        return train(folder), folder
+
+    return get
+
+
+def train_straight(folder):
+    return run(lightrainer, CASE, folder)
+
+
+def train_plain(folder):
+    return Plain(folder, save=EVERY_STEP).run()
+
+
 @pytest.fixture
-def straight(ours, tmp_path):
+def straight(once):
     """The weights of the uninterrupted run of the facade, which are those of the reference."""
-    return run(ours, CASE, tmp_path / "straight").weights
+    return once(train_straight)[0].weights
 
 
 @pytest.fixture
-def written(tmp_path):
+def written(once, tmp_path):
     """The folders of a plain Lightning user, one a step, whose training went on to its end."""
-    return Plain(tmp_path / "written", save=EVERY_STEP).run()
+    found, folder = once(train_plain)
+    shutil.copytree(folder, tmp_path / "written")
+    return found
 
 
 def test_the_plain_training_is_that_of_the_facade(straight, tmp_path):
