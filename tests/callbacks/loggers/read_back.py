@@ -6,6 +6,7 @@ import sqlite3
 import time
 import zipfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def dvclive_metrics(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def trackio_logs(folder: Path, project: str) -> list[tuple[str, dict[str, Any]]]:
     """(run, values) of each log of a project."""
-    with sqlite3.connect(folder / f"{project}.db") as connection:
+    with closing(sqlite3.connect(folder / f"{project}.db")) as connection:
         rows = connection.execute("SELECT run_name, metrics FROM metrics ORDER BY id").fetchall()
     return [(run, json.loads(values)) for run, values in rows]
 
