@@ -22,7 +22,7 @@ class MLflowCallback(LoggerCallback):
     """As `transformers.integrations.MLflowCallback`, but every training and every trial of a search has its own run.
 
     A run that is active already is used, and left open. Metrics keep the names of the logs (`loss`, `eval_loss`); those
-    of an evaluation after the training go to its run. Needs mlflow 2.13 or newer; `mlflow-skinny` will do.
+    of an evaluation after the training go to its run. Needs mlflow 3.9 or newer; `mlflow-skinny` will do.
 
     Environment variables:
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,6 +26,7 @@ _OPTIMIZERS = {
     "bit": ("bitsandbytes", "bitsandbytes"),
     "ademamix": ("bitsandbytes", "bitsandbytes"),
 }
+DEEPSPEED_AT_LEAST = (0, 19)  # some before it train with wrong losses: stage 2 with offload and accumulation
 _OF_TORCH = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
 
 
@@ -57,15 +60,26 @@ def require_packages(args: Any) -> None:
 
 
 def require_deepspeed() -> None:
-    """Say how to install DeepSpeed where it is not.
+    """Say how to install DeepSpeed where it is not, or too old.
 
     Raises:
-        ImportError: it is not there.
+        ImportError: it is not there, or older than `DEEPSPEED_AT_LEAST`.
     """
     if not _is_there("deepspeed"):
         raise ImportError(
             "The argument deepspeed needs the package deepspeed, which is not installed: "
             "DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed"
+        )
+    try:
+        found = version("deepspeed")
+    except PackageNotFoundError:  # built in place
+        return
+    if tuple(int(number) for number in re.findall(r"\d+", found)[:2]) < DEEPSPEED_AT_LEAST:
+        least = ".".join(map(str, DEEPSPEED_AT_LEAST))
+        raise ImportError(
+            f"The argument deepspeed needs deepspeed {least} or newer, but {found} is installed; some older ones "
+            "compute wrong losses. Install a newer one: "
+            f"DS_BUILD_OPS=0 pip install --no-build-isolation 'deepspeed>={least}'"
         )
 
 

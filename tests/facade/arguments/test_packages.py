@@ -1,0 +1,33 @@
+"""What the arguments need, and is not there or too old, is said before anything is loaded."""
+
+import re
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+from lightrainer.facade.arguments import packages
+
+
+def is_installed(monkeypatch, found):
+    """DeepSpeed is there, in this version; None stands for one that was built in place."""
+
+    def version(name):
+        if found is None:
+            raise PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(packages, "_is_there", lambda name: True)
+    monkeypatch.setattr(packages, "version", version)
+
+
+@pytest.mark.parametrize("found", ["0.18.9", "0.9.5+cu121"])
+def test_an_old_deepspeed_is_refused(monkeypatch, found):
+    is_installed(monkeypatch, found)
+    with pytest.raises(ImportError, match=rf"{re.escape(found)} is installed.*wrong losses.*'deepspeed>=0\.19'"):
+        packages.require_deepspeed()
+
+
+@pytest.mark.parametrize("found", ["0.19.0", "0.19.8+unknown", "1.0.0", None])
+def test_others_are_not(monkeypatch, found):
+    is_installed(monkeypatch, found)
+    packages.require_deepspeed()
