@@ -36,6 +36,8 @@ def own_loop(api):
     """As those of reinforcement learning: everything that a Trainer has is set by hand, and so is every step taken."""
 
     class OwnLoop(api.Trainer):
+        is_distributed_loading_by_transformers = False  # which transformers 5.20 sets in its own `__init__`
+
         def __init__(self, args, policy, value, train_dataset, callbacks=None, optimizers=(None, None)):
             self.args = args
             self.processing_class = None
