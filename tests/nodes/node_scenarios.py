@@ -37,8 +37,11 @@ def start(
     """The agent of one machine, as `torchrun` makes it."""
     machine, count = machines.all[number], len(machines.all)
     known = {"--nnodes": count, "--nproc-per-node": 1, "--rdzv-backend": "c10d", "--rdzv-endpoint": machines.endpoint}
-    known |= {"--rdzv-id": "job", "--local-addr": machine.address, "--rdzv-conf": QUICK}
+    known |= {"--rdzv-id": "job", "--local-addr": machine.address}
     known |= dict(option.split("=", 1) for option in options)
+    # Each machine takes a loopback address for its own, and the first to come would keep the store, and take it along.
+    keeps = str(known["--rdzv-endpoint"]).rpartition(":")[0] == machine.name
+    known["--rdzv-conf"] = f"{QUICK},is_host={int(keeps)}"
     environment = {"PYTHONPATH": str(script.parent), "NODE": str(number), "NODE_DISK": str(machines.disk_of(number))}
     command = [f"{name}={value}" for name, value in known.items()]
     machines.start(number, partial(launch, command, str(script), list(words), {**environment, **more}))
