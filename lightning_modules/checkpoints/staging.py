@@ -101,7 +101,8 @@ def commit(staging: StrPath, final: StrPath, *, keep_guests: bool = False, flush
         staging: what `begin` made.
         final: the folder's name when it is complete.
         keep_guests: take over files that others have put into the older version of a checkpoint.
-        flush: before it gets its name; else `flush` is called after. In the place of an older version it always is.
+        flush: before it gets its name; else whoever calls does so after, see `BackgroundWriter.flush`. What takes the
+            place of an older version is flushed before in any case.
 
     Raises:
         FileNotFoundError: there is no `staging`: `begin` was not called, or it was committed or aborted already.
