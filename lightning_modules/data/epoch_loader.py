@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
+from torch._C._autograd import _profiler_enabled as profiler_enabled
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..common.nested import find_batch_size
@@ -234,7 +235,7 @@ class EpochLoader(DataLoader):
             self.collate_fn = self._reporting
         try:
             with telling_queues(self):
-                return super().__iter__()
+                return _without_marks(super().__iter__(), self)
         finally:
             self.collate_fn = given
 
@@ -256,3 +257,22 @@ class EpochLoader(DataLoader):
         finally:
             self.worker_init_fn, self.generator = given
             self._left = {}
+
+
+def _without_marks(batches: Any, loader: EpochLoader) -> Iterator[Any]:
+    """Return the batches of torch's iterator, not marked for a profiler while none is on.
+
+    Such a mark takes as long as putting a small batch together. What torch does beside it is for workers, and for
+    streams that tell their length.
+    """
+    read = getattr(batches, "_next_data", None)
+    told_length = isinstance(loader.dataset, IterableDataset) and hasattr(loader.dataset, "__len__")
+    return batches if read is None or loader.num_workers > 0 or told_length else _read(batches, read)
+
+
+def _read(batches: Iterator[Any], unmarked: Callable[[], Any]) -> Iterator[Any]:
+    try:
+        while True:
+            yield next(batches) if profiler_enabled() else unmarked()
+    except StopIteration:
+        return
