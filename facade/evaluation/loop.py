@@ -123,7 +123,7 @@ class Evaluation:
 
     def _step(self, batch: Any) -> dict[str, Any]:
         trainer, args = self.trainer, self.trainer.args
-        self._tell_accelerator_where_it_ends()
+        ends = self._tell_accelerator_where_it_ends()
         if self.steps == 0:
             self._begin(batch)
         if not self.expected:
@@ -141,7 +141,10 @@ class Evaluation:
         elif "inputs" in args.include_for_metrics:
             inputs = self._main_input(batch)
         losses = None if loss is None else self._keep_loss(loss)
-        inputs, logits, labels = self._gathered(inputs, logits, labels)
+        if ends or not self.alone or trainer.gather_function != trainer.accelerator.gather_for_metrics:
+            inputs, logits, labels = self._gathered(inputs, logits, labels)
+        elif self.live is None and trainer.preprocess_logits_for_metrics is not None:
+            logits = self._prepared(logits, labels)
         if self.keep:
             self._keep(inputs, logits, labels)
         trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
@@ -187,9 +190,10 @@ class Evaluation:
             metrics[f"{prefix}_{name}"] = metrics.pop(name)
         return EvalLoopOutput(predictions, labels, metrics, self._number_of_samples())
 
-    def _tell_accelerator_where_it_ends(self) -> None:
+    def _tell_accelerator_where_it_ends(self) -> bool:
         ends = self.feed.is_last.popleft() if self.feed.is_last else False
         self.trainer.accelerator.gradient_state.told = ends, self.feed.remainder if ends else -1
+        return ends
 
     def _main_input(self, batch: Any) -> Any:
         name = getattr(self.trainer.model, "main_input_name", "input_ids")
@@ -211,8 +215,6 @@ class Evaluation:
         """What all processes have of it, in the order of the samples."""
         trainer, accelerator = self.trainer, self.trainer.accelerator
         gather: Callable[[Any], Any] = trainer.gather_function
-        if self.alone and not accelerator.end_of_dataloader and gather == accelerator.gather_for_metrics:
-            return inputs, self._prepared(logits, labels) if self.live is None else logits, labels
         if trainer.args.eval_use_gather_object:
             gather = functools.partial(gather, **accepted_arguments(gather, use_gather_object=True))
         else:
@@ -230,9 +232,12 @@ class Evaluation:
         return logits if logits is None or prepare is None else prepare(logits, labels)
 
     def _keep(self, inputs: Any, logits: Any, labels: Any) -> None:
-        for collector, value in ((self.inputs, inputs), (self.predictions, logits), (self.labels, labels)):
-            if value is not None:
-                collector.add(value)
+        if inputs is not None:
+            self.inputs.add(inputs)
+        if logits is not None:
+            self.predictions.add(logits)
+        if labels is not None:
+            self.labels.add(labels)
 
     def _update_metrics(self, loss: Any, batch: Any, logits: Any, labels: Any) -> None:
         compute = self.trainer.compute_metrics

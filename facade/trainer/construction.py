@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import sys
 import warnings
 import weakref
 from collections.abc import Callable
@@ -61,8 +62,9 @@ class AppliedArguments:
 
         What somebody set on the Trainer itself stays, unless the argument that it came from was changed too.
         """
-        with host_rng_untouched():  # an import of Lightning draws from Python's generator
-            import_module(".lightning_trainer", __package__)  # a second that no measured time should hold
+        if f"{__package__}.lightning_trainer" not in sys.modules:
+            with host_rng_untouched():  # an import of Lightning draws from Python's generator
+                import_module(".lightning_trainer", __package__)  # a second that no measured time should hold
         trainer, args = self.trainer, self.trainer.args
         if isinstance(args, TrainingArguments):
             raise_for_problems(args)

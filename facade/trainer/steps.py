@@ -27,7 +27,9 @@ from .optimization import TrainerOptimization
 
 logger = logging.getLogger(__name__)
 
-_GRADIENTS_ARE_OFF = contextlib.nullcontext()
+_NO_CONTEXT = contextlib.nullcontext()
+_CPU = torch.device("cpu")
+_TENSORS_ALONE = {torch.Tensor}
 
 
 class TrainerSteps(TrainerOptimization):
@@ -60,7 +62,7 @@ class TrainerSteps(TrainerOptimization):
                 self.optimizer.train()
             inputs = self._prepare_inputs(inputs)
             known = inspection.accepted_arguments(self.compute_loss, num_items_in_batch=num_items_in_batch)
-            with self.compute_loss_context_manager():
+            with _loss_context(self):
                 loss: Any = self.compute_loss(model, inputs, **known)
             del inputs
             if self.args.torch_empty_cache_steps is not None:
@@ -176,8 +178,8 @@ class TrainerSteps(TrainerOptimization):
         half = self.accelerator.strategy.half_of_inputs()
         if half is not None:  # the engine has cast the model, and no forward pass is
             data = map_nested(lambda leaf: leaf.to(half) if _is_floating(leaf) else leaf, data)
-        if device.type == "cpu":
-            if type(data) is dict and all(type(value) is torch.Tensor for value in data.values()):
+        if device == _CPU:  # asking for its type takes longer
+            if type(data) is dict and {*map(type, data.values())} == _TENSORS_ALONE:  # most often
                 return {name: value if value.is_cpu else value.to(device) for name, value in data.items()}
             return map_nested(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, data)
         config: Any = self.args.accelerator_config
@@ -186,6 +188,8 @@ class TrainerSteps(TrainerOptimization):
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         inputs = self._prepare_input(inputs)
+        if type(inputs) is dict and inputs:
+            return inputs
         if inputs is None:
             require_inputs(inputs, self.data_collator, "compute_loss")
         if hasattr(inputs, "__len__") and len(inputs) == 0:
@@ -228,10 +232,10 @@ class TrainerSteps(TrainerOptimization):
         inputs = self._prepare_inputs(inputs)
         labels = None
         if with_loss and not prediction_loss_only:
-            labels = nested_detach(tuple([inputs.get(name) for name in self.label_names]))
+            labels = nested_detach(_only(tuple([inputs.get(name) for name in self.label_names])))
         if prediction_loss_only and self.args.use_liger_kernel and _only_the_model_needs_logits(self, inputs):
             inputs = {**inputs, "skip_logits": True}  # as in 5.23; they are most of the memory
-        with torch.no_grad() if torch.is_grad_enabled() else _GRADIENTS_ARE_OFF:
+        with torch.no_grad() if torch.is_grad_enabled() else _NO_CONTEXT:
             loss, outputs = (
                 loss_and_outputs(self, model, inputs) if with_loss else (None, just_outputs(self, model, inputs))
             )
@@ -241,8 +245,7 @@ class TrainerSteps(TrainerOptimization):
             config: Any = getattr(self.model, "config", None)
             default = [] if config is None else ["past_key_values"]
             ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", default))
-        logits = nested_detach(split_outputs(outputs, ignore_keys, has_loss=with_loss))
-        return loss, _only(logits), _only(labels)
+        return loss, nested_detach(_only(split_outputs(outputs, ignore_keys, has_loss=with_loss))), labels
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """As `transformers.Trainer.floating_point_ops`: six for each token and parameter outside the embeddings."""
@@ -260,18 +263,29 @@ class TrainerSteps(TrainerOptimization):
         return self.model_accepts_loss_kwargs and num_items_in_batch is not None
 
 
+_OWN_CONTEXTS = (TrainerSteps.compute_loss_context_manager, TrainerSteps.autocast_smart_context_manager)
+
+
+def _loss_context(trainer: TrainerSteps) -> contextlib.AbstractContextManager[Any]:
+    """What losses are computed in: what an override gives, for the methods themselves give nothing, and take time."""
+    kind, attributes = type(trainer), vars(trainer)
+    given = (kind.compute_loss_context_manager, kind.autocast_smart_context_manager)
+    replaced = "compute_loss_context_manager" in attributes or "autocast_smart_context_manager" in attributes
+    return trainer.compute_loss_context_manager() if replaced or given != _OWN_CONTEXTS else _NO_CONTEXT
+
+
 def loss_and_outputs(trainer: TrainerSteps, model: nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
     """The loss of a batch that is evaluated, as `compute_loss` has it, and what the model returned."""
     items = trainer._get_num_items_in_batch([inputs], trainer._device)
     known = inspection.accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
-    with trainer.compute_loss_context_manager():
+    with _loss_context(trainer):
         loss, outputs = trainer.compute_loss(model, inputs, return_outputs=True, **known)
     return loss.detach() if loss.dim() == 0 else loss.detach().mean(), outputs
 
 
 def just_outputs(trainer: TrainerSteps, model: nn.Module, inputs: dict[str, Any]) -> Any:
     """What the model returns for a batch."""
-    with trainer.compute_loss_context_manager():
+    with _loss_context(trainer):
         return _call(trainer, model, inputs)
 
 

@@ -52,6 +52,8 @@ def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply `function` to every leaf of nested lists, tuples (named ones too) and mappings."""
     if type(value) is torch.Tensor:  # most often, and asking for a mapping takes longer
         return function(value)
+    if type(value) is tuple:
+        return tuple([map_nested(function, part) for part in value])
     if isinstance(value, (list, tuple)):
         return sequence_like(value, [map_nested(function, part) for part in value])
     if isinstance(value, Mapping):
@@ -61,7 +63,11 @@ def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
 
 def nested_detach(tensors: Any) -> Any:
     """As `transformers.trainer_pt_utils.nested_detach`."""
-    return map_nested(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, tensors)
+    return map_nested(_detached, tensors)
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, torch.Tensor) and leaf.requires_grad else leaf
 
 
 def nested_numpify(tensors: Any) -> Any:
@@ -73,6 +79,6 @@ def to_numpy(leaf: Any) -> Any:
     """Return a tensor as an array, bfloat16 as float32; anything else as it is."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
-    leaf = leaf.detach()
+    leaf = leaf.detach() if leaf.requires_grad else leaf
     leaf = leaf if leaf.is_cpu else leaf.cpu()
     return (leaf.float() if leaf.dtype == torch.bfloat16 else leaf).numpy()

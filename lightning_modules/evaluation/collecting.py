@@ -32,12 +32,13 @@ class BatchCollector:
 
     def add(self, batch: Any) -> None:
         """Keep a batch, on its device."""
-        if not self.concatenate or not _is_on_host(batch):
-            self._on_device.append(batch)
-            return
-        if self._on_device:
+        if type(batch) is torch.Tensor and batch.is_cpu and self._joined is not None and not self._on_device:
+            self._joined.add(to_numpy(batch))  # most often
+        elif self.concatenate and _is_on_host(batch):
             self.to_host()
-        self._write(nested_numpify(batch))
+            self._write(nested_numpify(batch))
+        else:
+            self._on_device.append(batch)
 
     def to_host(self) -> None:
         """Move what was kept so far to the host's memory."""

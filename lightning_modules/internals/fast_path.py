@@ -193,6 +193,16 @@ class FastEvaluationLoop(_EvaluationLoop):
         alone = nobody_listens(trainer) and isinstance(module, FastModule)
         self.module_step = (module.test_step if trainer.testing else module.validation_step) if alone else None
 
+    def _on_before_fetch(self) -> None:
+        trainer: Any = self.trainer
+        if type(trainer.profiler) is not SilentProfiler:
+            super()._on_before_fetch()
+
+    def _on_after_fetch(self) -> None:
+        trainer: Any = self.trainer
+        if type(trainer.profiler) is not SilentProfiler:
+            super()._on_after_fetch()
+
     def teardown(self) -> None:
         """End a run."""
         super().teardown()

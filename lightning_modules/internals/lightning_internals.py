@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
+import math
 import os
 import signal
 import sys
@@ -107,7 +109,18 @@ def combined(loader: Any, *, training: bool) -> CombinedLoader:
     """Return the one loader in the collection that Lightning would make of it, which warns of torch's future."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
-        return CombinedLoader(loader, "max_size_cycle" if training else "sequential")
+        return CombinedLoader(loader, "max_size_cycle") if training else OneLoader(loader, "sequential")
+
+
+class OneLoader(CombinedLoader):
+    """A collection of one loader, which need not find out at each batch which loader's turn it is."""
+
+    def __iter__(self) -> Any:
+        """The batches, each with its number and that of its loader."""
+        super().__iter__()  # it holds the length
+        (loader,), limits = self.flattened, self.limits
+        limit = None if limits is None or math.isinf(limits[0]) else int(limits[0])
+        return zip(itertools.islice(loader, limit), itertools.count(), itertools.repeat(0))
 
 
 def begin_reading_anew(trainer: Trainer) -> None:

@@ -84,7 +84,9 @@ def can_return_loss(model_class: type) -> bool:
 def accepted_arguments(function: Any, **arguments: Any) -> dict[str, Any]:
     """Return those of `arguments` that `function` takes, so that overrides with an older signature go on working."""
     names = _parameter_names(getattr(function, "__func__", function))
-    return arguments if names is None else {name: value for name, value in arguments.items() if name in names}
+    if names is None or names.issuperset(arguments):
+        return arguments
+    return {name: value for name, value in arguments.items() if name in names}
 
 
 @functools.lru_cache(maxsize=64)

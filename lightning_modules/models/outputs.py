@@ -102,7 +102,7 @@ def predictions_in(outputs: Any, ignore_keys: Sequence[str]) -> Any:
 
 def find_loss(outputs: Any) -> Any:
     """Return what stands in the place of the loss; None if nothing does."""
-    if isinstance(outputs, Mapping):
+    if isinstance(outputs, (dict, Mapping)):
         return outputs.get("loss")
     if isinstance(outputs, torch.Tensor):
         return outputs if outputs.dim() == 0 else None
@@ -112,7 +112,7 @@ def find_loss(outputs: Any) -> Any:
 
 
 def _named(outputs: Any) -> Mapping[str, Any] | None:
-    if isinstance(outputs, Mapping):
+    if isinstance(outputs, (dict, Mapping)):  # asking for a dict first is quicker
         return outputs
     if isinstance(outputs, (tuple, list, torch.Tensor)):
         return None

@@ -335,14 +335,43 @@ def test_an_optimizer_made_by_any_of_its_methods(tmp_path):
     assert not same(weights(by_class.model), weights(usual.model))
 
 
-def test_a_context_around_the_loss(tmp_path):
-    class Forked(Trainer):
-        entered = 0
+class Forked(Trainer):
+    entered = 0
 
-        def compute_loss_context_manager(self):
-            self.entered += 1
-            return torch.random.fork_rng()
+    def compute_loss_context_manager(self):
+        return forked(self)
 
-    made = trainer(tmp_path, Forked, callbacks=[At("on_step_end", lambda t, s, c: t.evaluate(), step=4)])
+
+class ForkedByCast(Trainer):
+    entered = 0
+
+    def autocast_smart_context_manager(self, cache_enabled=True):
+        return forked(self)
+
+
+def forked(of):
+    of.entered += 1
+    return torch.random.fork_rng()
+
+
+@pytest.mark.parametrize("way", [Forked, ForkedByCast, "in the object", "in the class"])
+def test_a_context_around_the_loss(tmp_path, way, monkeypatch):
+    """Whichever of the two methods is replaced, and wherever."""
+    made = trainer(
+        tmp_path,
+        Trainer if isinstance(way, str) else way,
+        callbacks=[At("on_step_end", lambda t, s, c: t.evaluate(), step=4)],
+    )
+    if way == "in the object":
+        made.entered = 0
+        made.autocast_smart_context_manager = lambda cache_enabled=True: forked(made)
+    elif way == "in the class":
+        made.entered = 0
+        monkeypatch.setattr(base_of(Trainer, "compute_loss_context_manager"), "compute_loss_context_manager", forked)
     told(made).train()
     assert made.entered == 4 + 2
+
+
+def base_of(cls, name):
+    """The class of which another one has a method."""
+    return next(base for base in cls.__mro__ if name in vars(base))

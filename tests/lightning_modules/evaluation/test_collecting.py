@@ -103,7 +103,8 @@ def test_collector_can_be_used_again():
 @pytest.mark.parametrize("to_host_after", [(), (0, 2), range(5)])
 def test_a_batch_goes_to_the_host_once(monkeypatch, to_host_after):
     moved = []
-    monkeypatch.setattr(collect, "nested_numpify", lambda batch: moved.append(batch) or batch.numpy())
+    for name in ("nested_numpify", "to_numpy"):
+        monkeypatch.setattr(collect, name, lambda batch: moved.append(batch) or batch.numpy())
     batches = batches_of("2-d")
     collector = BatchCollector()
     for index, batch in enumerate(batches):
@@ -166,7 +167,8 @@ def test_what_is_on_a_device_stays_there_until_it_is_asked_for(monkeypatch):
     """As the documents say of `eval_accumulation_steps`."""
     monkeypatch.setattr(collect, "_is_on_host", lambda batch: False)
     moved = []
-    monkeypatch.setattr(collect, "nested_numpify", lambda batch: moved.append(batch) or batch.numpy())
+    for name in ("nested_numpify", "to_numpy"):
+        monkeypatch.setattr(collect, name, lambda batch: moved.append(batch) or batch.numpy())
     collector = BatchCollector()
     for _ in range(3):
         collector.add(torch.ones(2))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+from lightning.pytorch.profilers import PassThroughProfiler
 
 from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 
@@ -41,7 +42,7 @@ class Noting(fast_path.FastModule):
         self.note("test", batch, batch_idx)
 
 
-def evaluated(stage, light, callbacks=()):
+def evaluated(stage, light, callbacks=(), profiler=None):
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = Trainer(
         accelerator="cpu",
@@ -53,6 +54,7 @@ def evaluated(stage, light, callbacks=()):
     )
     if light:
         fast_path.step_lightly(trainer)
+    trainer.profiler = profiler or trainer.profiler
     module = Noting()
     getattr(trainer, stage)(module, lightning_internals.combined(Loader(5, 6, 7), training=False), verbose=False)
     loop = getattr(trainer, f"{stage}_loop")
@@ -88,3 +90,14 @@ def test_a_callback_gets_all_of_it(stage, whole_steps):
     assert evaluated(stage, light=True, callbacks=[Watching()]) == evaluated(stage, light=False)
     assert hooks == [(5, 0), (6, 1), (7, 2)]
     assert len(whole_steps) == 6
+
+
+def test_reading_is_told_to_a_profiler_that_measures(monkeypatch):
+    told = []
+    for name in ("start", "stop"):
+        monkeypatch.setattr(PassThroughProfiler, name, lambda self, action, name=name: told.append((name, action)))
+    evaluated("validate", light=True)
+    assert [action for action in told if action[1].endswith("_next")] == []
+    evaluated("validate", light=True, profiler=PassThroughProfiler())
+    reading = "[FastEvaluationLoop].val_next"
+    assert [action for action in told if action[1].endswith("_next")] == [("start", reading), ("stop", reading)] * 3
