@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from importlib import import_module
 from importlib.util import find_spec
 
-COMET_AT_LEAST = (3, 44, 0)
+from ...lightning_modules.common.versions import installed, is_older
+
+COMET_AT_LEAST = "3.44"
 """The oldest comet_ml whose `start` heeds `COMET_START_ONLINE`."""
 
 PACKAGES = {
@@ -81,15 +82,8 @@ def is_comet_available() -> bool:
 
 def is_comet_installed() -> bool:
     """Whether comet_ml is there, and not older than `COMET_AT_LEAST`."""
-    if not is_installed("comet_ml"):
-        return False
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        found = version("comet_ml")
-    except PackageNotFoundError:
-        return False
-    return tuple(int(number) for number in re.findall(r"\d+", found)[:3]) >= COMET_AT_LEAST
+    found = installed("comet_ml") if is_installed("comet_ml") else None
+    return found is not None and not is_older(found, COMET_AT_LEAST)
 
 
 def is_dagshub_available() -> bool:

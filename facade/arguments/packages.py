@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
+from ...lightning_modules.common.versions import installed, is_older
 from .enums import OptimizerNames
 
 # The first of these that a name holds says which library the optimizer is of.
@@ -26,7 +25,7 @@ _OPTIMIZERS = {
     "bit": ("bitsandbytes", "bitsandbytes"),
     "ademamix": ("bitsandbytes", "bitsandbytes"),
 }
-DEEPSPEED_AT_LEAST = (0, 19)  # some before it train with wrong losses: stage 2 with offload and accumulation
+DEEPSPEED_AT_LEAST = "0.19"  # some before it train with wrong losses: stage 2 with offload and accumulation
 _OF_TORCH = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
 
 
@@ -70,16 +69,12 @@ def require_deepspeed() -> None:
             "The argument deepspeed needs the package deepspeed, which is not installed: "
             "DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed"
         )
-    try:
-        found = version("deepspeed")
-    except PackageNotFoundError:  # built in place
-        return
-    if tuple(int(number) for number in re.findall(r"\d+", found)[:2]) < DEEPSPEED_AT_LEAST:
-        least = ".".join(map(str, DEEPSPEED_AT_LEAST))
+    found = installed("deepspeed")
+    if found is not None and is_older(found, DEEPSPEED_AT_LEAST):
         raise ImportError(
-            f"The argument deepspeed needs deepspeed {least} or newer, but {found} is installed; some older ones "
-            "compute wrong losses. Install a newer one: "
-            f"DS_BUILD_OPS=0 pip install --no-build-isolation 'deepspeed>={least}'"
+            f"The argument deepspeed needs deepspeed {DEEPSPEED_AT_LEAST} or newer, but {found} is installed; some "
+            "older ones compute wrong losses. Install a newer one: "
+            f"DS_BUILD_OPS=0 pip install --no-build-isolation 'deepspeed>={DEEPSPEED_AT_LEAST}'"
         )
 
 

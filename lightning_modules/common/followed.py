@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from dataclasses import dataclass, field, fields
@@ -46,6 +47,7 @@ class Followed:
     """`num_items_in_batch` is a tensor of float32, which a loss in half precision becomes when divided by it."""
 
     @classmethod
+    @functools.lru_cache(maxsize=8)  # steps ask for it
     def at(cls, version: str) -> Followed:
         """Return the behaviour of a version.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import re
-from importlib import metadata
 from typing import Final, NoReturn
 
-LOWEST: Final = (2, 6, 6)
-BELOW: Final = (2, 7, 0)
+from ..common.versions import installed, is_older
+
+LOWEST: Final = "2.6.6"
+BELOW: Final = "2.7.0"
 """From the one to the other private names of Lightning are those in docs/develop/lightning.md."""
 
 
@@ -19,19 +19,16 @@ def require_lightning() -> None:
     Raises:
         ImportError: another version is installed, or none.
     """
-    try:
-        version = metadata.version("lightning")
-    except metadata.PackageNotFoundError:
+    found = installed("lightning")
+    if found is None:
         refuse("no lightning")
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-    if not LOWEST <= numbers < BELOW:
-        refuse(f"lightning {version}")
+    if is_older(found, LOWEST) or not is_older(found, BELOW):
+        refuse(f"lightning {found}")
 
 
 def refuse(found: str) -> NoReturn:
     """Say what to install instead of what was found."""
-    lowest, below = (".".join(map(str, one)) for one in (LOWEST, BELOW))
     raise ImportError(
-        f"lightrainer runs with lightning>={lowest},<{below}, and {found} is installed. It uses private names of "
-        f'Lightning, which other versions change: pip install "lightning>={lowest},<{below}"'
+        f"lightrainer runs with lightning>={LOWEST},<{BELOW}, and {found} is installed. It uses private names of "
+        f'Lightning, which other versions change: pip install "lightning>={LOWEST},<{BELOW}"'
     )

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from ..common.local_paths import StrPath
 from ..common.torch_files import kind_of
+from ..common.versions import installed, is_older
 
 _COUNTERS = {"step", "mu_product", "eta", "mu"}
 """Numbers, which some optimizers keep in tensors."""
@@ -241,13 +242,8 @@ def _bitsandbytes_sizes(name: str, shape: torch.Size) -> tuple[torch.Size, ...] 
 
 def _elements_of_a_scale() -> int:
     """In states of 8 bits of the bitsandbytes that is installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        major, minor = version(_BITSANDBYTES).split(".")[:2]
-    except (PackageNotFoundError, ValueError):
-        return 256
-    return 256 if (int(major), int(minor)) >= (0, 45) else 2048
+    found = installed(_BITSANDBYTES)
+    return 2048 if found is not None and is_older(found, "0.45") else 256
 
 
 def _is_dense(tensor: Tensor) -> bool:

@@ -3,14 +3,16 @@
 What users read of them is in docs/user/differences.md and docs/user/migrate.md.
 """
 
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
+from ..lightning_modules.common.versions import is_older
 from .differences import CONTENT, FILES, LOGS, METRICS, WEIGHTS, Difference
 
 Facts = dict[str, Any]
@@ -45,11 +47,7 @@ class Known:
 
 def _before(version: str, facts: Facts) -> bool:
     """Whether the reference is older than a version."""
-
-    def numbers(text: str) -> list[int]:
-        return [int(number) for number in re.findall(r"\d+", text)[:2]]
-
-    return numbers(str(facts.get("version", "0"))) < numbers(version)
+    return is_older(str(facts.get("version", "0")).split()[-1], version)
 
 
 def _accumulates(facts: Facts) -> bool:

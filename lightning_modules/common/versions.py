@@ -1,0 +1,32 @@
+"""Versions of packages, compared by the release that they are, or lead to."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+
+def installed(package: str) -> str | None:
+    """Return the version of a package that is installed.
+
+    Args:
+        package: its name on the package index.
+
+    Returns:
+        None where it is not there, or was built in place and tells no version.
+    """
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def is_older(version: str, than: str) -> bool:
+    """Tell whether a version is of an older release than another one; `0.19.1rc2+cpu` is of the release `0.19.1`.
+
+    Raises:
+        ValueError: one of them is no version of a Python package.
+    """
+    from packaging.version import Version
+
+    release, other = (Version(Version(each).base_version) for each in (version, than))
+    return release < other
