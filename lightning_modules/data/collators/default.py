@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ __all__ = [
     "numpy_default_data_collator",
     "torch_default_data_collator",
 ]
+
+_DICTS, _FLOATS, _INTEGERS = {dict}, {float}, {int}
 
 
 def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -> Batch:
@@ -41,15 +44,21 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
         check_kind(return_tensors)
     if not len(features):
         require_samples(features)
-    samples = [_as_mapping(feature, index) for index, feature in enumerate(features)]
+    # Asking each of them for a mapping takes longer than all the rest.
+    samples = features if {*map(type, features)} == _DICTS else list(map(_as_mapping, features, itertools.count()))
     stack = _stack_torch if return_tensors == "pt" else _stack_numpy
+    first, name = samples[0], ""
     batch: Batch = {}
-    label = next((name for name in LABELS if samples[0].get(name) is not None), None)
-    if label is not None:
-        batch["labels"] = _join(samples, label, stack)
-    for name, value in samples[0].items():
-        if name not in LABELS and value is not None and not isinstance(value, str):
-            batch[name] = _join(samples, name, stack)
+    try:
+        for name in LABELS:
+            if first.get(name) is not None:
+                batch["labels"] = stack([sample[name] for sample in samples], name)
+                break
+        for name, value in first.items():
+            if value is not None and name not in LABELS and not isinstance(value, str):
+                batch[name] = stack([sample[name] for sample in samples], name)
+    except (KeyError, ValueError, TypeError, RuntimeError, IndexError, OverflowError) as error:
+        raise _column_error(name, samples, error) from error
     return batch
 
 
@@ -113,23 +122,14 @@ def _as_mapping(feature: Any, index: int) -> Mapping[str, Any]:
         ) from None
 
 
-def _join(samples: list[Mapping[str, Any]], name: str, stack: Callable[[list[Any], str], Any]) -> Any:
-    """Return one column of the batch."""
-    try:
-        values = [sample[name] for sample in samples]
-    except KeyError:
-        index = next(index for index, sample in enumerate(samples) if name not in sample)
-        raise ValueError(
-            f"The column {name!r} is in sample 0 of the batch but not in sample {index}, which has "
-            f"{list(samples[index])}. Give all samples the same columns."
-        ) from None
-    try:
-        return stack(values, name)
-    except (ValueError, TypeError, RuntimeError, IndexError, OverflowError) as error:
-        raise _column_error(name, values, error) from error
-
-
-def _column_error(name: str, values: list[Any], error: Exception) -> ValueError:
+def _column_error(name: str, samples: Sequence[Mapping[str, Any]], error: Exception) -> ValueError:
+    for index, sample in enumerate(samples):
+        if name not in sample:
+            return ValueError(
+                f"The column {name!r} is in sample 0 of the batch but not in sample {index}, which has "
+                f"{list(sample)}. Give all samples the same columns."
+            )
+    values = [sample[name] for sample in samples]
     kinds = list(dict.fromkeys(type(value).__name__ for value in values))
     shapes = list(dict.fromkeys(_shape(value) for value in values))
     if "NoneType" not in kinds and (len(shapes) > 1 or "ragged" in shapes):
@@ -155,25 +155,37 @@ def _stack_torch(values: list[Any], name: str) -> Any:
     import torch
 
     first = values[0]
-    if name == "label":
-        number = first.item() if isinstance(first, torch.Tensor) else first
-        return _labels_torch(values, torch.tensor) if _is_integer(number) else torch.tensor(values, dtype=torch.float)
     if isinstance(first, torch.Tensor):
-        return torch.stack(values)
-    make = (lambda rows: torch.from_numpy(np.stack(rows))) if isinstance(first, np.ndarray) else torch.tensor
-    if name != "label_ids":
-        return make(values)
-    return _labels_torch(values, make) if _is_integer(first[0]) else make(values).to(torch.float)
+        return torch.stack(values) if name != "label" else _labels_torch(values, first.item(), torch.tensor)
+    if name == "label_ids":
+        return _labels_torch(values, first[0], _tensor_of_arrays if isinstance(first, np.ndarray) else torch.tensor)
+    if name == "label":
+        return _labels_torch(values, first, torch.tensor)
+    if isinstance(first, np.ndarray):
+        return _tensor_of_arrays(values)
+    kinds = {*map(type, values)}
+    if kinds == _FLOATS:  # torch takes longer to find that out
+        return torch.tensor(values, dtype=torch.get_default_dtype())
+    return torch.tensor(values, dtype=torch.long if kinds == _INTEGERS else None)
 
 
-def _labels_torch(values: list[Any], make: Callable[[list[Any]], Any]) -> Any:
-    """Return labels of which the first one is an integer: integers, but floats where another one has a fraction."""
+def _tensor_of_arrays(values: list[Any], dtype: Any = None) -> Any:
     import torch
 
+    made = torch.from_numpy(np.stack(values))
+    return made if dtype is None else made.to(dtype)
+
+
+def _labels_torch(values: list[Any], first: Any, make: Callable[..., Any]) -> Any:
+    """Return labels: integers where the first one is an integer, but floats where another one has a fraction."""
+    import torch
+
+    if not isinstance(first, (int, np.integer)):
+        return make(values, dtype=torch.float)
+    if {*map(type, values)} == _INTEGERS:
+        return torch.tensor(values, dtype=torch.long)
     labels = make(values)
-    if labels.is_floating_point() and has_fraction(labels.numpy()):
-        return labels.to(torch.float)
-    return labels.to(torch.long)
+    return labels.to(torch.float if labels.is_floating_point() and has_fraction(labels.numpy()) else torch.long)
 
 
 def _stack_numpy(values: list[Any], name: str) -> Any:
@@ -191,6 +203,8 @@ def _stack_numpy(values: list[Any], name: str) -> Any:
 def _labels_numpy(values: list[Any]) -> np.ndarray:
     """As `_labels_torch`."""
     labels = np.array(values)
+    if labels.dtype == np.int64:
+        return labels
     return labels.astype(np.float32 if has_fraction(labels) else np.int64)
 
 
