@@ -9,6 +9,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
+from enum import Enum
 from importlib import import_module
 from typing import Any
 
@@ -34,6 +35,7 @@ from ..strategies.plan import stop_if_asked_to
 logger = logging.getLogger(__name__)
 
 _ROOT = __name__.partition(".")[0]
+_PLAIN = (str, int, float, Enum, type(None))
 _DERIVED_FROM = (
     *("per_device_train_batch_size", "auto_find_batch_size", "enable_jit_checkpoint"),
     *("label_names", "label_smoothing_factor", "neftune_noise_alpha"),
@@ -52,6 +54,7 @@ class AppliedArguments:
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self._seen: dict[str, Any] = {}
+        self._checked: list[tuple[str, Any]] = []
 
     def remember(self) -> None:
         """Let the attributes be those of the arguments as they are now."""
@@ -67,8 +70,7 @@ class AppliedArguments:
                 import_module(".lightning_trainer", __package__)  # a second that no measured time should hold
         trainer, args = self.trainer, self.trainer.args
         if isinstance(args, TrainingArguments):
-            raise_for_problems(args)
-            raise_for_unsupported(args)
+            self._check(args)
             trainer.plan.strategy.check(args, trainer.model)
         trainer._last_strategy = None
         changed = {name for name, value in self._seen.items() if getattr(args, name) != value}
@@ -82,6 +84,14 @@ class AppliedArguments:
             trainer.neftune_noise_alpha = args.neftune_noise_alpha
         self.remember()
         stop_if_asked_to(trainer)
+
+    def _check(self, args: TrainingArguments) -> None:
+        """Say what is wrong with arguments, unless they are those of the last time: all the rules take a while."""
+        present = [(name, value if isinstance(value, _PLAIN) else repr(value)) for name, value in vars(args).items()]
+        if present != self._checked:
+            raise_for_problems(args)
+            raise_for_unsupported(args)
+            self._checked = present
 
 
 def seed_everything(args: TrainingArguments) -> None:

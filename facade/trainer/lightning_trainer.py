@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.internals import fast_path, lightning_internals
+from ...lightning_modules.internals.lightning_import import SingleDeviceStrategy, isolate_rng
 from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
-from ...lightning_modules.internals.lightning_import import isolate_rng
 from ...lightning_modules.internals.precision import casting
 from ...lightning_modules.training.forwarding_logger import ForwardingLogger
 from ..distributed.cluster_environment import cluster_plugins
@@ -69,7 +69,8 @@ def build_lightning_trainer(host: TrainerProtocol, **kwargs: Any) -> LightningTr
         )
     lightning_internals.leave_signals_alone(trainer)
     fast_path.step_lightly(trainer)
-    _keep_random_numbers(trainer.strategy)
+    if type(trainer.strategy) is not SingleDeviceStrategy:
+        _keep_random_numbers(trainer.strategy)
     return trainer
 
 
