@@ -50,7 +50,8 @@ class EvaluationFeed:
             self.rounds = UnevenInputs("Evaluation", same_size=True, ends=self._ends)
             batches = self.rounds(batches)
         for batch in batches:
-            self.is_last.append(self._ends() if self.rounds is None else self.rounds.is_last)
+            ends = getattr(self.loader, "end_of_loader", False) if self.rounds is None else self.rounds.is_last
+            self.is_last.append(ends)
             yield batch
 
     @property

@@ -27,7 +27,7 @@ from ..arguments import Seq2SeqTrainingArguments
 from ..arguments.fields import GenerationArguments
 from ..arguments.unknown import understand_old_names
 from ..evaluation.results import PredictionOutput
-from .steps import just_outputs, loss_and_outputs
+from .steps import loss_and_outputs, no_loss_and_outputs
 from .trainer import Trainer
 
 
@@ -202,7 +202,7 @@ class Seq2SeqTrainer(Trainer):
         overridden = getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss
         if self.compute_loss_func is not None or overridden:
             return loss_and_outputs(self, model, dict(inputs))[0]
-        outputs = just_outputs(self, model, inputs)
+        _, outputs = no_loss_and_outputs(self, model, inputs)
         if self.label_smoother is not None:
             return self.label_smoother(outputs, inputs["labels"]).mean()
         return read_loss(outputs, inputs, first_of_vector=True).mean()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -27,9 +28,9 @@ from .optimization import TrainerOptimization
 
 logger = logging.getLogger(__name__)
 
-_NO_CONTEXT = contextlib.nullcontext()
 _CPU = torch.device("cpu")
-_TENSORS_ALONE = {torch.Tensor}
+_TENSORS = {torch.Tensor}
+_is_on_cpu = operator.attrgetter("is_cpu")
 
 
 class TrainerSteps(TrainerOptimization):
@@ -62,8 +63,7 @@ class TrainerSteps(TrainerOptimization):
                 self.optimizer.train()
             inputs = self._prepare_inputs(inputs)
             known = inspection.accepted_arguments(self.compute_loss, num_items_in_batch=num_items_in_batch)
-            with _loss_context(self):
-                loss: Any = self.compute_loss(model, inputs, **known)
+            loss: Any = _loss(self, model, inputs, **known)
             del inputs
             if self.args.torch_empty_cache_steps is not None:
                 empty_cache_if_due(self.args, self.state.global_step)
@@ -179,8 +179,8 @@ class TrainerSteps(TrainerOptimization):
         if half is not None:  # the engine has cast the model, and no forward pass is
             data = map_nested(lambda leaf: leaf.to(half) if _is_floating(leaf) else leaf, data)
         if device == _CPU:  # asking for its type takes longer
-            if type(data) is dict and {*map(type, data.values())} == _TENSORS_ALONE:  # most often
-                return {name: value if value.is_cpu else value.to(device) for name, value in data.items()}
+            if type(data) is dict and {*map(type, data.values())} == _TENSORS and all(map(_is_on_cpu, data.values())):
+                return data.copy()  # most often
             return map_nested(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, data)
         config: Any = self.args.accelerator_config
         go_on: bool = config.non_blocking
@@ -235,10 +235,12 @@ class TrainerSteps(TrainerOptimization):
             labels = nested_detach(_only(tuple([inputs.get(name) for name in self.label_names])))
         if prediction_loss_only and self.args.use_liger_kernel and _only_the_model_needs_logits(self, inputs):
             inputs = {**inputs, "skip_logits": True}  # as in 5.23; they are most of the memory
-        with torch.no_grad() if torch.is_grad_enabled() else _NO_CONTEXT:
-            loss, outputs = (
-                loss_and_outputs(self, model, inputs) if with_loss else (None, just_outputs(self, model, inputs))
-            )
+        evaluate = loss_and_outputs if with_loss else no_loss_and_outputs
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                loss, outputs = evaluate(self, model, inputs)
+        else:
+            loss, outputs = evaluate(self, model, inputs)
         if prediction_loss_only:
             return loss, None, None
         if ignore_keys is None:
@@ -266,27 +268,35 @@ class TrainerSteps(TrainerOptimization):
 _OWN_CONTEXTS = (TrainerSteps.compute_loss_context_manager, TrainerSteps.autocast_smart_context_manager)
 
 
-def _loss_context(trainer: TrainerSteps) -> contextlib.AbstractContextManager[Any]:
-    """What losses are computed in: what an override gives, for the methods themselves give nothing, and take time."""
+def _loss(trainer: TrainerSteps, model: nn.Module, inputs: dict[str, Any], **known: Any) -> Any:
+    """What `compute_loss` returns, in the context that an override gives: the methods themselves give an empty one."""
+    if not _gives_context(trainer):
+        return trainer.compute_loss(model, inputs, **known)
+    with trainer.compute_loss_context_manager():
+        return trainer.compute_loss(model, inputs, **known)
+
+
+def _gives_context(trainer: TrainerSteps) -> bool:
     kind, attributes = type(trainer), vars(trainer)
     given = (kind.compute_loss_context_manager, kind.autocast_smart_context_manager)
     replaced = "compute_loss_context_manager" in attributes or "autocast_smart_context_manager" in attributes
-    return trainer.compute_loss_context_manager() if replaced or given != _OWN_CONTEXTS else _NO_CONTEXT
+    return replaced or given != _OWN_CONTEXTS
 
 
 def loss_and_outputs(trainer: TrainerSteps, model: nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
     """The loss of a batch that is evaluated, as `compute_loss` has it, and what the model returned."""
     items = trainer._get_num_items_in_batch([inputs], trainer._device)
     known = inspection.accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
-    with _loss_context(trainer):
-        loss, outputs = trainer.compute_loss(model, inputs, return_outputs=True, **known)
+    loss, outputs = _loss(trainer, model, inputs, return_outputs=True, **known)
     return loss.detach() if loss.dim() == 0 else loss.detach().mean(), outputs
 
 
-def just_outputs(trainer: TrainerSteps, model: nn.Module, inputs: dict[str, Any]) -> Any:
-    """What the model returns for a batch."""
-    with _loss_context(trainer):
-        return _call(trainer, model, inputs)
+def no_loss_and_outputs(trainer: TrainerSteps, model: nn.Module, inputs: dict[str, Any]) -> tuple[None, Any]:
+    """No loss, and what the model returned for a batch."""
+    if not _gives_context(trainer):
+        return None, _call(trainer, model, inputs)
+    with trainer.compute_loss_context_manager():
+        return None, _call(trainer, model, inputs)
 
 
 def _call(trainer: TrainerSteps, model: nn.Module, inputs: Any) -> Any:

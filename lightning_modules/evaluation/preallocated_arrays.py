@@ -50,14 +50,16 @@ class PreallocatedArray:
         if not isinstance(batch, np.ndarray):
             raise TypeError(_not_an_array(batch))
         batch = batch if batch.ndim else batch.reshape(1)
-        if self._flat is None or batch.shape[1:] != self._shape or batch.dtype != self._flat.dtype:
-            self._make_ready_for(batch)
-        assert self._flat is not None
-        used = self._used + len(batch) * math.prod(self._shape)
-        if used > len(self._flat):
-            self._flat = _resized(self._flat, max(used, int(GROWTH * len(self._flat))))
-        self._write(self._flat[self._used : used].reshape(len(batch), *self._shape), batch)
-        self._rows, self._used = self._rows + len(batch), used
+        flat = self._flat
+        if flat is None or batch.shape[1:] != self._shape or batch.dtype != flat.dtype:
+            flat = self._make_ready_for(batch)
+        shape = (len(batch), *self._shape)
+        used = self._used + math.prod(shape)
+        if used > len(flat):
+            flat = self._flat = _resized(flat, max(used, int(GROWTH * len(flat))))
+        self._write(flat[self._used : used].reshape(shape), batch)
+        self._rows += len(batch)
+        self._used = used
 
     def result(self) -> np.ndarray:
         """Return all rows, handed over: the next batch begins a new array."""
@@ -70,13 +72,14 @@ class PreallocatedArray:
         self._begin()
         return flat.reshape(shape)
 
-    def _make_ready_for(self, batch: np.ndarray) -> None:
+    def _make_ready_for(self, batch: np.ndarray) -> np.ndarray:
+        """Return what it is written to."""
         shape = batch.shape[1:]
         if self._flat is None:
             self._shape = shape
             self._flat = _new(max(self.expected, len(batch)), len(batch), shape, batch.dtype)
             self._pieces = [_Piece(0, 0, shape)]
-            return
+            return self._flat
         _require_joinable(self._shape, shape)
         dtype = self._flat.dtype
         if shape == self._shape and np.promote_types(dtype, batch.dtype) != dtype:
@@ -84,6 +87,7 @@ class PreallocatedArray:
         elif shape != self._shape and shape[0] > self._shape[0]:
             self._shape = shape
             self._pieces.append(_Piece(self._rows, self._used, shape))
+        return self._flat
 
     def _spread_out(self, flat: np.ndarray) -> None:
         """Bring all rows to the length of the longest one, where they are: from the last to the first."""

@@ -178,12 +178,14 @@ class FastEvaluationLoop(_EvaluationLoop):
         if self.module_step is None:
             super()._evaluation_step(batch, batch_idx, dataloader_idx, dataloader_iter)
             return
-        progress = self.batch_progress
-        progress.increment_ready()
-        progress.increment_started()
+        counts: Any = (self.batch_progress.total, self.batch_progress.current)
+        for count in counts:
+            count.ready += 1
+            count.started += 1
         self.module_step(batch, batch_idx)
-        progress.increment_processed()
-        progress.increment_completed()
+        for count in counts:
+            count.processed += 1
+            count.completed += 1
         self._has_run = True
         self._seen_batches_per_dataloader[dataloader_idx] += 1
 

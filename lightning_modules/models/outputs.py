@@ -35,7 +35,7 @@ def read_loss(
         TypeError: what stands in the place of the loss is not a tensor.
     """
     in_vector = first_of_vector and isinstance(outputs, torch.Tensor) and outputs.dim() == 1 and len(outputs) > 0
-    loss = outputs[0] if in_vector else find_loss(outputs)
+    loss = outputs.get("loss") if type(outputs) is dict else outputs[0] if in_vector else find_loss(outputs)
     if loss is None:
         raise ValueError(_no_loss_message(outputs, inputs, advice))
     if not isinstance(loss, torch.Tensor):
@@ -78,10 +78,10 @@ def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -
         ignore_keys: names that are left out, where outputs have names.
         has_loss: the outputs were computed with labels, so that they hold a loss.
     """
-    named = _named(outputs)
+    named = outputs if type(outputs) is dict else _named(outputs)
     if named is not None:
         dropped = {*ignore_keys, "loss"} if has_loss else set(ignore_keys)
-        return tuple(value for name, value in named.items() if name not in dropped)
+        return tuple([value for name, value in named.items() if name not in dropped])
     if isinstance(outputs, torch.Tensor):
         return outputs if not has_loss else outputs[1:] if outputs.dim() else ()
     return outputs[1:] if has_loss else outputs
