@@ -50,8 +50,7 @@ class EvaluationFeed:
             self.rounds = UnevenInputs("Evaluation", same_size=True, ends=self._ends)
             batches = self.rounds(batches)
         for batch in batches:
-            ends = getattr(self.loader, "end_of_loader", False) if self.rounds is None else self.rounds.is_last
-            self.is_last.append(ends)
+            self.is_last.append(self._ends() if self.rounds is None else self.rounds.is_last)
             yield batch
 
     @property

@@ -54,7 +54,7 @@ class AppliedArguments:
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self._seen: dict[str, Any] = {}
-        self._checked: list[tuple[str, Any]] = []
+        self._checked: list[tuple[str, type, Any]] = []
 
     def remember(self) -> None:
         """Let the attributes be those of the arguments as they are now."""
@@ -87,7 +87,10 @@ class AppliedArguments:
 
     def _check(self, args: TrainingArguments) -> None:
         """Say what is wrong with arguments, unless they are those of the last time: all the rules take a while."""
-        present = [(name, value if isinstance(value, _PLAIN) else repr(value)) for name, value in vars(args).items()]
+        present = [
+            (name, type(value), value if isinstance(value, _PLAIN) else repr(value))  # 8 equals 8.0
+            for name, value in vars(args).items()
+        ]
         if present != self._checked:
             raise_for_problems(args)
             raise_for_unsupported(args)

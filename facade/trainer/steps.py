@@ -63,7 +63,7 @@ class TrainerSteps(TrainerOptimization):
                 self.optimizer.train()
             inputs = self._prepare_inputs(inputs)
             known = inspection.accepted_arguments(self.compute_loss, num_items_in_batch=num_items_in_batch)
-            loss: Any = _loss(self, model, inputs, **known)
+            loss: Any = _in_context(self, self.compute_loss, model, inputs, **known)
             del inputs
             if self.args.torch_empty_cache_steps is not None:
                 empty_cache_if_due(self.args, self.state.global_step)
@@ -268,12 +268,12 @@ class TrainerSteps(TrainerOptimization):
 _OWN_CONTEXTS = (TrainerSteps.compute_loss_context_manager, TrainerSteps.autocast_smart_context_manager)
 
 
-def _loss(trainer: TrainerSteps, model: nn.Module, inputs: dict[str, Any], **known: Any) -> Any:
-    """What `compute_loss` returns, in the context that an override gives: the methods themselves give an empty one."""
+def _in_context(trainer: TrainerSteps, compute: Callable[..., Any], *inputs: Any, **known: Any) -> Any:
+    """Call `compute` in the context that an override gives: the methods themselves give an empty one, which costs."""
     if not _gives_context(trainer):
-        return trainer.compute_loss(model, inputs, **known)
+        return compute(*inputs, **known)
     with trainer.compute_loss_context_manager():
-        return trainer.compute_loss(model, inputs, **known)
+        return compute(*inputs, **known)
 
 
 def _gives_context(trainer: TrainerSteps) -> bool:
@@ -287,16 +287,13 @@ def loss_and_outputs(trainer: TrainerSteps, model: nn.Module, inputs: dict[str, 
     """The loss of a batch that is evaluated, as `compute_loss` has it, and what the model returned."""
     items = trainer._get_num_items_in_batch([inputs], trainer._device)
     known = inspection.accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
-    loss, outputs = _loss(trainer, model, inputs, return_outputs=True, **known)
+    loss, outputs = _in_context(trainer, trainer.compute_loss, model, inputs, return_outputs=True, **known)
     return loss.detach() if loss.dim() == 0 else loss.detach().mean(), outputs
 
 
 def no_loss_and_outputs(trainer: TrainerSteps, model: nn.Module, inputs: dict[str, Any]) -> tuple[None, Any]:
     """No loss, and what the model returned for a batch."""
-    if not _gives_context(trainer):
-        return None, _call(trainer, model, inputs)
-    with trainer.compute_loss_context_manager():
-        return None, _call(trainer, model, inputs)
+    return None, _in_context(trainer, _call, trainer, model, inputs)
 
 
 def _call(trainer: TrainerSteps, model: nn.Module, inputs: Any) -> Any:

@@ -117,7 +117,7 @@ class OneLoader(CombinedLoader):
 
     def __iter__(self) -> Any:
         """The batches, each with its number and that of its loader."""
-        super().__iter__()  # it holds the length
+        super().__iter__()  # for the length; the feed of an evaluation reads nothing before it is asked for a batch
         (loader,), limits = self.flattened, self.limits
         limit = None if limits is None or math.isinf(limits[0]) else int(limits[0])
         return zip(itertools.islice(loader, limit), itertools.count(), itertools.repeat(0))

@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 from starting import finished_ranks
 
 pytest.importorskip("transformers")
-pytest.importorskip("datasets")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
 
 OF_PLACE = [("of_place", 2), ("of_place", 1)]  # on one machine, and on two with a disk each

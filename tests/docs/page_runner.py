@@ -128,10 +128,10 @@ def run_apart(page, folder):
 
 def main():
     """Import what pages use, then run what is asked for."""
-    import datasets  # noqa: F401
-    import lightning  # noqa: F401
-    import optuna  # noqa: F401
-    import torch  # noqa: F401
+    import datasets  # noqa: F401 - for the pages
+    import lightning  # noqa: F401 - for the pages
+    import optuna  # noqa: F401 - for the pages
+    import torch  # noqa: F401 - for the pages
 
     import lightrainer
 

@@ -39,6 +39,6 @@ assert_type(trainer.hyperparameter_search(direction="minimize").run_id, str)
 assert_type(trainer.hyperparameter_search(direction=["minimize", "maximize"]), list[BestRun])
 assert_type(trainer.hyperparameter_search(compute_objective=["eval_loss", "eval_f1"]), list[BestRun])
 
-trainer.trian()  # pyright: ignore[reportAttributeAccessIssue]
-trainer.evaluate(dataset=[])  # pyright: ignore[reportCallIssue]
-TrainingArguments("out", learning_rat=1e-4)  # pyright: ignore[reportCallIssue]
+trainer.trian()  # pyright: ignore[reportAttributeAccessIssue] - a slip to be found
+trainer.evaluate(dataset=[])  # pyright: ignore[reportCallIssue] - as here
+TrainingArguments("out", learning_rat=1e-4)  # pyright: ignore[reportCallIssue] - and here

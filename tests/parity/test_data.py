@@ -121,7 +121,7 @@ def test_a_stream_that_knows_its_length(reference, ours, tmp_path, accumulation)
 
 def test_a_table_with_columns_the_model_does_not_know(reference, ours, tmp_path):
     """A `datasets.Dataset` loses the columns that the model does not take, and is shuffled as any other."""
-    datasets = pytest.importorskip("datasets")
+    import datasets
 
     def table(count: int, seed: int):
         items = sentences(count, seed, shortest=6, longest=6)

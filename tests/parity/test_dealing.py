@@ -73,7 +73,7 @@ def test_checkpointing_of_any_model_is_as_if_there_were_none(ours, tmp_path):
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_grouping_by_a_column_that_the_model_does_not_take(reference, ours, tmp_path, accumulation):
     """5.3.0 reads it only where columns are not removed; what is there is used in any case, as is documented."""
-    datasets = pytest.importorskip("datasets")
+    import datasets
 
     def data(extra=True):
         items = sentences(22, 2)

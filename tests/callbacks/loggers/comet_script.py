@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.append(os.environ["BESIDE"])  # last, so that only what is missing is taken from there
 
 import comet_ml  # noqa: F401 - wants to be the first
-import transformers.trainer  # noqa: F401
+import transformers.trainer  # noqa: F401 - once, for both forks
 from forking import forked
 from small_run import points, trainer
 
@@ -27,6 +27,6 @@ def train(name: str, folder: Path) -> None:
 if __name__ == "__main__":
     below = Path(sys.argv[1])
     for library in ("transformers", "lightrainer"):
-        done = forked(lambda: train(library, below), log=below / "log.txt", seconds=120, as_a_script=True)  # noqa: B023
+        done = forked(lambda: train(library, below), log=below / "log.txt", seconds=120, as_a_script=True)  # noqa: B023 - called here
         if done.codes != [0]:
             sys.exit(done.said)

@@ -161,7 +161,8 @@ def test_another_dataset_is_measured_for_itself(tmp_path):
 
 
 def table(count=12):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     rows = points(count)
     return datasets.Dataset.from_dict(
         {

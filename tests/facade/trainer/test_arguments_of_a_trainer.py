@@ -147,8 +147,14 @@ def test_arguments_are_checked_again_where_they_changed_and_only_there(tmp_path,
     made.args.lr_scheduler_kwargs["min_lr"] = 0.2
     made.evaluate()
     assert len(checks) == 2
+    made.args.seed = float(made.args.seed)
+    with pytest.raises(TypeError, match=r"seed=.*a whole number"):
+        made.evaluate()
+    made.args.seed = int(made.args.seed)
+    made.evaluate()
+    assert len(checks) == 3, "as it was when it was checked last"
     for _ in range(2):  # what is refused is refused each time
         made.args.weight_decay = -1.0
         with pytest.raises(ValueError, match=r"weight_decay=-1\.0"):
             made.evaluate()
-    assert len(checks) == 4
+    assert len(checks) == 5

@@ -13,7 +13,9 @@ from lightrainer.lightning_modules.models.inspection import signature_columns
 
 @pytest.fixture(scope="module")
 def datasets():
-    return pytest.importorskip("datasets")
+    import datasets
+
+    return datasets
 
 
 def table(datasets, *names):

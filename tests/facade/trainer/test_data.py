@@ -131,7 +131,7 @@ def test_a_stream_to_evaluate_on(tmp_path):
 
 
 def test_a_stream_of_the_datasets_library(tmp_path, caplog):
-    datasets = pytest.importorskip("datasets")
+    import datasets
 
     def generate():
         for item in points(40):
@@ -152,7 +152,8 @@ def test_a_part_of_a_dataset(tmp_path):
 
 
 def table(**columns):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     rows = points(8)
     given = {"x": [row["x"].tolist() for row in rows], "labels": [int(row["labels"]) for row in rows], **columns}
     return datasets.Dataset.from_dict({name: values for name, values in given.items() if values is not None})
@@ -256,7 +257,8 @@ def test_evaluation_sets_by_name(tmp_path):
 
 
 def test_a_dict_of_tables(tmp_path):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     made = trainer(tmp_path, eval_dataset=datasets.DatasetDict({"near": table(), "far": table()}))
     assert {"eval_near_loss", "eval_far_loss"} <= set(made.evaluate())
 

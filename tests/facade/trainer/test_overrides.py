@@ -185,7 +185,8 @@ def test_the_running_system_calls_it(calls, phase, name):
 
 
 def test_columns_of_tables_are_removed_by_a_method(tmp_path):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     table = datasets.Dataset.from_dict({"x": [[0.5] * 8] * 4, "labels": [1] * 4, "name": ["a"] * 4})
     cls = counting(["_remove_unused_columns"])
     trainer(tmp_path, cls, train_dataset=table).train()

@@ -25,7 +25,7 @@ def test_it_takes_both_methods(dataset, expected):
 
 def test_a_stream_of_rows_unless_it_shuffles():
     """A buffer that is filled anew gives another order; that of the files alone is remembered as well as any."""
-    datasets = pytest.importorskip("datasets")
+    import datasets
 
     def rows():
         yield from ({"x": step} for step in range(20))
@@ -40,7 +40,7 @@ def test_a_stream_of_rows_unless_it_shuffles():
 
 def test_a_shuffled_stream_of_rows_really_is_another_one():
     """Why: its own state does not bring back the same rows."""
-    datasets = pytest.importorskip("datasets")
+    import datasets
 
     def rows():
         yield from ({"x": step} for step in range(20))
