@@ -90,8 +90,8 @@ def compare(flags: Sequence[str]) -> int:
 
 
 def sweep(flags: Sequence[str]) -> int:
-    """Run a script as a sweep; see `sweep.sweep`."""
-    from .sweep import sweep as start
+    """Run a script as a sweep; see `tools.sweep.command.sweep`."""
+    from .tools.sweep.command import sweep as start
 
     return start(flags)
 

@@ -14,7 +14,7 @@ import lightrainer
 from lightrainer import Trainer
 from lightrainer.facade.estimate.job import PRECISIONS, SHARDING
 from lightrainer.facade.estimate.optimizers import _RULES
-from lightrainer.sweep import _parser
+from lightrainer.tools.sweep.command import _parser
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -15,9 +15,9 @@ import psutil
 import pytest
 from starting import code_of, forked_python, said_in, start
 
-from lightrainer import sweep
 from lightrainer.__main__ import main
 from lightrainer.facade.search.storages import open_storage
+from lightrainer.tools.sweep import command as sweep_command
 
 SCRIPT = Path(__file__).with_name("sweep_script.py")
 SPACE = "learning_rate: {low: 1e-3, high: 1e-1, log: true}\nwidth: [4, 8]\n"
@@ -317,7 +317,7 @@ def planned(folder, monkeypatch, *words):
     (folder / "script.py").write_text("")
     (folder / "space.yaml").write_text("per_device_train_batch_size: [4, 8]")
     plans = []
-    monkeypatch.setattr(sweep, "_run", lambda plan: plans.append(plan) or 0)
+    monkeypatch.setattr(sweep_command, "_run", lambda plan: plans.append(plan) or 0)
     assert main(["sweep", "script.py", "--space", "space.yaml", *words]) == 0
     return plans[0]
 

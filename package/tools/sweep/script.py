@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from .sweep_plan import SweepPlan
+from .plan import SweepPlan
 
 _PATIENCE = 60.0
 """Seconds that a process has to write its checkpoint when the sweep is stopped."""
@@ -43,7 +43,7 @@ class ScriptRun:
     """
 
     def __init__(self, plan: SweepPlan, storage: str, study: Any, trial: Any, stopping: threading.Event) -> None:
-        from .facade.search import retries
+        from ...facade.search import retries
 
         self.plan, self.storage, self.study, self.trial, self.stopping = plan, storage, study, trial, stopping
         self.process: subprocess.Popen[bytes] | None = None
@@ -82,8 +82,8 @@ class ScriptRun:
 
     def _start(self, values: dict[str, Any]) -> int:
         """Run the script to its end; the exit code."""
-        from .facade.arguments.sweep_trial import VARIABLE
-        from .serving import environment
+        from ...facade.arguments.sweep_trial import VARIABLE
+        from ...serving import environment
 
         known = _training_arguments()
         about = self._about({name: value for name, value in values.items() if name in known})
@@ -105,7 +105,7 @@ class ScriptRun:
             return self.process.wait()
 
     def _about(self, values: dict[str, Any]) -> Any:
-        from .facade.arguments.sweep_trial import ChildTrial
+        from ...facade.arguments.sweep_trial import ChildTrial
 
         return ChildTrial(
             storage=self.storage,
@@ -126,7 +126,7 @@ class ScriptRun:
 
     def _what_was_reported(self) -> list[int]:
         """Let a retry know what was reported before the checkpoint that it goes on from; the steps."""
-        from .facade.search import retries
+        from ...facade.search import retries
 
         folder = self._found().get("folder")
         if not self._is_retry or folder is None or len(self.plan.metrics) > 1:
@@ -142,7 +142,7 @@ class ScriptRun:
     def _judged(self, code: int) -> Any:
         import optuna
 
-        from .facade.search import retries
+        from ...facade.search import retries
 
         found = self._found()
         if found.get("folder"):
@@ -156,7 +156,7 @@ class ScriptRun:
             raise Killed(f"its process was killed (exit code {code})")
         if found["pruned"] is not None:
             if self.plan.remove_pruned:
-                from .facade.search.child import remove_what_it_wrote
+                from ...facade.search.child import remove_what_it_wrote
 
                 remove_what_it_wrote(found)
             raise optuna.TrialPruned(f"Pruned at {found['pruned']}.")
@@ -176,7 +176,7 @@ class ScriptRun:
                 self.trial.report(value[0], step)
 
     def _why_no_value(self, seen: list[str]) -> str:
-        from .lightning_modules.common.suggestions import did_you_mean
+        from ...lightning_modules.common.suggestions import did_you_mean
 
         if not seen:
             return "it ended without an evaluation: set eval_strategy, or call trainer.evaluate()"
@@ -198,6 +198,6 @@ class ScriptRun:
 
 
 def _training_arguments() -> set[str]:
-    from .facade import Seq2SeqTrainingArguments
+    from ...facade import Seq2SeqTrainingArguments
 
     return {item.name for item in fields(Seq2SeqTrainingArguments)}

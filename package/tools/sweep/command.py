@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from .number_options import positive, whole
+from ...number_options import positive, whole
 
 _DESCRIPTION = """\
 Run a script with a Trainer many times, each time with other values, to find the best. The script is not changed:
@@ -41,7 +41,7 @@ def sweep(flags: Sequence[str]) -> int:
     Raises:
         SystemExit: With status 2 and the reason on stderr where something cannot be; nothing is begun then.
     """
-    from .lightning_modules.common.redaction import secret_words
+    from ...lightning_modules.common.redaction import secret_words
 
     parser = _parser()
     flags = secret_words(flags)
@@ -109,16 +109,17 @@ def _add_options_of_the_run(add: Callable[..., Any]) -> None:
 
 def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     """Check everything, before anything is written."""
-    from .callbacks._files import is_folder_name
-    from .facade import Seq2SeqTrainingArguments
-    from .facade.search.choices import make_pruner, make_sampler
-    from .facade.search.objective import directions_of
-    from .facade.search.options import read_options
-    from .facade.search.space import check_values, read_space
-    from .lightning_modules.common.local_paths import require_local
-    from .sweep_plan import SweepPlan
+    from ...callbacks._files import is_folder_name
+    from ...facade import Seq2SeqTrainingArguments
+    from ...facade.search.choices import make_pruner, make_sampler
+    from ...facade.search.objective import directions_of
+    from ...facade.search.options import read_options
+    from ...facade.search.space import check_values, read_space
+    from ...lightning_modules.common.local_paths import require_local
+    from .plan import SweepPlan
 
-    _require_usable(options)
+    if not os.path.isfile(options.script):
+        raise FileNotFoundError(f"{options.script}: there is no such script.")
     require_local(options.folder, "--folder")
     metrics = options.metric or ["eval_loss"]
     directions = options.direction or directions_of(metrics, "--direction", "--metric")
@@ -164,11 +165,6 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     )
 
 
-def _require_usable(options: argparse.Namespace) -> None:
-    if not os.path.isfile(options.script):
-        raise FileNotFoundError(f"{options.script}: there is no such script.")
-
-
 def _launcher(written: str) -> list[str]:
     """The words that start a script."""
     try:
@@ -190,7 +186,7 @@ def _require_folder(folder: Path) -> None:
 
 
 def _warn_of_steps(names: list[str]) -> None:
-    from .facade.search.search import BATCH_SIZES
+    from ...facade.search.search import BATCH_SIZES
 
     sizes = [name for name in BATCH_SIZES if name in names]
     if sizes:
@@ -205,8 +201,8 @@ def _warn_what_is_an_option(names: list[str]) -> None:
     """A name that is misspelt would otherwise be found out by the script, if at all."""
     from dataclasses import fields
 
-    from .facade import Seq2SeqTrainingArguments
-    from .lightning_modules.common.suggestions import did_you_mean
+    from ...facade import Seq2SeqTrainingArguments
+    from ...lightning_modules.common.suggestions import did_you_mean
 
     known = [item.name for item in fields(Seq2SeqTrainingArguments)]
     for name in names:
@@ -224,8 +220,8 @@ def _warn_what_is_an_option(names: list[str]) -> None:
 
 
 def _run(plan: Any) -> int:
-    from .facade.search.storages import StorageError
-    from .sweeping import Sweep, SweepError
+    from ...facade.search.storages import StorageError
+    from .workers import Sweep, SweepError
 
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:

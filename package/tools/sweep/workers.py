@@ -1,5 +1,7 @@
-"""A sweep: workers that take trials from one study, and run the script for each in a process of its own."""
+"""Workers of a sweep: take trials from one study, and run the script for each in a process of its own."""
 
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
 import math
@@ -9,11 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .sweep_plan import SweepPlan
-from .sweep_script import Killed, ScriptFailed, ScriptRun, Stopped
-
-# pyright: reportMissingImports=false
-# The folders beside this one are mapped to subpackages only when the package is built.
+from .plan import SweepPlan
+from .script import Killed, ScriptFailed, ScriptRun, Stopped
 
 
 class Progress:
@@ -44,7 +43,7 @@ class Progress:
         """Look at the study, once a second."""
         if not now and time.monotonic() - self._last < 1:
             return
-        from .facade.search.retries import interrupted, state_of
+        from ...facade.search.retries import interrupted, state_of
 
         trials = self.study.get_trials(deepcopy=False)
         passed_on = interrupted(trials)
@@ -61,10 +60,6 @@ class Progress:
         if now or sys.stderr.isatty() or news != self._news:  # in a file, a line a second would be too many
             self._news = news
             self._bar.refresh()
-
-
-# pyright: reportMissingImports=false
-# The folders beside this one are mapped to subpackages only when the package is built.
 
 
 _COMPLETE_BEFORE = 3
@@ -105,7 +100,7 @@ class Sweep:
         """
         import optuna
 
-        from .facade.search import retries
+        from ...facade.search import retries
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # what fails is said here, in fewer words
         if self.plan.storage is None:
@@ -128,9 +123,9 @@ class Sweep:
 
     def _open(self, index: int) -> Any:
         """The study, with a connection and a sampler of its own for each worker."""
-        from .facade.search.choices import make_pruner, make_sampler
-        from .facade.search.storages import open_storage
-        from .facade.search.studies import make_study
+        from ...facade.search.choices import make_pruner, make_sampler
+        from ...facade.search.storages import open_storage
+        from ...facade.search.studies import make_study
 
         plan = self.plan
         storage = open_storage(self.storage, heartbeat=plan.heartbeat, max_retry=plan.max_retry)
@@ -182,7 +177,7 @@ class Sweep:
 
     def _count(self, study: Any) -> int:
         """Trials that count: all but those that wait, and those of which there is a retry."""
-        from .facade.search.retries import interrupted
+        from ...facade.search.retries import interrupted
 
         trials = study.get_trials(deepcopy=False)
         retried = interrupted(trials)
@@ -215,9 +210,9 @@ class Sweep:
                 )
 
     def _conclude(self) -> int:
-        from .facade.search import retries
-        from .facade.search.report import places_of, write_report
-        from .facade.search.studies import best_runs
+        from ...facade.search import retries
+        from ...facade.search.report import places_of, write_report
+        from ...facade.search.studies import best_runs
 
         try:
             page = write_report(self.study, self.plan.folder)
