@@ -46,9 +46,7 @@ class TrainerLogging(TrainerBase):
         for name, value in sorted(table.items()):
             print(f"  {name:<{names}} = {value:>{values}}")
 
-    def metrics_format(self, metrics: dict[str, float]) -> dict[str, Any]:
-        """As `transformers.Trainer.metrics_format`: readable units."""
-        return formats.metrics_format(metrics)
+    metrics_format = staticmethod(formats.metrics_format)
 
     def save_metrics(self, split: str, metrics: dict[str, float], combined: bool = True) -> None:
         """As `transformers.Trainer.save_metrics`: into `{split}_results.json`, on the first process.

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny import ARGUMENTS, points, tiny
 
-from lightrainer import Trainer, TrainerCallback, TrainingArguments
+from lightrainer import Seq2SeqTrainer, Trainer, TrainerCallback, TrainingArguments
 from lightrainer.facade.evaluation.speed import Moment, denumpify_detensorize, metrics_format, speed_metrics
 
 
@@ -89,8 +89,9 @@ FORMATTED = {
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in FORMATTED.items() for value in values])
 def test_readable_units(reference, name, value):
-    trainer = pytest.importorskip("transformers").Trainer
-    assert metrics_format({name: value}) == trainer.metrics_format({name: value})
+    expected = pytest.importorskip("transformers").Trainer.metrics_format({name: value})
+    for function in (metrics_format, Trainer.metrics_format, Seq2SeqTrainer(torch.nn.Identity()).metrics_format):
+        assert function({name: value}) == expected
 
 
 def test_a_loss_that_is_not_a_number_is_shown_as_one():

@@ -108,8 +108,6 @@ def test_it_is_called_like_the_documented_one(name):
     reference = pytest.importorskip("transformers").Trainer
     expected, actual = (inspect.signature(getattr(cls, name)).parameters for cls in (reference, Trainer))
     described = [(p.name, p.kind, p.default) for p in expected.values()]
-    if name == "metrics_format":  # a function without self there, which fails when it is called on a Trainer
-        described.insert(0, ("self", inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty))
     if name == "hyperparameter_search":  # a metric that is named has a direction of its own: none is not "minimize"
         described = [(key, kind, None if key == "direction" else default) for key, kind, default in described]
     if name in ("init_hf_repo", "push_to_hub"):  # of later versions

@@ -21,9 +21,6 @@ OTHERWISE = {
     "trainer.CallbackHandler.on_evaluate(metrics)",
     "trainer.CallbackHandler.on_log(logs)",
     "trainer_callback.EarlyStoppingCallback.on_evaluate(metrics)",
-    # A function without self in 5.3.0, so that trainer.metrics_format(metrics) fails there.
-    "trainer.Trainer.metrics_format(self)",
-    "trainer_seq2seq.Seq2SeqTrainer.metrics_format(self)",
     # "minimize" there; here a metric that is named has a direction of its own, so none is told from "minimize".
     "trainer.Trainer.hyperparameter_search(direction)",
     "trainer_seq2seq.Seq2SeqTrainer.hyperparameter_search(direction)",
