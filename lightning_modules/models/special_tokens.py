@@ -10,10 +10,11 @@ logger = logging.getLogger(__name__)
 _NAMES = ("eos_token_id", "bos_token_id", "pad_token_id")
 
 
-def align_special_tokens(model: Any, processing_class: Any) -> dict[str, int | None]:
-    """As `transformers.trainer_utils.align_special_tokens`: model and generation config follow the tokenizer.
+def align_special_tokens(model: Any, processing_class: Any) -> dict[str, int]:
+    """As `transformers.trainer_utils.align_special_tokens` of 5.23: model and generation config follow the tokenizer.
 
-    A generation may end at any of several tokens: the tokenizer's end token is put before those that are there.
+    Tokens that the tokenizer lacks stay as they are. A generation may end at any of several tokens: the tokenizer's end
+    token is put before those that are there, in the model's config where that holds a list.
 
     Args:
         model: a model with a `config`; others are left alone.
@@ -26,36 +27,26 @@ def align_special_tokens(model: Any, processing_class: Any) -> dict[str, int | N
     config = getattr(model, "config", None)
     if config is None or not all(hasattr(tokenizer, name) for name in _NAMES):
         return {}
+    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
     generation = getattr(model, "generation_config", None)
-    changed = {name: getattr(tokenizer, name) for name in _NAMES if _differs(name, tokenizer, config, generation)}
-    for name, token in changed.items():
-        setattr(config, name, token)
-        if generation is not None:
-            setattr(generation, name, token if name != "eos_token_id" else _end_tokens(token, generation))
+    places = [text_config] if generation is None else [text_config, generation]
+    changed: dict[str, int] = {}
+    for name in _NAMES:
+        token = getattr(tokenizer, name)
+        if token is None or all(token in _as_list(getattr(place, name, None)) for place in places):
+            continue
+        changed[name] = token
+        for place in places:
+            known = getattr(place, name, None)
+            several = name == "eos_token_id" and (place is generation or isinstance(known, list))
+            others = [other for other in _as_list(known) if other != token]
+            setattr(place, name, [token, *others] if several else token)
     if changed:
         logger.warning("Model and generation config now have the special tokens of the tokenizer: %s", changed)
     return changed
 
 
-def _differs(name: str, tokenizer: Any, config: Any, generation: Any) -> bool:
-    token = getattr(tokenizer, name)
-    if token != getattr(config, name, None):
-        return True
-    if generation is None:
-        return False
-    if name != "eos_token_id":
-        return token != getattr(generation, name)
-    known = _as_list(generation.eos_token_id)
-    if generation.eos_token_id is not None:
-        generation.eos_token_id = known
-    return token not in known if known else token is not None
-
-
-def _end_tokens(token: int | None, generation: Any) -> list[int]:
-    return [end for end in [token, *_as_list(generation.eos_token_id)] if end is not None]
-
-
 def _as_list(tokens: Any) -> list[Any]:
     if tokens is None:
         return []
-    return [tokens] if isinstance(tokens, int) else list(tokens)
+    return list(tokens) if isinstance(tokens, (list, tuple)) else [tokens]

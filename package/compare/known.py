@@ -122,6 +122,13 @@ KNOWN = (
         only_in="lightrainer",
     ),
     Known(
+        name="special tokens in the configs of a model",
+        why="transformers before 5.23 erases those that the tokenizer lacks, and further ends of a generation",
+        groups=(CONTENT,),
+        names=("*config.json *_token_id*",),
+        applies=lambda facts: _before("5.23", facts),
+    ),
+    Known(
         name="files that make checkpoints safe and exact",
         why="checksums (_manifest.json), and the position in the data, from which a training goes on to the same bits",
         groups=(FILES,),
