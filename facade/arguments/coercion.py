@@ -260,9 +260,7 @@ def _start_method(args: ArgumentFields) -> None:
 
 def _sharding(args: ArgumentFields) -> None:
     chosen: Any = args.fsdp
-    if chosen is True:
-        args.fsdp = [FSDPOption.FULL_SHARD]
-    elif not chosen:
+    if not chosen:
         args.fsdp = []
     elif isinstance(chosen, str):
         args.fsdp = [member(FSDPOption, word) for word in chosen.split()]

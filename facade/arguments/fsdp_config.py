@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.suggestions import did_you_mean
 from .enums import FSDPOption
 
@@ -85,11 +86,16 @@ class FSDPSettings:
 
 
 def fsdp_words(fsdp: Any) -> list[str]:
-    """The words of the argument `fsdp` in any form of it: a list, text, True or nothing."""
+    """Return the words of the argument `fsdp` in any form of it: a list, text, True or nothing."""
     if fsdp is True:
-        return ["full_shard"]
+        return ["auto_wrap"]
     words = fsdp.split() if isinstance(fsdp, str) and not isinstance(fsdp, FSDPOption) else fsdp or []
     return [str(getattr(word, "value", word)) for word in ([words] if isinstance(words, str) else words)]
+
+
+def shown_fsdp(fsdp: Any) -> str:
+    """Write the argument `fsdp` as it was passed, for messages."""
+    return "fsdp=True" if fsdp is True else f"fsdp={' '.join(fsdp_words(fsdp))!r}"
 
 
 def settings_of(args: Any) -> FSDPSettings | None:
@@ -108,10 +114,14 @@ def read_fsdp(fsdp: Any, fsdp_config: Mapping[str, Any] | None) -> tuple[FSDPSet
         The settings, and what is wrong with them: one sentence each. Keys that are wrong keep their default.
     """
     words, config = fsdp_words(fsdp), fsdp_config or {}
+    later = fsdp is True or followed().words_mean_fsdp_2
+    words += ["auto_wrap"] if later else []
     faults = [*_unknown(config), *_refused(config)]
+    if words == ["offload"]:
+        faults.append("fsdp='offload' does nothing alone. Pass 'full_shard offload' or 'shard_grad_op offload'.")
     values = {key: _value(key, config[key], faults) for key in READERS if config.get(key) is not None}
     values = {key: value for key, value in values.items() if value is not None}
-    version = values.get("version", 1)
+    version = values.get("version", 2 if later else 1)
     wrap, layers = _wrapping(words, values, faults)
     settings = FSDPSettings(
         version=version,
@@ -131,9 +141,9 @@ def read_fsdp(fsdp: Any, fsdp_config: Mapping[str, Any] | None) -> tuple[FSDPSet
     return settings, faults + _combinations(settings)
 
 
-def without_effect(config: Mapping[str, Any]) -> list[str]:
-    """Keys that version 2 has no use for, each with its value and with why."""
-    if _number(config.get("version")) != 2:
+def without_effect(settings: FSDPSettings, config: Mapping[str, Any]) -> list[str]:
+    """List the keys that version 2 has no use for, each with its value and with why."""
+    if settings.version != 2:
         return []
     return [f"fsdp_config[{key!r}]={config[key]!r}: {why}" for key, why in ONLY_VERSION_1.items() if key in config]
 

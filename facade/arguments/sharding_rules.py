@@ -8,7 +8,7 @@ from typing import Any
 from ..distributed.process import launched_world_size
 from .deepspeed_config import fill_from_arguments, key_faults, load_deepspeed, value_at
 from .enums import FSDPOption
-from .fsdp_config import fsdp_words, read_fsdp, without_effect
+from .fsdp_config import fsdp_words, read_fsdp, shown_fsdp, without_effect
 from .parallelism import ParallelismConfig, parallelism_faults, read_parallelism
 from .rules import RuleBook, not_a_member
 
@@ -42,19 +42,19 @@ def warn_of_sharding(args: Any) -> None:
         if idle:
             logger.warning("fsdp_config is used only with fsdp, which is not set: %s change nothing.", ", ".join(idle))
         return
-    for said in without_effect(config):
+    settings = read_fsdp(args.fsdp, config)[0]
+    for said in without_effect(settings, config):
         logger.warning("%s; it changes nothing.", said)
     xla = [key for key in ("xla_fsdp_v2", "xla_fsdp_settings", "xla_fsdp_grad_ckpt") if config.get(key)]
     if xla and not config.get("xla"):
         logger.warning("%s are used only with fsdp_config['xla']=True: they change nothing.", ", ".join(xla))
-    joined = not read_fsdp(args.fsdp, config)[0].use_orig_params and config.get("version") != 2
-    if joined and args.weight_decay:
+    if args.weight_decay and settings.version == 1 and not settings.use_orig_params:
         logger.warning(
             "fsdp_config['use_orig_params']=False joins parameters, so that weight_decay=%s also applies to biases and "
             "norms.",
             args.weight_decay,
         )
-    if args.gradient_checkpointing and {"full_shard", "hybrid_shard"} & set(fsdp_words(args.fsdp)):
+    if args.gradient_checkpointing and settings.reshard_after_forward:
         logger.warning(
             "gradient_checkpointing gathers the parameters once more in the backward pass of FSDP. "
             "fsdp_config['activation_checkpointing']=True does not."
@@ -69,10 +69,8 @@ def loads_weights_once(args: Any) -> bool:
 def _fsdp(args: Any) -> list[str]:
     words = fsdp_words(args.fsdp)
     said = [fault for word in words if (fault := not_a_member("fsdp", word, FSDPOption))]
-    if words == ["offload"]:
-        said.append("fsdp='offload' does nothing alone. Pass 'full_shard offload' or 'shard_grad_op offload'.")
     # Without fsdp its configuration is not read, as in the reference.
-    return said or (read_fsdp(words, args.fsdp_config)[1] if words else [])
+    return said or (read_fsdp(args.fsdp, args.fsdp_config)[1] if words else [])
 
 
 def _deepspeed(args: Any) -> list[str]:
@@ -131,8 +129,7 @@ def _parallelism(args: Any) -> list[str]:
 def _one_engine(args: Any) -> str | None:
     if not (args.fsdp and args.deepspeed):
         return None
-    words = " ".join(fsdp_words(args.fsdp))
-    return f"fsdp={words!r} and deepspeed exclude each other: both shard the model. Keep one."
+    return f"{shown_fsdp(args.fsdp)} and deepspeed exclude each other: both shard the model. Keep one."
 
 
 def _groups(args: Any) -> ParallelismConfig | None:
@@ -151,8 +148,8 @@ def _fsdp_in_groups(args: Any) -> list[str]:
         return ["fsdp_config['xla']=True and parallelism_config exclude each other. Leave parallelism_config out."]
     if settings.version == 1:
         return [
-            "parallelism_config goes with version 2 of FSDP, but fsdp_config['version'] is 1, its default. Set "
-            "fsdp_config={'version': 2}."
+            "parallelism_config goes with version 2 of FSDP, but this is version 1. Set fsdp_config={'version': 2}, or "
+            "pass fsdp=True without a version."
         ]
     if not groups.dp_shard_enabled and not groups.splits_sequences:
         return [

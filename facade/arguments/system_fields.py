@@ -205,11 +205,13 @@ class DistributedArguments:
             "becomes": "`DDPStrategy(timeout=)`",
         },
     )
-    fsdp: list[FSDPOption] | str | None = field(
+    fsdp: list[FSDPOption] | bool | str | None = field(
         default=None,
         metadata={
-            "help": "Shard the model over processes with FSDP: words such as 'full_shard auto_wrap'.",
-            "becomes": "`Trainer(strategy=)`: `FSDPStrategy`, or `ModelParallelStrategy` with version 2",
+            "help": "Shard the model over processes with FSDP: True, or words such as 'full_shard auto_wrap'.",
+            "nargs": "?",
+            "const": True,
+            "becomes": "`Trainer(strategy=)`: `ModelParallelStrategy`, or `FSDPStrategy` with version 1",
         },
     )
     fsdp_config: dict[str, Any] | str | None = field(

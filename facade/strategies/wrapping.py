@@ -10,7 +10,7 @@ from torch import nn
 
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.distributed.sharding import is_sharded
-from ..arguments.fsdp_config import FSDPSettings, fsdp_words
+from ..arguments.fsdp_config import FSDPSettings, shown_fsdp
 from .base import check_processes
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def check_sharding(args: TrainingArguments, model: nn.Module, *, layers: dict[st
     check_processes(args)
     if args.world_size == 1 and args.fsdp:
         raise ValueError(
-            f"fsdp={' '.join(fsdp_words(args.fsdp))!r} shards the model over processes, but there is one: start the "
+            f"{shown_fsdp(args.fsdp)} shards the model over processes, but there is one: start the "
             "script with torchrun --nproc_per_node=..., or leave fsdp out."
         )
     missing = _missing_layers(layers, model)

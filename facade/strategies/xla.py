@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..arguments.fsdp_config import FSDPSettings, fsdp_words
+from ..arguments.fsdp_config import FSDPSettings, shown_fsdp
 from ..distributed.xla_device import require_xla, several_xla_processes
 from .base import StrategyPlan, picked
 from .wrapping import wrap_option
@@ -104,8 +104,7 @@ def xla(args: TrainingArguments, settings: FSDPSettings | None, model: nn.Module
         return XLAPlan(name="SingleDeviceXLAStrategy", options={"device": str(args.device)})
     if not settings.xla:
         raise ValueError(
-            f"fsdp={' '.join(fsdp_words(args.fsdp))!r} on a device of torch_xla needs {_SHARDED}: add it, or leave "
-            "fsdp out."
+            f"{shown_fsdp(args.fsdp)} on a device of torch_xla needs {_SHARDED}: add it, or leave fsdp out."
         )
     options = {
         "wrapper": "SpmdFullyShardedDataParallel" if settings.xla_v2 else "XlaFullyShardedDataParallel",

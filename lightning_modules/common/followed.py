@@ -33,6 +33,9 @@ class Followed:
     """With `eval_strategy="steps"` there is an evaluation after the last step too, before the last checkpoint."""
     hides_accumulation: bool = _since("5.5.4")
     """`accelerator.gradient_accumulation_steps` is 1 in a Trainer, which divides losses itself."""
+    words_mean_fsdp_2: bool = _since("5.10.1")
+    """`fsdp="full_shard"` and other words mean version 2 of FSDP, layer by layer, where `fsdp_config` says nothing of
+    it, as `fsdp=True` does under every version; before, version 1 and the model as one."""
     smooths_by_items: bool = _since("5.15.0")
     """Label smoothing divides by the items of the step, which are counted as for the model's own loss; before, by the
     labels of each batch that count."""

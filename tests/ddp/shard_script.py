@@ -32,7 +32,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
         "fsdp": "hybrid_shard",
         "fsdp_config": {"min_num_params": 50, "activation_checkpointing": True, "backward_prefetch": "backward_pre"},
     },
-    "fsdp2": {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2}},
+    "fsdp2": {"fsdp": True, "fsdp_config": {"reshard_after_forward": True, "activation_checkpointing": True}},
     "fsdp2_grad": {
         "fsdp": "shard_grad_op offload",
         "fsdp_config": {

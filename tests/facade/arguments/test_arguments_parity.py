@@ -88,7 +88,7 @@ def test_a_field_is_declared_as_in_the_reference(name):
     choices = [one for one in ours.metadata.get("choices") or [] if one not in CHOICES_ADDED_LATER]
     assert choices == list(theirs.metadata.get("choices") or [])
     if name != "parallelism_config":  # the reference names a class of accelerate
-        assert annotation(ours) == annotation(theirs)
+        assert annotation(ours) - ({"bool"} if name == "fsdp" else set()) == annotation(theirs)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -195,7 +195,7 @@ NOT_IN_EFFECT = [
     {"torch_compile_backend": "eager"},
     {"hub_strategy": "checkpoint", "push_to_hub": True},
     {"fsdp": "full_shard auto_wrap", "fsdp_config": {"fsdp_transformer_layer_cls_to_wrap": "Block"}},
-    {"fsdp": True, "fsdp_config": '{"min_num_params": "20", "xla": false}'},
+    {"fsdp": "full_shard", "fsdp_config": '{"min_num_params": "20", "xla": false}'},
     {"fsdp": ["full_shard"]},
     {"fsdp": "", "fsdp_config": None},
     {"report_to": ["wandb", "mlflow"]},

@@ -28,15 +28,14 @@ class RequiredList:
 
 FIELDS = [item.name for item in dataclasses.fields(ReferenceArguments)]
 LATER = {item.name for item in dataclasses.fields(TrainingArguments)} - set(FIELDS)
-# The reference wants an object of accelerate's, or reads as a truth value only.
-OTHER = {"parallelism_config", "liger_kernel_config"}
+# The reference wants an object of accelerate's, or reads as a truth value only; 5.3.0 has no `--fsdp` without a word.
+OTHER = {"parallelism_config", "liger_kernel_config", "fsdp"}
 VALUES = {
     "lr_scheduler_kwargs": ['{"num_cycles":2}'],
     "gradient_checkpointing_kwargs": ['{"use_reentrant":"false"}'],
     "fsdp_config": ['{"activation_checkpointing":"true"}'],
     "accelerator_config": ['{"split_batches":"true"}'],
     "deepspeed": ['{"a":1}'],
-    "fsdp": ["full_shard"],
     "debug": ["underflow_overflow", "underflow_overflow tpu_metrics_debug"],
     "report_to": ["none", "tensorboard"],
     "include_for_metrics": ["inputs", "inputs loss"],

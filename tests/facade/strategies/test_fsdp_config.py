@@ -1,5 +1,6 @@
 """What `fsdp` and `fsdp_config` ask for: every documented key, every word, and what is said of others."""
 
+import dataclasses
 import json
 import logging
 import os
@@ -8,7 +9,7 @@ import re
 import pytest
 from tiny import arguments
 
-from lightrainer import TrainingArguments
+from lightrainer import HfArgumentParser, TrainingArguments
 from lightrainer.facade.arguments.exports import LOADING_VARIABLES
 from lightrainer.facade.arguments.fsdp_config import OLD_NAMES, READERS, REFUSED, FSDPSettings, fsdp_words, read_fsdp
 
@@ -46,6 +47,12 @@ READ = [
     ("full_shard", {"xla": True, "xla_fsdp_v2": True}, {"xla": True, "xla_v2": True}),
     ("full_shard", {"xla_fsdp_settings": {"compute_dtype": "float16"}}, {"xla_options": {"compute_dtype": "float16"}}),
     ("full_shard auto_wrap", {"xla": True, "xla_fsdp_grad_ckpt": True}, {"xla_checkpointing": True}),
+    (True, {}, {"version": 2, "sharding": "full_shard", "wrap": "layers", "layers": None}),
+    (True, {"reshard_after_forward": True}, {"version": 2, "sharding": "full_shard"}),
+    (True, {"reshard_after_forward": False, "cpu_offload": True}, {"sharding": "shard_grad_op", "offload": True}),
+    (True, {"activation_checkpointing": True}, {"version": 2, "wrap": "layers", "activation_checkpointing": True}),
+    (True, {"auto_wrap_policy": "NO_WRAP"}, {"version": 2, "wrap": None}),
+    (True, {"version": 1, "reshard_after_forward": "shard_grad_op"}, {"version": 1, "sharding": "shard_grad_op"}),
 ]
 
 
@@ -55,6 +62,29 @@ def test_a_word_or_a_key_has_its_effect(tmp_path, words, config, expected):
     settings, faults = read_fsdp(args.fsdp, args.fsdp_config)
     assert faults == []
     assert {name: getattr(settings, name) for name in expected} == expected
+
+
+LATER = [
+    ("full_shard", {}, {"version": 2, "wrap": "layers"}),
+    ("offload", {}, {"version": 2, "offload": True, "wrap": "layers"}),
+    ("shard_grad_op", {"transformer_layer_cls_to_wrap": ["A"]}, {"sharding": "shard_grad_op", "layers": ("A",)}),
+    ("shard_grad_op", {"version": 1}, {"version": 1, "sharding": "shard_grad_op", "wrap": "layers"}),
+]
+
+
+@pytest.mark.parametrize(("words", "config", "expected"), LATER, ids=str)
+def test_words_mean_version_2_where_a_later_transformers_is_followed(tmp_path, monkeypatch, words, config, expected):
+    monkeypatch.setenv("LIGHTRAINER_FOLLOW", "5.23.0")
+    test_a_word_or_a_key_has_its_effect(tmp_path, words, config, expected)
+
+
+def test_true_survives_a_copy_and_a_command_line(tmp_path):
+    """A library makes arguments anew from those it got; later versions have `--fsdp` without a word."""
+    args = arguments(tmp_path, fsdp=True)
+    assert dataclasses.replace(args).fsdp is args.fsdp is True
+    parse = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses
+    assert [parse(["--fsdp", *words])[0].fsdp for words in ([], ["true"])] == [True, True]
+    assert parse(["--fsdp", "full_shard"])[0].fsdp == ["full_shard"]
 
 
 def test_every_key_is_tried():
@@ -167,7 +197,7 @@ COMBINATIONS = [
         {"save_on_each_node": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}},
         "no machine has all parts. Set it to 'FULL_STATE_DICT'",
     ),
-    ({"parallelism_config": {"dp_shard_size": 2}}, "Set fsdp_config={'version': 2}"),
+    ({"parallelism_config": {"dp_shard_size": 2}}, "Set fsdp_config={'version': 2}, or pass fsdp=True"),
     ({"parallelism_config": {"tp_size": 2}, "fsdp_config": {"version": 2}}, "leaves nothing to shard over"),
     ({"parallelism_config": {"dp_shard_size": 2}, "fsdp_config": {"xla": True}}, "Leave parallelism_config out"),
 ]

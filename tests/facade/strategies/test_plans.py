@@ -19,7 +19,7 @@ from lightrainer.facade.strategies.plan import translate
 CHOSEN = [
     ({}, "DDPStrategy"),
     ({"fsdp": "full_shard"}, "FSDPStrategy"),
-    ({"fsdp": True}, "FSDPStrategy"),
+    ({"fsdp": True}, "ModelParallelStrategy"),
     ({"fsdp_config": {"version": 2}}, "DDPStrategy"),
     ({"fsdp": "full_shard", "fsdp_config": {"version": 2}}, "ModelParallelStrategy"),
     ({"fsdp": "full_shard", "fsdp_config": {"xla": True}}, "XLAStrategy"),
