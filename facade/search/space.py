@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 from ...lightning_modules.common.suggestions import did_you_mean
 from ..arguments.trial_values import cast, declared_types
 
+_EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
 _KINDS = ("float", "int", "categorical")
 _KEYS = ("type", "low", "high", "log", "step", "choices", "value", "min", "max")
 
@@ -122,8 +124,12 @@ def _parsed(path: Path) -> Any:
             raise ValueError(f"--space {path} is not JSON: {error}") from None
     import yaml  # Lightning brings it along
 
+    class Loader(yaml.SafeLoader):
+        """Reads `1e-5` as a number; YAML 1.1 takes it for text, as there is no point in it."""
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ValueError(f"--space {path} is not YAML: {error}") from None
 
@@ -174,28 +180,16 @@ def _interval(name: str, entry: Mapping[str, Any]) -> Dimension:
 
 def _number(entry: Mapping[str, Any], *keys: str) -> float:
     given = next((entry[key] for key in keys if key in entry), None)
-    value = _number_or(given)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
         missing = f"{keys[0]} is missing: give low and high, or choices" if given is None else f"{keys[0]} is {given!r}"
         raise ValueError(f"{missing}. It must be a number.")
-    return _plain(value, keys[0])
+    return _plain(given, keys[0])
 
 
 def _plain(value: Any, what: str) -> Any:
     """A value that optuna can keep and a script can be given."""
     if value is not None and not isinstance(value, (bool, int, float, str)):
         raise ValueError(f"{what} must be numbers, texts, true, false or null, not {value!r:.60}.")
-    value = _number_or(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{what} must be finite, and {value} is not.")
-    return value
-
-
-def _number_or(value: Any) -> Any:
-    """YAML takes 1e-5 for a text, as there is no point in it."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
     return value

@@ -146,6 +146,18 @@ def test_a_space_in_a_file(tmp_path):
     assert read_space(path)[0].choices == (1, 2)
 
 
+@pytest.mark.parametrize("name", ["space.yaml", "space.json"])
+def test_quoted_texts_of_a_space_stay_texts(tmp_path, name):
+    texts = ["01", "8", "ok", "nan", "1e-5"]
+    (tmp_path / name).write_text(json.dumps({"fold": texts}))
+    assert read_space(tmp_path / name)[0].choices == tuple(texts)
+
+
+def test_numbers_of_a_space_are_numbers(tmp_path):
+    (tmp_path / "space.yaml").write_text("rate: [1e-5, -1E3, 1.5e2, .5e+1, 3, 0.5, 1e5x]")
+    assert read_space(tmp_path / "space.yaml")[0].choices == (1e-5, -1000.0, 150.0, 5.0, 3, 0.5, "1e5x")
+
+
 @pytest.mark.parametrize(
     ("text", "match"),
     [
