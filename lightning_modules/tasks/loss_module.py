@@ -49,7 +49,8 @@ class LossModule(OptimizerModule):
     autoencoders want it.
 
     Losses and weights are those of the Trainer API: to the last bit, and with accumulated gradients to rounding. So
-    with several batches a step every item counts the same, in a shorter last step too, see `step_window`.
+    with several batches a step every item counts the same, in a shorter last step too, see `step_window`; of the means
+    that a model returns without taking `num_items_in_batch` every batch does.
 
     Logs `train_loss` at each step (over all its batches so far), `val_loss` and `test_loss` over an epoch, each sample
     counting the same, and metrics over an epoch as `val_<name>`, `test_<name>` and `train_<name>`. Where there is a
@@ -184,15 +185,15 @@ class LossModule(OptimizerModule):
         labels = self._named_labels(batch) if self.label_smoothing else None
         further = {}
         if items is not None:
-            # Where one batch of several has none of them its loss is 0, not 0 / 0.
-            items = further["num_items_in_batch"] = items.clamp(min=1) if self._is_part_of_step() else items
+            items = further["num_items_in_batch"] = self._divisor(items)
         outputs = self.call_model(batch, without=() if labels is None else ("labels",), **further)
         if labels is None:
             return self.read_loss(outputs, batch, items), outputs
         self._require_classes()
         smoother = LabelSmoother(epsilon=self.label_smoothing)
         alone = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
-        return smoother(alone, labels, shift_labels=self._predicts_next_token()), outputs
+        counted = self._divisor(self._count_labels(labels))
+        return smoother(alone, labels, shift_labels=self._predicts_next_token(), num_items_in_batch=counted), outputs
 
     def call_model(self, batch: Any, *, without: Sequence[str] = (), **further: Any) -> Any:
         """Return what the model returns for a batch.
@@ -277,7 +278,7 @@ class LossModule(OptimizerModule):
 
     @_not_compiled
     def _note_trained(self, batch: Any, items: torch.Tensor | None, loss: torch.Tensor, outputs: Any) -> None:
-        self._add_to_step(loss, items)
+        self._add_to_step(loss, self._items_of_loss(batch, items, outputs) if self._is_part_of_step() else None)
         self.log("train_loss", self.window.loss, prog_bar=True, batch_size=find_batch_size(batch))
         self._count("train", 0, batch, loss, outputs, counts=True)
 
@@ -361,17 +362,27 @@ class LossModule(OptimizerModule):
             self.log_dict(numbers, prog_bar=True, sync_dist=True, add_dataloader_idx=False)
 
     def _items(self, batch: Any) -> torch.Tensor | None:
-        """Return the labels that count, where the model wants to be told; smoothing shifts them by itself.
+        """Return how many labels count, where the model wants to be told."""
+        labels = self._named_labels(batch) if self.loss_fn is None else None
+        return self._count_labels(labels) if isinstance(labels, torch.Tensor) and self._wants_items() else None
 
-        With `loss_fn`, what it takes the mean of, where the batch is one of several.
+    def _items_of_loss(self, batch: Any, items: torch.Tensor | None, outputs: Any) -> torch.Tensor | None:
+        """Return how many items the loss of a batch is the mean of; None where the model alone knows.
+
+        Args:
+            batch: see the class.
+            items: what the model was told.
+            outputs: what it returned.
         """
-        if self.loss_fn is not None:
-            return count_targets(self.loss_fn, self._labels(batch), self.device) if self._is_part_of_step() else None
-        labels = self._named_labels(batch)
-        if not isinstance(labels, torch.Tensor) or not self._wants_items():
-            return None
+        return items if self.loss_fn is None else count_targets(self.loss_fn, self._labels(batch), self.device)
+
+    def _count_labels(self, labels: torch.Tensor) -> torch.Tensor:
         shifted = self.label_smoothing and self._predicts_next_token()
         return (labels[..., 1:] if shifted else labels).ne(-100).sum()
+
+    def _divisor(self, items: torch.Tensor) -> torch.Tensor:
+        """Where one batch of several has no item that counts its loss is 0, not 0 / 0."""
+        return items.clamp(min=1) if self._is_part_of_step() else items
 
     def _is_part_of_step(self) -> bool:
         """Tell whether an optimizer step takes several batches, in this process or others."""

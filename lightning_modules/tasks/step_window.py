@@ -1,4 +1,4 @@
-"""Lets all items of an optimizer step count the same under automatic optimization, however batches are accumulated.
+"""Weigh all items of an optimizer step the same under automatic optimization, however batches are accumulated.
 
 Lightning divides the loss of each batch by `accumulate_grad_batches`. So a token in a batch with few of them counts
 more than others, and the last, shorter step of an epoch counts less than other steps. The Trainer API has neither: the

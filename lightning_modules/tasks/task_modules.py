@@ -12,6 +12,7 @@ from ..evaluation.metrics import TokenPerplexity
 from ..internals.lightning_import import classification, torchmetrics
 from ..models.inspection import accepted_arguments
 from ..models.outputs import has_loss, predictions_in
+from .batch_inputs import count_targets
 from .loss_module import LossModule
 from .model_module import ModelSource
 
@@ -75,7 +76,7 @@ class TaskModule(LossModule):
         Args:
             logits: (..., classes).
             labels: (...), class numbers.
-            items: what the sum is divided by; None for the labels that count.
+            items: what the sum is divided by; None for the mean.
         """
         flat, classes = logits.flatten(0, -2), labels.flatten()
         if items is None:
@@ -106,7 +107,21 @@ class TaskModule(LossModule):
         labels = self._labels(batch)
         if has_loss(outputs) or not isinstance(labels, torch.Tensor):
             return super().read_loss(outputs, batch, items)
+        items = self._divisor(self._count_targets(labels)) if self._is_part_of_step() else None
         return self.loss_of_logits(_first_tensor(predictions_in(outputs, ["past_key_values"])), labels, items)
+
+    def _items_of_loss(self, batch: Any, items: torch.Tensor | None, outputs: Any) -> torch.Tensor | None:
+        smoothed = self._named_labels(batch) if self.label_smoothing else None
+        if smoothed is not None:
+            return self._count_labels(smoothed)
+        labels = self._labels(batch)
+        if self.loss_fn is not None or has_loss(outputs) or not isinstance(labels, torch.Tensor):
+            return super()._items_of_loss(batch, items, outputs)
+        return self._count_targets(labels)
+
+    def _count_targets(self, labels: torch.Tensor) -> Any:
+        """Count what the loss of the task is the mean of."""
+        return count_targets(None, labels, labels.device)
 
 
 class CausalLMModule(TaskModule):
@@ -129,6 +144,9 @@ class CausalLMModule(TaskModule):
     def loss_of_logits(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None) -> torch.Tensor:
         """Return the cross entropy of each token, given those before it."""
         return super().loss_of_logits(logits[:, :-1], labels[:, 1:], items)
+
+    def _count_targets(self, labels: torch.Tensor) -> Any:
+        return super()._count_targets(labels[:, 1:])
 
     def _predicts_next_token(self) -> bool:
         return True
@@ -176,7 +194,11 @@ class SequenceClassificationModule(TaskModule):
             return functional.mse_loss(logits.reshape(labels.shape), labels.to(logits.dtype))
         if self.problem_type == "multi_label_classification" or numbers:
             return functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-        return super().loss_of_logits(logits, labels, None)
+        return super().loss_of_logits(logits, labels, items)
+
+    def _count_targets(self, labels: torch.Tensor) -> Any:
+        classes = self.problem_type in (None, "single_label_classification")
+        return super()._count_targets(labels if classes else labels.float())
 
 
 class TokenClassificationModule(TaskModule):

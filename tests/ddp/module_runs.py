@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
-from lightrainer.lightning_modules import CausalLMModule, DataModule, LossModule, set_seed
+from lightrainer.lightning_modules import CausalLMModule, DataModule, LossModule, SequenceClassificationModule, set_seed
 from lightrainer.lightning_modules.internals import lightning_internals
 
 TOKENS = 11
@@ -134,11 +134,21 @@ def evaluated(share: int, **options: Any) -> dict[str, Any]:
     return {name: value for result in results for name, value in result.items()}
 
 
-def pairs(share: int, **options: Any) -> dict[str, Any]:
-    """Tuples and a loss function: 24 samples of which every third has no label that counts, evaluated on 11 others."""
+def pairs(share: int, *, task: bool = False, **options: Any) -> dict[str, Any]:
+    """Tuples and a loss function: 24 samples of which every third has no label that counts, evaluated on 11 others.
+
+    Args:
+        share: samples of a batch in each process.
+        task: the loss is that of a module for a task.
+        options: of the trainer.
+    """
     torch.manual_seed(5)
-    network = nn.Linear(4, 3)
-    module = LossModule(network, loss_fn=nn.CrossEntropyLoss(), metrics={"acc": MulticlassAccuracy(3, average="micro")})
+    network, metrics = nn.Linear(4, 3), {"acc": MulticlassAccuracy(3, average="micro")}
+    module = (
+        SequenceClassificationModule(network, num_labels=3, metrics=metrics)
+        if task
+        else LossModule(network, loss_fn=nn.CrossEntropyLoss(), metrics=metrics)
+    )
     sets = []
     for count, seed in ((24, 2), (11, 3)):
         rows = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))

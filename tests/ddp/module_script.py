@@ -29,6 +29,8 @@ def main() -> None:
         "evaluated": evaluated(4, **ddp),
         "pairs": pairs(4, **ddp),
         "pairs accumulated": pairs(2, accumulate_grad_batches=2, **ddp),
+        "task": pairs(4, task=True, **ddp),
+        "task accumulated": pairs(2, task=True, accumulate_grad_batches=2, **ddp),
         "interrupted": interrupted(4, folder, **ddp),
     }
     (folder / f"{scenario}-rank{os.environ['RANK']}.json").write_text(json.dumps(found))

@@ -55,11 +55,11 @@ def test_each_sample_is_evaluated_once(both):
     assert set(expected) == {"val_a_loss", "val_b_loss", "val_a_acc", "val_b_acc"}
 
 
-@pytest.mark.parametrize("name", ["pairs", "pairs accumulated"])
+@pytest.mark.parametrize("name", ["pairs", "pairs accumulated", "task", "task accumulated"])
 def test_tuples_and_a_loss_function(both, name):
     """Each label that the loss is a mean of counts the same, and each sample is evaluated once."""
     first, second = (rank[name] for rank in both.ranks)
-    expected = pairs(8)
+    expected = pairs(8, task="task" in name)
     assert first == second
     assert first["steps"] == expected["steps"] == 6
     assert first["weights"] == pytest.approx(expected["weights"], abs=2e-5)

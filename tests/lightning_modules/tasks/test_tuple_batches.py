@@ -218,6 +218,73 @@ def test_every_label_of_a_step_counts_the_same(accumulation):
     torch.testing.assert_close(model.state_dict(), expected.state_dict(), rtol=1e-5, atol=1e-6)
 
 
+class Keywords(nn.Sequential):
+    """Logits of tokens, from a model that takes whatever it is given."""
+
+    def forward(self, input_ids, **kwargs):
+        return super().forward(input_ids)
+
+
+def tokens_to(classes, kind=nn.Sequential):
+    return kind(nn.Embedding(11, 6), nn.Linear(6, classes))
+
+
+def gapped(labels, every):
+    """Labels of which some do not count, not equally many in each row."""
+    labels = labels.clone()
+    labels.view(-1)[::every] = -100
+    return labels
+
+
+NUMBERS = ROWS[:12, 0].clone()
+LOGITS_ONLY = {
+    "next token": (lambda: CausalLMModule(tokens_to(11)), (TOKENS, gapped(TOKENS, 3))),
+    "next token, labels missing": (lambda: CausalLMModule(tokens_to(11)), (TOKENS,)),
+    "next token, keywords": (lambda: CausalLMModule(tokens_to(11, Keywords)), (TOKENS, gapped(TOKENS, 3))),
+    "next token, smoothed": (lambda: CausalLMModule(tokens_to(11), label_smoothing=0.1), (TOKENS, gapped(TOKENS, 3))),
+    "tokens": (lambda: TokenClassificationModule(tokens_to(4), num_labels=4), (TOKENS, gapped(TOKENS % 4, 7))),
+    "pairs": (lambda: Seq2SeqModule(tokens_to(11)), (TOKENS, gapped(TOKENS.flip(1), 7))),
+    "sequences": (lambda: SequenceClassificationModule(network(), num_labels=3), (ROWS[:12], gapped(CLASSES[:12], 5))),
+    "numbers": (lambda: SequenceClassificationModule(network(1), num_labels=1), (ROWS[:12], NUMBERS)),
+    "several labels": (lambda: SequenceClassificationModule(network(3)), (ROWS[:12], (ROWS[:12, :3] > 0).float())),
+    "smoothed": (
+        lambda: SequenceClassificationModule(Bare(), label_smoothing=0.1, metrics=False),
+        (ROWS[:12], gapped(CLASSES[:12], 5)),
+    ),
+}
+WINDOWS = [[3, 2, 1, 1], [1, 4]]  # the second one, at the end of the epoch, is shorter
+
+
+@pytest.mark.parametrize("name", LOGITS_ONLY)
+def test_accumulated_batches_make_the_step_of_one_batch(name):
+    """Where the module computes the loss; batches are of different sizes, and one of them has no label that counts."""
+    make, tensors = LOGITS_ONLY[name]
+    if len(tensors) > 1 and not tensors[1].is_floating_point():
+        tensors = (tensors[0], tensors[1].clone())
+        tensors[1][5] = -100  # alone in its batch
+    trained = []
+    for sizes, accumulation in (([*WINDOWS[0], *WINDOWS[1]], 4), ([sum(window) for window in WINDOWS], 1)):
+        torch.manual_seed(3)
+        module = make()
+        module.optimizer_config = SGD
+        batches = [tuple(parts) for parts in zip(*(tensor.split(sizes) for tensor in tensors), strict=True)]
+        trainer = make_trainer(max_epochs=2, accumulate_grad_batches=accumulation)
+        trainer.fit(module, DataLoader(batches, batch_size=None))
+        assert trainer.global_step == 4
+        trained.append((module.model.state_dict(), trainer.callback_metrics["train_loss"]))
+    torch.testing.assert_close(trained[0], trained[1], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [nn.Sequential, Keywords])
+def test_the_loss_is_a_mean_over_predicted_tokens(kind):
+    """The first token of each row is not predicted, whatever keywords the model takes."""
+    model = tokens_to(11, kind)
+    found = make_trainer().validate(CausalLMModule(model), DataLoader(TensorDataset(TOKENS), 12), verbose=False)[0]
+    expected = functional.cross_entropy(model(TOKENS)[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten())
+    assert found["val_loss"] == pytest.approx(expected.item())
+    assert found["val_perplexity"] == pytest.approx(expected.exp().item())
+
+
 @pytest.mark.parametrize(
     ("loss_fn", "labels", "counted"),
     [
