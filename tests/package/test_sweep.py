@@ -33,8 +33,9 @@ def _quiet():
 
 def command(folder, *words, python=sys.executable):
     (folder / "space.yaml").write_text(SPACE)
+    script = [] if "--" in words else ["--"]
     sweep = [python, "-m", "lightrainer", "sweep", str(SCRIPT), "--space", str(folder / "space.yaml")]
-    return [*sweep, "--folder", str(folder / "sweep"), "--seed", "1", *words, "--out", str(folder / "out")]
+    return [*sweep, "--folder", str(folder / "sweep"), "--seed", "1", *words, *script, "--out", str(folder / "out")]
 
 
 def begun(folder, *words, python=None):
@@ -135,7 +136,7 @@ def test_a_sweep_that_has_enough_trials_begins_none(done, monkeypatch):
 
 
 def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp_path, monkeypatch, capsys):
-    assert here(tmp_path, monkeypatch, "--n-trials", "1", "--kill", str(tmp_path / "killed")) == 0
+    assert here(tmp_path, monkeypatch, "--n-trials", "1", "--", "--kill", str(tmp_path / "killed")) == 0
     said = "".join(capsys.readouterr())
     first, second = study_of(tmp_path).trials
     assert (first.state.name, second.state.name) == ("FAIL", "COMPLETE")
@@ -165,7 +166,7 @@ def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp
 
 def test_a_sweep_goes_on_where_it_was_stopped_or_killed(tmp_path):
     """In the middle of a trial; the processes of a real one end with it, whatever it dies of."""
-    words = ["--n-trials", "1", "--slow", "1", "--storage", str(tmp_path / "journal.log")]
+    words = ["--n-trials", "1", "--storage", str(tmp_path / "journal.log"), "--", "--slow", "1"]
 
     process = begun(tmp_path, *words)
     until((tmp_path / "out" / "run-0" / "checkpoint-1").is_dir, tmp_path)
@@ -216,6 +217,10 @@ def test_a_script_that_fails_whatever_the_values_ends_the_sweep(tmp_path, capsys
 @pytest.mark.parametrize(
     ("words", "match"),
     [
+        (["script.py", "--n-trails", "3"], "--n-trails is no option of the sweep. Did you mean '--n-trials'?"),
+        (["script.py", "--worker=2"], "--worker=2 is no option of the sweep. Did you mean '--workers'?"),
+        (["script.py", "--lr", "3"], "--lr is no option of the sweep. What is for the script follows --."),
+        (["script.py", "3"], "3 is no option of the sweep. What is for the script follows --."),
         (["nowhere.py"], "there is no such script"),
         (["script.py", "--space", "nowhere.yaml"], "there is no such file"),
         (["script.py", "--n-trials", "0"], "--n-trials: '0' has to be at least 1"),

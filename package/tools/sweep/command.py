@@ -24,7 +24,7 @@ arguments are added to its command line, as --name value. Each run has the folde
 Stop it at any time, and start it again with the same command: it goes on where it was.
 """
 _EPILOG = """\
-What is not an option of the sweep, and all that follows --, is passed on to the script.
+What follows -- is passed on to the script.
 Example: lightrainer sweep train.py --space space.yaml --n-trials 50 --workers 2 --pruner median -- --epochs 3
 """
 
@@ -42,14 +42,17 @@ def sweep(flags: Sequence[str]) -> int:
         SystemExit: With status 2 and the reason on stderr where something cannot be; nothing is begun then.
     """
     from ...lightning_modules.common.redaction import secret_words
+    from ...lightning_modules.common.suggestions import did_you_mean
 
     parser = _parser()
     flags = secret_words(flags)
     cut = flags.index("--") if "--" in flags else len(flags)
-    options, passed_on = parser.parse_known_args(flags[:cut])
-    passed_on += flags[cut + 1 :]
+    options, unknown = parser.parse_known_args(flags[:cut])
+    if unknown:
+        near = did_you_mean(unknown[0].partition("=")[0], parser._option_string_actions)
+        parser.error(f"{unknown[0]} is no option of the sweep.{near} What is for the script follows --.")
     try:
-        plan = _plan(options, passed_on)
+        plan = _plan(options, flags[cut + 1 :])
     except (ValueError, TypeError, OSError, ImportError) as error:
         parser.error(str(error))
     return _run(plan)
