@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Iterator
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...callbacks import TrainerControl, collect_states, is_exportable
 from ...callbacks.tensor_states import CALLBACK_STATES_NAME, load_state_dicts, state_dicts
@@ -16,8 +16,10 @@ from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints.callback_paths import without_foreign_paths
 from ...lightning_modules.common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ..protocols.checkpointing import CallbackProtocol
-from ..protocols.trainer import RunProtocol
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
+    from ..trainer.trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +39,9 @@ class CallbackStates:
         host: the Trainer whose callbacks they are.
     """
 
-    host = WeakAttribute["CallbackProtocol"]()
+    host = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: CallbackProtocol) -> None:
+    def __init__(self, host: Trainer) -> None:
         self.host = host
 
     def exportable(self) -> list[Any]:
@@ -101,16 +103,16 @@ class LightningCallbackStates:
         callbacks: its Lightning callbacks; the list may grow.
     """
 
-    host = WeakAttribute["CallbackProtocol"]()
+    host = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: CallbackProtocol, callbacks: list[Any]) -> None:
+    def __init__(self, host: Trainer, callbacks: list[Any]) -> None:
         self.host = host
         self.callbacks = callbacks
         self.checkpoint: dict[str, Any] | None = None
         """The checkpoint that is being written, as Lightning makes it."""
 
     @contextlib.contextmanager
-    def told(self, run: RunProtocol | None) -> Iterator[None]:
+    def told(self, run: TrainerModule | None) -> Iterator[None]:
         """Tell the callbacks once of a checkpoint, although its parts are written one by one."""
         self.checkpoint = self._tell(run)
         try:
@@ -118,7 +120,7 @@ class LightningCallbackStates:
         finally:
             self.checkpoint = None
 
-    def weights(self, run: RunProtocol | None) -> dict[str, Any] | None:
+    def weights(self, run: TrainerModule | None) -> dict[str, Any] | None:
         """Return the weights to save, where a callback such as WeightAveraging wants others than the present ones."""
         told = self.checkpoint or self._tell(run)
         if told is None or "state_dict" not in told:
@@ -135,7 +137,7 @@ class LightningCallbackStates:
         if kept or further:
             writer.tensors({"callbacks": kept, "further": further}, os.path.join(folder, LIGHTNING_CALLBACKS_NAME))
 
-    def load(self, checkpoint: str, run: RunProtocol) -> None:
+    def load(self, checkpoint: str, run: TrainerModule) -> None:
         """Let the callbacks of a run go on from there; the model has the weights of the checkpoint already."""
         path = os.path.join(checkpoint, LIGHTNING_CALLBACKS_NAME)
         if not os.path.isfile(path):
@@ -153,7 +155,7 @@ class LightningCallbackStates:
         if states:
             logger.warning(_NOT_THERE, path, ", ".join(states))
 
-    def _tell(self, run: RunProtocol | None) -> dict[str, Any] | None:
+    def _tell(self, run: TrainerModule | None) -> dict[str, Any] | None:
         """A checkpoint as Lightning makes it, in which its callbacks have put what they want; None without them."""
         if run is None or not self.callbacks:
             return None
@@ -167,7 +169,7 @@ class LightningCallbackStates:
         return checkpoint
 
 
-def _lightnings_own(run: RunProtocol) -> dict[str, Any]:
+def _lightnings_own(run: TrainerModule) -> dict[str, Any]:
     trainer = run.lightning_trainer
     return {
         "epoch": trainer.current_epoch,
@@ -176,7 +178,7 @@ def _lightnings_own(run: RunProtocol) -> dict[str, Any]:
     }
 
 
-def _weights_of(run: RunProtocol) -> dict[str, Any]:
+def _weights_of(run: TrainerModule) -> dict[str, Any]:
     """The module's, but where no process has all of them; what averages weights is refused there."""
     return {} if run.strategy.spread is not None else run.state_dict()
 

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
@@ -18,9 +18,11 @@ from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import Reader, WindowLoader
 from ..evaluation.results import TrainingLength
-from ..protocols.checkpointing import PositionProtocol
-from ..protocols.trainer import RunProtocol
 from .elastic import ElasticResumption
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
+    from ..trainer.trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
 
@@ -33,15 +35,15 @@ class DataPosition:
         elastic: finds the position where the batches are laid out differently.
     """
 
-    host = WeakAttribute["PositionProtocol"]()
+    host = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: PositionProtocol, elastic: ElasticResumption) -> None:
+    def __init__(self, host: Trainer, elastic: ElasticResumption) -> None:
         self.host = host
         self.elastic = elastic
         self.evaluated_before: dict[str, Any] = {}
         """The states of the workers of evaluation loaders, by the names of the loaders."""
 
-    def save(self, folder: str, run: RunProtocol, loaders: Mapping[str, Any]) -> None:
+    def save(self, folder: str, run: TrainerModule, loaders: Mapping[str, Any]) -> None:
         """Write where this process stands; every one does.
 
         Args:
@@ -106,7 +108,7 @@ class DataPosition:
         windows.start_at(epoch, done, on_positioned=on_positioned, loader_state=loader_state)
         return windows, length
 
-    def apply_progress(self, run: RunProtocol, checkpoint: str | None) -> None:
+    def apply_progress(self, run: TrainerModule, checkpoint: str | None) -> None:
         """Let a run go on with what its next log is made of, and with the evaluation in which it was interrupted."""
         stored = self.elastic.stored.read(checkpoint)
         run.interrupted_evaluation.owed = None if stored is None else stored["in_evaluation"]
@@ -114,7 +116,7 @@ class DataPosition:
         if progress is not None:
             run.apply_progress(progress)
 
-    def save_rng(self, folder: str, run: RunProtocol | None) -> None:
+    def save_rng(self, folder: str, run: TrainerModule | None) -> None:
         """Write the generators; in the middle of an evaluation as they were before it, for it is made anew."""
         args, distributed = self.host.args, self.host.args.world_size > 1
         name = checkpoints.rng_state_name(args.process_index if distributed else None)

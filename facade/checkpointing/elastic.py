@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints.state_guards import require_position
@@ -20,7 +20,9 @@ from ...lightning_modules.training.losses import LossMeter
 from ..arguments.deepspeed_config import with_open_batches
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks, samples_of_rank
 from ..evaluation.results import TrainingLength
-from ..protocols.checkpointing import PositionProtocol
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -44,9 +46,9 @@ class StoredPositions:
         host: the Trainer, whose arguments say which process this is.
     """
 
-    host = WeakAttribute["PositionProtocol"]()
+    host = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: PositionProtocol) -> None:
+    def __init__(self, host: Trainer) -> None:
         self.host = host
 
     def read(self, checkpoint: str | None, rank: int | None = None) -> dict[str, Any] | None:
@@ -114,9 +116,9 @@ class ElasticResumption:
         host: the Trainer.
     """
 
-    host = WeakAttribute["PositionProtocol"]()
+    host = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: PositionProtocol) -> None:
+    def __init__(self, host: Trainer) -> None:
         self.host = host
         self.stored = StoredPositions(host)
         self.length_group: int | None = None

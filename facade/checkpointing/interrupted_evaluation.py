@@ -13,7 +13,7 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.rng_discovery import own_states, restore_own, what_draws
 
 if TYPE_CHECKING:
-    from ..protocols.trainer import RunProtocol
+    from ..trainer.trainer_module import TrainerModule
 
 
 class Before(NamedTuple):
@@ -34,9 +34,9 @@ class InterruptedEvaluation:
         run: the training.
     """
 
-    run = WeakAttribute["RunProtocol"]()
+    run = WeakAttribute["TrainerModule"]()
 
-    def __init__(self, run: RunProtocol) -> None:
+    def __init__(self, run: TrainerModule) -> None:
         self.run = run
         self.before: Before | None = None
         self.owed: dict[str, Any] | None = None

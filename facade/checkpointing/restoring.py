@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
@@ -22,7 +22,9 @@ from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ..distributed.collectives import from_first_process
 from ..hub.session import HubSession
-from ..protocols.checkpointing import RestoringProtocol
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +41,9 @@ class CheckpointRestorer:
         resume_from: a trial may have a checkpoint where none was asked for.
     """
 
-    host = WeakAttribute["RestoringProtocol"]()
+    host = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: RestoringProtocol, hub: HubSession, resume_from: Callable[[Wanted], Wanted]) -> None:
+    def __init__(self, host: Trainer, hub: HubSession, resume_from: Callable[[Wanted], Wanted]) -> None:
         self.host = host
         self.hub = hub
         self.resume_from = resume_from

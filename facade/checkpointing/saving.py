@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...callbacks import reads_checkpoints
 from ...lightning_modules import checkpoints
@@ -26,10 +26,12 @@ from ...lightning_modules.checkpoints import (
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ..distributed.collectives import from_first_process
-from ..protocols.checkpointing import SavingProtocol
-from ..protocols.trainer import RunProtocol
 from .callback_states import CallbackStates, LightningCallbackStates, Writer
 from .signals import SignalListening
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
+    from ..trainer.trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +48,11 @@ class CheckpointSaver:
         signals: which may want a training state where the arguments do not.
     """
 
-    host = WeakAttribute["SavingProtocol"]()
+    host = WeakAttribute["Trainer"]()
 
     def __init__(
         self,
-        host: SavingProtocol,
+        host: Trainer,
         callbacks: CallbackStates,
         lightning: LightningCallbackStates,
         signals: SignalListening,
@@ -68,7 +70,7 @@ class CheckpointSaver:
 
     # --- a model
 
-    def save_model(self, folder: str, *, internal: bool, run: RunProtocol | None) -> None:
+    def save_model(self, folder: str, *, internal: bool, run: TrainerModule | None) -> None:
         """Write a model by `Trainer._save`; all processes have to call it.
 
         Args:
@@ -121,7 +123,7 @@ class CheckpointSaver:
         return folder == self._staging
 
     def save(
-        self, run_dir: str, parts: Iterable[Callable[[str], None]], *, run: RunProtocol | None, at_once: bool
+        self, run_dir: str, parts: Iterable[Callable[[str], None]], *, run: TrainerModule | None, at_once: bool
     ) -> None:
         """Write `checkpoint-{step}`: beside its name, so that nobody ever sees half of one, then rename it.
 

@@ -7,12 +7,15 @@ import logging
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 
 from ...callbacks import EVENTS, JITCheckpointCallback, TimeLimitCallback, TrainerCallback
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ..protocols.checkpointing import SignalProtocol
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -24,9 +27,9 @@ class SignalListening:
         host: the Trainer whose trainings a signal ends with a checkpoint.
     """
 
-    host = WeakAttribute["SignalProtocol"]()
+    host = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: SignalProtocol) -> None:
+    def __init__(self, host: Trainer) -> None:
         self.host = host
         self.newest_checkpoint: str | None = None
         """The checkpoint that was written last."""

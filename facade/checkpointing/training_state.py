@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import TYPE_CHECKING
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import SCALER_NAME, SCHEDULER_NAME
 from ...lightning_modules.checkpoints.state_guards import loading_schedule
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ..protocols.checkpointing import TrainingStateProtocol
 from .callback_states import Writer
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -22,9 +25,9 @@ class TrainingState:
         host: the Trainer whose training it is.
     """
 
-    host = WeakAttribute["TrainingStateProtocol"]()
+    host = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: TrainingStateProtocol) -> None:
+    def __init__(self, host: Trainer) -> None:
         self.host = host
 
     def save_optimizer_and_schedule(self, folder: str, writer: Writer, *, checkpoint: bool) -> None:

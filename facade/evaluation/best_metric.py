@@ -14,7 +14,7 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.inspection import base_of_adapter
 
 if TYPE_CHECKING:
-    from ..protocols.trainer import EvaluationProtocol
+    from ..trainer.trainer import Trainer
 
 
 logger = logging.getLogger(__name__)
@@ -30,9 +30,9 @@ class BestMetric:
         columns: what a batch of the last evaluation held; None where nobody knows.
     """
 
-    trainer = WeakAttribute["EvaluationProtocol"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, trainer: EvaluationProtocol) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.columns: list[str] | None = None
         self._has_warned_of_labels = False
@@ -104,7 +104,7 @@ class MissingMetricError(KeyError):
 
 
 def missing_metric(
-    trainer: EvaluationProtocol, name: str, metrics: Mapping[str, Any], columns: Sequence[str] | None
+    trainer: Trainer, name: str, metrics: Mapping[str, Any], columns: Sequence[str] | None
 ) -> MissingMetricError:
     """The error for a metric that was asked for and is not there.
 
@@ -123,7 +123,7 @@ def missing_metric(
     return MissingMetricError(lost + why_no_labels(trainer, columns, look=True))
 
 
-def why_no_labels(trainer: EvaluationProtocol, batch: Sequence[str] | None, *, look: bool) -> str:
+def why_no_labels(trainer: Trainer, batch: Sequence[str] | None, *, look: bool) -> str:
     """What is known about labels that were not found, and what to set.
 
     Args:
@@ -148,7 +148,7 @@ def why_no_labels(trainer: EvaluationProtocol, batch: Sequence[str] | None, *, l
     )
 
 
-def _why_no_metric(trainer: EvaluationProtocol, name: str) -> str:
+def _why_no_metric(trainer: Trainer, name: str) -> str:
     short = name.removeprefix("eval_")
     if trainer.args.prediction_loss_only:
         return "prediction_loss_only=True leaves out all but the loss: set it to False."

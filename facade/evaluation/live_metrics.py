@@ -13,7 +13,7 @@ from ...lightning_modules.models.inspection import base_of_adapter, predicts_nex
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks
 
 if TYPE_CHECKING:
-    from ..protocols.trainer import EvaluationProtocol
+    from ..trainer.trainer import Trainer
 
 
 def consists_of_metrics(compute_metrics: Any) -> bool:
@@ -83,7 +83,7 @@ class LiveMetrics:
         to_device: puts inputs on the device, for metrics that look at them.
     """
 
-    def __init__(self, trainer: EvaluationProtocol, to_device: Callable[[Any], Any]) -> None:
+    def __init__(self, trainer: Trainer, to_device: Callable[[Any], Any]) -> None:
         from ...lightning_modules.evaluation.metrics import as_batch_metrics
 
         self.trainer = trainer

@@ -16,7 +16,6 @@ from ...lightning_modules.evaluation.collecting import BatchCollector, LossColle
 from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.training.out_of_memory import explained
 from ..arguments.parallelism import data_ranks
-from ..protocols.trainer import EvaluationProtocol
 from .live_metrics import LiveMetrics, consists_of_metrics
 from .out_of_memory_advice import advice_for_evaluation
 from .results import EvalLoopOutput, EvalPrediction
@@ -24,6 +23,8 @@ from .speed import denumpify_detensorize
 
 if TYPE_CHECKING:
     import torch
+
+    from ..trainer.trainer import Trainer
 
 
 class EvaluationFeed:
@@ -78,7 +79,7 @@ class Evaluation:
 
     def __init__(
         self,
-        trainer: EvaluationProtocol,
+        trainer: Trainer,
         feed: EvaluationFeed,
         *,
         description: str,

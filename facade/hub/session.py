@@ -19,7 +19,6 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ..arguments.enums import HubStrategy
 from ..distributed.collectives import from_first_process
-from ..protocols.hub import HubProtocol
 from .card_text import MARKER
 from .facts import as_list, facts_of, size_of
 from .model_card import ModelCard
@@ -37,6 +36,8 @@ from .repository import Repository, quiet, replaced, require_online
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
 
+    from ..trainer.trainer import Trainer
+
 logger = logging.getLogger(__name__)
 
 _CHECKPOINT = re.compile(rf"{LAST_CHECKPOINT}|checkpoint-\d+")
@@ -49,9 +50,9 @@ class HubSession:
         host: the Trainer.
     """
 
-    host = WeakAttribute["HubProtocol"]()
+    host = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: HubProtocol) -> None:
+    def __init__(self, host: Trainer) -> None:
         self.host = host
         self.pusher = Pusher()
         self._skipped: str | None = None  # the newest checkpoint that was not uploaded, as another one was on its way

@@ -14,7 +14,7 @@ from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.data.epoch_loader import EpochLoader
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.keras.adam import KerasAdam
-from ...lightning_modules.keras.module import KerasModule, constrained
+from ...lightning_modules.keras.module import constrained
 from ...lightning_modules.keras.pairs import count_instances
 from ...lightning_modules.keras.tensorflow_data import (
     BatchLoader,
@@ -93,7 +93,7 @@ class KerasEngine(Trainer):
         instances: labels that count in the step that is being taken, over all processes; None outside of a training.
     """
 
-    model: KerasModule
+    model: Any  # a KerasModule
     args: TFTrainingArguments
 
     def __init__(self, steps: KerasSteps, **kwargs: Any) -> None:

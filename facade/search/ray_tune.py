@@ -16,7 +16,7 @@ from .options import SearchOptions
 from .search import Search
 
 if TYPE_CHECKING:
-    from ..protocols.search import SearchProtocol
+    from ..trainer.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def _train_once(
         report(trainer, metrics, search.judge(metrics))
 
 
-def report(host: SearchProtocol, metrics: dict[str, float], value: Any) -> None:
+def report(host: Trainer, metrics: dict[str, float], value: Any) -> None:
     """Tell Ray about an evaluation, with a checkpoint where one is due."""
     tune = import_module("ray.tune")
     told = {**metrics, "objective": value}

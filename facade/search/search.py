@@ -22,7 +22,7 @@ from .retries import FOLDER, Continuation
 from .snapshots import BestModel, GivenArguments, forget_optimizer, install
 
 if TYPE_CHECKING:
-    from ..protocols.search import SearchProtocol
+    from ..trainer.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Search:
         transport: how the Trainer comes to other processes; None where it does not.
     """
 
-    def __init__(self, trainer: SearchProtocol, options: SearchOptions, transport: Transport | None = None) -> None:
+    def __init__(self, trainer: Trainer, options: SearchOptions, transport: Transport | None = None) -> None:
         self.trainer = trainer
         self.options = options
         self.transport = transport
@@ -146,7 +146,7 @@ class Search:
 
     def drop_model(self) -> None:
         """Let go of the model before the next one is made, so that there are never two."""
-        trainer = self.trainer
+        trainer: Any = self.trainer
         model = None if trainer.model is None else weakref.ref(trainer.model)
         trainer.model = trainer.model_wrapped = trainer.callback_handler.model = None
         if model is not None and model() is not None and self.best.model is not model():

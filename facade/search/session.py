@@ -21,7 +21,7 @@ from .snapshots import renew_accelerator
 
 if TYPE_CHECKING:
     from ...callbacks import TrainerState
-    from ..protocols.search import SearchProtocol
+    from ..trainer.trainer import Trainer
     from .backend import Backend
     from .hyperparameters import BestRun
 
@@ -42,9 +42,9 @@ class SearchSession:
         transport: how it comes to the processes of Ray.
     """
 
-    trainer = WeakAttribute["SearchProtocol"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, trainer: SearchProtocol, transport: Transport) -> None:
+    def __init__(self, trainer: Trainer, transport: Transport) -> None:
         self.trainer = trainer
         self.transport = transport
         self.current: Search | None = None
@@ -207,7 +207,7 @@ def choose_backend(name: Any) -> Backend:
     return own[word]()
 
 
-def _require_evaluation(trainer: SearchProtocol) -> None:
+def _require_evaluation(trainer: Trainer) -> None:
     package = __name__.partition(".search.")[0]
     steps = (trainer.evaluate, trainer.get_eval_dataloader)
     if trainer.eval_dataset is None and all(getattr(step, "__module__", "").startswith(package) for step in steps):

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..protocols.search import SearchProtocol
+    from ..trainer.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ class GivenArguments:
         trainer: the Trainer, before the search.
     """
 
-    def __init__(self, trainer: SearchProtocol) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self._host = trainer
         self._args = trainer.args
         self._batch_size = self._host._train_batch_size
@@ -41,7 +41,7 @@ class GivenArguments:
         renew_accelerator(host)
 
 
-def renew_accelerator(trainer: SearchProtocol) -> None:
+def renew_accelerator(trainer: Trainer) -> None:
     """Let the Trainer make an accelerator for its arguments as they are now; a `gather_function` of the user stays."""
     given = trainer.gather_function
     own = given == trainer.accelerator.gather_for_metrics
@@ -66,7 +66,7 @@ class BestModel:
         self.model: Any = None
         self._state: Any = None
 
-    def offer(self, trainer: SearchProtocol, number: int, value: Any) -> None:
+    def offer(self, trainer: Trainer, number: int, value: Any) -> None:
         """Take the model of a trial that has just ended, if it is the best one."""
         better = self._value is None or self._sign * value > self._sign * self._value if value == value else False
         if self._wanted and better and not trainer.plan.strategy.distributes:
@@ -81,7 +81,7 @@ class BestModel:
             except (ValueError, RuntimeError) as error:  # quantized models say that they cannot
                 logger.debug("The best model stays where it is: %s", error)
 
-    def hand_over(self, trainer: SearchProtocol, run_id: str) -> bool:
+    def hand_over(self, trainer: Trainer, run_id: str) -> bool:
         """Let the Trainer have it, if it is that of the trial with this number."""
         if self.model is None or str(self.number) != run_id:
             return False
@@ -91,7 +91,7 @@ class BestModel:
         return True
 
 
-def install(host: SearchProtocol, model: Any) -> None:
+def install(host: Trainer, model: Any) -> None:
     """Make this the Trainer's model, on its device; without an optimizer, as that belongs to another."""
     if host.place_model_on_device:
         host._move_model_to_device(model, host.args.device)
@@ -100,7 +100,7 @@ def install(host: SearchProtocol, model: Any) -> None:
     host.callback_handler.model = model
 
 
-def forget_optimizer(trainer: SearchProtocol) -> None:
+def forget_optimizer(trainer: Trainer) -> None:
     """Nobody needs the optimizer of a trial that has ended, which is twice as large as its model."""
     trainer.optimizer = trainer.lr_scheduler = None
     handler = trainer.callback_handler

@@ -213,14 +213,14 @@ class Strategy:
         """Whether the optimizer holds the parameters of the model, and not parts of its own in their place."""
         return True
 
-    def stepping(self, take_step: Callable[[], Any]) -> Callable[[], Any]:
-        """Return a step of the optimizer that takes parameters which are partly spread."""
+    def step_context(self) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+        """Return the context of an optimizer step: one of its own where parameters are partly sharded."""
         spread = self.spread
         if spread is None:
-            return take_step
-        from ...lightning_modules.distributed.tensor_parallel import stepping
+            return contextlib.nullcontext
+        from ...lightning_modules.distributed.tensor_parallel import step_context
 
-        return stepping(take_step, spread)
+        return step_context(spread)
 
     @property
     def step_was_skipped(self) -> bool | None:

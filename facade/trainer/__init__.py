@@ -1,4 +1,4 @@
-"""The Trainer: eight classes in the documented order, and what only it needs.
+"""The Trainer, its runs of Lightning, and what only it needs.
 
 Here: the documented methods, the LightningModule whose hooks call them, what is checked before a training. Not here:
 checkpoints, evaluations, uploads and searches, which are components of other rooms. Imports every room but `compat`.

@@ -80,10 +80,10 @@ class BatchSizeFinder:
             trainer.args = given
             trainer.accelerator.apply_accumulation(given)
 
-    def consensus(self) -> OutOfMemoryConsensus | None:
-        """How several processes agree that one of them ran out of memory; None where there is nothing to agree on."""
+    def consensus(self) -> OutOfMemoryConsensus:
+        """Make what lets several processes run out of memory together, where such a training starts again."""
         args = self.trainer.args
-        return OutOfMemoryConsensus(args.device) if args.auto_find_batch_size and args.world_size > 1 else None
+        return OutOfMemoryConsensus(args.device if args.auto_find_batch_size and args.world_size > 1 else None)
 
     def apply_found_size(self, checkpoint: str | None) -> None:
         """Begin with the size of a checkpoint, which was found already, unless the arguments ask for less."""

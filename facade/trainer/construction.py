@@ -16,25 +16,31 @@ from typing import Any
 from torch import nn
 
 from ...callbacks import (
+    CallbackHandler,
     DefaultFlowCallback,
     LoggerCallback,
     PrinterCallback,
+    TrainerState,
     default_progress_callback,
     reporting_callbacks,
 )
 from ...lightning_modules.common.seeding import enable_full_determinism, host_rng_untouched, set_seed
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.models.inspection import find_labels
+from ...lightning_modules.models import inspection
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..arguments import TrainingArguments
+from ..arguments.checkpointing import checkpointing
 from ..arguments.parallelism import parts_of_sequences, spreads_model
 from ..arguments.support import raise_for_unsupported
 from ..arguments.validation import raise_for_problems
-from ..strategies.plan import stop_if_asked_to
+from ..strategies.plan import RunPlan, stop_if_asked_to, translate
+from .lightning_callbacks import is_lightning_callback
 
 logger = logging.getLogger(__name__)
 
 _ROOT = __name__.partition(".")[0]
+_CHECKPOINTING = ("is_activation_checkpointing", "is_gradient_checkpointing")
+"""Attributes of a model of `transformers` that recomputes activations, in newer and in older versions."""
 _PLAIN = (str, int, float, Enum, type(None))
 _DERIVED_FROM = (
     *("per_device_train_batch_size", "auto_find_batch_size", "enable_jit_checkpoint"),
@@ -150,7 +156,7 @@ def label_names(args: TrainingArguments, model: nn.Module) -> list[str]:
     """Name the arguments of the model that are labels, unless the arguments do."""
     if args.label_names is not None:
         return args.label_names
-    found = find_labels(type(model))
+    found = inspection.find_labels(type(model))
     made_of_labels = parts_of_sequences(args) > 1  # where sequences are split, and nowhere else
     return [name for name in found if name != "shift_labels"] if made_of_labels else found
 
@@ -184,3 +190,69 @@ def lend_save_model(trainer: Any, callback: Any) -> None:
     if isinstance(callback, LoggerCallback):
         host: Any = weakref.ref(trainer)
         callback.save_model = lambda folder: host().save_model(folder, _internal_call=True)
+
+
+def set_up_model(trainer: Any, model: nn.Module) -> None:
+    """Make a model that of a Trainer, and derive from it what depends on it."""
+    args, inspected = trainer.args, inspection.base_of_adapter(model)
+    trainer.is_model_parallel = len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
+    trainer.place_model_on_device = moves_model(args, spread=trainer.is_model_parallel)
+    if trainer.place_model_on_device:
+        trainer._move_model_to_device(model, args.device)
+    trainer.model = trainer.model_wrapped = model
+    trainer.model_accepts_loss_kwargs = inspection.accepts_loss_kwargs(inspected)
+    trainer.label_names = label_names(args, inspected)
+    trainer.can_return_loss = inspection.can_return_loss(type(inspected))
+    trainer.label_smoother = label_smoother(args, model)
+    trainer.neftune_noise_alpha = args.neftune_noise_alpha
+    config: Any = getattr(model, "config", None)
+    if config is not None:
+        config.use_cache = args.use_cache
+
+
+def set_up_callbacks(trainer: Any, callbacks: list[Any]) -> None:
+    """Give a Trainer its callbacks, those of the user and those that the arguments ask for, and its state."""
+    for callback in filter(is_lightning_callback, callbacks):
+        trainer.add_callback(callback)
+    own = [callback for callback in callbacks if not is_lightning_callback(callback)]
+    trainer.callback_handler = CallbackHandler(
+        [*default_callbacks(trainer.args), *own],
+        trainer.model,
+        trainer.processing_class,
+        trainer.optimizer,
+        trainer.lr_scheduler,
+    )
+    for callback in trainer.callback_handler.callbacks:
+        lend_save_model(trainer, callback)
+    display = display_callback(trainer.args, trainer.callback_handler.callbacks)
+    if display is not None:
+        trainer.add_callback(display)
+    trainer.state = TrainerState(
+        is_local_process_zero=trainer.is_local_process_zero(),
+        is_world_process_zero=trainer.is_world_process_zero(),
+        stateful_callbacks=trainer._callback_states.exported(),
+    )
+
+
+def plan_of(trainer: Any) -> RunPlan:
+    """Translate the arguments of a Trainer as they are now."""
+    model = trainer.model
+    wanted, _ = checkpointing(trainer.args)
+    name = next((name for name in _CHECKPOINTING if hasattr(model, name)), "")
+    unused = not (inspection.is_pretrained(model) and (wanted or getattr(model, name, False)))
+    steps = None if trainer._run is None else trainer._run.length.max_steps
+    return translate(trainer.args, find_unused_parameters=unused, model=model, steps=steps)
+
+
+def renew_model(trainer: Any, trial: Any) -> None:
+    """Make the model of a training, where there is a `model_init`."""
+    if trainer.model_init is None:
+        return
+    if trainer._search.current is not None:
+        trainer._search.current.drop_model()
+    seed_everything(trainer.args)
+    trainer.model = trainer.call_model_init(trial)
+    trainer.optimizer = trainer.lr_scheduler = None
+    if trainer.place_model_on_device:
+        trainer._move_model_to_device(trainer.model, trainer.args.device)
+    trainer.model_wrapped = trainer.model

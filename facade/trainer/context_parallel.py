@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -15,7 +15,9 @@ from ...lightning_modules.distributed.sequence_sharding import IGNORED, ready_to
 from ...lightning_modules.models import inspection
 from ...lightning_modules.models.inspection import shifts_smoothed_labels
 from ..arguments.parallelism import parts_of_sequences, read_parallelism
-from ..protocols.trainer import ModelProtocol
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 
 class ContextParallel:
@@ -28,9 +30,9 @@ class ContextParallel:
         targets: how many labels count in the whole of a batch that is split now, by their name; None for a whole one.
     """
 
-    trainer = WeakAttribute["ModelProtocol"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, trainer: ModelProtocol) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.targets: dict[str, torch.Tensor] | None = None
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
@@ -26,8 +27,12 @@ from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.rebalancing import BatchRebalanceSampler
 from ...lightning_modules.data.workers import attached_worker, deaf_worker
 from ..arguments.parallelism import copies_of_batches, data_rank
-from ..protocols.trainer import LoadingProtocol
+from ..evaluation.results import TrainingLength
+from .checks import require_dataset
 from .columns import is_hub_dataset
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 
 class DataLoading:
@@ -37,9 +42,9 @@ class DataLoading:
         trainer: the Trainer whose methods choose columns and samplers.
     """
 
-    trainer = WeakAttribute["LoadingProtocol"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, trainer: LoadingProtocol) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self._lengths = LengthCache()
         self._reduced: tuple[Any, Any] = (None, None)
@@ -186,3 +191,67 @@ def default_collator(processing_class: Any) -> Callable[[list[Any]], Any]:
     combined = processors is not None and isinstance(processing_class, processors.ProcessorMixin)
     pads = callable(getattr(processing_class, "pad", None)) and not combined
     return DataCollatorWithPadding(processing_class) if pads else default_data_collator
+
+
+def chosen_dataset(eval_dataset: Any, known: Any) -> Any:
+    """Return the dataset to evaluate: the one that was passed, the one of that name, or the Trainer's."""
+    if isinstance(eval_dataset, str):
+        if not isinstance(known, dict) or eval_dataset not in known:
+            names = ", ".join(known) if isinstance(known, dict) else "no names"
+            raise ValueError(f"There is no eval_dataset called {eval_dataset!r}; the Trainer has {names}.")
+        require_dataset(known[eval_dataset], f"eval_dataset[{eval_dataset!r}]")
+        return known[eval_dataset]
+    found = known if eval_dataset is None else eval_dataset
+    if isinstance(found, str):
+        raise TypeError(f"eval_dataset is {found!r}, a name. Pass the dataset itself, or a dict of datasets.")
+    if found is None:
+        raise ValueError("Evaluation needs data: pass eval_dataset=... to the Trainer, or to evaluate().")
+    require_dataset(found, "eval_dataset")
+    return found
+
+
+def training_length(args: Any, dataloader: Any, each_step: int, num_examples: Callable[[Any], int]) -> TrainingLength:
+    """Return the length of a training in epochs, steps and samples.
+
+    Args:
+        args: the training arguments.
+        dataloader: the training data.
+        each_step: samples of an optimizer step, over all processes.
+        num_examples: a loader -> its samples.
+
+    Raises:
+        ValueError: neither the loader nor `max_steps` says how long it is.
+    """
+    if not has_length(dataloader):
+        return _length_of_stream(args, each_step)
+    batches = len(dataloader)
+    steps_per_epoch = max(math.ceil(batches / args.gradient_accumulation_steps), 1)
+    examples = num_examples(dataloader)
+    by_steps = args.max_steps > 0
+    max_steps = args.max_steps if by_steps else math.ceil(args.num_train_epochs * steps_per_epoch)
+    return TrainingLength(
+        num_train_epochs=math.ceil(max_steps / steps_per_epoch) if by_steps else math.ceil(args.num_train_epochs),
+        num_update_steps_per_epoch=steps_per_epoch,
+        num_examples=examples,
+        num_train_samples=max_steps * each_step if by_steps else examples * args.num_train_epochs,
+        total_train_batch_size=each_step,
+        steps_in_epoch=batches,
+        max_steps=max_steps,
+    )
+
+
+def _length_of_stream(args: Any, each_step: int) -> TrainingLength:
+    if args.max_steps <= 0:
+        raise ValueError(
+            f"The training data has no length and max_steps is {args.max_steps}, so nothing says when to stop. Set "
+            "max_steps to the number of optimizer steps to take."
+        )
+    return TrainingLength(
+        num_train_epochs=sys.maxsize,
+        num_update_steps_per_epoch=args.max_steps,
+        num_examples=args.max_steps * each_step,
+        num_train_samples=args.max_steps * each_step,
+        total_train_batch_size=each_step,
+        steps_in_epoch=args.max_steps * args.gradient_accumulation_steps,
+        max_steps=args.max_steps,
+    )

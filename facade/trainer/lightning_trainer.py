@@ -1,50 +1,35 @@
-"""Builds a Lightning Trainer for a plan, and runs it."""
+"""The Lightning Trainer of a plan, and the contexts in which it runs."""
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.internals import fast_path, lightning_internals
 from ...lightning_modules.internals.lightning_import import SingleDeviceStrategy, isolate_rng
 from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 from ...lightning_modules.internals.precision import casting
 from ...lightning_modules.training.forwarding_logger import ForwardingLogger
 from ..distributed.cluster_environment import cluster_plugins
-from ..evaluation.loop import Evaluation
 from ..evaluation.module import EvaluationModule
-from ..evaluation.speed import Moment
-from ..protocols.trainer import TrainerProtocol
-from .lightning_callbacks import check_training
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ..strategies.strategy import Strategy
-    from .trainer_module import TrainerModule
+    from .trainer import Trainer
 
 
-# Lightning evaluates nothing by itself. To its callbacks the interval, which is that of no epoch, says that evaluations
-# may come at any time, so that those which watch a metric look at it then, and not at the end of the epoch.
-_OWN_EVALUATIONS: dict[str, Any] = {
-    "limit_val_batches": 0,
-    "check_val_every_n_epoch": None,
-    "val_check_interval": sys.maxsize,
-}
-
-
-def _cluster(host: TrainerProtocol) -> list[Any]:
+def _cluster(host: Trainer) -> list[Any]:
     if host.plan.strategy.accelerator == "tpu":
         return []  # only XLA knows its processes
     return cluster_plugins(host.args.distributed_state, host.plan.environment)
 
 
-def build_lightning_trainer(host: TrainerProtocol, **kwargs: Any) -> LightningTrainer:
+def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
     """The Lightning Trainer for the plan of a Trainer: bare, so that only what was asked for happens.
 
     Args:
@@ -74,7 +59,7 @@ def build_lightning_trainer(host: TrainerProtocol, **kwargs: Any) -> LightningTr
     return trainer
 
 
-def _log(host: TrainerProtocol, metrics: dict[str, Any]) -> None:
+def _log(host: Trainer, metrics: dict[str, Any]) -> None:
     """Log what a callback of Lightning logs, as anything else; a log that is asked for comes all the same."""
     wanted = host.control.should_log
     host.log({name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()})
@@ -92,58 +77,8 @@ def _keep_random_numbers(strategy: Any) -> None:
     strategy.setup_environment = setup_environment
 
 
-def run_fit(module: TrainerModule, *, max_epochs: int) -> None:
-    """Train.
-
-    Args:
-        module: around the model; Lightning's loops call it.
-        max_epochs: passes over its data, -1 for no limit.
-    """
-    trainer = module.facade
-    with _planned(trainer) as strategy:
-        check_training(trainer._lightning_callbacks, trainer.model, sharded=trainer.plan.strategy.distributes)
-        _distribute(trainer, module)
-        lightning_trainer = build_lightning_trainer(trainer, max_epochs=max_epochs, **_OWN_EVALUATIONS)
-        module.attach(lightning_trainer, strategy)
-        with _running(trainer, lightning_trainer, module):
-            windows = lightning_internals.combined(module.windows, training=True)
-            lightning_trainer.fit(module, windows, val_dataloaders=[])
-            if not module.begun:  # a callback such as Timer has stopped it before its first step
-                module.skip()
-
-
-def run_evaluation(trainer: TrainerProtocol, evaluation: Evaluation, *, started: Moment, test: bool) -> None:
-    """Evaluate: inside of the running `fit` if there is one, otherwise as a run of its own.
-
-    Args:
-        trainer: the Trainer.
-        evaluation: what to do with each batch.
-        started: when the preparations began.
-        test: run Lightning's `test`, not `validate`.
-    """
-    empty = has_length(evaluation.feed) and len(evaluation.feed) == 0
-    if trainer._run is not None:
-        trainer._setup_seconds = 0.0
-        if not empty:  # Lightning would warn of it, and do nothing
-            trainer._run.evaluate(evaluation)
-        return
-    if empty:
-        return
-    with _planned(trainer):
-        module = EvaluationModule(trainer.model, evaluation)
-        _distribute(trainer, module)
-        lightning_trainer = build_lightning_trainer(trainer)
-        trainer._setup_seconds = started.seconds_ago
-        if not trainer._prepared:
-            trainer._prepared = True
-            trainer.model_preparation_time = round(trainer._setup_seconds, 4)
-        loop = lightning_trainer.test if test else lightning_trainer.validate
-        with _running(trainer, lightning_trainer, module):
-            loop(module, lightning_internals.combined(evaluation.feed, training=False), verbose=False)
-
-
 @contextmanager
-def _planned(trainer: TrainerProtocol) -> Iterator[Strategy]:
+def planned(trainer: Trainer) -> Iterator[Strategy]:
     """Make the plan of a run, and its strategy, which is asked until the next run; meanwhile Lightning is quiet."""
     trainer._run_plan = plan = trainer.plan
     trainer._last_strategy = strategy = plan.strategy.for_trainer(trainer)
@@ -155,7 +90,7 @@ def _planned(trainer: TrainerProtocol) -> Iterator[Strategy]:
         trainer._run_plan = trainer._run_device = None
 
 
-def _distribute(trainer: TrainerProtocol, module: EvaluationModule) -> None:
+def distribute(trainer: Trainer, module: EvaluationModule) -> None:
     """Have the model spread over processes, where the strategy does; a model that is spread stays as it is."""
     strategy = trainer._strategy
 
@@ -169,7 +104,7 @@ def _distribute(trainer: TrainerProtocol, module: EvaluationModule) -> None:
 
 
 @contextmanager
-def _running(trainer: TrainerProtocol, lightning_trainer: LightningTrainer, module: EvaluationModule) -> Iterator[None]:
+def running(trainer: Trainer, lightning_trainer: LightningTrainer, module: EvaluationModule) -> Iterator[None]:
     """Connect strategy and accelerator to the run, and cast the forward passes of the model in a mixed precision."""
     cast = getattr(lightning_trainer.precision_plugin, "autocast_context_manager", None)
     strategy, accelerator = trainer._strategy, trainer.accelerator
@@ -195,7 +130,7 @@ def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> 
     return None if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
 
 
-def _precision(trainer: TrainerProtocol) -> Any:
+def _precision(trainer: Trainer) -> Any:
     """The precision plugin of the plan."""
     plan, device = trainer.plan, trainer.args.device.type
     name: Any = plan.precision

@@ -15,7 +15,7 @@ from ...lightning_modules.training.losses import LossMeter
 from ..arguments.parallelism import copies_of_batches
 
 if TYPE_CHECKING:
-    from ..protocols.trainer import ModelProtocol, TrainerProtocol
+    from .trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +34,9 @@ class RunningLoss:
         not_finite: how many losses were NaN or infinite in what `take` gave last, over all processes.
     """
 
-    trainer = WeakAttribute["TrainerProtocol"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, trainer: TrainerProtocol) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.meter = LossMeter(trainer.args.logging_nan_inf_filter)
         self.total = 0.0
@@ -146,9 +146,9 @@ class TokenCounter:
         pending: tokens of this process that are not in the state yet.
     """
 
-    trainer = WeakAttribute["ModelProtocol"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, trainer: ModelProtocol) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.pending = 0
 
@@ -196,9 +196,9 @@ class ParameterCounter:
         trainer: the Trainer whose model it is.
     """
 
-    trainer = WeakAttribute["TrainerProtocol"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, trainer: TrainerProtocol) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self._model: weakref.ref[nn.Module] | None = None
         self._count = 0

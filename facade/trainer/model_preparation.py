@@ -6,6 +6,7 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -18,7 +19,9 @@ from ...lightning_modules.models.special_tokens import align_special_tokens
 from ...lightning_modules.models.underflow_overflow import DebugUnderflowOverflow
 from ..arguments.checkpointing import checkpointing
 from ..arguments.enums import DebugOption
-from ..protocols.trainer import ModelProtocol
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +33,9 @@ class ModelPreparation:
         trainer: the Trainer whose model is prepared.
     """
 
-    trainer = WeakAttribute["ModelProtocol"]()
+    trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, trainer: ModelProtocol) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         # What stays in a model after the training; a search lets go of models.
         self._compiled: weakref.ref[nn.Module] | None = None

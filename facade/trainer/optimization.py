@@ -1,4 +1,4 @@
-"""The optimization side of the Trainer: optimizer, schedule, learning rates, gradient norms."""
+"""Construction of optimizer and schedule from the arguments, and what methods of the Trainer tell of them."""
 
 from __future__ import annotations
 
@@ -10,126 +10,73 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...lightning_modules.common.suggestions import OptimizerNames
-from ...lightning_modules.internals.compiler import build_optimizers_plainly, step_plainly
-from ...lightning_modules.optim import (
-    build_optimizer,
-    decay_parameter_names,
-    let_backward_step,
-    optimizer_class_and_kwargs,
-    parameter_groups,
-)
+from ...lightning_modules.optim import build_optimizer, let_backward_step, parameter_groups
 from ...lightning_modules.optim.schedules import get_scheduler
-from ..strategies.plan import optimizer_config
 from . import optimizer_limits
-from .base import TrainerBase
 
 
-class TrainerOptimization(TrainerBase):
-    """From arguments to steps."""
+def create_optimizer(trainer: Any, model: Any) -> Optimizer:
+    """Make the optimizer of a Trainer, unless it has one; see `Trainer.create_optimizer`."""
+    args = trainer.args
+    if trainer.optimizer is None:
+        model = trainer.model if model is None else model
+        groups = parameter_groups(model, args.weight_decay, trainer.get_decay_parameter_names(model))
+        optimizer_cls, kwargs = trainer.optimizer_cls_and_kwargs or _with_warmup_in_steps(
+            args, trainer._training_steps, *trainer.get_optimizer_cls_and_kwargs(args, model)
+        )
+        trainer.optimizer = build_optimizer(optimizer_cls, kwargs, model, groups)
+    optimizer_limits.check(args, trainer.optimizer)
+    return trainer.optimizer
 
-    _training_steps: int | None = None
 
-    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """As `transformers.Trainer.create_optimizer_and_scheduler`, and called by `train` as documented.
+def create_scheduler(trainer: Any, num_training_steps: int, optimizer: Optimizer | None) -> Any:
+    """Make the schedule of a Trainer, unless it has one; see `Trainer.create_scheduler`."""
+    let_backward_step(trainer.optimizer)
+    if trainer.lr_scheduler is None:
+        args = trainer.args
+        trainer.lr_scheduler = get_scheduler(
+            args.lr_scheduler_type,
+            optimizer=trainer.optimizer if optimizer is None else optimizer,
+            num_warmup_steps=args.get_warmup_steps(num_training_steps),
+            num_training_steps=num_training_steps,
+            scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+        )
+        trainer._created_lr_scheduler = True
+    return trainer.lr_scheduler
 
-        Args:
-            num_training_steps: optimizer steps of the whole training.
-        """
-        self._training_steps = num_training_steps
-        build_optimizers_plainly()  # an override of `create_optimizer` makes its own
-        self.create_optimizer()
-        step_plainly(self.optimizer)
-        self.create_scheduler(num_training_steps=num_training_steps)
 
-    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        """As `transformers.Trainer.create_optimizer`: made once; one that was passed in stays."""
-        if self.optimizer is None:
-            model = self.model if model is None else model
-            groups = parameter_groups(model, self.args.weight_decay, self.get_decay_parameter_names(model))
-            optimizer_cls, kwargs = self.optimizer_cls_and_kwargs or _with_warmup_in_steps(
-                self.args, self._training_steps, *self.get_optimizer_cls_and_kwargs(self.args, model)
-            )
-            self.optimizer = build_optimizer(optimizer_cls, kwargs, model, groups)
-        optimizer_limits.check(self.args, self.optimizer)
-        return self.optimizer
+def learning_rate(optimizer: Any, schedule: Any) -> float:
+    """Return the learning rate of the first group, of the schedule where it can tell."""
+    if schedule is None or isinstance(schedule, ReduceLROnPlateau):
+        rate = optimizer.param_groups[0]["lr"]
+    else:
+        rate = schedule.get_last_lr()[0]
+    return rate.item() if isinstance(rate, torch.Tensor) else rate
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
-        """As `transformers.Trainer.create_scheduler`: made once; one that was passed in stays."""
-        let_backward_step(self.optimizer)
-        if self.lr_scheduler is None:
-            kwargs: Any = self.args.lr_scheduler_kwargs
-            self.lr_scheduler = get_scheduler(
-                self.args.lr_scheduler_type,
-                optimizer=self.optimizer if optimizer is None else optimizer,
-                num_warmup_steps=self.args.get_warmup_steps(num_training_steps),
-                num_training_steps=num_training_steps,
-                scheduler_specific_kwargs=kwargs,
-            )
-            self._created_lr_scheduler = True
-        return self.lr_scheduler
 
-    @staticmethod
-    def get_optimizer_cls_and_kwargs(args: Any, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
-        """As `transformers.Trainer.get_optimizer_cls_and_kwargs`: class and arguments, but for the parameters.
+def get_learning_rates(self: Any) -> list[float]:
+    """As `transformers.Trainer.get_learning_rates`: one for each parameter group."""
+    return [group["lr"] for group in _required(self.optimizer).param_groups]
 
-        Args:
-            args: the training arguments.
-            model: needed by GaLore, APOLLO and LOMO, which take their parameters from it.
 
-        Raises:
-            ImportError: the optimizer is one of a library that is not installed; says what to install.
-            ValueError: the optimizer and other arguments do not go together.
-            NotImplementedError: the optimizer works in one process only.
-        """
-        optimizer_limits.check_name(args)
-        return optimizer_class_and_kwargs(optimizer_config(args), model)
+def get_num_trainable_parameters(self: Any) -> int:
+    """As `transformers.Trainer.get_num_trainable_parameters`."""
+    trained = (p for p in self.model.parameters() if p.requires_grad)
+    return sum(getattr(p, "ds_numel", p.numel()) for p in trained)  # DeepSpeed may have them in parts
 
-    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """As `transformers.Trainer.get_decay_parameter_names`: all but biases and normalisation layers."""
-        return decay_parameter_names(model)
 
-    def get_learning_rates(self) -> list[float]:
-        """As `transformers.Trainer.get_learning_rates`: one for each parameter group."""
-        return [group["lr"] for group in _required(self.optimizer).param_groups]
+def get_optimizer_group(self: Any, param: str | nn.Parameter | None = None) -> Any:
+    """As `transformers.Trainer.get_optimizer_group`: the group of a parameter, or the parameters of all groups.
 
-    def get_num_trainable_parameters(self) -> int:
-        """As `transformers.Trainer.get_num_trainable_parameters`."""
-        trained = (p for p in self.model.parameters() if p.requires_grad)
-        return sum(getattr(p, "ds_numel", p.numel()) for p in trained)  # DeepSpeed may have them in parts
-
-    def get_optimizer_group(self, param: str | nn.Parameter | None = None) -> Any:
-        """As `transformers.Trainer.get_optimizer_group`: the group of a parameter, or the parameters of all groups.
-
-        Args:
-            param: a parameter, or its name in the model.
-        """
-        groups = _required(self.optimizer).param_groups
-        if param is None:
-            return [group["params"] for group in groups]
-        wanted = self.model.get_parameter(param) if isinstance(param, str) else param
-        found = (group for group in groups if any(wanted is one for one in group["params"]))
-        return next(found, [group["params"] for group in groups])
-
-    def _get_learning_rate(self) -> float:
-        scheduler = self.lr_scheduler
-        if scheduler is None or isinstance(scheduler, ReduceLROnPlateau):
-            rate = self.optimizer.param_groups[0]["lr"]
-        else:
-            rate = scheduler.get_last_lr()[0]
-        return rate.item() if isinstance(rate, torch.Tensor) else rate
-
-    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
-        """Clip the gradients of a model, in whatever wrappers it is, without the loss scale; returns their norm."""
-        flat = None if self._run is None else self._run.flat(model)
-        parameters = model.parameters() if flat is None else flat.parameters
-        return self.accelerator.clip_grad_norm_(parameters, self.args.max_grad_norm)
-
-    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> torch.Tensor:
-        """The norm that was found already, or that of the gradients as they are, without the loss scale."""
-        if grad_norm is not None:
-            return grad_norm
-        self.accelerator.unscale_gradients()
-        return self.accelerator.strategy.norm(model)
+    Args:
+        param: a parameter, or its name in the model.
+    """
+    groups = _required(self.optimizer).param_groups
+    if param is None:
+        return [group["params"] for group in groups]
+    wanted = self.model.get_parameter(param) if isinstance(param, str) else param
+    found = (group for group in groups if any(wanted is one for one in group["params"]))
+    return next(found, [group["params"] for group in groups])
 
 
 def _required(optimizer: Any) -> Optimizer:
@@ -139,7 +86,7 @@ def _required(optimizer: Any) -> Optimizer:
 
 
 def _with_warmup_in_steps(args: Any, training_steps: int | None, optimizer_cls: Any, kwargs: dict[str, Any]) -> Any:
-    """Class and arguments; a warm-up that the optimizer does itself is counted in steps, not as a share of them."""
+    """Return class and arguments, with the warm-up of an optimizer that does it itself in steps, not as a share."""
     if not 0 < kwargs.get("warmup_steps", 0) < 1:
         return optimizer_cls, kwargs
     if training_steps is None:

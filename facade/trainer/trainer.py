@@ -1,38 +1,101 @@
-"""`Trainer`: `train`, `hyperparameter_search`, and what happens around the steps of a training."""
+"""`Trainer`: the documented class, its methods in the documented order."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+import logging
+import os
+import signal
+from collections.abc import Callable, Collection, Iterator, Set, Sized
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader, Sampler
 
-from ...lightning_modules.data.lengths import has_length
+from ...callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
+from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR
+from ...lightning_modules.common.local_paths import require_local
+from ...lightning_modules.common.nested import nested_detach
+from ...lightning_modules.common.redaction import hidden_values, secret
+from ...lightning_modules.data.collators import RemoveColumnsCollator
+from ...lightning_modules.internals.compiler import build_optimizers_plainly, step_plainly
 from ...lightning_modules.internals.lightning_version import require_lightning
-from ...lightning_modules.models.inspection import accepted_arguments
-from ..arguments.enums import HPSearchBackend
-from ..arguments.parallelism import read_parallelism, samples_of_rank
+from ...lightning_modules.models import inspection
+from ...lightning_modules.models.outputs import read_loss, require_trainable, split_outputs
+from ...lightning_modules.optim import (
+    decay_parameter_names,
+    optimizer_class_and_kwargs,
+    steps_in_backward,
+)
+from ...lightning_modules.training.label_smoothing import LabelSmoother
+from ..accelerator.accelerator import Accelerator
+from ..arguments import TrainingArguments
+from ..arguments.enums import DebugOption, HPSearchBackend
+from ..arguments.parallelism import copies_of_batches, data_ranks, read_parallelism, samples_of_rank
+from ..arguments.unknown import SignatureOfInit, refuse_unknown, understand_old_names
+from ..checkpointing.callback_states import CallbackStates, LightningCallbackStates
+from ..checkpointing.data_position import DataPosition
+from ..checkpointing.elastic import ElasticResumption
+from ..checkpointing.restoring import CheckpointRestorer
+from ..checkpointing.saving import CheckpointSaver
+from ..checkpointing.signals import SignalListening
+from ..checkpointing.training_state import TrainingState
 from ..distributed.consistency import monitored
-from ..evaluation.results import TrainingLength, TrainOutput
-from ..evaluation.speed import speed_metrics
-from .construction import seed_everything
-from .evaluating import TrainerEvaluation
-from .optimization import TrainerOptimization
-from .saving import TrainerSaving
+from ..distributed.xla_device import print_metrics
+from ..evaluation.best_metric import BestMetric
+from ..evaluation.results import EvalLoopOutput, PredictionOutput, TrainingLength, TrainOutput
+from ..evaluation.speed import Moment, metrics_format, speed_metrics
+from ..hub.pushing import PushInProgress
+from ..hub.session import HubSession
+from ..strategies.plan import RunPlan, optimizer_config
+from ..strategies.strategy import Strategy, StrategyHost
+from . import construction, metrics_files, optimization, optimizer_limits, steps
+from .batch_size import BatchSizeFinder
+from .checks import (
+    MissingModelError,
+    advice_on_keyword,
+    check_construction,
+    check_label_names,
+    check_overrides,
+    missing_attribute,
+    require_dataset,
+    without_tokenizer,
+)
+from .columns import remove_unused, require_inputs
+from .construction import AppliedArguments, lend_save_model, seed_everything
+from .context_parallel import ContextParallel
+from .data_loading import DataLoading, chosen_dataset, default_collator, training_length
+from .evaluating import evaluate_loader
+from .lightning_callbacks import check_callback, is_lightning_callback
+from .memory_report import MemoryTracker
+from .meters import OfRunningLoss, ParameterCounter, RunningLoss, TokenCounter
+from .model_preparation import ModelPreparation
+from .overrides import is_own
+from .requirements import require_new_models, require_training_data
 from .tracebacks import ShortTraceback
-from .training_session import TrainingSession, length_of_stream, require_new_models, require_training_data
+from .training_run import TrainingRun, save_or_warn
 
 if TYPE_CHECKING:
+    from huggingface_hub import CommitInfo
+    from lightning.pytorch import Callback
+    from typing_extensions import Self
+
     from ..search.hyperparameters import BestRun
+    from ..search.session import SearchSession
     from .trainer_module import TrainerModule
 
-# Lightning itself is imported when a training begins.
-require_lightning()
+logger = logging.getLogger(__name__)
+
+require_lightning()  # Lightning itself is imported when a training begins.
 
 
-class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
+@understand_old_names
+class Trainer:
     """As `transformers.Trainer`, but PyTorch Lightning's loops, strategies and precision plugins do the work.
 
     Every documented method is called by the running system and can be overridden. Nothing of Lightning is built
@@ -60,9 +123,6 @@ class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
     Attributes:
         model: the user's model, never a wrapper.
         model_wrapped: the model to call for a forward pass.
-        state, control: see `TrainerState`, `TrainerControl`.
-        callback_handler: holds the TrainerCallbacks.
-        is_in_train: whether `train` is running.
         accelerator: the members of `accelerate.Accelerator` that scripts use.
 
     Raises:
@@ -70,8 +130,384 @@ class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
         ValueError, TypeError: parameters that cannot be, or not together; all of them in one message.
     """
 
+    model: nn.Module
+    model_wrapped: nn.Module
+    optimizer: Any
+    lr_scheduler: Any
+    state: TrainerState
+    callback_handler: CallbackHandler
+    label_names: list[str]
+    label_smoother: LabelSmoother | None
+    can_return_loss: bool
+    model_accepts_loss_kwargs: bool
+    is_model_parallel: bool
+    place_model_on_device: bool
+    neftune_noise_alpha: float | None
+    deepspeed: Any = None
+    """DeepSpeed's engine of the last training, as in the reference."""
     study: Any = None
     """The study of the last search with optuna; in the first process."""
+    model_preparation_time: float
+    """Seconds that the first evaluation, or a training before it, took to set up; unset before."""
+
+    checkpoint_on_signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT)
+    """Signals that end a training at the next step with a checkpoint to resume from; an empty tuple turns this off.
+
+    With `save_strategy="no"` signals are left to the script, unless `enable_jit_checkpoint` asks for a checkpoint,
+    which always listens to SIGTERM. Signals that the process ignores stay ignored.
+    """
+
+    keep_effective_batch_size: bool = False
+    """Keep the samples of an optimizer step, and with them steps and learning rates, under `auto_find_batch_size`."""
+
+    background_checkpoints: int | None = 16 * 2**20
+    """Size in bytes from which periodic checkpoints are copied in memory and written while the training goes on.
+
+    Smaller ones are written at once; all are with None. An override of `save_model`, or a callback with `on_save`,
+    always finds the files written.
+    """
+
+    loss_is_scaled_for_ga: bool | None = None
+    """As in `transformers` 5.19 and later: whether an override of `compute_loss` divides its loss by the items of all
+    micro-batches of a step. With None it follows from `compute_loss_func` and `model_accepts_loss_kwargs`."""
+
+    # Defaults of attributes that a training, or a method, changes: Trainers of libraries with loops of their own call
+    # methods such as `log` and `_save_checkpoint` without ever calling `__init__`.
+    is_in_train = False
+    hub_model_id: str | None = None
+    push_in_progress: PushInProgress | None = None
+    optimizer_cls_and_kwargs: Any = None
+    hp_name: Callable[[Any], str] | None = None
+    hp_search_backend: Any = None
+    hp_space: Callable[[Any], dict[str, Any]] | None = None
+    compute_objective: Callable[[dict[str, float]], Any] | None = None
+    objective: Any = None
+    """The value of the last evaluation of a trial."""
+    current_flos: float = 0.0
+    _trial: Any = None
+    _training_steps: int | None = None
+    _created_lr_scheduler = False
+    _prepared = False
+    _setup_seconds = 0.0
+    _initial_num_input_tokens_seen = 0
+    _gather_losses: Callable[..., Any] | None = None
+    """Gathers losses in place of `gather_function`."""
+    _training_run: TrainingRun | None = None
+    _run: TrainerModule | None = None
+    _run_plan: RunPlan | None = None  # while Lightning runs
+    _run_device: torch.device | None = None  # cached while Lightning runs: every batch asks for it
+    _last_strategy: Strategy | None = None
+
+    # Components with a state of their own, made when first needed.
+    _hub = cached_property(HubSession)
+    _signals = cached_property(SignalListening)
+    _training_state = cached_property(TrainingState)
+    _callback_states = cached_property(CallbackStates)
+    _lightning_callback_states = cached_property(lambda self: LightningCallbackStates(self, self._lightning_callbacks))
+    _elastic = cached_property(ElasticResumption)
+    _data_position = cached_property(lambda self: DataPosition(self, self._elastic))
+    _data_loading = cached_property(DataLoading)
+    _checkpoints = cached_property(
+        lambda self: CheckpointSaver(self, self._callback_states, self._lightning_callback_states, self._signals)
+    )
+    _restorer = cached_property(lambda self: CheckpointRestorer(self, self._hub, self._search.resume_from))
+    _applied_arguments = cached_property(AppliedArguments)
+    _model_preparation = cached_property(ModelPreparation)
+    _batch_size_finder = cached_property(BatchSizeFinder)
+    _best_metric = cached_property(BestMetric)
+    _context_parallel = cached_property(ContextParallel)
+    _running_loss = cached_property(RunningLoss)  # replaced by each training
+    _token_counter = cached_property(TokenCounter)
+    _parameter_counter = cached_property(ParameterCounter)
+    _eval_dataloaders: cached_property[dict[str, Any]] = cached_property(lambda self: {})
+    """Loaders with persistent workers, by the key of their dataset; libraries look into it."""
+    _lightning_callbacks: cached_property[list[Any]] = cached_property(lambda self: [])
+
+    # Names of the reference, for overrides of `_maybe_log_save_evaluate` that do not call the original.
+    _tr_loss = OfRunningLoss("since_log")
+    _total_loss_scalar = OfRunningLoss("total")
+    _globalstep_last_logged = OfRunningLoss("last_logged")
+
+    @cached_property
+    def _search(self) -> SearchSession:
+        from ..search.session import SearchSession
+        from .portable import TRANSPORT
+
+        return SearchSession(self, TRANSPORT)
+
+    if TYPE_CHECKING:
+        current_gradient_accumulation_steps: int
+    else:
+
+        @cached_property
+        def current_gradient_accumulation_steps(self) -> int:
+            """Micro-batches of the current optimizer step."""
+            return self.args.gradient_accumulation_steps
+
+        def __getattr__(self, name: str) -> Any:
+            """Answer for attributes of other versions."""
+            return missing_attribute(self, name)
+
+    __signature__ = SignatureOfInit()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse unknown keywords with advice, also those of a subclass, before anything is made of them."""
+        kwargs = hidden_values(kwargs)  # keep tokens out of tracebacks
+        refuse_unknown(cls, kwargs)
+        return super().__new__(cls)
+
+    @classmethod
+    def _old_names(cls) -> Set[str]:
+        return {"tokenizer"}
+
+    def _modernise(self, given: dict[str, Any]) -> dict[str, Any]:
+        return without_tokenizer(given)
+
+    @classmethod
+    def _advice(cls, name: str, known: Collection[str]) -> str:
+        return advice_on_keyword(cls, name, known)
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        data_collator: Callable[[list[Any]], Any] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Callable[..., nn.Module] | None = None,
+        compute_loss_func: Callable[..., torch.Tensor] | None = None,
+        compute_metrics: Callable[..., dict[str, Any]] | None = None,
+        callbacks: list[TrainerCallback | type[TrainerCallback] | Callback] | None = None,
+        optimizers: tuple[Optimizer | None, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None = None,
+        preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
+        self.args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
+        check_overrides(type(self))
+        calls_loss_func = is_own(self, "compute_loss") and is_own(self, "training_step")
+        check_construction(self.args, locals(), calls_loss_func=calls_loss_func)
+        construction.set_verbosity(self.args)
+        seed_everything(self.args)
+        self._memory_tracker = MemoryTracker(self.args.skip_memory_metrics)
+        self._memory_tracker.start("init")
+        self.create_accelerator_and_postprocess()
+
+        self.model_init = model_init
+        self.compute_loss_func = compute_loss_func
+        self.compute_metrics = compute_metrics
+        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
+        self.processing_class = processing_class
+        self.train_dataset = train_dataset
+        self.eval_dataset = eval_dataset
+        self.optimizer, self.lr_scheduler = optimizers
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        self.data_collator = default_collator(processing_class) if data_collator is None else data_collator
+        self._set_up_model(self.call_model_init() if model is None else model)
+        if data_collator is None:
+            check_label_names(self.label_names, self.model)
+        self.control = TrainerControl()
+        self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
+        self._signature_columns: list[str] | None = None
+        self._train_batch_size = self.args.train_batch_size
+        self._applied_arguments.remember()
+        construction.set_up_callbacks(self, callbacks or [])
+        self._validate_args()
+        if self.args.push_to_hub:
+            self.init_hf_repo()
+        if self.args.should_save:
+            os.makedirs(str(self.args.output_dir), exist_ok=True)
+        self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
+        self._memory_tracker.stop("init")
+
+    def _set_up_model(self, model: nn.Module) -> None:
+        """Take a model, and derive from it what depends on it."""
+        construction.set_up_model(self, model)
+
+    def _apply_arguments(self) -> None:
+        """Check the arguments again, and apply what was changed since the construction."""
+        self._applied_arguments.apply()
+
+    def _validate_args(self) -> None:
+        """What can be checked once model and data are there; an override point of some libraries."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the components: a copy of the Trainer makes its own."""
+        ladder = [kind for kind in type(self).__mro__ if kind.__module__.startswith(f"{__package__}.")]
+        made = {name for kind in ladder for name, value in vars(kind).items() if isinstance(value, cached_property)}
+        made.discard("_lightning_callbacks")  # those are the user's
+        return {name: value for name, value in vars(self).items() if name not in made}
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """As `transformers.Trainer.create_accelerator_and_postprocess`: makes `accelerator`, and what follows from it.
+
+        Called while the Trainer is constructed, before there is a model.
+        """
+        self.accelerator = Accelerator(self.args)
+        self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
+        self.is_deepspeed_enabled = bool(self.args.deepspeed)
+        sharding: Any = self.args.fsdp_config or {}
+        self.is_fsdp_xla_enabled = bool(self.args.fsdp and sharding.get("xla"))
+        self.is_fsdp_xla_v2_enabled = self.is_fsdp_xla_enabled and bool(sharding.get("xla_fsdp_v2"))
+        self.is_fsdp_xla_v1_enabled = self.is_fsdp_xla_enabled and not self.is_fsdp_xla_v2_enabled
+        self.is_fsdp_enabled = bool(self.args.fsdp) and not self.is_fsdp_xla_enabled
+
+    @property
+    def plan(self) -> RunPlan:
+        """The arguments in Lightning's terms; prints as a table."""
+        return construction.plan_of(self) if self._run_plan is None else self._run_plan
+
+    @property
+    def _strategy(self) -> Strategy:
+        """The strategy of this or the last run; before any, of the arguments as they are now."""
+        return self._last_strategy or self.plan.strategy.for_trainer(cast(StrategyHost, self))
+
+    # Data.
+
+    def get_train_dataloader(self) -> DataLoader:
+        """As `transformers.Trainer.get_train_dataloader`: shuffled, sharded over the processes.
+
+        Raises:
+            ValueError: there is no `train_dataset`.
+        """
+        if self.train_dataset is None:
+            raise ValueError("Training needs data: pass train_dataset=... to the Trainer.")
+        return self._get_dataloader(
+            dataset=self.train_dataset,
+            description="training",
+            batch_size=self._train_batch_size,
+            sampler_fn=self._get_train_sampler,
+            is_training=True,
+        )
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """As `transformers.Trainer.get_eval_dataloader`.
+
+        Args:
+            eval_dataset: a dataset, or the name of one in a dict of them; by default the Trainer's `eval_dataset`.
+
+        Raises:
+            ValueError: there is no dataset, or none of this name.
+        """
+        key = eval_dataset if isinstance(eval_dataset, str) else "eval"
+        if self.args.dataloader_persistent_workers and key in self._eval_dataloaders:
+            return self._eval_dataloaders[key]
+        return self._get_dataloader(
+            dataset=chosen_dataset(eval_dataset, self.eval_dataset),
+            description="evaluation",
+            batch_size=self.args.eval_batch_size,
+            sampler_fn=self._get_eval_sampler,
+            dataloader_key=key,
+        )
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        """As `transformers.Trainer.get_test_dataloader`."""
+        require_dataset(test_dataset, "test_dataset")
+        return self._get_dataloader(
+            dataset=test_dataset,
+            description="test",
+            batch_size=self.args.eval_batch_size,
+            sampler_fn=self._get_eval_sampler,
+        )
+
+    def num_examples(self, dataloader: DataLoader) -> int:
+        """As `transformers.Trainer.num_examples`: samples behind a loader, estimated where they cannot be counted."""
+        try:
+            return len(getattr(dataloader, "whole_dataset", cast(Sized, dataloader.dataset)))
+        except (NameError, AttributeError, TypeError):
+            return len(dataloader) * self.args.per_device_train_batch_size
+
+    def _get_dataloader(
+        self,
+        dataset: Any,
+        description: str,
+        batch_size: int,
+        sampler_fn: Callable[[Any], Sampler[int] | None] | None = None,
+        is_training: bool = False,
+        dataloader_key: str | None = None,
+    ) -> DataLoader:
+        return self._data_loading.loader(dataset, description, batch_size, sampler_fn, is_training, dataloader_key)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        return self._data_loading.train_sampler(dataset, self.args.train_sampling_strategy)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
+        return self._data_loading.eval_sampler(eval_dataset)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is None:
+            self._signature_columns = inspection.signature_columns(
+                inspection.base_of_adapter(self.model), self.label_names
+            )
+
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        if not self.args.remove_unused_columns:
+            return dataset
+        self._set_signature_columns_if_needed()
+        assert self._signature_columns is not None
+        return remove_unused(dataset, self._signature_columns, type(self.model).__name__, description)
+
+    def _get_collator_with_removed_columns(
+        self, data_collator: Callable[[list[Any]], Any], description: str | None = None
+    ) -> Callable[[list[Any]], Any]:
+        if not self.args.remove_unused_columns:
+            return data_collator
+        self._set_signature_columns_if_needed()
+        assert self._signature_columns is not None
+        model_name = type(self.model).__name__
+        return RemoveColumnsCollator(data_collator, self._signature_columns, logger, model_name, description)
+
+    # Optimizer and schedule.
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        """As `transformers.Trainer.create_optimizer_and_scheduler`, and called by `train` as documented.
+
+        Args:
+            num_training_steps: optimizer steps of the whole training.
+        """
+        self._training_steps = num_training_steps
+        build_optimizers_plainly()  # an override of `create_optimizer` makes its own
+        self.create_optimizer()
+        step_plainly(self.optimizer)
+        self.create_scheduler(num_training_steps=num_training_steps)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        """As `transformers.Trainer.create_optimizer`: made once; one that was passed in stays."""
+        return optimization.create_optimizer(self, model)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
+        """As `transformers.Trainer.create_scheduler`: made once; one that was passed in stays."""
+        return optimization.create_scheduler(self, num_training_steps, optimizer)
+
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args: Any, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
+        """As `transformers.Trainer.get_optimizer_cls_and_kwargs`: class and arguments, but for the parameters.
+
+        Args:
+            args: the training arguments.
+            model: needed by GaLore, APOLLO and LOMO, which take their parameters from it.
+
+        Raises:
+            ImportError: the optimizer is one of a library that is not installed; says what to install.
+            ValueError: the optimizer and other arguments do not go together.
+            NotImplementedError: the optimizer works in one process only.
+        """
+        optimizer_limits.check_name(args)
+        return optimizer_class_and_kwargs(optimizer_config(args), model)
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """As `transformers.Trainer.get_decay_parameter_names`: all but biases and normalisation layers."""
+        return decay_parameter_names(model)
+
+    get_learning_rates = optimization.get_learning_rates
+    get_num_trainable_parameters = optimization.get_num_trainable_parameters
+    get_optimizer_group = optimization.get_optimizer_group
+
+    def _get_learning_rate(self) -> float:
+        return optimization.learning_rate(self.optimizer, self.lr_scheduler)
+
+    # Training.
 
     def train(
         self,
@@ -103,7 +539,11 @@ class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
             self._hub.quiet(),
             monitored(self, acts=trial is None),
         ):
-            return TrainingSession(self, trial, ignore_keys_for_eval).run(resume_from_checkpoint)
+            run = self._training_run = TrainingRun(self, trial, ignore_keys_for_eval)
+            try:
+                return run.run(resume_from_checkpoint)
+            finally:
+                self._training_run = None
 
     def end(self) -> None:
         """As `transformers.Trainer.end`, of 5.18: wait for the uploads, and leave the process group.
@@ -121,59 +561,601 @@ class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """All of one training, with the parameters that it has in the reference: libraries do something around it."""
-        session = TrainingSession(self, trial, ignore_keys_for_eval)
-        return session.train_from(resume_from_checkpoint)
+        """Train once, with the parameters of the reference: libraries wrap this method."""
+        run = self._training_run or TrainingRun(self, trial, ignore_keys_for_eval)
+        return run.fit(resume_from_checkpoint)
 
-    @overload
-    def hyperparameter_search(
-        self,
-        hp_space: Callable[[Any], dict[str, Any]] | None = None,
-        compute_objective: Callable[[dict[str, float]], Any] | str | None = None,
-        n_trials: int | None = 20,
-        direction: str | None = None,
-        backend: str | HPSearchBackend | None = None,
-        hp_name: Callable[[Any], str] | None = None,
-        **kwargs: Any,
-    ) -> BestRun: ...
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
+    ) -> torch.Tensor:
+        """As `transformers.Trainer.training_step`: forward and backward pass of one micro-batch.
 
-    @overload
-    def hyperparameter_search(
-        self,
-        hp_space: Callable[[Any], dict[str, Any]] | None = None,
-        compute_objective: Callable[[dict[str, float]], Any] | list[str] | None = None,
-        n_trials: int | None = 20,
-        *,
-        direction: list[str],
-        backend: str | HPSearchBackend | None = None,
-        hp_name: Callable[[Any], str] | None = None,
-        **kwargs: Any,
-    ) -> list[BestRun]: ...
+        Args:
+            model: the model to train.
+            inputs: keyword arguments of its `forward`.
+            num_items_in_batch: labels that count in the whole window of micro-batches, over all processes.
 
-    @overload
-    def hyperparameter_search(
-        self,
-        hp_space: Callable[[Any], dict[str, Any]] | None = None,
-        *,
-        compute_objective: list[str],
-        n_trials: int | None = 20,
-        direction: list[str] | None = None,
-        backend: str | HPSearchBackend | None = None,
-        hp_name: Callable[[Any], str] | None = None,
-        **kwargs: Any,
-    ) -> list[BestRun]: ...
+        Returns:
+            The loss, detached; its sum over the window is the loss of the step.
+        """
+        split, inputs = self._prepare_context_parallel_inputs(model, inputs)
+        with split():
+            model.train()
+            if callable(getattr(self.optimizer, "train", None)):
+                self.optimizer.train()
+            inputs = self._prepare_inputs(inputs)
+            known = inspection.accepted_arguments(self.compute_loss, num_items_in_batch=num_items_in_batch)
+            with self.compute_loss_context_manager():
+                loss: Any = self.compute_loss(model, inputs, **known)
+            del inputs
+            if self.args.torch_empty_cache_steps is not None:
+                steps.empty_cache_if_due(self.args, self.state.global_step)
+            require_trainable(loss)
+            parts = self.current_gradient_accumulation_steps
+            if parts > 1 and not self._loss_is_scaled(known.get("num_items_in_batch")):
+                loss = loss / parts
+            kwargs = {"learning_rate": self._get_learning_rate()} if steps_in_backward(self.optimizer) else {}
+            self.accelerator.backward(loss, **kwargs)
+            return loss.detach()
 
-    @overload
-    def hyperparameter_search(
+    def compute_loss(
         self,
-        hp_space: Callable[[Any], dict[str, Any]] | None = None,
-        compute_objective: Callable[[dict[str, float]], Any] | str | list[str] | None = None,
-        n_trials: int | None = 20,
-        direction: str | list[str] | None = None,
-        backend: str | HPSearchBackend | None = None,
-        hp_name: Callable[[Any], str] | None = None,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, Any]:
+        """As `transformers.Trainer.compute_loss`; overrides without `num_items_in_batch` are fine too.
+
+        Args:
+            model: the model.
+            inputs: keyword arguments of its `forward`.
+            return_outputs: return what the model returned as well.
+            num_items_in_batch: see `training_step`.
+
+        Returns:
+            The loss, or the loss and the model's outputs.
+        """
+        if not isinstance(inputs, dict):
+            require_inputs(inputs, self.data_collator, "compute_loss")
+        labels, split = None, self._context_parallel.targets is not None
+        if "labels" in inputs and (self.label_smoother is not None or self.compute_loss_func is not None):
+            labels = self._context_parallel.pop_labels(model, inputs) if split else inputs.pop("labels")
+        if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
+            inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
+        outputs = steps.call_model(self, model, inputs)
+        if self.compute_loss_func is not None:
+            loss = steps.call_loss_func(self.compute_loss_func, outputs, labels, num_items_in_batch)
+        elif labels is not None and self.label_smoother is not None:
+            loss = steps.smoothed_loss(self, model, outputs, labels, num_items_in_batch, split=split)
+        else:
+            loss = read_loss(outputs, inputs, first_of_vector=True)
+        shared = self.args.average_tokens_across_devices and num_items_in_batch is not None
+        if shared and (self.model_accepts_loss_kwargs or self.compute_loss_func is not None):
+            loss = loss * data_ranks(self.args) if data_ranks(self.args) > 1 else loss
+        if split:
+            loss = self._context_parallel.loss_of_part(loss, model, inputs, labels, num_items_in_batch)
+        return (loss, outputs) if return_outputs else loss
+
+    def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
+        """As `transformers.Trainer.compute_loss_context_manager`: enters `autocast_smart_context_manager`.
+
+        Only the model's forward pass is cast in mixed precision; the rest of the loss is computed in float32.
+        """
+        contexts = ExitStack()
+        contexts.enter_context(self.autocast_smart_context_manager())
+        return contexts
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:
+        """As `transformers.Trainer.autocast_smart_context_manager`: empty, for code that still enters it."""
+        return nullcontext()
+
+    def _maybe_log_save_evaluate(
+        self,
+        tr_loss: Any,
+        grad_norm: torch.Tensor | float | None,
+        model: nn.Module,
+        trial: Any,
+        epoch: float,
+        ignore_keys_for_eval: list[str] | None,
+        start_time: float,
+        learning_rate: float | None = None,
+    ) -> None:
+        """Log, evaluate and save at the end of a step or an epoch, as the control asks for."""
+        run = self._run
+        assert run is not None
+        if self.args.push_to_hub:
+            self._checkpoints.push_written()
+        if self.control.should_log and self.state.global_step > run.losses.last_logged:
+            steps = self.state.global_step - run.losses.last_logged
+            logs: dict[str, float] = {"loss": run.losses.take() / steps}
+            if grad_norm is not None:
+                logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
+            logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
+            run.losses.last_logged = self.state.global_step
+            self.store_flos()
+            self._token_counter.flush()
+            self.log(logs, **inspection.accepted_arguments(self.log, start_time=start_time))  # overrides may lack it
+        if self.control.should_evaluate:
+            with run.interrupted_evaluation.possible():
+                metrics = self._evaluate(trial, ignore_keys_for_eval)
+            is_best = self._determine_best_metric(metrics=metrics, trial=trial)
+            if self.args.save_strategy == "best":
+                self.control.should_save = is_best or self._signals.is_interrupted
+        if self.control.should_save:
+            self._token_counter.flush()
+            if save_or_warn(self, model, trial):
+                self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+            else:
+                self.control.should_save = False
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], torch.Tensor | int | None]:
+        """As `transformers.Trainer.get_batch_samples`: the micro-batches of a step, and the items in all of them."""
+        batch_samples = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
+        return batch_samples, self._get_num_items_in_batch(batch_samples, device)
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor | int | None:
+        """Count the labels of the micro-batches of a step that are not -100, over all processes."""
+        return steps.count_items(self, batch_samples, device)
+
+    def _loss_is_scaled(self, num_items_in_batch: Any) -> bool:
+        """Whether `compute_loss` has divided the loss by the items of the whole window."""
+        if self.loss_is_scaled_for_ga is not None:
+            return self.loss_is_scaled_for_ga
+        if self.compute_loss_func is not None:
+            return True
+        return self.model_accepts_loss_kwargs and num_items_in_batch is not None
+
+    @property
+    def _device(self) -> torch.device:
+        """The device of this process."""
+        return self.args.device if self._run_device is None else self._run_device
+
+    def _prepare_input(self, data: Any) -> Any:
+        """Move tensors, however nested, to the device."""
+        return steps.to_device(self, data)
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Move a batch to the device, and refuse an empty one."""
+        inputs = self._prepare_input(inputs)
+        if not (type(inputs) is dict and inputs):
+            steps.require_batch(self, inputs)
+        return inputs
+
+    def _prepare_context_parallel_inputs(
+        self, model: nn.Module, inputs: dict[str, Any]
+    ) -> tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]:
+        if self.args.parallelism_config is None:
+            return nullcontext, inputs
+        return self._context_parallel.prepare(model, inputs)
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> TrainingLength:
+        """As `transformers.Trainer.set_initial_training_values`: the length of the training, in several units.
+
+        Raises:
+            ValueError: neither the loader nor `max_steps` says how long it is.
+        """
+        return training_length(args, dataloader, self.get_total_train_batch_size(args), self.num_examples)
+
+    def get_total_train_batch_size(self, args: Any) -> int:
+        """As `transformers.Trainer.get_total_train_batch_size`: samples of one optimizer step, over all processes."""
+        copies = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
+        data_parallel = max(args.world_size // copies, 1)
+        return samples_of_rank(self.args, self._train_batch_size) * args.gradient_accumulation_steps * data_parallel
+
+    def get_sp_size(self) -> int:
+        """As `transformers.Trainer.get_sp_size`: processes that share each sequence by its heads (`sp_size`)."""
+        return getattr(read_parallelism(self.args.parallelism_config), "sp_size", None) or 1
+
+    def get_cp_size(self) -> int:
+        """As `transformers.Trainer.get_cp_size`: processes that share each sequence in training (`cp_size`)."""
+        return getattr(read_parallelism(self.args.parallelism_config), "cp_size", None) or 1
+
+    def get_tp_size(self) -> int:
+        """As `transformers.Trainer.get_tp_size`: processes that share one copy of each layer."""
+        groups = read_parallelism(self.args.parallelism_config)
+        return getattr(groups, "tp_size", None) or getattr(self.model, "_tp_size", None) or 1
+
+    def _track_num_input_tokens(self, inputs: Any) -> None:
+        if self.args.include_num_input_tokens_seen != "no":
+            self._token_counter.add(inputs)
+
+    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
+        """Clip the gradients of a model, without the loss scale; return their norm."""
+        return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> torch.Tensor:
+        """Return the norm that clipping has found, or else that of the gradients, without the loss scale."""
+        if grad_norm is not None:
+            return grad_norm
+        self.accelerator.unscale_gradients()
+        return self.accelerator.strategy.norm(model)
+
+    # Evaluation.
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """As `transformers.Trainer.evaluate`, but linear in the number of predictions.
+
+        Args:
+            eval_dataset: a dataset, a dict of them, or the name of one; by default the Trainer's.
+            ignore_keys: outputs of the model that are no predictions.
+            metric_key_prefix: the metrics are called `{prefix}_loss`, ...; for a dict `{prefix}_{name}_loss`.
+
+        Returns:
+            The metrics.
+        """
+        if self._run is None:
+            self._apply_arguments()
+        given = eval_dataset is not None
+        eval_dataset = eval_dataset if given else self.eval_dataset
+        if isinstance(eval_dataset, dict):
+            metrics: dict[str, float] = {}
+            for name, dataset in eval_dataset.items():
+                prefix = f"{metric_key_prefix}_{name}"
+                metrics.update(self.evaluate(dataset if given else name, ignore_keys, metric_key_prefix=prefix))
+            self._search.note(metrics, metric_key_prefix)
+            return metrics
+        self._memory_tracker.start("eval")
+        dataloader = self.get_eval_dataloader(eval_dataset)
+        start_time = Moment()
+        output = self.evaluation_loop(
+            dataloader,
+            description="Evaluation",
+            prediction_loss_only=True if self.compute_metrics is None else None,
+            ignore_keys=ignore_keys,
+            metric_key_prefix=metric_key_prefix,
+        )
+        found = steps.add_speed(output, metric_key_prefix, start_time.seconds_ago - self._setup_seconds, self.args)
+        self.log(found)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        if DebugOption.TPU_METRICS_DEBUG in self.args.debug:
+            print_metrics()
+        self._memory_tracker.stop("eval", found)
+        self._search.note(found, metric_key_prefix)
+        return found
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """As `transformers.Trainer.evaluation_loop`; it is Lightning's evaluation loop that runs.
+
+        In the middle of a training it runs inside of `fit`; Lightning callbacks see the validation hooks. Otherwise
+        `evaluate` is a `validate`, and `predict` a `test`, of Lightning. The hooks after a batch get `loss`,
+        `predictions` and `label_ids` of it; those after the loop find the metrics in `callback_metrics`.
+
+        Args:
+            dataloader: the batches, the Trainer's or another one.
+            description: `Evaluation`, or `Prediction` for predictions that are returned whatever the metrics need.
+            prediction_loss_only: keep nothing but the loss; by default what the argument of that name says.
+            ignore_keys: outputs of the model that are no predictions.
+            metric_key_prefix: the metrics are called `{prefix}_loss`, ...
+
+        Returns:
+            Predictions and labels as arrays over all samples, None where nothing was kept, the metrics, and the number
+            of samples.
+        """
+        only_loss = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+        return evaluate_loader(
+            self,
+            dataloader,
+            description=description,
+            prediction_loss_only=only_loss,
+            ignore_keys=ignore_keys,
+            prefix=metric_key_prefix,
+        )
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """As `transformers.Trainer.predict`, but linear in the number of predictions.
+
+        Args:
+            test_dataset: the dataset.
+            ignore_keys: outputs of the model that are no predictions.
+            metric_key_prefix: the metrics are called `{prefix}_loss`, ...
+
+        Returns:
+            Predictions and labels as arrays over all samples, shorter rows filled up with -100, and the metrics.
+        """
+        if self._run is None:
+            self._apply_arguments()
+        self._memory_tracker.start("test")
+        dataloader = self.get_test_dataloader(test_dataset)
+        start_time = Moment()
+        output = self.evaluation_loop(
+            dataloader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
+        )
+        metrics = steps.add_speed(output, metric_key_prefix, start_time.seconds_ago - self._setup_seconds, self.args)
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
+        self._memory_tracker.stop("test", metrics)
+        return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=metrics)
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[torch.Tensor | None, Any, Any]:
+        """As `transformers.Trainer.prediction_step`: loss, predictions and labels of one batch, each None if absent.
+
+        Args:
+            model: the model to evaluate.
+            inputs: keyword arguments of its `forward`.
+            prediction_loss_only: return nothing but the loss.
+            ignore_keys: outputs of the model that are no predictions.
+        """
+        if not isinstance(inputs, dict):
+            require_inputs(inputs, self.data_collator, "prediction_step")
+        with_loss = steps.has_loss(inputs, self.label_names, self.can_return_loss)
+        inputs = self._prepare_inputs(inputs)
+        labels = None
+        if with_loss and not prediction_loss_only:
+            labels = nested_detach(steps.only(tuple([inputs.get(name) for name in self.label_names])))
+        if prediction_loss_only and self.args.use_liger_kernel and steps.only_model_needs_logits(self, inputs):
+            inputs = {**inputs, "skip_logits": True}  # as in 5.23; they are most of the memory
+        evaluate = steps.loss_and_outputs if with_loss else steps.no_loss_and_outputs
+        with torch.no_grad():
+            loss, outputs = evaluate(self, model, inputs)
+        if prediction_loss_only:
+            return loss, None, None
+        if ignore_keys is None:
+            config: Any = getattr(self.model, "config", None)
+            default = [] if config is None else ["past_key_values"]
+            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", default))
+        return loss, nested_detach(steps.only(split_outputs(outputs, ignore_keys, has_loss=with_loss))), labels
+
+    def _evaluate(
+        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+    ) -> dict[str, float]:
+        metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
+        self._report_to_hp_search(trial, self.state.global_step, metrics)
+        if isinstance(self.lr_scheduler, ReduceLROnPlateau) and not skip_scheduler:
+            self.lr_scheduler.step(self._best_metric.value(metrics))
+        return metrics
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        return self._best_metric.note(metrics)
+
+    # Checkpoints.
+
+    def _get_output_dir(self, trial: Any) -> str:
+        """Return the folder in which checkpoints are; a trial has one of its own."""
+        return self._search.output_dir(str(self.args.output_dir), trial)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Write `checkpoint-{step}`: beside its name, so that nobody ever sees half of one, then rename it.
+
+        Raises:
+            DiskFullError: there is not enough space for it; nothing has been written.
+        """
+        if self.hp_search_backend is None and trial is None:
+            self.store_flos()
+        parts: list[Callable[[str], None]] = [
+            self._save_optimizer_and_scheduler,
+            self._save_scaler,
+            self._save_rng_state,
+        ]
+        if self._run is not None:
+            parts.append(partial(self._data_position.save, run=self._run, loaders=self._eval_dataloaders))
+        overridden = not all(is_own(self, name) for name in ("save_model", "_save", "_save_checkpoint"))
+        folder = self._get_output_dir(trial)
+        self._checkpoints.save(folder, parts, run=self._run, at_once=overridden)
+        self._signals.newest_checkpoint = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Write the random generators of this process."""
+        self._data_position.save_rng(output_dir, self._run)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Write both; all processes have to call it."""
+        saver = self._checkpoints
+        in_checkpoint = saver.is_checkpoint(output_dir)
+        self._training_state.save_optimizer_and_schedule(output_dir, saver.writer, checkpoint=in_checkpoint)
+
+    def _save_scaler(self, output_dir: str) -> None:
+        """Write the loss scale of fp16."""
+        self._training_state.save_scaler(output_dir)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """Fill the model, or another one, with the weights of a checkpoint."""
+        self._strategy.load_weights(self.model if model is None else model, resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        """Fill the model with the weights of the best checkpoint."""
+        self._restorer.load_best()
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Have the random generators as they were when a checkpoint was written."""
+        if checkpoint is not None:
+            self._data_position.load_rng(checkpoint)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Let both go on from a checkpoint."""
+        if checkpoint is not None:
+            self._training_state.load_optimizer_and_schedule(checkpoint)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        """Let the loss scale go on from a checkpoint."""
+        if checkpoint is not None:
+            self._training_state.load_scaler(checkpoint)
+
+    def _load_callback_state(self) -> None:
+        """Let callbacks go on from the state that was read from a checkpoint, where the arguments ask for that."""
+        if self.args.restore_callback_states_from_checkpoint:
+            self._callback_states.restore_exported()
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As `transformers.Trainer.save_model`: the model, what processes its data, and the arguments.
+
+        Args:
+            output_dir: the folder, by default that of the arguments. Written by the main process only.
+
+        Raises:
+            ValueError: It is no folder, but an address such as `s3://bucket/folder`.
+        """
+        folder = str(self.args.output_dir) if output_dir is None else output_dir
+        require_local(folder, "output_dir")
+        self._checkpoints.save_model(folder, internal=_internal_call, run=self._run)
+        if not _internal_call and self.args.push_to_hub:
+            try:
+                self.push_to_hub(commit_message="Model saved", revision=self.args.hub_revision)
+            except Exception:
+                logger.error("The model is saved; only its upload to the Hub failed.")
+                raise
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """Write the model, or other weights in its place, into a folder; called in the process that saves."""
+        self._checkpoints.write_model(str(self.args.output_dir) if output_dir is None else output_dir, state_dict)
+
+    # Logs and metrics.
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As `transformers.Trainer.log`: into the history, and to all callbacks.
+
+        Args:
+            logs: what to log; the epoch is added.
+            start_time: when the training began, for tokens per second.
+        """
+        if self.state.epoch is not None:
+            logs["epoch"] = self.state.epoch
+        if self.args.include_num_input_tokens_seen != "no":
+            logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
+            if start_time is not None:
+                tokens = self.state.num_input_tokens_seen - self._initial_num_input_tokens_seen
+                logs.update(speed_metrics("train", start_time, num_tokens=tokens))
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
+
+    def store_flos(self) -> None:
+        """As `transformers.Trainer.store_flos`: add the operations since the last call, of all processes."""
+        device = self.args.device if self.args.device.type == "cuda" else torch.device("cpu")
+        flos = torch.tensor([self.current_flos], dtype=torch.float64, device=device)
+        total = self.accelerator.reduce(flos).item() if self.args.world_size > 1 else self.current_flos
+        self.state.total_flos += total / copies_of_batches(self.args)
+        self.current_flos = 0.0
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """As `transformers.Trainer.floating_point_ops`: six for each token and parameter outside the embeddings."""
+        main_input = (
+            inputs.get(getattr(self.model, "main_input_name", "input_ids")) if steps.is_mapping(inputs) else None
+        )
+        if main_input is None or not hasattr(self.model, "num_parameters"):
+            return 0
+        return 6 * main_input.numel() * self._parameter_counter.count()
+
+    log_metrics = metrics_files.log_metrics
+    metrics_format = staticmethod(metrics_format)
+    save_metrics = metrics_files.save_metrics
+    save_state = metrics_files.save_state
+
+    # The Hub.
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """As `transformers.Trainer.init_hf_repo`: make the repository, and its branch, if they are not there.
+
+        Args:
+            token: by default `hub_token`, or else the one that this machine knows.
+            private: of a new repository, by default `hub_private_repo`.
+
+        Raises:
+            OfflineModeIsEnabled: a ConnectionError; `HF_HUB_OFFLINE` is set.
+            HfHubHTTPError: the Hub refused, or could not be reached; the message says what to do.
+            HFValidationError: a ValueError; there can be no repository of that name.
+        """
+        token = secret(token)
+        self._hub.create_repository(token, private)
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        tasks: str | list[str] | None = None,
+        dataset_tags: str | list[str] | None = None,
+        dataset: str | list[str] | None = None,
+        dataset_args: str | list[str] | None = None,
+    ) -> None:
+        """As `transformers.Trainer.create_model_card`, but with a picture of the losses and more tables.
+
+        Writes `README.md` and `loss_curve.svg` into `output_dir`, and keeps the tags of an older card. Works offline.
+        Values that are not given are derived from model, data and arguments where possible.
+        """
+        if self.is_world_process_zero():
+            self._hub.write_card(
+                language=language,
+                license=license,
+                tags=tags,
+                model_name=model_name,
+                finetuned_from=finetuned_from,
+                tasks=tasks,
+                dataset_tags=dataset_tags,
+                dataset=dataset,
+                dataset_args=dataset_args,
+            )
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
         **kwargs: Any,
-    ) -> BestRun | list[BestRun]: ...
+    ) -> CommitInfo | Future[CommitInfo] | None:
+        """As `transformers.Trainer.push_to_hub`: save the model, write its card, and upload `output_dir`.
+
+        Checkpoints in it are left out, as is what begins with an underscore. Where the model is sharded all processes
+        have to call it. `token`, `revision` and `private` override the arguments of these names.
+
+        Args:
+            commit_message: of the commit.
+            blocking: return when all is uploaded.
+            token: for the Hub.
+            revision: the branch.
+            private: of a new repository.
+            kwargs: for `create_model_card`.
+
+        Returns:
+            The commit, or with `blocking=False` a future of it; None on processes other than the first.
+
+        Raises:
+            HfHubHTTPError: the Hub refused, or could not be reached; `output_dir` holds the model all the same.
+        """
+        token = secret(token)
+        self.control = self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        if self.hub_model_id is None:
+            # Overrides of libraries take the token only.
+            self.init_hf_repo(token=token, **({} if private is None else {"private": private}))
+        self._finish_current_push()  # it may read the files that are about to be written
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        self.create_model_card(**self._hub.card_arguments(**kwargs))
+        message = commit_message or "Upload of a model"
+        return self._hub.upload(message, blocking=blocking, token=token, revision=revision)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Begin to upload the model of a complete checkpoint, unless another upload is still on its way."""
+        if self.is_world_process_zero():
+            self._hub.push_checkpoint(checkpoint_folder, own_card=is_own(self, "create_model_card"))
+
+    def _finish_current_push(self) -> None:
+        """Wait for the uploads that are on their way, however they end."""
+        self._hub.wait()
+
+    # Hyperparameter search.
 
     def hyperparameter_search(
         self,
@@ -191,35 +1173,27 @@ class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
         the study. In several processes all stop together, and each gets the result.
 
         Args:
-            hp_space: a trial -> values by name of a training argument; by default a space of the reference.
-            compute_objective: metrics of an evaluation -> a number, or a list of numbers for several objectives; also
-                the name of a metric, or a list of names. By default the loss, or the sum of all other metrics.
-            n_trials: how many trials; with `timeout` also None.
-            direction: `minimize` or `maximize`; a list of them for several objectives. By default `minimize`; where
-                `compute_objective` is the name of a metric, what is usual for that, and an error where nothing is.
+            hp_space: a trial -> values by name of a training argument; by default the reference's space.
+            compute_objective: metrics of an evaluation -> a number, or several; also the name of a metric, or a list
+                of names. By default the loss, or the sum of all other metrics.
+            n_trials: number of trials; may be None with `timeout`.
+            direction: `minimize` or `maximize`, or a list for several objectives. By default `minimize`; with the name
+                of a metric what is usual for it.
             backend: `optuna`, or `ray`.
             hp_name: a trial -> the name of its folder in `output_dir`; by default `run-<number>`.
-            kwargs: for optuna those of `optuna.create_study` (`study_name`, `storage`, `sampler`, `pruner`,
-                `load_if_exists`) and of `Study.optimize` (`timeout`, `catch`, `callbacks`, `gc_after_trial`,
-                `show_progress_bar`, and `n_jobs`, in processes of their own); for ray those of `ray.tune.run`. Besides:
-
-                - `final_model`: what the Trainer holds afterwards: `"best"`, the model of the best trial; `"retrain"`,
-                  one that is trained once more with its values, in the folder `best`; `"last"`, that of the last trial.
-                - `remove_pruned`: whether folders of pruned trials are removed; False.
-                - `resume_trials`: whether a trial that was interrupted goes on from its newest checkpoint; True.
-                - `pruning_unit`: what evaluations are reported under, `"steps"` or completed `"epochs"`; steps of
-                  different batch sizes have seen different amounts of data.
-                - `report`: True to write a report to the folder `search` in `output_dir`, or a folder for it.
+            kwargs: for optuna those of `optuna.create_study` and `Study.optimize`, for ray those of `ray.tune.run`.
+                Besides: `final_model` ("best", "retrain" or "last"), `remove_pruned` (False), `resume_trials` (True),
+                `pruning_unit` ("steps" or "epochs"), `report` (True, or a folder); see `SearchOptions`.
 
         Returns:
-            The best run, or all that no other beats where there are several objectives.
+            The best run, or with several objectives all runs of the Pareto front.
 
         Raises:
             RuntimeError: there is no model_init, or the library of the backend is not installed.
-            ValueError, TypeError: parameters that cannot be; an objective that is no number; no trial was completed.
+            ValueError, TypeError: invalid parameters; an objective that is no number; no trial was completed.
             KeyError: the objective needs a metric that does not exist.
             ConnectionError: the storage cannot be reached.
-            NotImplementedError: the backend is one that is refused.
+            NotImplementedError: the backend is not supported.
         """
         require_new_models(self)
         require_training_data(self)
@@ -228,116 +1202,19 @@ class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
         finally:
             self._trial = None
 
-    def set_initial_training_values(self, args: Any, dataloader: Any) -> TrainingLength:
-        """As `transformers.Trainer.set_initial_training_values`: how long the training is, counted in several ways.
-
-        Raises:
-            ValueError: neither the loader nor `max_steps` says how long.
-        """
-        batches = len(dataloader) if has_length(dataloader) else None
-        each_step = self.get_total_train_batch_size(args)
-        if batches is None:
-            return length_of_stream(args, each_step)
-        steps_per_epoch = max(math.ceil(batches / args.gradient_accumulation_steps), 1)
-        examples = self.num_examples(dataloader)
-        by_steps = args.max_steps > 0
-        max_steps = args.max_steps if by_steps else math.ceil(args.num_train_epochs * steps_per_epoch)
-        return TrainingLength(
-            num_train_epochs=math.ceil(max_steps / steps_per_epoch) if by_steps else math.ceil(args.num_train_epochs),
-            num_update_steps_per_epoch=steps_per_epoch,
-            num_examples=examples,
-            num_train_samples=max_steps * each_step if by_steps else examples * args.num_train_epochs,
-            total_train_batch_size=each_step,
-            steps_in_epoch=batches,
-            max_steps=max_steps,
-        )
-
-    def get_total_train_batch_size(self, args: Any) -> int:
-        """As `transformers.Trainer.get_total_train_batch_size`: samples of one optimizer step, over all processes."""
-        copies = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
-        data_parallel = max(args.world_size // copies, 1)
-        return samples_of_rank(self.args, self._train_batch_size) * args.gradient_accumulation_steps * data_parallel
-
-    def get_tp_size(self) -> int:
-        """As `transformers.Trainer.get_tp_size`: processes that share one copy of each layer."""
-        groups = read_parallelism(self.args.parallelism_config)
-        return getattr(groups, "tp_size", None) or getattr(self.model, "_tp_size", None) or 1
-
-    def get_cp_size(self) -> int:
-        """As `transformers.Trainer.get_cp_size`: processes that share each sequence in training (`cp_size`)."""
-        return getattr(read_parallelism(self.args.parallelism_config), "cp_size", None) or 1
-
-    def get_sp_size(self) -> int:
-        """As `transformers.Trainer.get_sp_size`: processes that share each sequence by its heads (`sp_size`)."""
-        return getattr(read_parallelism(self.args.parallelism_config), "sp_size", None) or 1
-
-    def _maybe_log_save_evaluate(
-        self,
-        tr_loss: Any,
-        grad_norm: torch.Tensor | float | None,
-        model: nn.Module,
-        trial: Any,
-        epoch: float,
-        ignore_keys_for_eval: list[str] | None,
-        start_time: float,
-        learning_rate: float | None = None,
-    ) -> None:
-        """Do what the control asks for at the end of a step, or of an epoch."""
-        run = self._run
-        assert run is not None
-        if self.args.push_to_hub:
-            self._checkpoints.push_written()
-        if self.control.should_log and self.state.global_step > run.losses.last_logged:
-            steps = self.state.global_step - run.losses.last_logged
-            logs: dict[str, float] = {"loss": run.losses.take() / steps}
-            if grad_norm is not None:
-                logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
-            logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
-            run.losses.last_logged = self.state.global_step
-            self.store_flos()
-            self._token_counter.flush()
-            self.log(logs, **accepted_arguments(self.log, start_time=start_time))  # overrides may lack it
-        if self.control.should_evaluate:
-            with run.interrupted_evaluation.possible():
-                metrics = self._evaluate(trial, ignore_keys_for_eval)
-            is_best = self._determine_best_metric(metrics=metrics, trial=trial)
-            if self.args.save_strategy == "best":
-                self.control.should_save = is_best or self._signals.is_interrupted
-        if self.control.should_save:
-            self._token_counter.flush()
-            if self._save_or_warn(model, trial):
-                self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-            else:
-                self.control.should_save = False
-
-    def _finalize_training(self, run: TrainerModule) -> None:
-        """The end of a training, while the model is still where it was trained."""
-        train_loss = run.losses.mean()
-        samples, steps = run.length.num_train_samples, self.state.max_steps
-        metrics = speed_metrics("train", run.start_time, num_samples=samples, num_steps=steps)
-        self.store_flos()
-        metrics["total_flos"] = self.state.total_flos
-        metrics["train_loss"] = train_loss
-        self._memory_tracker.stop("train", metrics)
-        if not self._signals.is_leaving:  # it would look as if all was done
-            self.log(metrics)
-        self._checkpoints.finish_writing()
-        if not self._signals.is_leaving:
-            if self.args.load_best_model_at_end and self._restorer.has_best():
-                self._load_best_model()
-            if not self._signals.time_is_up:
-                self._checkpoints.keep_only_best(self._get_output_dir(run.trial))
-        self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
-        self._hub.end_training(last_push=run.trial is None and not self._signals.is_leaving)
-        self._output = TrainOutput(self.state.global_step, train_loss, metrics)
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """As `transformers.Trainer.call_model_init`: a new model, for a trial if it takes one."""
+        if self.model_init is None:
+            raise MissingModelError("There is no model_init to make a model with. Pass model_init=... to the Trainer.")
+        return construction.make_model(self.model_init, trial)
 
     def _renew_model(self, trial: Any) -> None:
         """Make a new model; once more if the trial changes the seed, so that what a run is called is what it was."""
-        self._make_model(trial)
+        construction.renew_model(self, trial)
         seed = (self.args.seed, self.args.full_determinism)
         self._hp_search_setup(trial)
         if seed != (self.args.seed, self.args.full_determinism):
-            self._make_model(trial)
+            construction.renew_model(self, trial)
 
     def _hp_search_setup(self, trial: Any) -> None:
         """Take up the values of a trial; an override point, called with None too, in every training."""
@@ -346,14 +1223,47 @@ class Trainer(TrainerEvaluation, TrainerOptimization, TrainerSaving):
             self._train_batch_size = self.args.train_batch_size
             self._apply_arguments()
 
-    def _make_model(self, trial: Any) -> None:
-        if self.model_init is None:
+    def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
+        """Tell a search about an evaluation in the middle of a training; an override point."""
+        self._search.report(trial, step, metrics)
+
+    # Callbacks and processes.
+
+    def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Callback) -> None:
+        """As `transformers.Trainer.add_callback`; callbacks of Lightning are welcome too."""
+        if is_lightning_callback(callback):
+            check_callback(callback)
+            self._lightning_callbacks.append(callback() if isinstance(callback, type) else callback)
+        else:
+            self.callback_handler.add_callback(callback)
+            lend_save_model(self, self.callback_handler.callbacks[-1])
+
+    def pop_callback(self, callback: Any) -> TrainerCallback | Callback | None:
+        """As `transformers.Trainer.pop_callback`: remove a callback and return it, None if it is not there."""
+        if not is_lightning_callback(callback):
+            return self.callback_handler.pop_callback(callback)
+        found = next((one for one in self._lightning_callbacks if one is callback or type(one) is callback), None)
+        if found is not None:
+            self._lightning_callbacks.remove(found)
+        return found
+
+    def remove_callback(self, callback: Any) -> None:
+        """As `transformers.Trainer.remove_callback`."""
+        if is_lightning_callback(callback):
+            self.pop_callback(callback)
+        else:
+            self.callback_handler.remove_callback(callback)
+
+    def is_local_process_zero(self) -> bool:
+        """As `transformers.Trainer.is_local_process_zero`: the first process of its machine."""
+        return self.args.local_process_index == 0
+
+    def is_world_process_zero(self) -> bool:
+        """As `transformers.Trainer.is_world_process_zero`: the first process of all."""
+        return self.args.process_index == 0
+
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        if getattr(model, "hf_device_map", None) is not None:
+            logger.warning("The model is spread over devices already (hf_device_map) and is not moved to %s.", device)
             return
-        if self._search.current is not None:
-            self._search.current.drop_model()
-        seed_everything(self.args)
-        self.model = self.call_model_init(trial)
-        self.optimizer = self.lr_scheduler = None
-        if self.place_model_on_device:
-            self._move_model_to_device(self.model, self.args.device)
-        self.model_wrapped = self.model
+        inspection.move(model, device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,11 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from ...lightning_modules.internals import fast_path, lightning_internals
-from ...lightning_modules.models.flat_model import FlatModel
+from ...lightning_modules.internals import lightning_internals
 from ...lightning_modules.models.inspection import accepted_arguments
-from ...lightning_modules.optim import steps_in_backward
 from ...lightning_modules.tasks.resumable import add_process_states
 from ...lightning_modules.training.accumulation import Window, WindowLoader
-from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, explain
+from ...lightning_modules.training.out_of_memory import explained
 from ..arguments.enums import DebugOption
 from ..checkpointing.interrupted_evaluation import InterruptedEvaluation
 from ..distributed.xla_device import print_metrics
@@ -27,14 +26,16 @@ from ..evaluation.speed import Moment
 from . import optimizer_limits
 from .lightning_callbacks import ReplacedSchedule
 from .meters import RunningLoss
+from .overrides import is_own
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer as LightningTrainer
 
     from ..evaluation.loop import Evaluation
     from ..evaluation.results import TrainingLength
-    from ..protocols.trainer import TrainingProtocol
     from ..strategies.strategy import Strategy
+    from .trainer import Trainer
+    from .training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -47,14 +48,10 @@ class TrainerModule(EvaluationModule):
 
     Args:
         facade: the Trainer whose steps and callbacks are called; `trainer` is Lightning's, as in every LightningModule.
-        length: how long the training is.
+        run: the call of `train`.
+        length: of the training.
         windows: the data.
-        checkpoint: the folder to go on from.
-        trial: the trial of a hyperparameter search.
-        ignore_keys: outputs of the model that are no predictions, for evaluations in between.
-        memory: lets several processes run out of memory together; gradients are then averaged after the backward pass.
-        lends_losses: hand `_maybe_log_save_evaluate` the losses as a tensor, which an override expects; it waits for
-            the device at each step.
+        checkpoint: the folder to resume from.
 
     Attributes:
         called: what is called for a forward pass: the model, or what a strategy has wrapped it in.
@@ -69,15 +66,11 @@ class TrainerModule(EvaluationModule):
 
     def __init__(
         self,
-        facade: TrainingProtocol,
+        facade: Trainer,
+        run: TrainingRun,
         length: TrainingLength,
         windows: WindowLoader,
-        *,
         checkpoint: str | None,
-        trial: Any,
-        ignore_keys: list[str] | None,
-        memory: OutOfMemoryConsensus | None = None,
-        lends_losses: bool = False,
     ) -> None:
         super().__init__(facade.model)
         self.automatic_optimization = False
@@ -86,12 +79,13 @@ class TrainerModule(EvaluationModule):
         self.length = length
         self.windows = windows
         self.checkpoint = checkpoint
-        self.trial = trial
-        self.ignore_keys = ignore_keys
-        self.memory = memory
+        self.run = run
+        self.trial = run.trial
+        self.ignore_keys = run.ignore_keys
+        self.memory = facade._batch_size_finder.consensus()
         self.start_time = Moment()
         self.losses = facade._running_loss = RunningLoss(facade)
-        self.lends_losses = lends_losses
+        self.lends_losses = not is_own(facade, "_maybe_log_save_evaluate")
         self.grad_norm: torch.Tensor | float | None = None
         self.learning_rate: float | None = None
         self.of_last_step: tuple[float | None, float | None] = (None, None)
@@ -102,10 +96,9 @@ class TrainerModule(EvaluationModule):
         self.schedule = ReplacedSchedule()
         self.begun = False
         self.called: nn.Module = facade.model
-        self.steps_in_backward = False
+        self.optimizer: Any = None
+        self._step_context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
         self._stopped_before_step = False
-        self._take_optimizer_step: Any = None
-        self._flat: FlatModel | None = None
         self._of_the_run = frozenset(vars(self)) - before | {"lightning_trainer", "strategy"}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -188,17 +181,16 @@ class TrainerModule(EvaluationModule):
             facade._evaluate(self.trial, self.ignore_keys, skip_scheduler=True)
 
     def on_train_epoch_start(self) -> None:
-        """Look who takes the steps of this epoch; `on_epoch_begin`."""
+        """Cache what the steps of this epoch use; `on_epoch_begin`."""
         facade, running = self.facade, self.lightning_trainer
         self.seen_in_epoch = self.windows.done
         self.epoch_ended = False
-        self._call(self.strategy.called)
+        self.called, self.optimizer = self.strategy.called, self.optimizers()
+        self._step_context = self.strategy.step_context()
         by_steps = facade.args.logging_strategy == "steps"
         connected: Any = running  # its class does not declare what connectors set
         connected.log_every_n_steps = int(facade.state.logging_steps) if by_steps else 0
         self.schedule.look(running, facade.lr_scheduler)
-        self.steps_in_backward = steps_in_backward(facade.optimizer)
-        self._take_optimizer_step = self.strategy.stepping(fast_path.stepper(running, self.optimizers()))
         self.grad_norm, self.learning_rate = self.of_last_step if self.windows.is_at_end else (None, None)
         if facade.state.global_step >= self.length.max_steps:  # only the end of the epoch is left
             facade.control.should_training_stop = True
@@ -215,29 +207,56 @@ class TrainerModule(EvaluationModule):
         facade.control = facade.callback_handler.on_step_begin(facade.args, facade.state, facade.control)
 
     def training_step(self, batch: Window, batch_idx: int) -> torch.Tensor | None:
-        """Run forward and backward pass of each micro-batch, then the optimizer step; returns the last loss."""
-        facade, last = self.facade, len(batch) - 1
+        """Take an optimizer step over a window of micro-batches; return the loss of the last one.
+
+        There is no step where the data ends inside of a window that is to be completed later, or where a callback
+        ends the epoch.
+        """
+        facade, strategy, called = self.facade, self.strategy, self.called
+        args, state, handler = facade.args, facade.state, facade.callback_handler
+
+        # Window: the gradients of its micro-batches add up, and are exchanged with those of the last.
         facade.current_gradient_accumulation_steps = len(batch)
-        self.stepped = False
-        loss = None
-        for index, inputs in enumerate(batch):
-            sync = index == last
-            if facade.accelerator.sync_gradients != (sync and batch.steps):
-                facade.accelerator.sync_gradients = sync and batch.steps
-            exchange = sync or facade.accelerator.sync_each_batch
-            with self._exchanging(exchange, steps=sync and batch.steps):
-                if self.memory is None:
-                    loss = self._micro_step(inputs, batch.items)
-                else:  # an error is kept until all processes can hear of it
-                    loss = self.memory.attempt(partial(self._micro_step, inputs, batch.items))
-            if sync and batch.steps:
-                self._optimizer_step()
-                break
-            facade.control = facade.callback_handler.on_substep_end(facade.args, facade.state, facade.control)
-            if self.stopping:
-                break
-        if self.memory is not None and not self.stepped:
+        self.stepped, steps, loss = False, False, None
+        for index, inputs in enumerate(batch, start=1):
+            is_last = index == len(batch)
+            facade.accelerator.sync_gradients = steps = is_last and batch.steps
+
+            # Forward and backward.
+            with self._gradient_exchange(is_last or facade.accelerator.sync_each_batch, steps=steps):
+                loss = self.memory.attempt(partial(self._forward_backward, inputs, batch.items))
+            if not steps:
+                facade.control = handler.on_substep_end(args, state, facade.control)
+                if self.stopping:
+                    break
+        self.memory.settle(facade.model.parameters() if steps else ())
+        if not steps:
+            return loss
+
+        # Clip.
+        if not strategy.clips_in_step:
+            norm = facade._clip_grad_norm(called) if args.max_grad_norm > 0 else None
+            self.grad_norm = facade._get_grad_norm(called, grad_norm=norm)
+
+        # Step.
+        facade.control = handler.on_pre_optimizer_step(args, state, facade.control)
+        with explained(lambda: advice_for_training(args)), self._step_context():
+            self.memory.attempt(self.optimizer.step)
             self.memory.settle()
+        if strategy.clips_in_step:
+            self.grad_norm = facade._get_grad_norm(called, grad_norm=strategy.norm_of_last_step())
+        facade.control = handler.on_optimizer_step(args, state, facade.control)
+
+        # Schedule.
+        self._step_schedule()
+
+        # Zero.
+        called.zero_grad()
+
+        # Count.
+        state.global_step += 1
+        state.epoch = self._epochs_done()
+        self.stepped = True
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Window, batch_idx: int) -> None:
@@ -268,7 +287,7 @@ class TrainerModule(EvaluationModule):
 
     def on_train_end(self) -> None:
         """End the training, while the model is still wrapped and on its device."""
-        self.facade._finalize_training(self)
+        self.run.finish(self)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Let the files of a user's `ModelCheckpoint` tell what a folder would."""
@@ -283,23 +302,6 @@ class TrainerModule(EvaluationModule):
             optimizer.fused_backward(loss, learning_rate)
 
     # What the hooks are made of, and what happens between them.
-
-    def flat(self, model: nn.Module) -> FlatModel | None:
-        """The lists of modules and parameters of the model that is called; None for others, and where it is spread."""
-        return self._flat if model is self.called else None
-
-    def detach(self) -> None:
-        """Let go of the model, when the training has ended."""
-        if self._flat is not None:
-            self._flat.close()
-            self._flat = None
-
-    def _call(self, model: nn.Module) -> None:
-        """Take what is to be called for a forward pass from now on."""
-        self.detach()
-        self.called = model
-        if self.strategy.spread is None and self.strategy.steps_parameters:
-            self._flat = FlatModel(model, self.facade.optimizer)
 
     def evaluate(self, evaluation: Evaluation) -> None:
         """Run an evaluation in the middle of the training."""
@@ -331,49 +333,19 @@ class TrainerModule(EvaluationModule):
                 scaler.others = left_out
         return made
 
-    def _micro_step(self, inputs: Any, items: Any) -> torch.Tensor:
+    def _forward_backward(self, inputs: Any, items: Any) -> torch.Tensor:
         facade = self.facade
         known = accepted_arguments(facade.training_step, num_items_in_batch=items)
-        try:
+        with explained(lambda: advice_for_training(facade.args, inputs)):
             loss = facade.training_step(self.called, inputs, **known)
-        except Exception as error:
-            explain(error, lambda: advice_for_training(facade.args, inputs))
-            raise
         self.losses.meter.add(loss, facade.state.global_step - self.losses.last_logged)
         facade.current_flos += float(facade.floating_point_ops(inputs))
         facade._track_num_input_tokens(inputs)
         return loss
 
-    def _optimizer_step(self) -> None:
-        facade, called = self.facade, self.called
-        args, handler = facade.args, facade.callback_handler
-        if self.memory is not None:
-            self.memory.settle(facade.model.parameters())
-        if not self.strategy.clips_in_step:
-            grad_norm = facade._clip_grad_norm(called) if args.max_grad_norm > 0 else None
-            self.grad_norm = facade._get_grad_norm(called, grad_norm=grad_norm)
-        facade.control = handler.on_pre_optimizer_step(args, facade.state, facade.control)
-        try:
-            self._take_optimizer_step() if self.memory is None else self._step_together(self.memory)
-        except Exception as error:
-            explain(error, lambda: advice_for_training(args))
-            raise
-        if self.strategy.clips_in_step:
-            self.grad_norm = facade._get_grad_norm(called, grad_norm=self.strategy.norm_of_last_step())
-        facade.control = handler.on_optimizer_step(args, facade.state, facade.control)
-        self._step_schedule()
-        (called if self._flat is None else self._flat).zero_grad()
-        facade.state.global_step += 1
-        facade.state.epoch = self._epochs_done()
-        self.stepped = True
-
-    def _step_together(self, memory: OutOfMemoryConsensus) -> None:
-        memory.attempt(self._take_optimizer_step)
-        memory.settle()
-
-    def _exchanging(self, exchange: bool, *, steps: bool) -> contextlib.AbstractContextManager[Any]:
-        """Exchange gradients in a micro-batch or not; never where that follows once all processes have theirs."""
-        if self.memory is not None:
+    def _gradient_exchange(self, exchange: bool, *, steps: bool) -> contextlib.AbstractContextManager[Any]:
+        """Exchange gradients in a micro-batch, or later, once all processes are known to have theirs."""
+        if self.memory.holds_gradients:
             return self.strategy.no_sync(self.called)
         return self.strategy.micro_batch(exchange=exchange, steps=steps)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,10 +81,11 @@ def load_optimizer_parts(
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
     from ..common.nested import map_nested
+    from ..distributed.tensor_parallel import step_context
     from .sharded_reading import require_same_kinds
 
     path = Path(folder, OPTIMIZER_PARTS_NAME)
-    with _able_to_step(optimizer, model):
+    with step_context(model)():  # torch learns the states of an optimizer from a step
         own = get_optimizer_state_dict(model, optimizer)
         read = {"optimizer": map_nested(lambda leaf: leaf, own)}
         _read(read, path, together)
@@ -152,25 +153,3 @@ def _table_of(path: Path) -> Any:
 
 def _names(path: Path, prefix: str) -> set[str]:
     return {name.removeprefix(prefix) for name in _table_of(path).state_dict_metadata if name.startswith(prefix)}
-
-
-@contextlib.contextmanager
-def _able_to_step(optimizer: torch.optim.Optimizer, model: nn.Module) -> Iterator[None]:
-    """torch learns which states an optimizer has from a step with gradients of zero."""
-    from ..distributed.tensor_parallel import stepping
-
-    changed: Any = optimizer  # its method is exchanged for a while
-    own: Callable[..., Any] = optimizer.step
-    ready = stepping(own, model)
-    if ready is own:
-        yield
-        return
-    before = vars(optimizer).get("step")
-    changed.step = ready
-    try:
-        yield
-    finally:
-        if before is None:
-            del changed.step
-        else:
-            changed.step = before

@@ -100,19 +100,14 @@ def agree_on_generators(mesh: DeviceMesh) -> None:
         torch.cuda.set_rng_state(states[1])
 
 
-def stepping(step: Callable[[], Any], model: nn.Module) -> Callable[[], Any]:
-    """Return an optimizer step that takes split and whole parameters together, where the model has both."""
-    split_ones = {hasattr(parameter, "full_tensor") for parameter in model.parameters() if parameter.requires_grad}
-    if split_ones != {True, False}:
-        return step
+def step_context(model: nn.Module) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    """Return the context in which an optimizer steps sharded and whole parameters together, if the model has both."""
+    sharded = {hasattr(parameter, "full_tensor") for parameter in model.parameters() if parameter.requires_grad}
+    if sharded != {True, False}:
+        return contextlib.nullcontext
     from torch.distributed.tensor.experimental import implicit_replication
 
-    @functools.wraps(step)
-    def mixed() -> Any:
-        with implicit_replication():
-            return step()
-
-    return mixed
+    return implicit_replication
 
 
 def _matching(model: nn.Module, pattern: str) -> list[str]:

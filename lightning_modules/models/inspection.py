@@ -22,8 +22,7 @@ def to_call(model: Any, wrapped: Any) -> Any:
 def unwrap_model(model: Any) -> Any:
     """Return the user's model under DistributedDataParallel, FSDP, DeepSpeed, DataParallel and torch.compile."""
     while True:
-        parts = getattr(model, "_modules", None)  # where a module has its parts: to ask one for what it lacks is slow
-        inner = getattr(model, "_orig_mod", None) if parts is None else parts.get("_orig_mod")
+        inner = getattr(model, "_orig_mod", None)
         if inner is None and type(model).__name__ in _WRAPPERS:
             inner = model.module
         if inner is None:

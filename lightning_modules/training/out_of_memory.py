@@ -95,15 +95,23 @@ class OutOfMemoryConsensus:
     `settle` does so, after it is clear that every process has them.
 
     Args:
-        device: where the processes exchange what they have to say.
+        device: where the processes exchange their outcomes; None where there is nothing to agree on, so that work is
+            done and errors are raised at once.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device | None) -> None:
         self.device = device
         self._failure: Exception | None = None
 
+    @property
+    def holds_gradients(self) -> bool:
+        """Whether gradients are averaged by `settle`, instead of in the backward pass."""
+        return self.device is not None
+
     def attempt(self, work: Callable[[], Result]) -> Result | None:
-        """Do the work, and give its result; None if it, or an earlier attempt, ran out of memory."""
+        """Do the work and return its result; None if it, or an earlier attempt, ran out of memory."""
+        if self.device is None:
+            return work()
         if self._failure is not None:
             return None
         try:
@@ -124,6 +132,8 @@ class OutOfMemoryConsensus:
             torch.OutOfMemoryError, RuntimeError: the error that `attempt` kept. `is_shared` is True on it.
             OutOfMemoryElsewhereError: it was kept in another process.
         """
+        if self.device is None:
+            return
         parameters = [parameter for parameter in parameters if parameter.requires_grad]
         said = [self._failure is not None, *(parameter.grad is not None for parameter in parameters)]
         flags = torch.tensor(said, dtype=torch.int32, device=self.device)
