@@ -151,6 +151,8 @@ class LightningCallbackStates:
             callback.on_load_checkpoint(run.lightning_trainer, run, whole)
         for callback in self.callbacks:
             if callback.state_key in states:
+                if hasattr(callback, "running_mean"):
+                    callback.running = callback.running_mean  # where Lightning's SpikeDetection looks for it
                 callback.load_state_dict(copy.deepcopy(states.pop(callback.state_key)))
         if states:
             logger.warning(_NOT_THERE, path, ", ".join(states))

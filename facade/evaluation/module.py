@@ -30,6 +30,10 @@ class EvaluationModule(FastModule):
         self.model = model
         self.evaluation = evaluation
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the evaluation, whose data may not be copied: callbacks that average weights copy the module."""
+        return {**super().__getstate__(), "evaluation": None}
+
     def distribute(self, spread: Callable[[EvaluationModule], nn.Module]) -> None:
         """Let the model be spread over processes when Lightning configures it, once the strategy is set up.
 

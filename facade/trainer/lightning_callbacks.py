@@ -1,4 +1,4 @@
-"""Callbacks of Lightning under the facade: which of them can be, in which runs, and schedules that they replace."""
+"""Callbacks of Lightning under the facade: which are refused, in which runs, and schedules that they replace."""
 
 from __future__ import annotations
 
@@ -19,6 +19,19 @@ _NOT_HERE = {
     "LearningRateFinder": (
         "the optimizer is made of the arguments when the training begins, and its schedule belongs to the whole of it",
         "use `hyperparameter_search`, or the finder of Lightning's Tuner with a LossModule",
+    ),
+    "BaseFinetuning": (
+        "it adds groups of parameters to an optimizer whose schedule knows only those it began with",
+        "set requires_grad of the layers in a TrainerCallback's on_epoch_begin, or use a LossModule with "
+        "lightning.Trainer",
+    ),
+    "BasePredictionWriter": (
+        "`predict` runs Lightning's test loop, and calls none of its methods",
+        "write the predictions that `predict` returns",
+    ),
+    "OnExceptionCheckpoint": (
+        "Lightning begins a training with the file it finds there, and not with resume_from_checkpoint",
+        "set save_strategy and save_steps, and go on with resume_from_checkpoint=True",
     ),
     "LightningBridge": (
         "it is the home of TrainerCallbacks without a Trainer, and there is one",
@@ -48,11 +61,12 @@ def check_callback(callback: Any) -> None:
     """
     for name, (reason, instead) in _NOT_HERE.items():
         if _is(callback, name):
-            raise ValueError(f"{name} cannot be used with this Trainer: {reason}. Instead, {instead}.")
+            given = name if type(callback).__name__ == name else f"{type(callback).__name__}, a {name},"
+            raise ValueError(f"{given} cannot be used with this Trainer: {reason}. Instead, {instead}.")
 
 
-def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool) -> None:
-    """Refuse what cannot be with this model, or when it is spread over processes.
+def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool, resumed: bool) -> None:
+    """Refuse what cannot be with this model, when it is spread over processes, or in a training that goes on.
 
     Raises:
         ValueError: as in `check_callback`.
@@ -62,6 +76,11 @@ def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool) -> 
             raise ValueError(
                 f"{type(callback).__name__} averages whole models, but this one is sharded over processes. Leave it "
                 "out, or train with DDP."
+            )
+        if resumed and _is(callback, "ModelPruning"):
+            raise ValueError(
+                "ModelPruning keeps its masks in no checkpoint, so that a resumed training would prune other weights. "
+                "Train without resume_from_checkpoint, or leave the callback out."
             )
         normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
         if normalised and _is(callback, "StochasticWeightAveraging"):

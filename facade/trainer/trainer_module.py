@@ -155,7 +155,11 @@ class TrainerModule(EvaluationModule):
     # The hooks of Lightning, in the order in which they are called.
 
     def setup(self, stage: str) -> None:
-        """Let the callbacks of a resumed training go on from their states: Lightning has set them up."""
+        """Let the callbacks of a resumed training go on from their states: Lightning has set them up.
+
+        Lightning itself runs no evaluation; callbacks such as ThroughputMonitor prepared for those of the Trainer.
+        """
+        self.lightning_trainer.limit_val_batches = 0
         if stage == "fit" and self.checkpoint is not None:
             self.facade._lightning_callback_states.load(self.checkpoint, self)
 

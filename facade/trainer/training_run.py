@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 # The Trainer decides when to evaluate. Lightning's callbacks that watch a metric read these settings: an interval of
 # no epoch tells them to look after each evaluation, not at the end of the epoch.
 _NO_EVALUATIONS_OF_LIGHTNING: dict[str, Any] = {
-    "limit_val_batches": 0,
     "check_val_every_n_epoch": None,
     "val_check_interval": sys.maxsize,
 }
@@ -140,7 +139,8 @@ class TrainingRun:
 
         trainer, epochs = self.trainer, module.length.num_train_epochs
         with planned(trainer) as strategy:
-            check_training(trainer._lightning_callbacks, trainer.model, sharded=trainer.plan.strategy.distributes)
+            sharded, resumed = trainer.plan.strategy.distributes, module.checkpoint is not None
+            check_training(trainer._lightning_callbacks, trainer.model, sharded=sharded, resumed=resumed)
             distribute(trainer, module)
             lightning_trainer = build_lightning_trainer(
                 trainer, max_epochs=-1 if epochs == sys.maxsize else epochs, **_NO_EVALUATIONS_OF_LIGHTNING

@@ -4,26 +4,37 @@ import logging
 
 import pytest
 import torch
+from lightning.pytorch import callbacks as of_lightning
 from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BaseFinetuning,
+    BasePredictionWriter,
     BatchSizeFinder,
     Callback,
+    Checkpoint,
     DeviceStatsMonitor,
     EarlyStopping,
     EMAWeightAveraging,
     GradientAccumulationScheduler,
+    LambdaCallback,
     LearningRateFinder,
     LearningRateMonitor,
     ModelCheckpoint,
+    ModelPruning,
     ModelSummary,
+    OnExceptionCheckpoint,
+    ProgressBar,
     RichModelSummary,
     RichProgressBar,
+    SpikeDetection,
     StochasticWeightAveraging,
+    ThroughputMonitor,
     Timer,
     TQDMProgressBar,
     WeightAveraging,
 )
 from safetensors.torch import load_file
-from tiny import At, Tiny, same, told, trainer, weights
+from tiny import At, Tiny, points, same, told, trainer, weights
 from torch import nn
 
 from lightrainer import LightningBridge, TensorBoardCallback
@@ -308,8 +319,12 @@ REFUSED = {
         lambda: GradientAccumulationScheduler({0: 1, 2: 4}),
         "gradient_accumulation_steps",
     ),
+    "BackboneFinetuning": (BackboneFinetuning, "requires_grad"),
+    "BaseFinetuning": (BaseFinetuning, "requires_grad"),
+    "BasePredictionWriter": (BasePredictionWriter, "returns"),
     "BatchSizeFinder": (BatchSizeFinder, "auto_find_batch_size"),
     "LearningRateFinder": (LearningRateFinder, "hyperparameter_search"),
+    "OnExceptionCheckpoint": (lambda: OnExceptionCheckpoint("never"), "resume_from_checkpoint"),
     "LightningBridge": (LightningBridge, "themselves"),
 }
 
@@ -321,8 +336,55 @@ def test_those_that_cannot_be_are_refused_at_once(tmp_path, name, way):
     make, instead = REFUSED[name]
     callback = make()
     add = trainer(tmp_path).add_callback if way == "add_callback" else lambda one: trainer(tmp_path, callbacks=[one])
-    with pytest.raises(ValueError, match=f"{name} cannot be used with this Trainer: .* Instead, .*{instead}"):
+    with pytest.raises(ValueError, match=f"{name}.* cannot be used with this Trainer: .* Instead, .*{instead}"):
         add(callback)
+
+
+WORKING = {
+    "Callback": Callback,
+    "Checkpoint": Checkpoint,
+    "DeviceStatsMonitor": DeviceStatsMonitor,
+    "EMAWeightAveraging": EMAWeightAveraging,
+    "EarlyStopping": lambda: EarlyStopping("eval_loss", patience=9),
+    "LambdaCallback": LambdaCallback,
+    "LearningRateMonitor": LearningRateMonitor,
+    "ModelCheckpoint": ModelCheckpoint,
+    "ModelPruning": lambda: ModelPruning("l1_unstructured", amount=0.5),
+    "ModelSummary": ModelSummary,
+    "ProgressBar": ProgressBar,
+    "RichModelSummary": RichModelSummary,
+    "RichProgressBar": RichProgressBar,
+    "SpikeDetection": SpikeDetection,
+    "StochasticWeightAveraging": lambda: StochasticWeightAveraging(1e-3),
+    "TQDMProgressBar": TQDMProgressBar,
+    "ThroughputMonitor": lambda: ThroughputMonitor(len),
+    "Timer": Timer,
+    "WeightAveraging": WeightAveraging,
+}
+
+
+def test_all_callbacks_of_lightning_are_decided_on():
+    assert {*WORKING, *REFUSED} == {*of_lightning.__all__, "LightningBridge"}
+
+
+@pytest.mark.filterwarnings(SWAP, "ignore:When using the `ThroughputMonitor`", "ignore:Checkpoint directory .* exists")
+@pytest.mark.parametrize("name", WORKING)
+def test_the_others_train_evaluate_predict_and_go_on(tmp_path, name):
+    """A resumed training ends in the same weights; of pruning, whose masks are in no checkpoint, it is refused."""
+    arguments = {**EVERY_EPOCH, "num_train_epochs": 2}
+    whole = trainer(tmp_path, callbacks=[WORKING[name]()], **arguments)
+    whole.train()
+    trained = weights(whole.model)
+    assert whole.evaluate()["eval_loss"] == pytest.approx(entries(whole, "eval_loss")[-1][1])
+    assert len(whole.predict(points(6)).predictions) == 6
+    resumed = trainer(tmp_path, callbacks=[WORKING[name]()], **arguments)
+    if name == "ModelPruning":
+        with pytest.raises(ValueError, match=r"ModelPruning keeps its masks .* without resume_from_checkpoint"):
+            resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+        assert (trained["first.weight"] == 0).float().mean() > 0.5
+    else:
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+        assert same(trained, weights(resumed.model))
 
 
 def test_what_callbacks_log_through_the_module(tmp_path):
