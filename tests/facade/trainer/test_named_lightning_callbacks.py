@@ -324,7 +324,7 @@ REFUSED = {
     "BasePredictionWriter": (BasePredictionWriter, "returns"),
     "BatchSizeFinder": (BatchSizeFinder, "auto_find_batch_size"),
     "LearningRateFinder": (LearningRateFinder, "hyperparameter_search"),
-    "OnExceptionCheckpoint": (lambda: OnExceptionCheckpoint("never"), "resume_from_checkpoint"),
+    "OnExceptionCheckpoint": (lambda: OnExceptionCheckpoint("unused"), "resume_from_checkpoint"),
     "LightningBridge": (LightningBridge, "themselves"),
 }
 
