@@ -6,10 +6,10 @@ import io
 import math
 import os
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..lightning_modules.common.libraries import is_installed
 from ._files import write_whole
 from ._log_values import going_on, numbers_in, split_history
 from .base import TrainerCallback
@@ -44,7 +44,7 @@ class LossCurveCallback(TrainerCallback):
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        if find_spec("matplotlib") is None:
+        if not is_installed("matplotlib"):
             raise ImportError(
                 "LossCurveCallback needs the package matplotlib, which is not installed: run `pip install "
                 "'lightrainer[plot]'`, or leave the callback out."

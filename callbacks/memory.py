@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any
 
+from ..lightning_modules.common.libraries import is_installed
 from ._log_values import add_to_logs, is_training_log
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
@@ -53,12 +54,10 @@ def memory_in_use() -> dict[str, float]:
 
 def host_memory() -> int | None:
     """Bytes of main memory that this process holds; from psutil, or else from Linux."""
-    try:
+    if is_installed("psutil"):
         import psutil
 
         return psutil.Process().memory_info().rss
-    except ImportError:
-        pass
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from html import escape
-from importlib.util import find_spec
 from typing import Any
 
+from ..lightning_modules.common.libraries import is_installed, loaded
 from ._log_values import going_on, text_of
 from ._work import clock
 from .progress import ProgressCallback, beside_the_bar
@@ -36,7 +35,7 @@ class NotebookProgressCallback(ProgressCallback):
     takes_place_of = ProgressCallback
 
     def __init__(self, max_str_len: int = 100) -> None:
-        if find_spec("IPython") is None:
+        if not is_installed("IPython"):
             raise ImportError(
                 "NotebookProgressCallback needs the package ipython, which is not installed, though every notebook has "
                 "it: use ProgressCallback, the bar of tqdm, elsewhere."
@@ -260,6 +259,6 @@ def default_progress_callback() -> type[ProgressCallback]:
 
 def is_in_notebook() -> bool:
     """Whether this process is the kernel of a notebook; found out without importing IPython."""
-    ipython = sys.modules.get("IPython")
+    ipython = loaded("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and "IPKernelApp" in getattr(shell, "config", {})

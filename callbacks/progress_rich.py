@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
+from ..lightning_modules.common.libraries import is_installed
 from .progress import ProgressCallback, fitting
 from .state import TrainerControl, TrainerState
 
@@ -30,7 +30,7 @@ class RichProgressCallback(ProgressCallback):
     takes_place_of = ProgressCallback
 
     def __init__(self, max_str_len: int = 100, console: Any = None) -> None:
-        if find_spec("rich") is None:
+        if not is_installed("rich"):
             raise ImportError(
                 "RichProgressCallback needs the package rich, which is not installed: run `pip install "
                 "'lightrainer[rich]'`, or leave the callback out to get the bar of tqdm."

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from importlib import import_module
-from importlib.util import find_spec
 
+from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.versions import installed, is_older
 
 COMET_AT_LEAST = "3.44"
@@ -31,20 +30,6 @@ PACKAGES = {
 
 class MissingTrackerError(ImportError, RuntimeError):
     """The package of a tracker is not there: a RuntimeError in the reference, an ImportError for everybody else."""
-
-
-def is_installed(module: str) -> bool:
-    """Whether a module can be imported; a folder without code that happens to have its name is not one.
-
-    Trackers make such folders themselves: `wandb`, `dvclive`.
-    """
-    try:
-        spec = find_spec(module)
-    except ModuleNotFoundError:  # the package around it is not there
-        return False
-    except ValueError:  # put into sys.modules by hand
-        return module in sys.modules
-    return spec is not None and spec.origin is not None
 
 
 def is_switched_on(variable: str, default: str = "FALSE") -> bool:

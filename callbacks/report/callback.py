@@ -6,10 +6,10 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ...lightning_modules.common.libraries import is_installed
 from .._files import trial_folder, write_whole
 from .._log_values import add_to_logs, going_on, is_training_log
 from ..base import TrainerCallback
@@ -49,7 +49,7 @@ class RunReportCallback(TrainerCallback):
     reads_checkpoints = False
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, picture: bool | None = None) -> None:
-        drawable = find_spec("matplotlib") is not None
+        drawable = is_installed("matplotlib")
         if picture and not drawable:
             raise ImportError(
                 "The picture of RunReportCallback needs the package matplotlib, which is not installed: run `pip "

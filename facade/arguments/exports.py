@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from ...lightning_modules.common.libraries import loaded
 from . import old_style
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def export_process(args: ProcessView) -> None:
 
 def export_precision(args: ProcessView) -> None:
     """Let `accelerate.AcceleratorState` have the precision of the arguments, as their Trainer's `Accelerator` does."""
-    module, accelerate = _state_module(), sys.modules.get("accelerate")
+    module, accelerate = _state_module(), loaded("accelerate")
     if module is None or accelerate is None or not hasattr(accelerate, "Accelerator"):
         return
     export_process(args)
@@ -46,7 +46,7 @@ def export_precision(args: ProcessView) -> None:
 
 
 def _state_module() -> ModuleType | None:
-    return sys.modules.get("accelerate.state") if old_style.accepted() else None
+    return loaded("accelerate.state") if old_style.accepted() else None
 
 
 LOADING_VARIABLES = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")

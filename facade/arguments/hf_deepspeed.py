@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import weakref
 from typing import Any
 
+from ...lightning_modules.common.libraries import is_installed, loaded
 from ...lightning_modules.distributed import deepspeed_engine
 from ..distributed.process import current_process
 from .deepspeed_config import fill_from_arguments, fill_from_run, load_deepspeed, value_at
@@ -104,14 +103,14 @@ class HfTrainerDeepSpeedConfig(HfDeepSpeedConfig):
 
 def is_deepspeed_available() -> bool:
     """As `transformers.integrations.is_deepspeed_available`."""
-    return importlib.util.find_spec("deepspeed") is not None
+    return is_installed("deepspeed")
 
 
 def set_hf_deepspeed_config(hf_deepspeed_config_obj: Any) -> None:
     """Put a configuration in force; the library's own module hears of it where it is loaded."""
     global _in_force
     _in_force = weakref.ref(hf_deepspeed_config_obj)
-    theirs = getattr(sys.modules.get("transformers.integrations.deepspeed"), "set_hf_deepspeed_config", None)
+    theirs = getattr(loaded("transformers.integrations.deepspeed"), "set_hf_deepspeed_config", None)
     if theirs is not None and theirs is not set_hf_deepspeed_config:
         theirs(hf_deepspeed_config_obj)
 
@@ -120,7 +119,7 @@ def unset_hf_deepspeed_config() -> None:
     """Let no configuration be in force; the library's own module hears of it where it is loaded."""
     global _in_force
     _in_force = None
-    theirs = getattr(sys.modules.get("transformers.integrations.deepspeed"), "unset_hf_deepspeed_config", None)
+    theirs = getattr(loaded("transformers.integrations.deepspeed"), "unset_hf_deepspeed_config", None)
     if theirs is not None and theirs is not unset_hf_deepspeed_config:
         theirs()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
+from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.versions import installed, is_older
 from .enums import OptimizerNames
 
@@ -46,12 +46,12 @@ def require_packages(args: Any) -> None:
         from ..distributed.xla_device import require_xla
 
         require_xla("fsdp_config={'xla': True}")
-    if args.use_liger_kernel and not _is_there("liger_kernel"):
+    if args.use_liger_kernel and not is_installed("liger_kernel"):
         from ...lightning_modules.models.liger import liger_patch
 
         liger_patch()
     module, pip = _library_of(OptimizerNames(args.optim).value)
-    if module and not _is_there(module):
+    if module and not is_installed(module):
         raise ImportError(
             f"optim={OptimizerNames(args.optim).value!r} needs the package {module}, which is not installed. Install "
             f"it on all machines with: pip install {pip}"
@@ -64,7 +64,7 @@ def require_deepspeed() -> None:
     Raises:
         ImportError: it is not there, or older than `DEEPSPEED_AT_LEAST`.
     """
-    if not _is_there("deepspeed"):
+    if not is_installed("deepspeed"):
         raise ImportError(
             "The argument deepspeed needs the package deepspeed, which is not installed: "
             "DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed"
@@ -83,10 +83,3 @@ def _library_of(optimizer: str) -> tuple[str, str]:
     if optimizer in _OF_TORCH:
         return "", ""
     return next((library for part, library in _OPTIMIZERS.items() if part in optimizer), ("", ""))
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except (ImportError, ValueError):  # in sys.modules without a spec
-        return True

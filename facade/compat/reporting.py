@@ -1,8 +1,8 @@
 """Which services a run can report to."""
 
 from ...callbacks import loggers
-from ...callbacks.loggers.availability import is_installed
 from ...callbacks.reporting import CALLBACKS
+from ...lightning_modules.common.libraries import is_installed
 
 INTEGRATION_TO_CALLBACK = {name: getattr(loggers, callback) for name, callback in CALLBACKS.items()}
 """As `transformers.integrations.integration_utils.INTEGRATION_TO_CALLBACK`: each name in `report_to` with its class."""

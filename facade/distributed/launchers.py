@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from ...lightning_modules.common.libraries import loaded
+
 __all__ = ["Launch", "find_launch", "number_in", "on_this_machine"]
 
 
@@ -246,7 +248,7 @@ def _lightning() -> Launch | None:
 
 def _mpi4py() -> Launch | None:
     """Of a launcher that leaves no variables, where the script has already asked for its communicator."""
-    module = sys.modules.get("mpi4py.MPI")
+    module = loaded("mpi4py.MPI")
     if module is None or not module.Is_initialized() or module.Is_finalized():
         return None
     size = module.COMM_WORLD.Get_size()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from ...lightning_modules.common.libraries import loaded
 from .launchers import Launch, find_launch, is_batch_script, number_in, whole_number
 from .xla_device import xla_device, xla_is_chosen
 
@@ -230,7 +231,7 @@ def _member(
 
 def _accelerate_state() -> Any:
     """The state that a script has set up with `accelerate`, found without importing it; None without one."""
-    module = sys.modules.get("accelerate.state")
+    module = loaded("accelerate.state")
     if module is None or not getattr(module.PartialState, "_shared_state", None):
         return None
     return module.PartialState()

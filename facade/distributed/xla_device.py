@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from ...lightning_modules.common.libraries import is_installed
 
 INSTALL = "pip install torch_xla, of the version that your torch has, on a machine with TPUs"
 
@@ -28,7 +29,7 @@ def xla_is_chosen() -> bool:
 @lru_cache(maxsize=1)
 def has_xla() -> bool:
     """Whether torch_xla is installed; it is not imported."""
-    return importlib.util.find_spec("torch_xla") is not None
+    return is_installed("torch_xla")
 
 
 def require_xla(asked: str) -> None:

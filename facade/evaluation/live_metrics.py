@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...lightning_modules.common.libraries import is_instance
 from ...lightning_modules.common.nested import find_batch_size, map_nested
 from ...lightning_modules.models.inspection import base_of_adapter, predicts_next_token
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks
@@ -23,12 +23,9 @@ def consists_of_metrics(compute_metrics: Any) -> bool:
     """
     if isinstance(compute_metrics, Mapping):
         return True
-    module = sys.modules.get("lightrainer.lightning_modules.evaluation.metrics")
-    if module is not None and isinstance(compute_metrics, module.BatchMetrics):
-        return True
-    torchmetrics = sys.modules.get("torchmetrics")
-    return torchmetrics is not None and isinstance(
-        compute_metrics, (torchmetrics.Metric, torchmetrics.MetricCollection)
+    ours = "lightrainer.lightning_modules.evaluation.metrics"
+    return is_instance(compute_metrics, ours, "BatchMetrics") or is_instance(
+        compute_metrics, "torchmetrics", "Metric", "MetricCollection"
     )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import platform
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ...callbacks._log_values import number_of, split_history
+from ...lightning_modules.common.libraries import loaded
 from .facts import CardFacts, DataSource
 from .repository import is_repository_name
 
@@ -149,7 +149,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def versions() -> Iterator[tuple[str, str]]:
     """The packages that had a part in the training; no others, however many are installed."""
     yield "Python", platform.python_version()
-    for name in (*_ALWAYS, *(name for name in _IF_LOADED if name in sys.modules)):
+    for name in (*_ALWAYS, *(name for name in _IF_LOADED if loaded(name))):
         try:
             yield name, version(name)
         except PackageNotFoundError:  # run from a folder of sources

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from dataclasses import MISSING, dataclass, fields, replace
 from itertools import zip_longest
 from typing import Any
 
+from ...lightning_modules.common.libraries import is_instance
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.models import inspection
 from ..arguments.parallelism import data_ranks
@@ -167,8 +167,7 @@ def source_of(dataset: Any) -> DataSource | None:
     Args:
         dataset: of any kind.
     """
-    library = sys.modules.get("datasets")
-    if library is None or not isinstance(dataset, (library.Dataset, library.IterableDataset)):
+    if not is_instance(dataset, "datasets", "Dataset", "IterableDataset"):
         return None
     name = _name(dataset.info)
     if name is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from ...lightning_modules.common.libraries import loaded
 
 _POLICIES = {"fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
 
@@ -27,8 +28,8 @@ class Strategy:
         """Have Keras models that are made in the block compute in the mixed precision of the arguments."""
         with contextlib.ExitStack() as policies:
             for name in ("keras", "tf_keras") if self.precision in _POLICIES else ():
-                if name in sys.modules:
-                    policies.enter_context(_policy(sys.modules[name], _POLICIES[self.precision]))
+                if keras := loaded(name):
+                    policies.enter_context(_policy(keras, _POLICIES[self.precision]))
             yield
 
     def run(self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:

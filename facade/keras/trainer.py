@@ -15,6 +15,7 @@ import torch
 from ...callbacks import TrainerCallback, TrainerControl, TrainerState
 from ...callbacks.loggers import CometCallback, WandbCallback
 from ...lightning_modules.checkpoints import get_last_checkpoint
+from ...lightning_modules.common.libraries import loaded
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.keras.losses import losses_and_logits
@@ -95,8 +96,8 @@ class TFTrainer:
         self.train_loss, self.eval_loss = Total(module.to_torch), Total(module.to_torch)
         for name, data in (("train_dataset", train_dataset), *_named("eval_dataset", eval_dataset).items()):
             check_dataset(data, name, args)
-        if "tensorflow" in sys.modules:
-            sys.modules["tensorflow"].random.set_seed(args.seed)  # orders of tf.data depend on it
+        if tensorflow := loaded("tensorflow"):
+            tensorflow.random.set_seed(args.seed)  # orders of tf.data depend on it
         self._engine = KerasEngine(
             self,
             model=module,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from ...lightning_modules.common.libraries import is_installed
 from ..arguments.enums import HPSearchBackend
 from .hyperparameters import BestRun
 from .options import SearchOptions
@@ -28,7 +28,7 @@ class Backend(ABC):
         Raises:
             RuntimeError: it is (also an ImportError).
         """
-        if importlib.util.find_spec(cls.name.value) is None:
+        if not is_installed(cls.name.value):
             raise MissingBackendError(
                 f"backend={cls.name.value!r} needs a library that is not installed: pip install {cls.package}"
             )

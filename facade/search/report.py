@@ -10,10 +10,10 @@ import os
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ...lightning_modules.common.libraries import is_installed
 from .page import render
 from .retries import FOLDER, LOG, interrupted, state_of
 
@@ -220,11 +220,10 @@ def _objective(index: int, name: str) -> dict[str, Any]:
 
 def interactive(study: Any) -> str | None:
     """A page with all of them by plotly, which needs no network; None without plotly, or with nothing to draw."""
-    try:
-        import_module("plotly")
-        from optuna import visualization
-    except ImportError:
+    if not is_installed("plotly"):
         return None
+    from optuna import visualization
+
     parts: list[str] = []
     for plot in plots_of(study):
         with warnings.catch_warnings():

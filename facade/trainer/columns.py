@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,12 +12,6 @@ from ...lightning_modules.data.collators import ignored_columns_message, no_colu
 from ...lightning_modules.models.inspection import base_of_adapter, unwrap_model
 
 logger = logging.getLogger(__name__)
-
-
-def is_hub_dataset(dataset: Any) -> bool:
-    """Whether this is a `datasets.Dataset`, found out without importing the library."""
-    datasets = sys.modules.get("datasets")
-    return datasets is not None and isinstance(dataset, datasets.Dataset)
 
 
 def remove_unused(dataset: Any, columns: Sequence[str], model_name: str, description: str | None) -> Any:

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from ...lightning_modules.common.followed import followed
+from ...lightning_modules.common.libraries import is_instance
 from ...lightning_modules.common.seeding import seed_worker
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.collators import DataCollatorWithPadding, default_data_collator
@@ -21,6 +22,7 @@ from ...lightning_modules.data.lengths import (
     LengthGroupedSampler,
     column_lengths,
     has_length,
+    is_table,
     sample_lengths,
 )
 from ...lightning_modules.data.loaders import build_loader
@@ -29,7 +31,6 @@ from ...lightning_modules.data.workers import attached_worker, deaf_worker
 from ..arguments.parallelism import copies_of_batches, data_rank
 from ..evaluation.results import TrainingLength
 from .checks import require_dataset
-from .columns import is_hub_dataset
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -62,7 +63,7 @@ class DataLoading:
         """Make a loader, for which the parameters are those of `Trainer._get_dataloader`."""
         trainer, args = self.trainer, self.trainer.args
         collator, whole = trainer.data_collator, dataset
-        if is_hub_dataset(dataset):
+        if is_table(dataset):
             dataset = trainer._remove_unused_columns(dataset, description=description)
         else:
             collator = trainer._get_collator_with_removed_columns(collator, description=description)
@@ -187,8 +188,7 @@ class DataLoading:
 def default_collator(processing_class: Any) -> Callable[[list[Any]], Any]:
     """Pad with the processing class where it is a tokenizer or a feature extractor; otherwise stack what there is."""
     # Processors of `transformers` combine several modalities; the reference does not pad with them.
-    processors = sys.modules.get("transformers.processing_utils")
-    combined = processors is not None and isinstance(processing_class, processors.ProcessorMixin)
+    combined = is_instance(processing_class, "transformers.processing_utils", "ProcessorMixin")
     pads = callable(getattr(processing_class, "pad", None)) and not combined
     return DataCollatorWithPadding(processing_class) if pads else default_data_collator
 

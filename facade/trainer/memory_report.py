@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ...lightning_modules.common.libraries import is_installed
+
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.001
@@ -95,11 +97,11 @@ class _PeakWatch(threading.Thread):
 
 
 def _this_process() -> Any:
-    try:
-        import psutil
-    except ImportError:
+    if not is_installed("psutil"):
         logger.warning(
             "skip_memory_metrics=False, but psutil is not there: no memory report. Install it: pip install psutil"
         )
         return None
+    import psutil
+
     return psutil.Process()

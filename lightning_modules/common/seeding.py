@@ -6,7 +6,6 @@ import logging
 import operator
 import os
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .libraries import loaded
 from .torch_files import load_torch, save_torch
 
 __all__ = [
@@ -168,7 +168,7 @@ def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
 
 def _xla() -> Any:
     """Return the module of torch_xla that has the generator of its device, where the process uses it."""
-    return sys.modules.get("torch_xla.core.xla_model")
+    return loaded("torch_xla.core.xla_model")
 
 
 def _restore_cuda(state: Mapping[str, Any], distributed: bool) -> None:

@@ -9,11 +9,11 @@ import io
 import os
 import pickle
 import re
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .libraries import loaded
 from .local_paths import StrPath
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _numpy_globals() -> list[Any]:
 
 def on_host(values: Any) -> Any:
     """Return nested values with tensors of torch_xla in main memory; the very same values where there are none."""
-    if "torch_xla" not in sys.modules:
+    if not loaded("torch_xla"):
         return values
     from .nested import map_nested
 
@@ -201,7 +201,7 @@ def on_host(values: Any) -> Any:
 
 def state_on_host(model: nn.Module) -> dict[str, Any] | None:
     """Return the state dict of a model of torch_xla in main memory, tied weights as one tensor; None of others."""
-    if "torch_xla" not in sys.modules or not any(tensor.device.type == "xla" for tensor in model.parameters()):
+    if not loaded("torch_xla") or not any(tensor.device.type == "xla" for tensor in model.parameters()):
         return None
     copies: dict[int, Any] = {}
     state = model.state_dict(keep_vars=True)  # these are the same objects where weights are tied

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
+from ..common.libraries import is_instance
 from .workers import iterate
 
 __all__ = [
@@ -207,8 +207,7 @@ def _arrow_lengths(dataset: Any, column: str) -> list[int] | None:
 
 def is_table(dataset: Any) -> bool:
     """Tell whether this is a `datasets.Dataset`, found out without importing the library."""
-    datasets = sys.modules.get("datasets")
-    return datasets is not None and isinstance(dataset, datasets.Dataset)
+    return is_instance(dataset, "datasets", "Dataset")
 
 
 def _arrow_column(dataset: Any, column: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -20,6 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from ..common.libraries import is_instance
 from .batch_samplers import GivenBatchSampler, RoundBatchSampler, ShardedBatchSampler, options_of, share_of
 from .dispatch import DispatchLoader
 from .epoch_loader import EpochLoader
@@ -231,8 +231,7 @@ def _seeded(sampler: Any, seed: int | None, seedable: bool, world_size: int) -> 
 
 def _files(dataset: Any) -> int:
     """In how many parts a `datasets.IterableDataset` can be read; 0 for other streams."""
-    datasets = sys.modules.get("datasets")
-    if datasets is None or not isinstance(dataset, datasets.IterableDataset):
+    if not is_instance(dataset, "datasets", "IterableDataset"):
         return 0
     return dataset.num_shards if hasattr(dataset, "num_shards") else dataset.n_shards
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.util
 import sys
 import types
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from typing import Any
+
+from ..common.libraries import is_installed, loaded
 
 
 class _Deferred(type):
@@ -37,20 +38,20 @@ def deferring(module: str, **members: Any) -> Iterator[None]:
     What others import of it meanwhile is looked up when they use it: that a library is loaded does not mean that all of
     its lazy modules are. `members` are there at once, by name.
     """
-    if module not in sys.modules and importlib.util.find_spec(module.partition(".")[0]) is None:
+    if not loaded(module) and not is_installed(module.partition(".")[0]):
         yield
         return
     stand_in: Any = types.ModuleType(module)
     stand_in.__spec__ = ModuleSpec(module, None)
     stand_in.__getattr__ = functools.partial(_deferred, module)
     vars(stand_in).update(members)
-    loaded = sys.modules.get(module)
+    before = sys.modules.get(module)
     sys.modules[module] = stand_in
     try:
         yield
     finally:
-        if loaded is not None:
-            sys.modules[module] = loaded
+        if before is not None:
+            sys.modules[module] = before
         elif sys.modules.get(module) is stand_in:
             del sys.modules[module]
 

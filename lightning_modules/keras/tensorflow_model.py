@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..common.libraries import is_installed, is_instance, loaded
 from ..common.nested import map_nested
 from .module import Compute, KerasModule, constrained, nested_layers
 from .names import stable_names
@@ -216,21 +217,20 @@ def _only_value(weights: Tensor) -> float:
 
 
 def _check_library(model: Any) -> None:
-    keras = sys.modules.get("keras")
-    if keras is not None and isinstance(model, keras.Model) and keras.backend.backend() != "tensorflow":
+    keras = loaded("keras")
+    if is_instance(model, "keras", "Model") and keras.backend.backend() != "tensorflow":
         raise ValueError(
             f"Keras computes in {keras.backend.backend()!r}: set the environment variable KERAS_BACKEND to torch or "
             "tensorflow before keras is imported, or run the script with `python -m lightrainer script.py`."
         )
     if not hasattr(type(model), "trainable_variables"):
         raise TypeError(f"model must be a Keras model or a tf.Module, but is {type(model).__name__} ({model!r:.60}).")
-    try:
-        import_module("tensorflow")
-    except ImportError as error:
+    if not is_installed("tensorflow"):
         raise ImportError(
             "The model computes in TensorFlow, which is not installed: pip install 'lightrainer[tf]'. A model of "
             "keras.layers needs none with KERAS_BACKEND=torch."
-        ) from error
+        )
+    import_module("tensorflow")
 
 
 def _variables(model: Any) -> list[Any]:
@@ -246,7 +246,7 @@ def _variables(model: Any) -> list[Any]:
 
 def _layers_of_keras_2(model: Any) -> list[Any]:
     """Return all layers within a model of Keras 2, in an order that depends on nothing but their names in it."""
-    keras = sys.modules.get("tf_keras")
+    keras = loaded("tf_keras")
     if keras is None or not isinstance(model, keras.layers.Layer):
         return []
     return [one for one in model.submodules if isinstance(one, keras.layers.Layer) and not hasattr(one, "update_state")]

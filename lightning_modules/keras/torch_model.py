@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..common.libraries import is_instance, loaded
 from ..common.nested import map_nested
 from .module import Compute, KerasModule, constrained, nested_layers
 from .names import stable_names
@@ -39,8 +39,8 @@ class TorchKerasModule(KerasModule):
     _graphs: TorchGraphs | None
 
     def __init__(self, model: nn.Module, compute: Compute, recordable: Callable[[], bool] = lambda: False) -> None:
-        keras = sys.modules.get("keras")
-        if keras is None or not isinstance(model, keras.Model):
+        keras = loaded("keras")
+        if not is_instance(model, "keras", "Model"):
             raise TypeError(
                 f"model must be a keras.Model, but is a {type(model).__name__}, a module of torch: the ordinary "
                 "Trainer trains those."

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import inspect
 import logging
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ..common.libraries import is_instance
 from ..common.suggestions import did_you_mean
 
 __all__ = ["checkpoint_activations", "enable_activation_checkpointing", "find_layers"]
@@ -200,10 +200,8 @@ def _thin_out(model: nn.Module, every_n_layers: int) -> None:
     """Of the layers that a model of `transformers` has enabled, leave every so many-th one enabled."""
     if every_n_layers == 1:
         return
-    modeling: Any = sys.modules.get("transformers.modeling_layers")
-    layers: list[Any] = [
-        part for part in model.modules() if modeling and isinstance(part, modeling.GradientCheckpointingLayer)
-    ]
+    library = "transformers.modeling_layers"
+    layers: list[Any] = [one for one in model.modules() if is_instance(one, library, "GradientCheckpointingLayer")]
     if not layers:
         raise ValueError(
             f"every_n_layers={every_n_layers}: {type(model).__name__} has a gradient_checkpointing_enable() of its "

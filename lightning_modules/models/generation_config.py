@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..common.file_names import GENERATION_CONFIG_NAME
 from ..common.json_files import read_object
+from ..common.libraries import loaded
 from ..common.suggestions import did_you_mean
 from . import inspection
 
@@ -125,7 +125,7 @@ def require_accepted(model: Any, options: Mapping[str, Any], source: str) -> Non
 
 
 def _transformers_kind() -> type | None:
-    return getattr(sys.modules.get("transformers.generation.configuration_utils"), "GenerationConfig", None)
+    return getattr(loaded("transformers.generation.configuration_utils"), "GenerationConfig", None)
 
 
 def _find(given: str, kind: type) -> str | Path:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
+
+from ..common.libraries import is_instance, loaded
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
 
@@ -32,15 +33,13 @@ def unwrap_model(model: Any) -> Any:
 
 def is_pretrained(model: Any) -> bool:
     """Tell whether this is a model of `transformers`, found out without importing it."""
-    module = sys.modules.get("transformers.modeling_utils")
-    return module is not None and isinstance(model, module.PreTrainedModel)
+    return is_instance(model, "transformers.modeling_utils", "PreTrainedModel")
 
 
 def base_of_adapter(model: Any) -> Any:
     """Return the model under a PEFT adapter and torch's wrappers, or the model itself."""
     model = unwrap_model(model)
-    peft = sys.modules.get("peft")
-    if peft is None or not isinstance(model, (peft.PeftModel, peft.PeftMixedModel)):
+    if not is_instance(model, "peft", "PeftModel", "PeftMixedModel"):
         return model
     if hasattr(model, "get_base_model"):
         return model.get_base_model()
@@ -119,7 +118,7 @@ def predicts_next_token(model: Any) -> bool:
         model: the model itself, without wrappers or adapters.
     """
     names = {base.__name__ for base in type(model).__mro__}
-    auto = sys.modules.get("transformers.models.auto.modeling_auto")
+    auto = loaded("transformers.models.auto.modeling_auto")
     listed = set() if auto is None else set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     return bool(names & listed) or any(name.endswith("ForCausalLM") for name in names)
 
@@ -133,7 +132,7 @@ def loss_shifts_labels(model: Any) -> bool:
     inner = base_of_adapter(model)
     if getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
         return False
-    kind, library = getattr(inner, "loss_type", None), sys.modules.get("transformers.loss.loss_utils")
+    kind, library = getattr(inner, "loss_type", None), loaded("transformers.loss.loss_utils")
     if library is None:
         return kind == "ForCausalLM"
     return library.LOSS_MAPPING.get(kind) is library.ForCausalLMLoss
@@ -148,7 +147,7 @@ def shifts_smoothed_labels(model: Any) -> bool:
         model: the model, also in wrappers or adapters.
     """
     name = class_of(base_of_adapter(model)).__name__
-    auto = sys.modules.get("transformers.models.auto.modeling_auto")
+    auto = loaded("transformers.models.auto.modeling_auto")
     if auto is not None:
         return name in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
     return name.endswith("ForCausalLM")

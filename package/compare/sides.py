@@ -1,5 +1,7 @@
 """Runs the script twice, each time in a process and a folder of its own."""
 
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
 import json
@@ -11,9 +13,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 
+from ..lightning_modules.common.libraries import is_installed
 from ..serving import environment
 
 REFERENCE, LIGHTRAINER = "reference", "lightrainer"
@@ -57,7 +59,7 @@ def check_reference() -> str:
         CompareError: It is not installed, or the Trainer's other need is not.
     """
     for package in ("transformers", "accelerate"):
-        if find_spec(package) is None:
+        if not is_installed(package):
             raise CompareError(
                 f"{package} is not installed, so there is no reference to compare with. Its Trainer needs both: "
                 "pip install transformers==5.3.0 accelerate"

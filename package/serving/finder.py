@@ -38,7 +38,7 @@ class Finder:
         if library != LIBRARY:
             return None
         loaded = sys.modules.get(LIBRARY)
-        if package.is_stand_in(loaded) if inside else spec_of_others(name) is None:
+        if package.is_stand_in(loaded) if inside else getattr(spec_of_others(name), "origin", None) is None:
             return package.find(inside)
         if inside and loaded is not None:
             # The library runs its own `__init__` again now and then, without asking anybody.

@@ -1,5 +1,7 @@
 """Modules of the reference that were imported before serving was switched on."""
 
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
 import sys
@@ -8,6 +10,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from ..lightning_modules.common.libraries import loaded
 from .finder import LIBRARY, ServedLoader, served_spec
 from .modules import ServedModule, serve_top_level, stop_serving_top_level
 from .names import SERVED, TOP_LEVEL
@@ -26,8 +29,9 @@ class Replaced:
 
     def replace(self) -> None:
         """Do it, and warn of the modules that keep what they had."""
-        library = sys.modules.get(LIBRARY)
+        library = loaded(LIBRARY)
         if library is None:
+            sys.modules.pop(LIBRARY, None)
             return
         for inside in SERVED:
             module = sys.modules.get(f"{LIBRARY}.{inside}")

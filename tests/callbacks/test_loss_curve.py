@@ -97,6 +97,6 @@ def test_drawing_leaves_pyplot_alone(monkeypatch):
 
 
 def test_without_the_package_construction_fails_with_the_extra_to_install(monkeypatch):
-    monkeypatch.setattr(loss_curve, "find_spec", lambda name: None)
+    monkeypatch.setattr(loss_curve, "is_installed", lambda name: False)
     with pytest.raises(ImportError, match=r"pip install 'lightrainer\[plot\]'"):
         LossCurveCallback()

@@ -165,7 +165,7 @@ def test_only_the_kernel_of_a_notebook_has_it_by_itself(tmp_path, monkeypatch):
 
 
 def test_without_the_package_construction_fails(monkeypatch):
-    monkeypatch.setattr(progress_notebook, "find_spec", lambda name: None)
+    monkeypatch.setattr(progress_notebook, "is_installed", lambda name: False)
     with pytest.raises(ImportError, match="needs the package ipython"):
         NotebookProgressCallback()
 

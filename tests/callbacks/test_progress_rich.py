@@ -119,7 +119,7 @@ def test_a_training_that_breaks_off_can_be_begun_again(tmp_path):
 
 
 def test_without_the_package_construction_fails_with_the_extra_to_install(monkeypatch):
-    monkeypatch.setattr(progress_rich, "find_spec", lambda name: None)
+    monkeypatch.setattr(progress_rich, "is_installed", lambda name: False)
     with pytest.raises(ImportError, match=r"pip install 'lightrainer\[rich\]'"):
         RichProgressCallback()
 

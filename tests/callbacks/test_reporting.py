@@ -80,15 +80,6 @@ def test_all_takes_comet_with_a_key_or_offline(installed, monkeypatch):
     assert available_reporting_integrations() == ["comet_ml"]
 
 
-def test_a_folder_that_a_tracker_made_is_not_taken_for_its_package(tmp_path, monkeypatch):
-    (tmp_path / "a_tracker_nobody_has").mkdir()
-    monkeypatch.syspath_prepend(tmp_path)
-    assert not availability.is_installed("a_tracker_nobody_has")
-    (tmp_path / "a_tracker_nobody_has" / "__init__.py").touch()
-    assert availability.is_installed("a_tracker_nobody_has")
-    assert not availability.is_installed("no.such.package")
-
-
 def test_an_unknown_name_is_refused_with_the_nearest_and_all_others():
     with pytest.raises(ValueError, match=r"'tensorbord'.*Did you mean 'tensorboard'\?.*azure_ml, .*wandb, all, none"):
         reporting_callbacks(["tensorbord"])

@@ -1,12 +1,15 @@
 """`is_..._available` of the reference: whether a library or a kind of hardware is there."""
 
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 from collections.abc import Callable
 from types import ModuleType
+
+from ...lightning_modules.common.libraries import is_installed, loaded
 
 
 def _library(name: str) -> Callable[[], bool]:
@@ -14,18 +17,10 @@ def _library(name: str) -> Callable[[], bool]:
 
     @functools.lru_cache(None)
     def available() -> bool:
-        return _is_there(name)
+        return is_installed(name)
 
     available.__doc__ = f"Whether {name} can be imported, as the function of this name in `transformers.utils`."
     return available
-
-
-def _is_there(name: str) -> bool:
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return False
-    return spec is not None and spec.origin is not None
 
 
 def _torch() -> ModuleType:
@@ -94,7 +89,7 @@ def is_torch_xpu_available(check_device: bool = False) -> bool:
 
 def is_torch_npu_available(check_device: bool = False) -> bool:
     """As `transformers.utils.is_torch_npu_available`."""
-    return _is_there("torch_npu") and hasattr(_torch(), "npu") and _torch().npu.is_available()
+    return is_installed("torch_npu") and hasattr(_torch(), "npu") and _torch().npu.is_available()
 
 
 def is_torch_bf16_gpu_available() -> bool:
@@ -137,10 +132,7 @@ def is_torch_tf32_available() -> bool:
 
 def is_in_notebook() -> bool:
     """As `transformers.utils.is_in_notebook`."""
-    import sys
-
-    shell = sys.modules.get("IPython")
-    running = shell and shell.get_ipython()
+    running = (shell := loaded("IPython")) and shell.get_ipython()
     return bool(running and "IPKernelApp" in running.config)
 
 
@@ -172,7 +164,7 @@ def requires_backends(obj: object, backends: str | list[str]) -> None:
         ImportError: One of them is not installed.
     """
     names = [backends] if isinstance(backends, str) else list(backends)
-    missing = [name for name in names if not _is_there({"vision": "PIL"}.get(name, name))]
+    missing = [name for name in names if not is_installed({"vision": "PIL"}.get(name, name))]
     if missing:
         who = getattr(obj, "__name__", type(obj).__name__)
         raise ImportError(f"{who} needs what is not installed: pip install {' '.join(missing)}")

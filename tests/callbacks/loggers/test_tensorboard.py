@@ -130,11 +130,8 @@ def test_names_are_grouped_as_in_the_reference():
 
 
 def test_without_the_package_construction_fails_with_the_way_to_install_it(monkeypatch):
-    def nothing_there(name):
-        return None
-
     assert importlib.util.find_spec("tensorboard") is not None
-    monkeypatch.setattr(availability, "find_spec", nothing_there)
+    monkeypatch.setattr(availability, "is_installed", lambda module: False)
     with pytest.raises(ImportError, match="pip install tensorboard"):
         TensorBoardCallback()
     assert TensorBoardCallback(object()).tb_writer is not None

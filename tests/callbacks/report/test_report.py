@@ -196,7 +196,7 @@ def test_other_processes_write_nothing(tmp_path):
 
 
 def test_without_matplotlib_there_is_a_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(report_callback, "find_spec", lambda name: None)
+    monkeypatch.setattr(report_callback, "is_installed", lambda name: False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it would now fail
     RunReportCallback().on_train_end(arguments(tmp_path), state(), CONTROL)
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

@@ -10,7 +10,7 @@ from lightrainer.facade.arguments import packages
 def is_installed(monkeypatch, found):
     """DeepSpeed is there, in this version; None stands for one that was built in place."""
 
-    monkeypatch.setattr(packages, "_is_there", lambda name: True)
+    monkeypatch.setattr(packages, "is_installed", lambda name: True)
     monkeypatch.setattr(packages, "installed", lambda name: found)
 
 

@@ -338,7 +338,7 @@ def test_contradictions_with_the_run_are_found(tmp_path):
 
 def test_without_deepspeed_a_run_says_how_to_install_it(tmp_path, monkeypatch):
     """The plan can be looked at all the same."""
-    monkeypatch.setattr(packages, "_is_there", lambda name: False)
+    monkeypatch.setattr(packages, "is_installed", lambda name: False)
     made = trainer(tmp_path, deepspeed=ZERO)
     assert "DeepSpeedStrategy" in repr(made.plan)
     for run in (made.train, made.evaluate):

@@ -7,7 +7,8 @@ import torch
 from tiny import tiny
 from torch import nn
 
-from lightrainer.facade.trainer.columns import is_hub_dataset, remove_unused
+from lightrainer.facade.trainer.columns import remove_unused
+from lightrainer.lightning_modules.data.lengths import is_table
 from lightrainer.lightning_modules.models.inspection import signature_columns
 
 
@@ -44,9 +45,9 @@ def test_what_the_model_takes(model, label_names, expected):
 
 def test_what_a_table_is(datasets):
     made = table(datasets, "x")
-    assert is_hub_dataset(made)
-    assert is_hub_dataset(made.with_format("torch"))
-    assert not any(is_hub_dataset(other) for other in ([], {}, None, datasets.DatasetDict({"train": made})))
+    assert is_table(made)
+    assert is_table(made.with_format("torch"))
+    assert not any(is_table(other) for other in ([], {}, None, datasets.DatasetDict({"train": made})))
 
 
 def test_a_table_is_told_without_the_library(monkeypatch):
@@ -54,7 +55,7 @@ def test_a_table_is_told_without_the_library(monkeypatch):
     import sys
 
     monkeypatch.delitem(sys.modules, "datasets", raising=False)
-    assert not is_hub_dataset([])
+    assert not is_table([])
     assert "datasets" not in sys.modules
 
 

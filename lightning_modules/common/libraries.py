@@ -1,0 +1,40 @@
+"""The one place that tells which libraries are there.
+
+A folder with the name of a library, such as the `wandb` that runs leave behind, becomes a namespace package when
+something imports it. It is no library, wherever it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Any
+
+
+def is_installed(module: str) -> bool:
+    """Tell whether a module can be imported; it is not imported, but the packages around it are."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except ImportError:  # the package around it is not there
+        return False
+    except ValueError:  # put into sys.modules by hand
+        return module in sys.modules
+    return spec is not None and spec.origin is not None
+
+
+def loaded(module: str) -> Any:
+    """Return a module that something has imported, otherwise None."""
+    found = sys.modules.get(module)
+    return None if type(getattr(found, "__path__", None)).__name__ == "_NamespacePath" else found
+
+
+def is_instance(value: object, module: str, *classes: str) -> bool:
+    """Tell whether a value is of one of the classes of a module, without importing it.
+
+    Args:
+        value: anything.
+        module: import path; where it is not loaded, there is no instance of its classes.
+        classes: their names in the module.
+    """
+    found = sys.modules.get(module)
+    return isinstance(value, tuple(getattr(found, name, ()) for name in classes))
