@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import re
+from importlib.util import find_spec
 from typing import Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
@@ -27,7 +28,12 @@ _SAMPLERS = {
     "gp": "GPSampler",
     "qmc": "QMCSampler",
     "nsgaii": "NSGAIISampler",
+    "grid": "RandomSampler",  # not asked: all points are queued
 }
+
+
+_NEEDS = {"cmaes": "cmaes", "gp": "scipy", "qmc": "scipy"}
+"""Packages that optuna imports when the first trial is drawn."""
 
 
 def make_pruner(written: str) -> Any:
@@ -50,10 +56,15 @@ def make_sampler(written: str, seed: int | None = None) -> Any:
 
     Raises:
         ValueError: there is none of that name, or it does not take these settings.
+        ImportError: its package is not installed.
     """
     import optuna
 
-    return _made("sampler", optuna.samplers, _SAMPLERS, written, {"seed": seed})
+    sampler = _made("sampler", optuna.samplers, _SAMPLERS, written, {"seed": seed})
+    package = _NEEDS.get(written.partition(":")[0])
+    if package and find_spec(package) is None:
+        raise ImportError(f"--sampler {written} needs a package that is not installed: pip install {package}")
+    return sampler
 
 
 def _made(what: str, module: Any, known: dict[str, str], written: str, more: dict[str, Any]) -> Any:

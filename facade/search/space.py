@@ -7,8 +7,8 @@ import math
 import os
 import re
 import typing
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,19 @@ from ...lightning_modules.common.suggestions import did_you_mean
 from ..arguments.trial_values import cast, declared_types
 
 _EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
-_KINDS = ("float", "int", "categorical")
-_KEYS = ("type", "low", "high", "log", "step", "choices", "value", "min", "max")
+_KINDS = ("float", "int", "flag")
+_KEYS = ("type", "low", "high", "log", "step", "choices", "value", "when", "min", "max", "values")
+EXAMPLE = """\
+learning_rate: {low: 1e-5, high: 1e-2, log: true}     # float, as one end is
+num_train_epochs: {low: 1, high: 4}                   # int; also step: 2
+weight_decay: {type: float, low: 0, high: 1}
+lr_scheduler_type: [constant, linear, cosine]         # one of these
+warmup_steps: {low: 0, high: 100, when: {lr_scheduler_type: [linear, cosine]}}    # beside these values only
+freeze: {type: flag}                                  # --freeze, or nothing
+fold: ["01", "02"]                                    # what is quoted stays text
+seed: 7                                               # the same in every trial
+"""
+"""A space that has everything, for `--help`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,29 +43,54 @@ class Dimension:
     log: bool = False
     step: float | None = None
     choices: tuple[Any, ...] = ()
+    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """The values of other parameters with which it is there; of each, one of these."""
+    flag: bool = False
+    """It is an option without a value, given or left out."""
+
+    def applies(self, values: Mapping[str, Any]) -> bool:
+        """Return whether it is there beside these values."""
+        return all(name in values and values[name] in wanted for name, wanted in self.when.items())
 
     def suggest(self, trial: Any) -> Any:
-        """A value for a trial."""
+        """Return a value for a trial."""
         if self.kind == "constant":
             return self.choices[0]
+        return getattr(trial, f"suggest_{self.kind}")(self.name, **self._range)
+
+    def values(self) -> Sequence[Any]:
+        """Return all of its values.
+
+        Raises:
+            ValueError: it is an interval of fractions without a step.
+        """
+        if self.choices:
+            return self.choices
+        if self.log or (self.kind == "float" and not self.step):
+            raise ValueError(f"--sampler grid: {self.name} has no step. Give it one, or a list of choices.")
+        low, step = self._range["low"], self.step or 1
+        return [low + step * index for index in range(math.floor((self.high - low) / step + 1e-9) + 1)]
+
+    @property
+    def distribution(self) -> Any:
+        """The distribution of optuna."""
+        from optuna import distributions
+
+        return getattr(distributions, f"{self.kind.capitalize()}Distribution")(**self._range)
+
+    @property
+    def _range(self) -> dict[str, Any]:
         if self.kind == "categorical":
-            return trial.suggest_categorical(self.name, self.choices)
+            return {"choices": self.choices}
         if self.kind == "int":
-            step = 1 if self.step is None else int(self.step)
-            return trial.suggest_int(self.name, int(self.low), int(self.high), step=step, log=self.log)
-        return trial.suggest_float(self.name, self.low, self.high, step=self.step, log=self.log)
+            return {"low": int(self.low), "high": int(self.high), "step": int(self.step or 1), "log": self.log}
+        return {"low": self.low, "high": self.high, "step": self.step, "log": self.log}
 
 
 def read_space(path: str | os.PathLike[str]) -> list[Dimension]:
     """A space from a YAML or JSON file; there is no such thing in the reference.
 
-    It has an entry for each parameter:
-
-        learning_rate: {low: 1e-5, high: 1e-2, log: true}    # float, as one end is
-        num_train_epochs: {low: 1, high: 4}                  # int; also step: 2
-        weight_decay: {type: float, low: 0, high: 1}
-        lr_scheduler_type: [linear, cosine]                  # one of these; also {choices: [...]}
-        seed: 7                                              # the same in every trial
+    It has an entry for each parameter, as in `EXAMPLE`.
 
     Args:
         path: the file.
@@ -77,12 +113,37 @@ def read_space(path: str | os.PathLike[str]) -> list[Dimension]:
         try:
             if not isinstance(name, str) or not name:
                 raise ValueError("names of parameters are text; YAML reads some words as something else, so quote it.")
-            found.append(_dimension(name, entry))
+            found.append(_dimension(name, entry, found))
         except ValueError as error:
             said.append(f"{name}: {error}")
     if said:
         raise ValueError(f"--space {os.fspath(path)}:\n" + "\n".join(said))
     return found
+
+
+def suggest(space: list[Dimension], trial: Any) -> dict[str, Any]:
+    """Return the values of a trial, without those that do not apply."""
+    values: dict[str, Any] = {}
+    for one in space:
+        if one.applies(values):
+            values[one.name] = one.suggest(trial)
+    return values
+
+
+def grid(space: list[Dimension]) -> list[dict[str, Any]]:
+    """Return every combination of values.
+
+    Raises:
+        ValueError: an interval of fractions has no step.
+    """
+    points: list[dict[str, Any]] = [{}]
+    for one in space:
+        points = [
+            {**point, **chosen}
+            for point in points
+            for chosen in ([{one.name: value} for value in one.values()] if one.applies(point) else [{}])
+        ]
+    return points
 
 
 def check_values(space: list[Dimension], arguments: type) -> None:
@@ -111,6 +172,31 @@ def check_values(space: list[Dimension], arguments: type) -> None:
         raise ValueError("\n".join(said))
 
 
+def check_study(space: list[Dimension], study: Any) -> None:
+    """Refuse a space whose parameters a study has in another form, which optuna would say in the first trial.
+
+    Args:
+        space: the dimensions.
+        study: of optuna.
+
+    Raises:
+        ValueError: names the first of them.
+    """
+    from optuna.distributions import check_distribution_compatibility
+
+    wanted = {one.name: one.distribution for one in space if one.kind != "constant"}
+    for trial in study.get_trials(deepcopy=False):
+        for name in wanted.keys() & trial.distributions.keys():
+            try:
+                check_distribution_compatibility(trial.distributions[name], wanted[name])
+            except ValueError:
+                raise ValueError(
+                    f"The study {study.study_name!r} has {name} as {trial.distributions[name]}, and the space as "
+                    f"{wanted[name]}. Choices, log and type cannot change within a study: take the same, or another "
+                    "--study-name."
+                ) from None
+
+
 def _takes_none(declared: Any) -> bool:
     return declared is Any or type(None) in typing.get_args(declared)
 
@@ -134,7 +220,7 @@ def _parsed(path: Path) -> Any:
         raise ValueError(f"--space {path} is not YAML: {error}") from None
 
 
-def _dimension(name: str, entry: Any) -> Dimension:
+def _dimension(name: str, entry: Any, before: list[Dimension]) -> Dimension:
     if entry is None or entry == {}:
         raise ValueError("there are no values: give a list of them, low and high, or a single one.")
     if isinstance(entry, list):
@@ -144,15 +230,35 @@ def _dimension(name: str, entry: Any) -> Dimension:
     unknown = [key for key in entry if key not in _KEYS]
     if unknown:
         near = did_you_mean(unknown[0], _KEYS)
-        raise ValueError(f"{unknown[0]!r} is not known.{near} Choose from: {', '.join(_KEYS[:-2])}.")
+        raise ValueError(f"{unknown[0]!r} is not known.{near} Choose from: {', '.join(_KEYS[:-3])}.")
+    return replace(_values(name, entry), when=_condition(entry.get("when") or {}, {one.name: one for one in before}))
+
+
+def _values(name: str, entry: Mapping[str, Any]) -> Dimension:
     if "value" in entry:
         return Dimension(name=name, kind="constant", choices=(_plain(entry["value"], "a value"),))
-    if "choices" in entry:
-        choices = entry["choices"]
+    if entry.get("type") == "flag":
+        return Dimension(name=name, kind="categorical", choices=(False, True), flag=True)
+    if "choices" in entry or "values" in entry:
+        choices = entry.get("choices", entry.get("values"))
         if not isinstance(choices, list) or not choices:
             raise ValueError("choices must be a list with something in it.")
         return Dimension(name=name, kind="categorical", choices=tuple(_plain(one, "choices") for one in choices))
     return _interval(name, entry)
+
+
+def _condition(when: Any, before: Mapping[str, Dimension]) -> dict[str, tuple[Any, ...]]:
+    if not isinstance(when, Mapping):
+        raise ValueError(f"when must be the values of other parameters, such as {{optim: sgd}}, not {when!r}.")
+    found = {name: tuple(values) if isinstance(values, list) else (values,) for name, values in when.items()}
+    for name, values in found.items():
+        if name not in before:
+            raise ValueError(f"when has {name!r}, which is no parameter above it.{did_you_mean(name, before)}")
+        choices = before[name].choices
+        for value in values:
+            if choices and value not in choices:
+                raise ValueError(f"when has {name}: {value!r}, and {name} never is.{did_you_mean(value, choices)}")
+    return found
 
 
 def _interval(name: str, entry: Mapping[str, Any]) -> Dimension:
@@ -161,7 +267,7 @@ def _interval(name: str, entry: Mapping[str, Any]) -> Dimension:
     whole = all(isinstance(one, int) for one in (low, high, 1 if step is None else step))
     kind = entry.get("type", "int" if whole else "float")
     log = entry.get("log", False)
-    if kind not in _KINDS or kind == "categorical":
+    if kind not in _KINDS:
         raise ValueError(f"type {kind!r} is not known.{did_you_mean(kind, _KINDS)} Choose from: {', '.join(_KINDS)}.")
     if not isinstance(log, bool):
         raise ValueError(f"log must be true or false, not {log!r}.")

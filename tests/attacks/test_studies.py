@@ -9,7 +9,7 @@ import numpy as np
 import optuna
 import pytest
 
-from lightrainer.facade.search.choices import make_sampler, require_cma_state
+from lightrainer.facade.search.choices import careful_sampler, make_sampler, require_cma_state
 from lightrainer.facade.search.storages import open_storage
 
 pytestmark = pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used with Study.optimize")
@@ -43,7 +43,7 @@ def pieces(payload, count=3):
 def test_a_sampler_runs_nothing_of_its_study(study, evil, disguise):
     """Not where the pieces of a harmless state are among those of the other either."""
     keep(study, {**pieces(evil), **disguise})
-    sampler = make_sampler("cmaes", 1)
+    sampler = careful_sampler(seed=1)
     with pytest.raises(ValueError, match=r"trial 2 holds a state of the sampler that refers to \w+\.mkdir"):
         sampler.sample_relative(study, study.ask(), SPACE)
     assert not evil.has_run

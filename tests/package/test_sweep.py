@@ -16,6 +16,7 @@ import pytest
 from starting import code_of, forked_python, said_in, start
 
 from lightrainer.__main__ import main
+from lightrainer.facade.search import choices
 from lightrainer.facade.search.storages import open_storage
 from lightrainer.tools.sweep import command as sweep_command
 
@@ -221,6 +222,7 @@ def test_a_script_that_fails_whatever_the_values_ends_the_sweep(tmp_path, capsys
         (["script.py", "--worker=2"], "--worker=2 is no option of the sweep. Did you mean '--workers'?"),
         (["script.py", "--lr", "3"], "--lr is no option of the sweep. What is for the script follows --."),
         (["script.py", "3"], "3 is no option of the sweep. What is for the script follows --."),
+        (["wrong.py"], "wrong.py, line 1"),
         (["nowhere.py"], "there is no such script"),
         (["script.py", "--space", "nowhere.yaml"], "there is no such file"),
         (["script.py", "--n-trials", "0"], "--n-trials: '0' has to be at least 1"),
@@ -253,6 +255,7 @@ def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").write_text("")
     (tmp_path / "space.yaml").write_text(SPACE)
+    (tmp_path / "wrong.py").write_text("(")
     (tmp_path / "nested.yaml").write_text("lr_scheduler_kwargs.num_cycles: [1, 2]")
     before = sorted(tmp_path.iterdir())
     space = [] if "--space" in words else ["--space", "space.yaml"]
@@ -261,6 +264,64 @@ def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, mon
     assert raised.value.code == 2
     assert match in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_sampler_whose_package_is_missing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(choices, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        planned(tmp_path, monkeypatch, "--sampler", "cmaes")
+    assert "--sampler cmaes needs a package that is not installed: pip install cmaes" in capsys.readouterr().err
+
+
+SAYS_ITS_WORDS = """
+import argparse, json, os, sys
+if "--fast" in sys.argv or "--values-as" in sys.argv:
+    argparse.ArgumentParser().add_argument("--fast", action="store_true")
+trial = json.loads(os.environ["LIGHTRAINER_TRIAL"])
+print(trial["run_name"], trial["values"], sys.argv[1:], os.environ.get("width"))
+open(trial["result"], "w").write('{"values": [[1, [0.5]]], "seen": ["eval_loss"], "pruned": null}')
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        ("arguments", [{"seed": 3}, ["out/run-3", "--fast", "--width", "8", "--freeze"], None]),
+        ("options", [{}, ["out/run-3", "--fast", "--width", "8", "--seed", "3", "--freeze"], None]),
+        ("overrides", [{}, ["out/run-3", "fast=True", "width=8", "seed=3", "freeze=True"], None]),
+        ("environment", [{}, ["out/run-3"], "8"]),
+    ],
+)
+def test_how_values_reach_the_script(tmp_path, monkeypatch, way, told):
+    """Of a grid each point is tried once, and flags are there or not."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(SAYS_ITS_WORDS)
+    space = "fast: [false, true]\nwidth: {value: 8, when: {fast: true}}\nseed: 3\nfreeze: {type: flag}"
+    (tmp_path / "space.yaml").write_text(space)
+    words = ["sweep", "script.py", "--space", "space.yaml", "--sampler", "grid", "--metric", "loss"]
+    for _ in range(2):
+        assert main([*words, "--values-as", way, "--", "out/{run}"]) == 0
+    logs = sorted((tmp_path / "sweeps" / "script").glob("*.log"))
+    assert [log.read_text().partition(" ")[0] for log in logs] == ["run-0", "run-1", "run-2", "run-3"]
+    assert logs[3].read_text() == f"run-3 {' '.join(map(str, told))}\n"
+    assert "--f" not in logs[0].read_text()
+
+
+def test_choices_cannot_change_within_a_study(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(SAYS_ITS_WORDS)
+    words = ["sweep", "script.py", "--space", "space.yaml", "--metric", "loss"]
+    for count, values, code in [
+        ("1", "[4, 8]", 0),
+        ("2", "[4, 8]", 0),
+        ("9", "[4, 8, 16]", 1),
+        ("9", "{value: 3}", 0),
+    ]:
+        (tmp_path / "space.yaml").write_text(f"width: {values}")
+        assert main([*words, "--n-trials", count]) == code
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lightrainer sweep")]
+    assert "has width as CategoricalDistribution(choices=(4, 8)), and the space as" in said
+    assert len(list((tmp_path / "sweeps" / "script").glob("*.log"))) == 9
 
 
 @pytest.mark.parametrize(

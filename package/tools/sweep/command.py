@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import shlex
 import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -18,13 +20,17 @@ from typing import Any
 from ...number_options import positive, whole
 
 _DESCRIPTION = """\
-Run a script with a Trainer many times, each time with other values, to find the best. The script is not changed:
-TrainingArguments take the values up by themselves, whatever the script passes; parameters that are no training
-arguments are added to its command line, as --name value. Each run has the folder run-<number> in its output_dir.
-Stop it at any time, and start it again with the same command: it goes on where it was.
+Run a script with a Trainer, or with one of Lightning, many times, each time with other values, to find the best. The
+script is not changed: TrainingArguments take the values up by themselves, whatever the script passes; parameters that
+are no training arguments are added to its command line, as --name value. Each run has the folder run-<number> in its
+output_dir. Stop it at any time, and start it again with the same command: it goes on where it was.
 """
 _EPILOG = """\
-What follows -- is passed on to the script.
+The values, in YAML (or the same in JSON):
+
+{}
+What follows -- is passed on to the script; {{run}} in it becomes the name of the trial, such as run-3.
+
 Example: lightrainer sweep train.py --space space.yaml --n-trials 50 --workers 2 --pruner median -- --epochs 3
 """
 
@@ -45,24 +51,26 @@ def sweep(flags: Sequence[str]) -> int:
     from ...lightning_modules.common.suggestions import did_you_mean
 
     parser = _parser()
-    flags = secret_words(flags)
-    cut = flags.index("--") if "--" in flags else len(flags)
-    options, unknown = parser.parse_known_args(flags[:cut])
+    words = secret_words(flags)
+    cut = words.index("--") if "--" in words else len(words)
+    options, unknown = parser.parse_known_args(words[:cut])
     if unknown:
         near = did_you_mean(unknown[0].partition("=")[0], parser._option_string_actions)
         parser.error(f"{unknown[0]} is no option of the sweep.{near} What is for the script follows --.")
     try:
-        plan = _plan(options, flags[cut + 1 :])
-    except (ValueError, TypeError, OSError, ImportError) as error:
+        plan = _plan(options, words[cut + 1 :])
+    except (ValueError, TypeError, OSError, ImportError, SyntaxError) as error:
         parser.error(str(error))
     return _run(plan)
 
 
 def _parser() -> argparse.ArgumentParser:
+    from ...facade.search.space import EXAMPLE
+
     parser = argparse.ArgumentParser(
         prog="lightrainer sweep",
         description=_DESCRIPTION,
-        epilog=_EPILOG,
+        epilog=_EPILOG.format(textwrap.indent(EXAMPLE, "  ")),
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -76,17 +84,22 @@ def _add_options_of_the_search(add: Callable[..., Any]) -> None:
     several = "what is optimized (eval_loss); again for another objective"
     direction = "minimize or maximize, one for each metric; by default what is usual for that"
     unit = "what the pruner compares trials at: steps, or completed epochs (%(default)s)"
-    count = "trials of the study, earlier ones included (%(default)s)"
+    count = "trials of the study, earlier ones included (20; of a grid all points)"
+    values = (
+        "how the script gets them: arguments (see above), options (--name value, also for LightningCLI), overrides "
+        "(name=value, for Hydra), environment (variables) (%(default)s)"
+    )
     pruners = "none, median, halving, hyperband, percentile, ...; or median:n_startup_trials=3 (%(default)s)"
     add("script", help="the script, a Python file")
     add("--space", required=True, metavar="FILE", help="YAML or JSON: the values to try, for each parameter")
-    add("--n-trials", type=whole(), default=20, metavar="N", help=count)
+    add("--n-trials", type=whole(), metavar="N", help=count)
+    add("--values-as", choices=("arguments", "options", "overrides", "environment"), default="arguments", help=values)
     add("--metric", action="append", metavar="NAME", help=several)
     add("--direction", action="append", metavar="WORD", help=direction)
     add("--value", choices=("last", "best"), default="last", help="which evaluation of a trial counts (%(default)s)")
     add("--pruner", default="none", metavar="NAME", help=pruners)
     add("--pruning-unit", choices=("steps", "epochs"), default="steps", help=unit)
-    add("--sampler", default="tpe", metavar="NAME", help="tpe, random, cmaes, gp, qmc, nsgaii (%(default)s)")
+    add("--sampler", default="tpe", metavar="NAME", help="tpe, random, grid, cmaes, gp, qmc, nsgaii (%(default)s)")
     add("--seed", type=whole(0, 2**32 - 1), metavar="N", help="of the sampler")
 
 
@@ -117,7 +130,7 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     from ...facade.search.choices import make_pruner, make_sampler
     from ...facade.search.objective import directions_of
     from ...facade.search.options import read_options
-    from ...facade.search.space import check_values, read_space
+    from ...facade.search.space import check_values, grid, read_space
     from ...lightning_modules.common.local_paths import require_local
     from .plan import SweepPlan
 
@@ -129,9 +142,12 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     if len(directions) != len(metrics):
         raise ValueError(f"There are {len(metrics)} --metric and {len(directions)} --direction: give one for each.")
     space = read_space(options.space)
-    check_values(space, Seq2SeqTrainingArguments)
-    _warn_what_is_an_option([dimension.name for dimension in space])
-    read_options(options.n_trials, directions, {})
+    if options.values_as == "arguments":
+        check_values(space, Seq2SeqTrainingArguments)
+        _warn_what_is_an_option([dimension.name for dimension in space])
+    points = grid(space) if options.sampler == "grid" else []
+    n_trials = min(options.n_trials or len(points) or 20, len(points) or sys.maxsize)
+    read_options(n_trials, directions, {})
     if len(metrics) > 1 and options.pruner != "none":
         raise ValueError("--pruner needs a single --metric: optuna prunes nothing where there are several objectives.")
     make_pruner(options.pruner)
@@ -149,7 +165,10 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     return SweepPlan(
         command=[*_launcher(options.launcher), options.script, *passed_on],
         space=space,
-        n_trials=options.n_trials,
+        values_as=options.values_as,
+        flags={one.name for one in space if one.flag} | _flags_of(options.script),
+        points=points,
+        n_trials=n_trials,
         workers=options.workers,
         storage=options.storage,
         name=name,
@@ -177,6 +196,13 @@ def _launcher(written: str) -> list[str]:
     if shutil.which(words[0]) is None:
         raise FileNotFoundError(f"--launcher {written}: there is no program {words[0]!r}.")
     return words
+
+
+def _flags_of(script: str) -> set[str]:
+    """Return the options without a value that a script declares to argparse, by `action="store_true"`."""
+    calls = [one for one in ast.walk(ast.parse(Path(script).read_bytes(), script)) if isinstance(one, ast.Call)]
+    flags = [one for one in calls if any(ast.unparse(word) == "action='store_true'" for word in one.keywords)]
+    return {str(word.value).lstrip("-") for one in flags for word in one.args if isinstance(word, ast.Constant)}
 
 
 def _require_folder(folder: Path) -> None:

@@ -12,8 +12,14 @@ class SweepPlan:
     """What to do; the fields are the options of the command line."""
 
     command: list[str]
-    """What starts the script, and its own arguments."""
+    """What starts the script, and its own arguments, in which `{run}` is the name of the trial."""
     space: list[Any]
+    values_as: str
+    """How values reach the script: `arguments`, `options`, `overrides` or `environment`."""
+    flags: set[str]
+    """Parameters that are options without a value."""
+    points: list[dict[str, Any]]
+    """Those of a grid."""
     n_trials: int
     """How many the study is to have, finished ones of earlier starts included."""
     workers: int

@@ -68,8 +68,9 @@ class ScriptRun:
             ScriptFailed: the script failed, or its process was killed.
             Stopped: the sweep ends; the trial is queued again.
         """
-        values = {dimension.name: dimension.suggest(self.trial) for dimension in self.plan.space}
-        return self._judged(self._start(values))
+        from ...facade.search.space import suggest
+
+        return self._judged(self._start(suggest(self.plan.space, self.trial)))
 
     def end(self) -> None:
         """Let the process write its checkpoint, if it writes any, and end."""
@@ -85,16 +86,18 @@ class ScriptRun:
         from ...facade.arguments.sweep_trial import VARIABLE
         from ...serving import environment
 
-        known = _training_arguments()
+        known = _training_arguments() if self.plan.values_as == "arguments" else set()
         about = self._about({name: value for name, value in values.items() if name in known})
-        options = [word for name, value in values.items() if name not in known for word in (f"--{name}", str(value))]
+        words = [word for name, value in values.items() if name not in known for word in self._words(name, value)]
         variables = {**os.environ, VARIABLE: about.as_json()}
+        if self.plan.values_as == "environment":
+            variables |= {name: str(value) for name, value in values.items()}
         environment.switch_on(variables)
         environment.choose_keras_backend(variables)
         with self.log.open("ab") as stream:
             # A session of its own: Ctrl-C is for the sweep, which ends its processes in order.
             self.process = subprocess.Popen(
-                [*self.plan.command, *options],
+                [word.replace("{run}", self.name) for word in [*self.plan.command, *words]],
                 env=variables,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
@@ -103,6 +106,16 @@ class ScriptRun:
             if self.stopping.is_set():
                 self.end()
             return self.process.wait()
+
+    def _words(self, name: str, value: Any) -> list[str]:
+        """Return the words of the command line that hand over a value."""
+        if self.plan.values_as == "environment":
+            return []
+        if self.plan.values_as == "overrides":
+            return [f"{name}={value}"]
+        if name in self.plan.flags:
+            return [f"--{name}"] if value else []
+        return [f"--{name}", str(value)]
 
     def _about(self, values: dict[str, Any]) -> Any:
         from ...facade.arguments.sweep_trial import ChildTrial

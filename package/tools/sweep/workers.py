@@ -101,11 +101,15 @@ class Sweep:
         import optuna
 
         from ...facade.search import retries
+        from ...facade.search.space import check_study
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # what fails is said here, in fewer words
         if self.plan.storage is None:
             self.plan.folder.mkdir(parents=True, exist_ok=True)
         self.study = self._open(0)
+        check_study(self.plan.space, self.study)
+        for point in self.plan.points:
+            self.study.enqueue_trial(point, skip_if_exists=True)
         self.plan.folder.mkdir(parents=True, exist_ok=True)
         for number in retries.give_up_dead(self.study, self.plan.max_retry):
             print(f"Trial {number} was not finished, and is begun again.", file=sys.stderr)
@@ -168,9 +172,14 @@ class Sweep:
             self.stop()
 
     def _claim(self, study: Any) -> bool:
-        """Whether one more trial is wanted. Two workers on different machines may both say so of the last one."""
+        """Return whether one more trial is wanted. Two workers on different machines may both say so of the last."""
+        from optuna.trial import TrialState
+
         with self.lock:
             if self._count(study) + self.claimed >= self.plan.n_trials:
+                return False
+            waiting = (TrialState.WAITING,)
+            if self.plan.points and len(study.get_trials(deepcopy=False, states=waiting)) <= self.claimed:
                 return False
             self.claimed += 1
             return True

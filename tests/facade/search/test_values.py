@@ -3,13 +3,15 @@
 import json
 
 import numpy as np
+import optuna
 import pytest
 from tiny import arguments
 
+from lightrainer import TrainingArguments
 from lightrainer.facade.arguments.trial_values import apply
 from lightrainer.facade.search.choices import make_pruner, make_sampler
 from lightrainer.facade.search.folders import RunFolders, TrialShortNamer
-from lightrainer.facade.search.space import read_space
+from lightrainer.facade.search.space import EXAMPLE, check_values, grid, read_space, suggest
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ class Recorder:
     def __getattr__(self, name):
         def ask(*args, **kwargs):
             self.asked.append((name, args, kwargs))
-            return args[1]
+            return kwargs
 
         return ask
 
@@ -135,11 +137,11 @@ def test_a_space_in_a_file(tmp_path):
     found = {one.name: one.suggest(trial) for one in read_space(path)}
     assert found["seed"] == 7
     assert trial.asked == [
-        ("suggest_float", ("learning_rate", 1e-5, 1e-2), {"step": None, "log": True}),
-        ("suggest_int", ("num_train_epochs", 1, 4), {"step": 1, "log": False}),
-        ("suggest_float", ("weight_decay", 0, 1), {"step": 0.5, "log": False}),
-        ("suggest_categorical", ("lr_scheduler_type", ("linear", "cosine")), {}),
-        ("suggest_categorical", ("bf16", (True, False)), {}),
+        ("suggest_float", ("learning_rate",), {"low": 1e-5, "high": 1e-2, "step": None, "log": True}),
+        ("suggest_int", ("num_train_epochs",), {"low": 1, "high": 4, "step": 1, "log": False}),
+        ("suggest_float", ("weight_decay",), {"low": 0, "high": 1, "step": 0.5, "log": False}),
+        ("suggest_categorical", ("lr_scheduler_type",), {"choices": ("linear", "cosine")}),
+        ("suggest_categorical", ("bf16",), {"choices": (True, False)}),
     ]
     path = tmp_path / "space.json"
     path.write_text(json.dumps({"seed": [1, 2]}))
@@ -158,9 +160,45 @@ def test_numbers_of_a_space_are_numbers(tmp_path):
     assert read_space(tmp_path / "space.yaml")[0].choices == (1e-5, -1000.0, 150.0, 5.0, 3, 0.5, "1e5x")
 
 
+CONDITIONAL = """
+kind: [a, b, c]
+rate: {low: 0.1, high: 0.3, step: 0.1, when: {kind: [a, b]}}
+depth: {low: 1, high: 2, when: {rate: 0.1, kind: b}}
+fast: {type: flag, when: {kind: c}}
+seed: 7
+"""
+
+
+def test_parameters_beside_certain_values_only(tmp_path):
+    (tmp_path / "space.yaml").write_text(CONDITIONAL)
+    space = read_space(tmp_path / "space.yaml")
+    drawn = lambda **values: suggest(space, optuna.trial.FixedTrial(values))
+    assert drawn(kind="a", rate=0.1) == {"kind": "a", "rate": 0.1, "seed": 7}
+    assert drawn(kind="b", rate=0.1, depth=2) == {"kind": "b", "rate": 0.1, "depth": 2, "seed": 7}
+    assert drawn(kind="c", fast=True) == {"kind": "c", "fast": True, "seed": 7}
+    points = grid(space)
+    assert len(points) == 3 + (2 + 2) + 2
+    assert {"kind": "b", "rate": 0.1, "depth": 2, "seed": 7} in points
+    assert {"kind": "b", "rate": pytest.approx(0.3), "seed": 7} in points
+
+
+def test_a_grid_needs_steps(tmp_path):
+    (tmp_path / "space.yaml").write_text("rate: {low: 0.1, high: 0.3}")
+    with pytest.raises(ValueError, match="--sampler grid: rate has no step"):
+        grid(read_space(tmp_path / "space.yaml"))
+
+
+def test_the_space_of_the_help_can_be(tmp_path):
+    (tmp_path / "space.yaml").write_text(EXAMPLE)
+    check_values(read_space(tmp_path / "space.yaml"), TrainingArguments)
+
+
 @pytest.mark.parametrize(
     ("text", "match"),
     [
+        ("a: [1]\nb: {value: 2, when: {c: 1}}", "b: when has 'c', which is no parameter above it"),
+        ("a: [adam]\nb: {value: 2, when: {a: adma}}", "a never is. Did you mean 'adam'"),
+        ("b: {value: 2, when: [a]}", "b: when must be"),
         ("", "an entry for each parameter"),
         ("a: {low: 1}", "a: high is missing"),
         ("a: {low: x, high: 2}", "low is 'x'"),
@@ -184,8 +222,6 @@ def test_a_space_that_cannot_be(tmp_path, text, match):
 
 
 def test_pruners_and_samplers_by_name():
-    import optuna
-
     pruner = make_pruner("median:n_startup_trials=3,n_warmup_steps=10")
     assert isinstance(pruner, optuna.pruners.MedianPruner)
     assert isinstance(make_pruner("none"), optuna.pruners.NopPruner)
