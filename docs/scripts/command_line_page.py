@@ -30,8 +30,8 @@ def page() -> str:
     sections = [INTRODUCTION, table(whole, "commands"), run_section()]
     sections += [section(command) for command in commands.choices if command not in OF_THEIR_OWN]
     sections.append(
-        "## plan\n\nShow what training arguments become in Lightning; nothing is written. Its options are the\n"
-        "[training arguments](arguments.md): `lightrainer plan --bf16 --learning_rate 1e-4`.\n"
+        "## plan\n\nShow what training arguments become in Lightning; nothing is written, and no GPU is needed. Its\n"
+        "options are the [training arguments](arguments.md): `lightrainer plan --bf16 --learning_rate 1e-4`.\n"
     )
     return "\n".join(sections)
 

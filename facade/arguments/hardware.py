@@ -1,15 +1,30 @@
 """What the GPU of this machine can compute in; each function loads torch."""
 
+import contextlib
 import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
 
 from ..distributed.xla_device import xla_is_chosen
+
+_planning = ContextVar("_planning", default=False)
+
+
+@contextlib.contextmanager
+def on_paper() -> Iterator[None]:
+    """Let arguments be made for a GPU that is elsewhere: one that computes in all that can be asked for."""
+    before = _planning.set(True)
+    try:
+        yield
+    finally:
+        _planning.reset(before)
 
 
 def supports_bf16() -> bool:
     """Whether the accelerator of this machine computes in bfloat16; False where there is none."""
     import torch
 
-    if xla_is_chosen():
+    if _planning.get() or xla_is_chosen():
         return True
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported()
@@ -29,6 +44,8 @@ def supports_tf32() -> bool:
     """Whether the GPU has TF32: NVIDIA, Ampere or newer."""
     import torch
 
+    if _planning.get():
+        return True
     if not torch.cuda.is_available() or torch.version.cuda is None:
         return False
     return torch.cuda.get_device_properties(torch.cuda.current_device()).major >= 8

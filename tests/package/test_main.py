@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import lightrainer
 from lightrainer.__main__ import main
@@ -53,6 +54,16 @@ def test_the_plan_in_this_process(capsys):
     args = lightrainer.TrainingArguments(max_steps=7, use_cpu=True, optim="sgd")
     assert printed == f"{translate(args)}\n"
     assert printed != f"{translate(lightrainer.TrainingArguments(use_cpu=True))}\n"
+
+
+def test_a_plan_for_a_gpu_that_is_elsewhere(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["plan", "--bf16"]) == 0
+    printed = capsys.readouterr()
+    assert "bf16-mixed" in printed.out
+    assert "It cannot run on this machine: bf16=True, but no GPU here" in printed.err
+    with pytest.raises(ValueError, match="bf16=True, but no GPU here"):
+        lightrainer.TrainingArguments(bf16=True)
 
 
 @pytest.mark.parametrize(
