@@ -140,6 +140,22 @@ def test_every_module_has_all_options(kind, further):
     assert (made.model.neftune_noise_alpha, made.datamodule.batch_size) == (5, 7)
 
 
+@pytest.mark.filterwarnings(
+    "default::UserWarning"
+)  # as an error it would keep jsonargparse from what it does otherwise
+def test_what_is_written_down_can_be_read_again(config, tmp_path):
+    """The whole configuration, with a dict of a function and a class as its datasets, and one of functions alone."""
+    options = ["--data.val_dataset={a: module_world.points}", "--data.test_dataset=module_world.points"]
+    for arguments in ([], options):
+        made = cli(LossModule, "--config", config, *arguments, run=False)
+        written = made.parser.dump(made.config)
+        (tmp_path / "written.yaml").write_text(written)
+        again = cli(LossModule, "--config", tmp_path / "written.yaml", run=False)
+        assert again.parser.dump(again.config) == written
+        again.datamodule.setup("validate")
+        assert len(again.datamodule.val_dataset["a"]) == 22
+
+
 def test_a_misspelt_option_is_an_error():
     model, misspelt = "--model.model=module_world.Net", "--model.optimizer.learning_rat=1"
     with pytest.raises(ValueError, match=r"no 'learning_rat'\. Did you mean 'learning_rate'"):
