@@ -83,8 +83,8 @@ def convert(flags: Sequence[str]) -> int:
 
 
 def compare(flags: Sequence[str]) -> int:
-    """Run a script with the reference and with ours, and compare; see `compare.command.compare`."""
-    from .compare.command import compare as start
+    """Run a script with the reference and with ours, and compare; see `tools.compare.command.compare`."""
+    from .tools.compare.command import compare as start
 
     return start(flags)
 

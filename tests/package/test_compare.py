@@ -1,5 +1,6 @@
 """`lightrainer compare`: a script with the reference and with ours, and what differs."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -10,10 +11,10 @@ from pathlib import Path
 import pytest
 from starting import forked_python
 
-from lightrainer.compare import sides
-from lightrainer.compare.differences import CONTENT, FILES, GROUPS, LOGS, METRICS, WEIGHTS, Difference
-from lightrainer.compare.known import KNOWN, reason
-from lightrainer.compare.reading import is_clock
+from lightrainer.tools.compare import sides, working_folder
+from lightrainer.tools.compare.differences import CONTENT, FILES, GROUPS, LOGS, METRICS, WEIGHTS, Difference
+from lightrainer.tools.compare.known import KNOWN, reason
+from lightrainer.tools.compare.reading import is_clock
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "scripts"
 COMMON = "--do_train --do_eval --eval_strategy steps --eval_steps 3 --save_steps 3 --logging_steps 1 --max_steps 6"
@@ -122,6 +123,56 @@ def test_what_a_script_draws_without_a_seed_is_the_same_on_both_sides(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@needs_reference
+def test_a_script_finds_its_files_and_changes_none_of_them(tmp_path):
+    """It lists its output by the name it gave, and writes to what there was, by Python and by native code."""
+    theirs = {"model/weights.pt": "of the user", "notes/log.txt": "begun\n", "big/data.txt": "12", "big/own.txt": "3"}
+    for name, text in theirs.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "unneeded").mkdir()
+    (tmp_path / "elsewhere").symlink_to("notes")
+    (tmp_path / "helper.py").write_text("seed = 5")
+    start = "import helper\nassert not os.path.exists('unneeded')\n"
+    start += "torch.manual_seed(helper.seed + len(open('big/data.txt').read()))"
+    end = """\
+open("notes/log.txt", "a").write("trained")
+open("elsewhere/more.txt", "w").write("more")
+torch.save({}, "model/weights.pt")
+os.remove("helper.py")
+assert "checkpoint-3" in os.listdir("fixed/here")
+assert os.path.realpath(__file__).startswith(os.getcwd())
+"""
+    (tmp_path / "listing.py").write_text(SMALL % start + end)
+    before = {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    done = compare("--link", "big", "--leave-out", "unneeded", "listing.py", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert before == {path: path.read_text() for path in before}
+    side = tmp_path / "compare" / "listing"
+    assert {path.name for path in tmp_path.iterdir()} == {*(name.split("/")[0] for name in theirs)} | {
+        *("unneeded", "elsewhere", "helper.py", "listing.py", "compare")
+    }
+    for work in (side / "reference" / "work", side / "lightrainer" / "work"):
+        assert sorted(path.name for path in work.iterdir()) == ["elsewhere", "fixed", "model", "notes"]
+        assert (work / "notes" / "log.txt").read_text() == "begun\ntrained"
+
+
+def test_a_working_folder_that_is_too_large_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(working_folder, "LIMIT", 2000)
+    monkeypatch.setattr(working_folder, "_share_blocks", lambda source, target: False)
+    source = tmp_path / "mine"
+    (source / "data").mkdir(parents=True)
+    for name in ("data/first", "data/second", "small"):
+        (source / name).write_bytes(bytes(500 if name == "small" else 1500))
+    folder = working_folder.WorkingFolder(path=source, mark=sides.MARK)
+    with pytest.raises(working_folder.CompareError, match=r"The largest are data .*--link.*--leave-out"):
+        folder.copy(tmp_path / "copy")
+    dataclasses.replace(folder, linked={source / "data" / "first"}).copy(tmp_path / "linked")
+    assert sorted(path.name for path in (tmp_path / "linked").rglob("*")) == ["data", "first", "second", "small"]
+    dataclasses.replace(folder, left_out={source / "data"}).copy(tmp_path / "left_out")
+    assert [path.name for path in (tmp_path / "left_out").rglob("*")] == ["small"]
+
+
 def test_a_folder_of_another_comparison_is_emptied(tmp_path):
     (tmp_path / sides.MARK).touch()
     (tmp_path / "reference").mkdir()
@@ -158,8 +209,8 @@ def test_a_script_that_fails_or_trains_nothing_is_told(tmp_path):
 
 
 def test_without_the_reference_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(sides, "find_spec", lambda name: None)
-    with pytest.raises(sides.CompareError, match=r"pip install transformers==5\.3\.0 accelerate"):
+    monkeypatch.setattr(sides, "is_installed", lambda name: False)
+    with pytest.raises(working_folder.CompareError, match=r"pip install transformers==5\.3\.0 accelerate"):
         sides.check_reference()
 
 

@@ -15,18 +15,17 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ..lightning_modules.common.libraries import is_installed
-from ..serving import environment
+from ...lightning_modules.common.libraries import is_installed
+from ...serving import environment
+from .working_folder import CompareError, WorkingFolder
 
 REFERENCE, LIGHTRAINER = "reference", "lightrainer"
+WORK = "work"
+"""The working folder of a side, in its folder."""
 MARK = "comparison.json"
 """The file by which a folder is known for one of an earlier comparison."""
 _OUTPUT_OPTIONS = ("--output_dir", "--output-dir")
 _LAST_LINES = 15
-
-
-class CompareError(Exception):
-    """Why nothing could be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +33,8 @@ class Script:
     """What is run."""
 
     path: str
+    folder: WorkingFolder
+    """Where it is run; each side gets a copy."""
     words: Sequence[str] = ()
     """Its arguments."""
     launcher: Sequence[str] = ()
@@ -94,28 +95,31 @@ def run_side(script: Script, side: str, folder: Path) -> Run:
     """Run the script to its end.
 
     Args:
-        script: what is run; where it runs is the working directory, as ever.
+        script: what is run.
         side: `reference` or `lightrainer`.
-        folder: of this side; outputs and the log go there.
+        folder: of this side: its working folder `work`, of which only what the script wrote remains, and the log.
 
     Raises:
         CompareError: The script failed; with its last lines.
     """
     folder.mkdir()
     log = folder / "log.txt"
-    words = _own_output(script.words, folder / "output")
+    work = folder / WORK
+    words = _own_output(script.words, work)
     start = [sys.executable, "-m", "lightrainer"] if side == LIGHTRAINER else [sys.executable]
     command = [*(script.launcher or start), script.path, *words]
+    variables = _variables(script, side, folder)
+    script.folder.copy(work)
     started = time.monotonic()
     with log.open("wb") as stream:
-        code = subprocess.call(
-            command, env=_variables(script, side, folder), stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
-        )
+        code = subprocess.call(command, cwd=work, env=variables, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
+    seconds = time.monotonic() - started
+    script.folder.remove_unchanged(work)
     if code:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
         last = "\n".join(f"    {line}" for line in lines)
         raise CompareError(f"The script failed with the {side} (exit status {code}). Its last lines:\n\n{last}")
-    return Run(side=side, folder=folder, seconds=time.monotonic() - started)
+    return Run(side=side, folder=folder, seconds=seconds)
 
 
 def _variables(script: Script, side: str, folder: Path) -> dict[str, str]:
@@ -124,22 +128,25 @@ def _variables(script: Script, side: str, folder: Path) -> dict[str, str]:
     environment.switch_on(variables)
     variables[environment.INSTALL] = "1" if side == LIGHTRAINER else "0"
     variables[environment.RECORDER] = str(Path(__file__).with_name("recorder.py"))
-    # A script may write over its inputs' caches, but never see the other side's: both begin with the same hashes.
     variables.setdefault("PYTHONHASHSEED", str(script.seed))
     told = {"side": side, "folder": str(folder), "seed": script.seed}
     return {**variables, "LIGHTRAINER_COMPARE": json.dumps(told)}
 
 
-def _own_output(words: Sequence[str], output: Path) -> list[str]:
-    """The script's arguments, with an output folder of this side where they name one."""
+def _own_output(words: Sequence[str], work: Path) -> list[str]:
+    """Return the script's arguments, with an output folder of this side for one outside of the working folder."""
     own, is_value = [], False
     for word in words:
-        name, equals, _ = word.partition("=")
+        name, equals, value = word.partition("=")
         if is_value:
-            own.append(str(output))
+            own.append(_inside(work, word))
         elif name in _OUTPUT_OPTIONS and equals:
-            own.append(f"{name}={output}")
+            own.append(f"{name}={_inside(work, value)}")
         else:
             own.append(word)
         is_value = word in _OUTPUT_OPTIONS
     return own
+
+
+def _inside(work: Path, folder: str) -> str:
+    return str(work / Path(folder).name) if os.path.isabs(folder) else folder

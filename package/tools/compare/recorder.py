@@ -1,6 +1,6 @@
 """Run by the `sitecustomize` of `serving/children` at the start of a compared script: writes down what it trains.
 
-Seeds the generators, turns the output folders of the script into the side's own, and records what `train`, `evaluate`
+Seeds the generators, keeps output folders within the side's working folder, and records what `train`, `evaluate`
 and `predict` came to. Nothing is imported before the script imports it, and nothing of lightrainer: the reference has
 to run as it is.
 """
@@ -68,7 +68,7 @@ class Recorder:
         module.seed(self.seed)
 
     def _watch_arguments(self, module: Any) -> None:
-        """Each set of arguments gets an output folder of this side, and uploads nothing."""
+        """Each set of arguments writes into a folder of this side, and uploads nothing."""
         made = module.TrainingArguments.__post_init__
 
         @functools.wraps(made)
@@ -80,10 +80,9 @@ class Recorder:
         module.TrainingArguments.__post_init__ = __post_init__
 
     def _own(self, folder: str | None) -> str:
-        """The folder of this side that stands for a folder of the script."""
-        wanted = Path(folder or "trainer_output").absolute()
-        output = self.folder / "output"
-        own = wanted if wanted == output or output in wanted.parents else output / wanted.name
+        """Return a folder of the script; for one outside of the side's working folder, another inside."""
+        wanted, work = Path(folder or "trainer_output").absolute(), self.folder / "work"
+        own = wanted if wanted == work or work in wanted.parents else work / wanted.name
         self.outputs.append(str(own))
         return str(own)
 

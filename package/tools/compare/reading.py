@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .sides import LIGHTRAINER, REFERENCE, CompareError, Run
+from .sides import LIGHTRAINER, REFERENCE, Run
+from .working_folder import CompareError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,7 +66,7 @@ def read_side(run: Run) -> Findings:
     _read_calls(found, calls)
     outputs = list(dict.fromkeys(Path(folder) for record in records for folder in record["outputs"]))
     for path in sorted({path for folder in outputs for path in folder.rglob("*") if path.is_file()}):
-        found.files[path.relative_to(run.folder / "output").as_posix()] = path
+        found.files[path.relative_to(os.path.commonpath(outputs)).as_posix()] = path
     found.peak_bytes = max(filter(None, (record["peak_bytes"] for record in records)), default=None)
     found.device_peak_bytes = max(filter(None, (record["device_peak_bytes"] for record in records)), default=None)
     return found
@@ -72,7 +74,7 @@ def read_side(run: Run) -> Findings:
 
 def _version(side: str, records: list[dict[str, Any]]) -> str:
     if side == LIGHTRAINER:
-        from .. import __version__
+        from ... import __version__
 
         return f"lightrainer {__version__}"
     return f"transformers {records[0]['transformers']}"

@@ -12,17 +12,20 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from ..number_options import whole
+from ...number_options import whole
 from . import page, text
 from .differences import compare as compare_sides
 from .reading import Findings, read_side
-from .sides import LIGHTRAINER, MARK, REFERENCE, CompareError, Script, check_reference, empty_folder, run_side
+from .sides import LIGHTRAINER, MARK, REFERENCE, Script, check_reference, empty_folder, run_side
 from .verdict import Verdict
+from .working_folder import CompareError, WorkingFolder
 
 _DESCRIPTION = """\
 Run a script twice, unchanged: with the Trainer of transformers, and with that of lightrainer. Both runs have the same
-arguments and the same seed, each has a process and an output folder of its own. Then metrics, every logged number,
+arguments and the same seed, each has a process and a copy of the working folder of its own: what the script writes goes
+there, and nothing of yours is changed. Then metrics, every logged number,
 final weights, files, wall time and memory are shown side by side; which differences are known and why, and which are
 not. There is a page in HTML, too. Nothing is uploaded.
 """
@@ -46,7 +49,7 @@ def compare(flags: Sequence[str]) -> int:
     Raises:
         SystemExit: With status 2 and the reason on stderr where an option cannot be.
     """
-    from ..lightning_modules.common.redaction import secret_words
+    from ...lightning_modules.common.redaction import secret_words
 
     options = _parser().parse_args(secret_words(flags))
     try:
@@ -77,11 +80,14 @@ def _parser() -> argparse.ArgumentParser:
     close = "numbers that differ by no more than this share of the larger one are equal (%(default)g: to the last bit)"
     launcher = "what starts the script, such as 'torchrun --nproc_per_node=2'; by default Python"
     seed = "of Python's and NumPy's generators, where the script sets none (%(default)s)"
+    paths: dict[str, Any] = {"metavar": "PATH", "action": "append", "default": [], "type": os.path.abspath}
     add = parser.add_argument
     add("--folder", metavar="FOLDER", help="for outputs, logs and the page; by default compare/<name of the script>")
     add("--again", action="store_true", help=again)
     add("--tolerance", type=_share, default=0.0, metavar="X", help=close)
     add("--seed", type=whole(0, 2**32 - 1), default=0, metavar="N", help=seed)
+    add("--link", **paths, help="a file or folder that the script only reads, too large to be copied; may be repeated")
+    add("--leave-out", **paths, help="a file or folder that the script does not need; may be repeated")
     add("--launcher", default="", metavar="COMMAND", help=launcher)
     add("script", metavar="SCRIPT", help="the script, a Python file that imports transformers")
     add("words", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="those of the script")
@@ -104,7 +110,15 @@ def _compared(options: argparse.Namespace) -> tuple[Verdict, Path]:
         raise CompareError(f"{options.script}: there is no such script.")
     check_reference()
     words = options.words[1:] if options.words[:1] == ["--"] else options.words
-    script = Script(path=options.script, words=words, launcher=shlex.split(options.launcher), seed=options.seed)
+    path, here = Path(os.path.abspath(options.script)), Path.cwd()
+    linked, left_out = ({Path(one) for one in named} for named in (options.link, options.leave_out))
+    script = Script(
+        path=str(path.relative_to(here) if here in path.parents else path),
+        folder=WorkingFolder(path=here, mark=MARK, linked=linked, left_out=left_out),
+        words=words,
+        launcher=shlex.split(options.launcher),
+        seed=options.seed,
+    )
     folder = empty_folder(Path(options.folder or os.path.join("compare", Path(options.script).stem)).absolute())
     reference, ours = (_side(script, side, folder / side) for side in (REFERENCE, LIGHTRAINER))
     compared = compare_sides(reference, ours, options.tolerance)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
-from ..lightning_modules.common.versions import is_older
+from ...lightning_modules.common.versions import is_older
 from .differences import CONTENT, FILES, LOGS, METRICS, WEIGHTS, Difference
 
 Facts = dict[str, Any]

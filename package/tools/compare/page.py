@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from ..callbacks.report.chart import chart
-from ..callbacks.report.curves import Curve, Panel, panels
-from ..callbacks.report.page import SCRIPT, STYLE
+from ...callbacks.report.chart import chart
+from ...callbacks.report.curves import Curve, Panel, panels
+from ...callbacks.report.page import SCRIPT, STYLE
 from .differences import Difference
 from .verdict import Verdict, shown, size_of
 

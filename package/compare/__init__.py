@@ -1,5 +1,0 @@
-"""`lightrainer compare`: a script with the reference and with lightrainer, and what differs.
-
-`command` reads the command line, `sides` runs the script twice, `recorder` is what both processes run beside it,
-`reading` reads what they left, `differences` finds the places, `known` says why, `text` and `page` show it.
-"""
