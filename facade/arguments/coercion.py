@@ -144,16 +144,16 @@ def _json_text(args: ArgumentFields, dict_fields: list[str]) -> None:
         if not (isinstance(value, str) and value.startswith("{")):
             continue
         try:
-            setattr(args, name, _typed(json.loads(value)))
+            setattr(args, name, typed(json.loads(value)))
         except json.JSONDecodeError as error:
             said = f"{name}={value!r} is not JSON ({error.msg}), keys and texts need double quotes"
             raise json.JSONDecodeError(said, error.doc, error.pos) from None
 
 
-def _typed(value: Any) -> Any:
-    """JSON from a command line often has its numbers and truth values in quotes: take those out of them."""
+def typed(value: Any) -> Any:
+    """Take numbers and truth values out of the quotes that JSON on a command line, and variables, put around them."""
     if isinstance(value, dict):
-        return {key: _typed(item) for key, item in value.items()}
+        return {key: typed(item) for key, item in value.items()}
     if not isinstance(value, str):
         return value
     if value.lower() in ("true", "false"):

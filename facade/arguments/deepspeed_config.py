@@ -22,7 +22,7 @@ HIDDEN_SIZE_KEYS: dict[str, float] = {
 GATHER = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
 """Whether models are saved whole in stage 3: here they are, unless it is False."""
 
-_BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 _MISSING = object()
 
@@ -59,7 +59,7 @@ def with_open_batches(source: Any) -> dict[str, Any] | None:
     if source is None:
         return None
     config = load_deepspeed(source)
-    return {key: "auto" if key in _BATCHES else value for key, value in config.items()}
+    return {key: "auto" if key in BATCHES else value for key, value in config.items()}
 
 
 def fill_from_arguments(config: dict[str, Any], args: Any, processes: int) -> list[str]:
@@ -160,8 +160,8 @@ def _decided_by_arguments(args: Any, processes: int) -> list[tuple[str, Any, str
         ("optimizer.params.eps", args.adam_epsilon, "adam_epsilon"),
         ("optimizer.params.weight_decay", args.weight_decay, "weight_decay"),
         ("scheduler.params.warmup_max_lr", args.learning_rate, "learning_rate"),
-        ("fp16.enabled", args.fp16 or args.fp16_full_eval, "fp16 or fp16_full_eval"),
-        ("bf16.enabled", args.bf16 or args.bf16_full_eval, "bf16 or bf16_full_eval"),
+        ("fp16.enabled", args.mixed_precision == "fp16" or args.fp16_full_eval, "fp16 or fp16_full_eval"),
+        ("bf16.enabled", args.mixed_precision == "bf16" or args.bf16_full_eval, "bf16 or bf16_full_eval"),
     ]
 
 

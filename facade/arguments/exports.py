@@ -55,15 +55,21 @@ LOADING_VARIABLES = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")
 _told: set[str] = set()
 
 
-def export_loaders(wanted: bool) -> None:
-    """Set the variables, or take back those that were set here for earlier arguments."""
+def export_loaders(once: bool | None) -> None:
+    """Set the variables for these arguments, or take back those that were set here for earlier ones.
+
+    Args:
+        once: whether weights are read in one process of a machine; None where the arguments do not say.
+    """
     for name in LOADING_VARIABLES:
-        if wanted:
-            _told.add(name)
+        if once:
+            _told.update({name} - os.environ.keys())
             os.environ[name] = "true"
         elif name in _told:
             _told.discard(name)
             os.environ.pop(name, None)
+    if once is False and LOADING_VARIABLES[1] in os.environ:  # the launcher has said otherwise
+        os.environ[LOADING_VARIABLES[1]] = "false"
 
 
 def is_ours(name: str) -> bool:

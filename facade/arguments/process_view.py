@@ -4,9 +4,10 @@ Everything is asked of `current_process` when it is read, so that nothing of it 
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ..distributed.process import ProcessEnvironment, current_process
@@ -25,6 +26,10 @@ class ProcessView(ArgumentFields):
 
     _launcher_precision = "no"
     """What `accelerate launch` asks for; used where neither fp16 nor bf16 is set."""
+    _from_launcher: tuple[str, ...] = ()
+    """The arguments that were taken from the launcher's variables."""
+    compile_options: Mapping[str, bool] = MappingProxyType({})
+    """`fullgraph` and `dynamic` of torch.compile, which only a launcher can ask for."""
 
     @property
     def mixed_precision(self) -> str:

@@ -61,9 +61,9 @@ def warn_of_sharding(args: Any) -> None:
         )
 
 
-def loads_weights_once(args: Any) -> bool:
-    """Whether `from_pretrained` is to read weights in the first process of a machine only."""
-    return bool(args.fsdp) and read_fsdp(args.fsdp, args.fsdp_config)[0].cpu_ram_efficient_loading
+def loads_weights_once(args: Any) -> bool | None:
+    """Tell whether `from_pretrained` is to read weights in the first process of a machine only; None without FSDP."""
+    return read_fsdp(args.fsdp, args.fsdp_config)[0].cpu_ram_efficient_loading if args.fsdp else None
 
 
 def _fsdp(args: Any) -> list[str]:

@@ -3,17 +3,14 @@
 Of a field of which only some values are in effect, a function in `PARTLY` says what to do instead of the others.
 """
 
-import os
 from collections.abc import Callable, Collection
 from typing import Any
 
 from ..distributed.xla_device import xla_is_chosen
 from .coercion import report_to_list
 from .enums import DebugOption
-from .exports import is_ours
 from .fields import ArgumentFields
-
-_LAUNCH = "start the script with torchrun, and pass fsdp=... or deepspeed=... to TrainingArguments"
+from .launch_variables import refusals
 
 
 def _trackers(report_to: Any) -> str | None:
@@ -76,7 +73,7 @@ def unsupported(args: ArgumentFields, names: Collection[str] | None = None) -> l
     for name, judge in PARTLY.items():
         if names is None or name in names:
             said += filter(None, [judge(getattr(args, name))])
-    return said + (_environment() if names is None else [])
+    return said + (refusals() if names is None else [])
 
 
 def raise_for_unsupported(args: ArgumentFields, names: Collection[str] | None = None) -> None:
@@ -99,18 +96,3 @@ def raise_together(said: list[str]) -> None:
     """
     if said:
         raise NotImplementedError("\n".join(["lightrainer does not do this yet:", *said]))
-
-
-def _environment() -> list[str]:
-    """What `accelerate launch` asks for through environment variables."""
-    said = []
-    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    if precision not in ("no", "bf16", "fp16"):
-        said.append(
-            f"the environment variable ACCELERATE_MIXED_PRECISION={precision!r}: set it to 'bf16', 'fp16' or 'no'"
-        )
-    for variable in ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP"):
-        value = os.environ.get(variable, "false")
-        if not is_ours(variable) and value.lower() not in ("", "0", "false", "no", "n", "f", "off"):
-            said.append(f"the environment variable {variable}={value!r}: {_LAUNCH}")
-    return said

@@ -13,6 +13,7 @@ from .coercion import coerce
 from .exports import export_loaders, export_process
 from .fields import ArgumentFields
 from .hardware import set_tf32, supports_tf32
+from .launched import take_up
 from .old_names import OldAttributes
 from .packages import require_packages
 from .process_view import ProcessView
@@ -124,11 +125,11 @@ class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
 
             apply_trial(self)
         coerce(self, self._VALID_DICT_FIELDS)
+        take_up(self)
         raise_for_problems(self)
         raise_for_unsupported(self)
         warn_of_sharding(self)
         warn_of_dealing(self)
-        self._launcher_precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
         if launched_world_size() > 1:
             require_packages(self)
         join_others(*self._asked_of_process)

@@ -12,7 +12,7 @@ from ...lightning_modules.common.suggestions import OptimizerNames, SchedulerTyp
 from ...lightning_modules.optim import OptimizerConfig
 from ..distributed.cluster_environment import environment_name
 from . import StrategyPlan, choose
-from .base import Row
+from .base import Row, shown
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
@@ -117,7 +117,7 @@ def optimizer_config(args: TrainingArguments) -> OptimizerConfig:
 
 
 def _further(args: TrainingArguments) -> list[Row]:
-    """Describe the length of a training, clipping, optimizer, schedule, and where it reports to."""
+    """Describe what came from a launcher, the length of a training, clipping, optimizer, schedule, and trackers."""
     optimizer, clipped = optimizer_config(args), args.max_grad_norm
     fields = {field.name: getattr(optimizer, field.name) for field in dataclasses.fields(optimizer)}
     name = OptimizerNames(fields.pop("name")).value
@@ -126,7 +126,10 @@ def _further(args: TrainingArguments) -> list[Row]:
     scheduler = SchedulerType(args.lr_scheduler_type).value
     schedule = [f"{scheduler}, warm-up {args.warmup_steps:g}", *(f"{name}={value}" for name, value in more.items())]
     length = f"{args.num_train_epochs:g}, {args.max_steps}"
+    compiled = {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode, **args.compile_options}
     return [
+        *([("launcher", "taken from its variables", ", ".join(args._from_launcher))] if args._from_launcher else []),
+        *([("torch_compile, torch_compile_*", "model.compile()", shown(compiled))] if args.torch_compile else []),
         ("num_train_epochs, max_steps", "Trainer(max_epochs=), the last step", length),
         ("gradient_accumulation_steps", "micro-batches in a batch", str(args.gradient_accumulation_steps)),
         ("max_grad_norm", "clipping before the step", f"{clipped:g}" if clipped else "none"),

@@ -75,7 +75,7 @@ class ModelPreparation:
         """Compile the forward pass in place, so that the model stays the same object, with the same names in it."""
         args, model = self.trainer.args, self.trainer.model
         if args.torch_compile and not _is(self._compiled, model):
-            model.compile(backend=args.torch_compile_backend, mode=args.torch_compile_mode)
+            model.compile(backend=args.torch_compile_backend, mode=args.torch_compile_mode, **args.compile_options)
             self._compiled = weakref.ref(model)
 
 

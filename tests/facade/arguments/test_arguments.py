@@ -69,7 +69,12 @@ def test_arguments_survive_pickle_and_copy_and_compare_equal():
 def test_only_fields_and_plain_values_are_kept():
     args = make()
     assert args.device == torch.device("cpu")
-    assert set(vars(args)) - set(FIELDS) == {"_checkpointing", "_launcher_precision"}
+    assert set(vars(args)) - set(FIELDS) == {
+        "_checkpointing",
+        "_launcher_precision",
+        "_from_launcher",
+        "compile_options",
+    }
 
 
 def test_a_saved_object_is_read_by_torch(tmp_path):

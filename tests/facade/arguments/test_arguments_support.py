@@ -62,23 +62,6 @@ def test_all_ways_of_dealing_out_batches_are_in_effect():
     assert unsupported(TrainingArguments(accelerator_config=config)) == []
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("ACCELERATE_MIXED_PRECISION", "fp8"),
-        ("ACCELERATE_MIXED_PRECISION", "int8"),
-        ("ACCELERATE_USE_DEEPSPEED", "true"),
-        ("ACCELERATE_USE_FSDP", "1"),
-    ],
-)
-def test_what_accelerate_launch_asks_for_is_not_ignored(variable, value, monkeypatch):
-    monkeypatch.setenv(variable, value)
-    with pytest.raises(NotImplementedError, match=f"{variable}='{value}'"):
-        TrainingArguments()
-    monkeypatch.setenv(variable, "no")
-    TrainingArguments()
-
-
 def test_what_is_set_later_is_found_again():
     args = TrainingArguments()
     args.report_to, args.debug = ["neptune"], ["tpu_metrics_debug"]

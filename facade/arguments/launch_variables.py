@@ -1,0 +1,203 @@
+"""The variables by which `accelerate launch` hands its configuration over, and what becomes of each: one table.
+
+`lightrainer launch` sets the same variables from the same options and files. Who reads them is `launched.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+__all__ = ["VARIABLES", "Variable", "asked", "is_on", "refusals", "said"]
+
+_NOTHING = ("", "None")
+_OFF = (*_NOTHING, "0", "false", "no", "n", "f", "off")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variable:
+    """One of them; `argument`, `refused` and `elsewhere` say what becomes of it."""
+
+    argument: str = ""
+    """The argument that means the same, with the key in it: `fsdp_config.version`."""
+    refused: str = ""
+    """Why a value beside those in `fine` cannot be had, and what to do instead."""
+    elsewhere: str = ""
+    """What else reads it, or why it changes nothing."""
+    option: str = ""
+    """The option of the launcher, and the key in its files."""
+    default: str = ""
+    """Its value where the launcher is told nothing; empty where it is not set then."""
+    switch: str = ""
+    """The variable that has to be on for this one to count."""
+    version: int | None = None
+    """Of FSDP: the only one that it counts in."""
+    fine: Collection[str] = _OFF
+    """Values in small letters that are not refused; by default those that ask for nothing."""
+
+
+def _fsdp(key: str, default: str = "", *, option: str = "", version: int | None = None) -> Variable:
+    option = f"fsdp_{option or key}"
+    argument = f"fsdp_config.{key}"
+    return Variable(argument=argument, option=option, default=default, switch="ACCELERATE_USE_FSDP", version=version)
+
+
+def _deepspeed(key: str, option: str) -> Variable:
+    return Variable(argument=f"deepspeed.{key}", option=option, switch="ACCELERATE_USE_DEEPSPEED")
+
+
+def _groups(key: str, default: str = "") -> Variable:
+    option, switch = f"parallelism_config_{key.rpartition('.')[2]}", "ACCELERATE_USE_PARALLELISM_CONFIG"
+    return Variable(argument=f"parallelism_config.{key}", option=option, default=default, switch=switch)
+
+
+_PLACE = Variable(elsewhere="distributed/launchers.py: the place of this process among all")
+_DEVICES = Variable(elsewhere="the driver: which devices can be seen")
+_TPU = Variable(elsewhere="torch_xla")
+_AWS = Variable(elsewhere="the client of SageMaker, which starts a job and does not train")
+_KERNELS = Variable(elsewhere="OpenMP and MKL")
+_FP8 = Variable(elsewhere="nothing: ACCELERATE_MIXED_PRECISION is fp8 then, which is refused")
+_MEGATRON = Variable(elsewhere="nothing: ACCELERATE_USE_MEGATRON_LM is on then, which is refused")
+
+VARIABLES: dict[str, Variable] = {
+    "ACCELERATE_USE_CPU": Variable(argument="use_cpu", option="use_cpu"),
+    "ACCELERATE_MIXED_PRECISION": Variable(
+        argument="mixed_precision",
+        refused="set it to 'bf16', 'fp16' or 'no'",
+        fine=("bf16", "fp16", "no"),
+        option="mixed_precision",
+        default="no",
+    ),
+    "ACCELERATE_DYNAMO_BACKEND": Variable(argument="torch_compile_backend", option="dynamo_backend", default="NO"),
+    "ACCELERATE_DYNAMO_MODE": Variable(argument="torch_compile_mode", option="dynamo_mode", default="default"),
+    "ACCELERATE_DYNAMO_USE_FULLGRAPH": Variable(
+        argument="torch_compile", option="dynamo_use_fullgraph", default="False"
+    ),
+    "ACCELERATE_DYNAMO_USE_DYNAMIC": Variable(argument="torch_compile", option="dynamo_use_dynamic", default="False"),
+    "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": Variable(
+        refused="the model is compiled as a whole: leave dynamo_use_regional_compilation out",
+        option="dynamo_use_regional_compilation",
+        default="False",
+    ),
+    "ACCELERATE_USE_FSDP": Variable(argument="fsdp", option="use_fsdp"),
+    "FSDP_VERSION": _fsdp("version", "1"),
+    "FSDP_SHARDING_STRATEGY": _fsdp("reshard_after_forward", "FULL_SHARD", option="sharding_strategy", version=1),
+    "FSDP_RESHARD_AFTER_FORWARD": _fsdp("reshard_after_forward", "true", version=2),
+    "FSDP_OFFLOAD_PARAMS": _fsdp("cpu_offload", "false", option="offload_params"),
+    "FSDP_MIN_NUM_PARAMS": _fsdp("min_num_params", "100000000"),
+    "FSDP_AUTO_WRAP_POLICY": _fsdp("auto_wrap_policy"),
+    "FSDP_TRANSFORMER_CLS_TO_WRAP": _fsdp("transformer_layer_cls_to_wrap"),
+    "FSDP_BACKWARD_PREFETCH": _fsdp("backward_prefetch", version=1),
+    "FSDP_STATE_DICT_TYPE": _fsdp("state_dict_type"),
+    "FSDP_FORWARD_PREFETCH": _fsdp("forward_prefetch", "false", version=1),
+    "FSDP_USE_ORIG_PARAMS": _fsdp("use_orig_params", "true", version=1),
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": _fsdp("cpu_ram_efficient_loading", "true"),
+    "FSDP_SYNC_MODULE_STATES": _fsdp("sync_module_states", "true", version=1),
+    "FSDP_ACTIVATION_CHECKPOINTING": _fsdp("activation_checkpointing", "false"),
+    "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": _fsdp("activation_checkpointing_offload", "false"),
+    "FSDP_IGNORED_MODULES": _fsdp("ignored_modules"),
+    "ACCELERATE_USE_DEEPSPEED": Variable(argument="deepspeed", option="use_deepspeed"),
+    "ACCELERATE_DEEPSPEED_CONFIG_FILE": _deepspeed("", "deepspeed_config_file"),
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": _deepspeed("gradient_accumulation_steps", "gradient_accumulation_steps"),
+    "ACCELERATE_GRADIENT_CLIPPING": _deepspeed("gradient_clipping", "gradient_clipping"),
+    "ACCELERATE_DEEPSPEED_ZERO_STAGE": _deepspeed("zero_optimization.stage", "zero_stage"),
+    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": _deepspeed(
+        "zero_optimization.offload_optimizer.device", "offload_optimizer_device"
+    ),
+    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH": _deepspeed(
+        "zero_optimization.offload_optimizer.nvme_path", "offload_optimizer_nvme_path"
+    ),
+    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": _deepspeed(
+        "zero_optimization.offload_param.device", "offload_param_device"
+    ),
+    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH": _deepspeed(
+        "zero_optimization.offload_param.nvme_path", "offload_param_nvme_path"
+    ),
+    "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": _deepspeed(
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save", "zero3_save_16bit_model"
+    ),
+    "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES": _deepspeed(
+        "zero_optimization.leaf_module.classes", "deepspeed_moe_layer_cls_names"
+    ),
+    "ACCELERATE_DEEPSPEED_ZERO3_INIT": Variable(
+        elsewhere="nothing in a Trainer script: in stage 3 from_pretrained makes models in parts, as in the reference",
+        option="zero3_init_flag",
+        switch="ACCELERATE_USE_DEEPSPEED",
+    ),
+    "ACCELERATE_CONFIG_DS_FIELDS": Variable(
+        elsewhere="launched.py: which settings a file of DeepSpeed must not be contradicted by",
+        switch="ACCELERATE_USE_DEEPSPEED",
+    ),
+    "ACCELERATE_USE_PARALLELISM_CONFIG": Variable(argument="parallelism_config", option="use_parallelism_config"),
+    "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": _groups("dp_replicate_size", "1"),
+    "PARALLELISM_CONFIG_DP_SHARD_SIZE": _groups("dp_shard_size", "1"),
+    "PARALLELISM_CONFIG_TP_SIZE": _groups("tp_size", "1"),
+    "PARALLELISM_CONFIG_CP_SIZE": _groups("cp_size", "1"),
+    "PARALLELISM_CONFIG_CP_BACKEND": _groups("cp_backend", "torch"),
+    "PARALLELISM_CONFIG_CP_COMM_STRATEGY": _groups("cp_handler.cp_comm_strategy"),
+    "PARALLELISM_CONFIG_SP_SIZE": _groups("sp_size", "1"),
+    "PARALLELISM_CONFIG_SP_BACKEND": _groups("sp_backend", "deepspeed"),
+    "PARALLELISM_CONFIG_SP_SEQ_LENGTH": _groups("sp_handler.sp_seq_length"),
+    "PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE": _groups("sp_handler.sp_seq_length_is_variable"),
+    "PARALLELISM_CONFIG_SP_ATTN_IMPLEMENTATION": _groups("sp_handler.sp_attn_implementation"),
+    "ACCELERATE_USE_MEGATRON_LM": Variable(
+        refused="there is no Megatron-LM here: use fsdp, deepspeed or parallelism_config", option="use_megatron_lm"
+    ),
+    "MEGATRON_LM_*": _MEGATRON,
+    "ACCELERATE_FP8_*": _FP8,
+    "ACCELERATE_CPU_AFFINITY": Variable(
+        refused="processes are not bound to cores: leave enable_cpu_affinity out, and start them under numactl",
+        option="enable_cpu_affinity",
+    ),
+    "ACCELERATE_DEBUG_MODE": Variable(elsewhere="nothing: processes are compared in any case", option="debug"),
+    "ACCELERATE_USE_SAGEMAKER": Variable(elsewhere="nothing: see ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE"),
+    "ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE": Variable(
+        refused="there is no smdistributed here: start the script with torchrun in the job",
+    ),
+    "ACCELERATE_IN_TPU_POD": _TPU,
+    "XLA_USE_BF16": _TPU,
+    "XLA_DOWNCAST_BF16": _TPU,
+    "FORK_LAUNCHED": Variable(elsewhere="accelerate's notebook_launcher"),
+    **dict.fromkeys(("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"), _PLACE),
+    **dict.fromkeys(("OMP_NUM_THREADS", "KMP_AFFINITY", "KMP_BLOCKTIME"), _KERNELS),
+    **dict.fromkeys(("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"), Variable(elsewhere="NCCL")),
+    "PYTHONPATH": Variable(elsewhere="Python"),
+    "AWS_*": _AWS,
+    "*_VISIBLE_*": _DEVICES,
+    "ZE_AFFINITY_MASK": _DEVICES,
+}
+"""By name; `*` stands for the rest of several."""
+
+
+def is_on(name: str) -> bool:
+    """Tell whether a variable says yes."""
+    return os.environ.get(name, "").lower() not in _OFF
+
+
+def asked(name: str, environment: Mapping[str, str] | None = None) -> str | None:
+    """Return what a variable says; None where it says nothing, or its switch is off."""
+    value = (os.environ if environment is None else environment).get(name)
+    switch = VARIABLES[name].switch
+    return None if value is None or value in _NOTHING or (switch and not is_on(switch)) else value
+
+
+def said(argument: str, version: int | None = None) -> dict[str, str]:
+    """Return what the variables say about the keys of an argument: text by key.
+
+    Args:
+        argument: the argument.
+        version: of FSDP, where it matters.
+    """
+    rows = [(name, row) for name, row in VARIABLES.items() if row.argument.startswith(f"{argument}.")]
+    found = {row.argument.partition(".")[2]: asked(name) for name, row in rows if row.version in (None, version)}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def refusals() -> list[str]:
+    """Say which variables ask for what cannot be had, each with its value and with what to do instead."""
+    return [
+        f"the environment variable {name}={value!r}: {row.refused}"
+        for name, row in VARIABLES.items()
+        if row.refused and (value := asked(name)) is not None and value.lower() not in row.fine
+    ]

@@ -1,0 +1,130 @@
+"""Takes up as arguments what `accelerate launch` and `lightrainer launch` say through the environment."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ..distributed.process import launched_world_size
+from .coercion import FSDP_CONFIG_DEFAULTS, typed
+from .deepspeed_config import BATCHES, GATHER, load_deepspeed, value_at
+from .exports import is_ours
+from .fsdp_config import fsdp_words, read_fsdp
+from .launch_variables import VARIABLES, asked, is_on, said
+from .parallelism import ParallelismConfig, read_parallelism
+
+logger = logging.getLogger(__name__)
+
+_WRAPPING = ("auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params")
+_BESIDE_FSDP = (*_WRAPPING, "cpu_offload", "state_dict_type", "activation_checkpointing")
+"""Keys of `fsdp_config` that the launcher fills in where the script itself asks for FSDP; as in the reference."""
+
+
+def take_up(args: Any) -> None:
+    """Fill in what the script leaves open; what it says itself stays, as in the reference.
+
+    Args:
+        args: the training arguments after `coerce`, changed in place; `_from_launcher` names what was taken.
+
+    Raises:
+        ValueError: a file of DeepSpeed is contradicted, or cannot be read.
+    """
+    before = {name: getattr(args, name) for name in FIELDS}
+    args._launcher_precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    _compilation(args)
+    if is_on("ACCELERATE_USE_PARALLELISM_CONFIG") and args.parallelism_config is None:
+        args.parallelism_config = read_parallelism(_nested(said("parallelism_config")))
+    if is_on("ACCELERATE_USE_DEEPSPEED") and not args.deepspeed:
+        args.deepspeed = _deepspeed()
+    if is_on("ACCELERATE_USE_FSDP") and not is_ours("ACCELERATE_USE_FSDP"):
+        _fsdp(args)
+    taken = [name for name in FIELDS if getattr(args, name) != before[name]]
+    precision = ["mixed_precision"] if args._launcher_precision != "no" and not (args.fp16 or args.bf16) else []
+    args._from_launcher = (*precision, *taken)
+
+
+FIELDS = ("torch_compile", "torch_compile_backend", "torch_compile_mode", "parallelism_config", "deepspeed")
+FIELDS += ("fsdp", "fsdp_config")
+
+
+def _compilation(args: Any) -> None:
+    backend, mode = asked("ACCELERATE_DYNAMO_BACKEND"), asked("ACCELERATE_DYNAMO_MODE")
+    if not args.torch_compile and backend is not None and backend.lower() != "no":
+        args.torch_compile, args.torch_compile_backend = True, backend.lower()
+    if args.torch_compile and args.torch_compile_mode is None and mode not in (None, "default"):
+        args.torch_compile_mode = mode
+    names = {"fullgraph": "ACCELERATE_DYNAMO_USE_FULLGRAPH", "dynamic": "ACCELERATE_DYNAMO_USE_DYNAMIC"}
+    args.compile_options = {option: is_on(name) for option, name in names.items() if asked(name) is not None}
+
+
+def _deepspeed() -> dict[str, Any]:
+    """Return the configuration: that of a file, with its "auto" filled in, or one made of the variables alone."""
+    given = {key: typed(value) for key, value in said("deepspeed").items() if key}
+    file = asked("ACCELERATE_DEEPSPEED_CONFIG_FILE")
+    if file is not None and file != "none":
+        _refuse_beside_file(file)
+        config = load_deepspeed(file)
+        _fill(config, {key: value for key, value in given.items() if value_at(config, key) == "auto"})
+        return config
+    given = {"zero_optimization.stage": 2, GATHER: False, **given}
+    if classes := given.get("zero_optimization.leaf_module.classes"):
+        given["zero_optimization.leaf_module.classes"] = classes.split(",")
+    # What the arguments decide is left to them.
+    config: dict[str, Any] = dict.fromkeys((*BATCHES, "gradient_clipping"), "auto")
+    return {**config, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, **_nested(given)}
+
+
+def _refuse_beside_file(file: str) -> None:
+    """Refuse settings of the launcher that a file of DeepSpeed has, too: it would have to be asked which one holds."""
+    options = {row.option for row in VARIABLES.values() if row.argument.startswith("deepspeed.")}
+    options = (options | {"mixed_precision"}) - {"deepspeed_config_file", "deepspeed_moe_layer_cls_names"}
+    double = sorted(options.intersection((asked("ACCELERATE_CONFIG_DS_FIELDS") or "").split(",")))
+    if double:
+        raise ValueError(
+            f"deepspeed_config_file={file!r} goes with none of these settings of the launcher: {', '.join(double)}. "
+            "Write them into the file, and take them out of the launcher's configuration."
+        )
+
+
+def _fsdp(args: Any) -> None:
+    groups = args.parallelism_config
+    unsplit = isinstance(groups, ParallelismConfig) and not (groups.dp_shard_enabled or groups.splits_sequences)
+    if launched_world_size() == 1 or (unsplit and groups.total_size > 1):
+        logger.warning("ACCELERATE_USE_FSDP has no effect: there is nothing to shard the model over.")
+        return
+    if not isinstance(args.fsdp_config, Mapping):
+        return  # which `validation` speaks of
+    version = read_fsdp(args.fsdp, args.fsdp_config)[0].version if args.fsdp else int(asked("FSDP_VERSION") or 1)
+    given = {key: typed(value) for key, value in said("fsdp_config", version).items()}
+    policy = str(given.setdefault("auto_wrap_policy", "NO_WRAP")).upper()
+    # The launcher says both of these whatever the policy is.
+    for key, needs in (("transformer_layer_cls_to_wrap", "TRANSFORMER"), ("min_num_params", "SIZE")):
+        if not policy.startswith(needs):
+            given.pop(key, None)
+    own = {key: value for key, value in args.fsdp_config.items() if FSDP_CONFIG_DEFAULTS.get(key) != value}
+    if args.fsdp:
+        given = {key: value for key, value in given.items() if key in _BESIDE_FSDP}
+    else:
+        given["version"] = version
+        given.setdefault("state_dict_type", "FULL_STATE_DICT" if version == 1 else "SHARDED_STATE_DICT")
+    if args.fsdp is True or "auto_wrap" in fsdp_words(args.fsdp) or own.keys() & set(_WRAPPING):
+        given = {key: value for key, value in given.items() if key not in _WRAPPING}
+    args.fsdp, args.fsdp_config = args.fsdp or True, {**FSDP_CONFIG_DEFAULTS, **given, **own}
+
+
+def _nested(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with these values, whose keys are joined by dots."""
+    config: dict[str, Any] = {}
+    _fill(config, {key: typed(value) for key, value in given.items()})
+    return config
+
+
+def _fill(config: dict[str, Any], given: Mapping[str, Any]) -> None:
+    for key, value in given.items():
+        *path, last = key.split(".")
+        node = config
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = value

@@ -1,0 +1,304 @@
+"""What `accelerate launch` hands over by environment: every variable has a row, and every row its effect."""
+
+import ast
+import contextlib
+import inspect
+import re
+from fnmatch import fnmatch
+from typing import Any
+
+import pytest
+from tiny import arguments
+
+from lightrainer import TrainingArguments
+from lightrainer.facade.arguments import launched
+from lightrainer.facade.arguments.fsdp_config import READERS, REFUSED, read_fsdp
+from lightrainer.facade.arguments.launch_variables import VARIABLES
+from lightrainer.facade.strategies.plan import translate
+
+command = pytest.importorskip("accelerate.commands.launch")
+FSDP = {"ACCELERATE_USE_FSDP": "true"}
+DEEPSPEED = {"ACCELERATE_USE_DEEPSPEED": "true"}
+GROUPS = {"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}
+LAYERS = {**FSDP, "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP"}
+
+
+@pytest.fixture(autouse=True)
+def launch(monkeypatch):
+    """`launch(environment)`: this is one of four processes that were started so."""
+    monkeypatch.setattr(launched, "launched_world_size", lambda: 4)
+    return lambda environment: [monkeypatch.setenv(name, value) for name, value in environment.items()]
+
+
+def names_set_by(module):
+    """Find the names of variables that the source of a module sets."""
+    for function in ast.walk(ast.parse(inspect.getsource(module))):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        inside, found = list(ast.walk(function)), []
+        assigned = [node for node in inside if isinstance(node, ast.Assign)]
+        texts = {
+            ast.unparse(node.targets[0]): node.value.value for node in assigned if isinstance(node.value, ast.Constant)
+        }
+        for node in inside:
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                found += [node.slice] if ast.unparse(node.value) in ("current_env", "os.environ") else []
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "environment":
+                found += node.value.keys if isinstance(node.value, ast.Dict) else []
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield from re.findall(r"^([A-Z_]+)=1$", node.value)
+        for key in found:
+            with contextlib.suppress(NameError, AttributeError):  # an option's own name, see below
+                yield eval(ast.unparse(key), {**texts})
+
+
+def set_by_the_launcher():
+    from accelerate.utils import launch
+
+    fp8 = [action.dest for action in command.launch_command_parser()._actions if action.dest.startswith("fp8_")]
+    found = {*names_set_by(command), *names_set_by(launch), *(f"ACCELERATE_{name.upper()}" for name in fp8)}
+    return sorted(found - {"name"})
+
+
+@pytest.mark.parametrize("name", set_by_the_launcher())
+def test_every_variable_of_the_launcher_has_a_row(name):
+    assert name in VARIABLES or any(fnmatch(name, pattern) for pattern in VARIABLES if "*" in pattern)
+
+
+def test_the_source_is_read_in_full():
+    found = set_by_the_launcher()
+    assert len(found) > 90
+    assert {"FSDP_VERSION", "MEGATRON_LM_PP_DEGREE", "ACCELERATE_FP8_MARGIN", "PARALLELISM_CONFIG_SP_SIZE"} <= set(
+        found
+    )
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_row_says_what_becomes_of_it(name):
+    row = VARIABLES[name]
+    assert row.argument or row.refused or row.elsewhere
+    field, _, key = row.argument.partition(".")
+    assert field in ("", "mixed_precision", *TrainingArguments.__dataclass_fields__)
+    assert field != "fsdp_config" or key in {**READERS, **REFUSED}
+
+
+FILLED = [
+    ({"ACCELERATE_USE_CPU": "True"}, "device.type", "cpu"),
+    ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "mixed_precision", "bf16"),
+    ({"ACCELERATE_DYNAMO_BACKEND": "AOT_EAGER"}, "torch_compile_backend", "aot_eager"),
+    (
+        {"ACCELERATE_DYNAMO_BACKEND": "INDUCTOR", "ACCELERATE_DYNAMO_MODE": "max-autotune"},
+        "torch_compile_mode",
+        "max-autotune",
+    ),
+    (
+        {"ACCELERATE_DYNAMO_USE_FULLGRAPH": "True", "ACCELERATE_DYNAMO_USE_DYNAMIC": "False"},
+        "compile_options",
+        {"fullgraph": True, "dynamic": False},
+    ),
+    (FSDP, "settings.version", 1),
+    ({**FSDP, "FSDP_VERSION": "2"}, "settings.version", 2),
+    ({**FSDP, "FSDP_VERSION": "2"}, "settings.state_dict_type", "sharded"),
+    ({**FSDP, "FSDP_SHARDING_STRATEGY": "SHARD_GRAD_OP"}, "settings.sharding", "shard_grad_op"),
+    ({**FSDP, "FSDP_SHARDING_STRATEGY": "4"}, "settings.sharding", "hybrid_shard"),
+    ({**FSDP, "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "false"}, "settings.sharding", "shard_grad_op"),
+    ({**FSDP, "FSDP_RESHARD_AFTER_FORWARD": "false"}, "settings.sharding", "full_shard"),  # of version 2
+    ({**FSDP, "FSDP_OFFLOAD_PARAMS": "true"}, "settings.offload", True),
+    (
+        {**FSDP, "FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP", "FSDP_MIN_NUM_PARAMS": "50"},
+        "settings.min_num_params",
+        50,
+    ),
+    ({**LAYERS, "FSDP_MIN_NUM_PARAMS": "100000000"}, "settings.wrap", "layers"),
+    ({**LAYERS, "FSDP_TRANSFORMER_CLS_TO_WRAP": "A,B"}, "settings.layers", ("A", "B")),
+    ({**FSDP, "FSDP_TRANSFORMER_CLS_TO_WRAP": "A"}, "settings.wrap", None),
+    ({**FSDP, "FSDP_BACKWARD_PREFETCH": "BACKWARD_POST"}, "settings.backward_prefetch", "backward_post"),
+    ({**FSDP, "FSDP_BACKWARD_PREFETCH": "NO_PREFETCH"}, "settings.backward_prefetch", None),
+    ({**FSDP, "FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT"}, "settings.state_dict_type", "sharded"),
+    ({**FSDP, "FSDP_FORWARD_PREFETCH": "true"}, "settings.forward_prefetch", True),
+    ({**FSDP, "FSDP_USE_ORIG_PARAMS": "false"}, "settings.use_orig_params", False),
+    ({**FSDP, "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}, "settings.cpu_ram_efficient_loading", True),
+    ({**FSDP, "FSDP_SYNC_MODULE_STATES": "false"}, "settings.sync_module_states", False),
+    ({**LAYERS, "FSDP_ACTIVATION_CHECKPOINTING": "true"}, "settings.activation_checkpointing", True),
+    (DEEPSPEED, "deepspeed.zero_optimization.stage", 2),
+    ({**DEEPSPEED, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "deepspeed.zero_optimization.stage", 3),
+    ({**DEEPSPEED, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}, "deepspeed.gradient_accumulation_steps", 1),
+    ({**DEEPSPEED, "ACCELERATE_GRADIENT_CLIPPING": "1.0"}, "deepspeed.gradient_clipping", 1.0),
+    (
+        {**DEEPSPEED, "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": "true"},
+        "deepspeed.zero_optimization.stage3_gather_16bit_weights_on_model_save",
+        True,
+    ),
+    (
+        {**DEEPSPEED, "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES": "A,B"},
+        "deepspeed.zero_optimization.leaf_module.classes",
+        ["A", "B"],
+    ),
+    *(
+        (
+            {**DEEPSPEED, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}
+            | {f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_DEVICE": "nvme"}
+            | {f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_NVME_PATH": "/fast"},
+            f"deepspeed.zero_optimization.offload_{part.lower()}",
+            {"device": "nvme", "nvme_path": "/fast"},
+        )
+        for part in ("OPTIMIZER", "PARAM")
+    ),
+    *(
+        ({**GROUPS, f"PARALLELISM_CONFIG_{name}_SIZE": "2"}, f"parallelism_config.{name.lower()}_size", 2)
+        for name in ("DP_REPLICATE", "DP_SHARD", "TP", "CP", "SP")
+    ),
+    ({**GROUPS, "PARALLELISM_CONFIG_CP_BACKEND": "torch"}, "parallelism_config.cp_backend", "torch"),
+    ({**GROUPS, "PARALLELISM_CONFIG_SP_BACKEND": "deepspeed"}, "parallelism_config.sp_backend", "deepspeed"),
+    ({**GROUPS, "PARALLELISM_CONFIG_CP_COMM_STRATEGY": "alltoall"}, "parallelism_config.rotation", "alltoall"),
+    (
+        {**GROUPS, "PARALLELISM_CONFIG_SP_SEQ_LENGTH": "None", "PARALLELISM_CONFIG_SP_ATTN_IMPLEMENTATION": "sdpa"},
+        "parallelism_config.sp_handler.sp_seq_length",
+        None,
+    ),
+    (
+        {**GROUPS, "PARALLELISM_CONFIG_SP_SEQ_LENGTH": "8", "PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE": "False"},
+        "parallelism_config.sp_handler.sp_seq_length",
+        8,
+    ),
+]
+REFUSALS = [
+    ({"ACCELERATE_MIXED_PRECISION": "fp8"}, "set it to 'bf16', 'fp16' or 'no'"),
+    ({"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "True"}, "leave dynamo_use_regional_compilation out"),
+    ({"ACCELERATE_USE_MEGATRON_LM": "true"}, "there is no Megatron-LM here"),
+    ({"ACCELERATE_CPU_AFFINITY": "1"}, "leave enable_cpu_affinity out"),
+    ({"ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE": "DATA_PARALLEL"}, "no smdistributed"),
+    ({**FSDP, "FSDP_IGNORED_MODULES": "head"}, "fsdp_config['ignored_modules']='head' has no counterpart"),
+    (
+        {**LAYERS, "FSDP_VERSION": "2", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": "true"},
+        "fsdp_config['activation_checkpointing_offload']=True has no counterpart",
+    ),
+    ({**DEEPSPEED, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, "gradient_accumulation_steps is 4 in the config"),
+    ({**GROUPS, "PARALLELISM_CONFIG_TP_SIZE": "0"}, "tp_size=0 must be a whole number"),
+]
+
+
+def at(args, path) -> Any:
+    first, *rest = path.split(".")
+    found = read_fsdp(args.fsdp, args.fsdp_config)[0] if first == "settings" else getattr(args, first)
+    for name in rest:
+        found = found[name] if isinstance(found, dict) else getattr(found, name)
+    return found
+
+
+@pytest.mark.parametrize(("environment", "path", "expected"), FILLED, ids=str)
+def test_what_it_says_becomes_an_argument(tmp_path, launch, environment, path, expected):
+    launch(environment)
+    args = arguments(tmp_path, use_cpu=True)
+    assert at(args, path) == expected
+    again = arguments(tmp_path, use_cpu=True, **{name: getattr(args, name) for name in launched.FIELDS})
+    assert at(again, path) == expected, "arguments that are made of others say the same"
+
+
+@pytest.mark.parametrize(("environment", "message"), REFUSALS, ids=str)
+def test_what_cannot_be_had_is_refused_by_name(tmp_path, launch, environment, message):
+    launch(environment)
+    with pytest.raises((NotImplementedError, ValueError), match=re.escape(message)):
+        arguments(tmp_path, use_cpu=True)
+
+
+def test_every_row_with_an_effect_is_tried():
+    tried = {name for environment, *_ in FILLED + REFUSALS for name in environment}
+    with_effect = {name for name, row in VARIABLES.items() if row.argument or row.refused}
+    assert with_effect - tried == {"ACCELERATE_DEEPSPEED_CONFIG_FILE"}, "which has a test of its own"
+
+
+def test_what_it_does_not_ask_for_stays(tmp_path, launch):
+    launch(dict.fromkeys((*FSDP, *DEEPSPEED, *GROUPS), "false"))
+    launch({"FSDP_VERSION": "2", "ACCELERATE_DYNAMO_BACKEND": "NO", "PARALLELISM_CONFIG_TP_SIZE": "2"})
+    args, plain = arguments(tmp_path), TrainingArguments(str(tmp_path))
+    assert [getattr(args, name) for name in launched.FIELDS] == [getattr(plain, name) for name in launched.FIELDS]
+
+
+SAID = [
+    ({**FSDP, "FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": "true"}, {"fsdp_config": {"cpu_offload": False}}, False),
+    ({**LAYERS, "FSDP_VERSION": "2"}, {"fsdp": "shard_grad_op"}, ("shard_grad_op", 1, "layers", False)),
+    ({**FSDP, "FSDP_OFFLOAD_PARAMS": "true"}, {"fsdp": True}, ("full_shard", 2, "layers", True)),
+]
+
+
+@pytest.mark.parametrize(("environment", "given", "expected"), SAID, ids=str)
+def test_what_the_script_says_of_fsdp_goes_before(tmp_path, launch, environment, given, expected):
+    """A script that asks for FSDP says its version, too; the launcher adds what the reference adds then."""
+    launch(environment)
+    args = arguments(tmp_path, use_cpu=True, **given)
+    found = at(args, "settings")
+    wanted = (found.sharding, found.version, found.wrap, found.offload)
+    assert (found.offload if expected is False else wanted) == expected
+
+
+def test_what_the_script_says_of_others_goes_before(tmp_path, launch):
+    launch({**DEEPSPEED, **GROUPS, "PARALLELISM_CONFIG_TP_SIZE": "4", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"})
+    launch({"ACCELERATE_MIXED_PRECISION": "fp16", "ACCELERATE_DYNAMO_BACKEND": "EAGER"})
+    own = {"deepspeed": {"zero_optimization": {"stage": 1}}, "parallelism_config": {"dp_replicate_size": 1}}
+    args = arguments(tmp_path, use_cpu=True, bf16=True, torch_compile_backend="aot_eager", **own)
+    assert (args.deepspeed, at(args, "parallelism_config.tp_size")) == (own["deepspeed"], 1)
+    assert (args.mixed_precision, args.torch_compile_backend) == ("bf16", "aot_eager")
+
+
+def test_fsdp_is_left_out_where_there_is_nothing_to_shard_over(tmp_path, launch, monkeypatch, caplog):
+    """The launcher asks for FSDP beside any parallelism_config, and for one process."""
+    launch({**FSDP, **GROUPS, "FSDP_VERSION": "2", "PARALLELISM_CONFIG_TP_SIZE": "4"})
+    assert arguments(tmp_path, use_cpu=True).fsdp == []
+    assert "ACCELERATE_USE_FSDP has no effect: there is nothing to shard" in caplog.text
+    monkeypatch.delenv("ACCELERATE_USE_PARALLELISM_CONFIG")
+    monkeypatch.setattr(launched, "launched_world_size", lambda: 1)
+    assert arguments(tmp_path, use_cpu=True).fsdp == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3", "ACCELERATE_MIXED_PRECISION": "bf16"},
+        {"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu", "ACCELERATE_GRADIENT_CLIPPING": "1.0"},
+    ],
+    ids=str,
+)
+def test_the_configuration_of_deepspeed_is_that_of_accelerate(tmp_path, launch, more):
+    from accelerate.utils import DeepSpeedPlugin
+
+    launch({**DEEPSPEED, **more})
+    plugin, args = DeepSpeedPlugin(), arguments(tmp_path, use_cpu=True)
+    plugin.set_mixed_precision(args.mixed_precision)
+    theirs, ours = plugin.deepspeed_config, at(args, "hf_deepspeed_config.config")
+    assert ours["zero_optimization"].items() <= {**theirs["zero_optimization"], **parts(ours)}.items()
+    assert [ours[half]["enabled"] for half in ("fp16", "bf16")] == [
+        theirs[half]["enabled"] for half in ("fp16", "bf16")
+    ]
+    assert ours["gradient_clipping"] == args.max_grad_norm == 1.0
+
+
+def parts(config):
+    """Devices that are none are left out here, which says the same."""
+    found = {key: value for key, value in config["zero_optimization"].items() if key.startswith("offload")}
+    assert all(section["device"] != "none" for section in found.values())
+    return found
+
+
+def test_a_file_of_deepspeed(tmp_path, launch):
+    path = tmp_path / "zero.json"
+    path.write_text('{"zero_optimization": {"stage": "auto"}, "gradient_clipping": "auto"}')
+    more = {"ACCELERATE_DEEPSPEED_CONFIG_FILE": str(path), "ACCELERATE_DEEPSPEED_ZERO_STAGE": "1"}
+    launch({**DEEPSPEED, **more, "ACCELERATE_CONFIG_DS_FIELDS": "deepspeed_config_file,zero3_init_flag"})
+    expected = {"zero_optimization": {"stage": 1}, "gradient_clipping": "auto"}
+    assert arguments(tmp_path, use_cpu=True).deepspeed == expected
+    launch({"ACCELERATE_CONFIG_DS_FIELDS": "deepspeed_config_file,zero_stage,mixed_precision"})
+    with pytest.raises(ValueError, match=r"settings of the launcher: mixed_precision, zero_stage\. Write them into"):
+        arguments(tmp_path, use_cpu=True)
+
+
+def test_the_plan_shows_what_was_taken(tmp_path, launch):
+    launch({**LAYERS, "FSDP_VERSION": "2", "ACCELERATE_MIXED_PRECISION": "bf16"})
+    launch({"ACCELERATE_DYNAMO_BACKEND": "EAGER", "ACCELERATE_DYNAMO_USE_FULLGRAPH": "True"})
+    shown = repr(translate(arguments(tmp_path, use_cpu=True)))
+    taken = r"launcher +taken from its variables +mixed_precision, torch_compile, torch_compile_backend, fsdp, fsdp"
+    assert re.search(taken, shown)
+    assert re.search(r"model\.compile\(\) +backend=eager, mode=None, fullgraph=True", shown)
+    for value in ("ModelParallelStrategy", "bf16-mixed", "layers=[", "save_distributed_checkpoint=True"):
+        assert value.replace("layers=[", "layers={layers=") in shown
