@@ -7,7 +7,9 @@ import inspect
 import json
 import logging
 import os
+import random
 import re
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +21,9 @@ HEARTBEAT_SECONDS = 60
 MAX_RETRY = 3
 """How often a trial whose worker was killed is begun again."""
 
+_SECONDS_TO_CREATE = 60
+_CREATED_MEANWHILE = re.compile("exists|unique|duplicate|locked", re.IGNORECASE)
+"""Errors of a database in which another process creates the same tables: a new attempt finds them."""
 _LONGEST_LINE = 2**20
 """Bytes; an entry of a journal has some hundred."""
 _JOURNAL = (".log", ".journal", ".jsonl")
@@ -106,13 +111,21 @@ def shown(address: str) -> str:
 
 def _database(address: str, heartbeat: float, max_retry: int) -> Any:
     from optuna.storages import RDBStorage
+    from sqlalchemy.exc import DBAPIError
 
     accepted = inspect.signature(RDBStorage.__init__).parameters
     name = "heartbeat_stale_trial_callback" if "heartbeat_stale_trial_callback" in accepted else "failed_trial_callback"
     retry: Any = {name: retry_callback(max_retry)}
     # Several workers write to one file: better wait for one another than fail.
     engine = {"connect_args": {"timeout": 60}} if address.startswith("sqlite") else {"pool_pre_ping": True}
-    return RDBStorage(address, engine_kwargs=engine, heartbeat_interval=max(int(heartbeat), 1), **retry)
+    give_up = time.monotonic() + _SECONDS_TO_CREATE
+    while True:
+        try:
+            return RDBStorage(address, engine_kwargs=engine, heartbeat_interval=max(int(heartbeat), 1), **retry)
+        except DBAPIError as error:  # optuna creates missing tables without a lock against other processes
+            if time.monotonic() > give_up or not _CREATED_MEANWHILE.search(str(error.orig)):
+                raise
+            time.sleep(random.uniform(0.01, 0.1))
 
 
 def _journal(path: str) -> Any:

@@ -23,7 +23,7 @@ def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[s
 
     Raises:
         StorageError: the storage cannot be reached.
-        ValueError: the study in it has other directions.
+        ValueError: the study in it has other metrics or directions.
         optuna.exceptions.DuplicatedStudyError: it is there already; says what to pass.
     """
     import optuna
@@ -45,16 +45,27 @@ def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[s
         ) from error
     except optuna.exceptions.StorageInternalError as error:
         raise StorageError(f"storage={where}: {error}") from error
+    named = study.metric_names
+    if metrics and named and [_short(name) for name in named] != [_short(name) for name in metrics]:
+        raise ValueError(
+            f"The study {study.study_name!r} in {where} has values of {', '.join(named)}, which cannot be compared "
+            f"with {', '.join(metrics)}. Search for {', '.join(named)} again, or pass another study_name."
+        )
     present = [one.name.lower() for one in study.directions]
     if present != directions:
         raise ValueError(
             f"The study {study.study_name!r} in {where} has direction={present}, and direction={directions} is asked "
             "for. Pass the same, or another study_name."
         )
-    if metrics and study.metric_names is None:
+    if metrics and named is None:
         with without_experimental_warnings():
             study.set_metric_names(list(metrics))
     return study
+
+
+def _short(metric: str) -> str:
+    """Return the name that `loss` and `eval_loss` have in common."""
+    return metric.removeprefix("eval_")
 
 
 def _require(name: str, value: Any, kind: type) -> None:
