@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
-from dis import get_instructions
 from itertools import islice
 from types import FunctionType
 from typing import Any
@@ -21,10 +19,11 @@ from .state import TrainerControl, TrainerState
 logger = logging.getLogger(__name__)
 
 _EVENTS = frozenset(EVENTS)
+_NOT_OVERRIDDEN = {getattr(TrainerCallback, event) for event in EVENTS}
 
 
 class CallbackHandler(TrainerCallback):
-    """As `transformers.CallbackHandler`, but an event that a callback does not override or leaves empty is not called.
+    """As `transformers.CallbackHandler`, but events that a callback does not override are not called.
 
     Args:
         callbacks: instances, or classes that can be constructed without arguments. An object that is no
@@ -48,7 +47,6 @@ class CallbackHandler(TrainerCallback):
         lr_scheduler: Any,
     ) -> None:
         self.callbacks: list[Any] = []
-        self._idle: dict[Any, bool] = {None: False}
         self.unlisted: dict[str, Any] = {}
         for callback in callbacks:
             self.add_callback(callback)
@@ -129,32 +127,31 @@ class CallbackHandler(TrainerCallback):
         """
         if event not in _EVENTS:
             self._check_is_defined(event)
-        callbacks, idle, start = self.callbacks, self._idle, 0
+        callbacks, start = self.callbacks, 0
         while True:
             for index, callback in enumerate(islice(callbacks, start, None), start):
                 method = getattr(callback, event, None)
-                function = getattr(method, "__func__", None)
-                skipped = idle.get(function)
-                if skipped is None:
-                    skipped = idle[function] = is_empty(function)
-                if skipped or method is None:
+                if method is None or getattr(method, "__func__", None) in _NOT_OVERRIDDEN:
                     continue
-                if kwargs:
-                    returned = self._call(method, args, state, control, kwargs)
-                else:  # at every step: written out, as joining two sets of keywords takes half as long again
-                    returned = method(
-                        args,
-                        state,
-                        control,
-                        model=self.model,
-                        processing_class=self.processing_class,
-                        optimizer=self.optimizer,
-                        lr_scheduler=self.lr_scheduler,
-                        train_dataloader=self.train_dataloader,
-                        eval_dataloader=self.eval_dataloader,
-                    )
+                returned = method(
+                    args,
+                    state,
+                    control,
+                    model=self.model,
+                    processing_class=self.processing_class,
+                    optimizer=self.optimizer,
+                    lr_scheduler=self.lr_scheduler,
+                    train_dataloader=self.train_dataloader,
+                    eval_dataloader=self.eval_dataloader,
+                    **kwargs,
+                )
                 if returned is not None:
-                    control = _checked_control(returned, callback, event)
+                    if not hasattr(returned, "should_training_stop"):
+                        raise TypeError(
+                            f"{type(callback).__name__}.{event} returned {returned!r} of type "
+                            f"{type(returned).__name__}: an event returns the control that it was given, or nothing."
+                        )
+                    control = returned
                 if index >= len(callbacks) or callbacks[index] is not callback:  # it has changed the list
                     start = _index_after(callback, index, callbacks)
                     break
@@ -244,20 +241,6 @@ class CallbackHandler(TrainerCallback):
     def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         """Pass the event on."""
         return self.call_event("on_push_begin", args, state, control, **kwargs)
-
-    def _call(self, method: Any, args: Any, state: TrainerState, control: TrainerControl, further: Any) -> Any:
-        return method(
-            args,
-            state,
-            control,
-            model=self.model,
-            processing_class=self.processing_class,
-            optimizer=self.optimizer,
-            lr_scheduler=self.lr_scheduler,
-            train_dataloader=self.train_dataloader,
-            eval_dataloader=self.eval_dataloader,
-            **further,
-        )
 
     def _names(self) -> str:
         return ", ".join(type(cb).__name__ for cb in self.callbacks) or "none"
@@ -353,44 +336,3 @@ def _event_like(name: str) -> str | None:
     known = {event.replace("_", ""): event for event in EVENTS}
     near = get_close_matches(written.replace("_", ""), known, n=1, cutoff=0.8)
     return known[near[0]] if near else None
-
-
-def _checked_control(returned: Any, callback: Any, event: str) -> TrainerControl:
-    if not hasattr(returned, "should_training_stop"):
-        raise TypeError(
-            f"{type(callback).__name__}.{event} returned {returned!r} of type {type(returned).__name__}: an event "
-            "returns the control that it was given, or nothing."
-        )
-    return returned
-
-
-_SAYS_NOTHING = {"RESUME", "NOP", "CACHE"}
-_RETURNS_NOTHING = (["LOAD_CONST", "RETURN_VALUE"], ["RETURN_CONST"])
-
-
-def is_empty(function: Any) -> bool:
-    """Whether an event is a function with a docstring, `pass` or `...` for a body, so that nobody sees it not called.
-
-    One that does not take what events are given is not: calling it is an error, which should be seen.
-    """
-    code = getattr(function, "__code__", None)
-    if code is None or not code.co_flags & inspect.CO_VARKEYWORDS or code.co_argcount < 4:
-        return False
-    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        return False
-    if not _takes_an_event(code, function):
-        return False
-    return _does_nothing(code)
-
-
-@functools.lru_cache(maxsize=1024)
-def _does_nothing(code: Any) -> bool:
-    done = [instruction for instruction in get_instructions(code) if instruction.opname not in _SAYS_NOTHING]
-    return [one.opname for one in done] in _RETURNS_NOTHING and done[0].argval is None
-
-
-def _takes_an_event(code: Any, function: Any) -> bool:
-    """Self, arguments, state and control by position, and defaults for whatever else it names."""
-    named, defaults = code.co_argcount + code.co_kwonlyargcount, len(function.__defaults__ or ())
-    defaults += len(function.__kwdefaults__ or ())
-    return named - defaults <= 4

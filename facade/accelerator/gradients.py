@@ -128,12 +128,15 @@ class Gradients(Collectives):
         if self._windows and not self.in_run:
             loss = loss / self.gradient_accumulation_steps
         optimizer: Any = None if learning_rate is None else self._stepping_in_backward()
+        if optimizer is not None:
+            kwargs["learning_rate"] = learning_rate
         if self._backward is not None:
-            self._backward(loss, **kwargs, **({} if optimizer is None else {"learning_rate": learning_rate}))
+            self._backward(loss, **kwargs)
         elif optimizer is not None:
             optimizer.fused_backward(loss, learning_rate)
-        else:
-            self._scaled(loss).backward(**kwargs)
+        else:  # an own loop, whose prepared optimizers take the scale of fp16 out again
+            scaler = self.scaler if self._optimizers else None
+            (loss if scaler is None else scaler.scale(loss)).backward(**kwargs)
 
     def lomo_backward(self, loss: torch.Tensor, learning_rate: float) -> None:
         """Backward pass that steps, as LOMO wants it.
@@ -156,11 +159,6 @@ class Gradients(Collectives):
     def _stepping_in_backward(self) -> Any:
         known = [self._optimizer(), *(one.optimizer for one in self._optimizers)]
         return next((one for one in known if steps_in_backward(one)), None)
-
-    def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """In an own loop, times the scale of fp16, if there is a prepared optimizer to take it out again."""
-        scaler = None if self.in_run or not self._optimizers else self.scaler
-        return loss if scaler is None else scaler.scale(loss)
 
     @contextlib.contextmanager
     def accumulate(self, *models: nn.Module) -> Iterator[None]:

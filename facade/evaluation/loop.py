@@ -11,7 +11,6 @@ from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
-from ...lightning_modules.data.workers import iterate
 from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, ObjectCollector
 from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.training.out_of_memory import explained
@@ -46,7 +45,7 @@ class EvaluationFeed:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        batches = iterate(self.loader)
+        batches = iter(self.loader)
         if may_be_uneven(self.loader):
             self.rounds = UnevenInputs("Evaluation", same_size=True, ends=self._ends)
             batches = self.rounds(batches)

@@ -122,12 +122,12 @@ def running(trainer: Trainer, lightning_trainer: LightningTrainer, module: Evalu
         lightning_internals.release(lightning_trainer)
 
 
-def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> Callable[..., None] | None:
-    """The backward pass as strategy and precision want it; None for torch's own."""
+def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> Callable[..., None]:
+    """Return the backward pass that strategy and precision ask for; the module's own where neither adds to it."""
     if not fast_path.nobody_listens(lightning_trainer):
         return module.manual_backward
     scaler = getattr(lightning_trainer.precision_plugin, "scaler", None)
-    return None if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
+    return module.backward if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
 
 
 def _precision(trainer: Trainer) -> Any:

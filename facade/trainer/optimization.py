@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...lightning_modules.common.suggestions import OptimizerNames
 from ...lightning_modules.optim import build_optimizer, let_backward_step, parameter_groups
@@ -43,15 +41,6 @@ def create_scheduler(trainer: Any, num_training_steps: int, optimizer: Optimizer
         )
         trainer._created_lr_scheduler = True
     return trainer.lr_scheduler
-
-
-def learning_rate(optimizer: Any, schedule: Any) -> float:
-    """Return the learning rate of the first group, of the schedule where it can tell."""
-    if schedule is None or isinstance(schedule, ReduceLROnPlateau):
-        rate = optimizer.param_groups[0]["lr"]
-    else:
-        rate = schedule.get_last_lr()[0]
-    return rate.item() if isinstance(rate, torch.Tensor) else rate
 
 
 def get_learning_rates(self: Any) -> list[float]:

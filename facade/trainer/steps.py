@@ -32,7 +32,7 @@ def count_items(trainer: Any, batches: list[Any], device: torch.device) -> torch
     """Count the labels of the micro-batches of a step that are not -100, over all processes; None if not needed."""
     if not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
         return None
-    if not batches or not is_mapping(batches[0]) or "labels" not in batches[0]:
+    if not batches or not isinstance(batches[0], Mapping) or "labels" not in batches[0]:
         return None
     try:
         items = sum(labels.ne(-100).sum() for labels in _counted_labels(trainer, batches))
@@ -60,7 +60,7 @@ def _counted_labels(trainer: Any, batches: list[Any]) -> Iterator[Any]:
 
 def to_device(trainer: Any, data: Any) -> Any:
     """Move the tensors of a batch, however nested, to the device; cast to half where an engine has cast the model."""
-    device = trainer._device
+    device = trainer._run_device or trainer.args.device
     half = trainer.accelerator.strategy.half_of_inputs()
     if half is not None:
         data = map_nested(lambda leaf: leaf.to(half) if _is_floating(leaf) else leaf, data)
@@ -108,7 +108,7 @@ def smoothed_loss(trainer: Any, model: nn.Module, outputs: Any, labels: Any, ite
 
 def loss_and_outputs(trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
     """Return the loss of `compute_loss` for an evaluated batch, and the outputs of the model."""
-    items = trainer._get_num_items_in_batch([inputs], trainer._device)
+    items = trainer._get_num_items_in_batch([inputs], trainer.args.device)
     known = inspection.accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
     with trainer.compute_loss_context_manager():
         loss, outputs = trainer.compute_loss(model, inputs, return_outputs=True, **known)
@@ -171,11 +171,6 @@ def only(values: Any) -> Any:
 
 def _is_floating(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-
-
-def is_mapping(inputs: Any) -> bool:
-    """Whether a batch is a mapping."""
-    return isinstance(inputs, Mapping)
 
 
 def _to_device(leaf: Any, device: torch.device, non_blocking: bool) -> Any:

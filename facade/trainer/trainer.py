@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
-from collections.abc import Callable, Collection, Iterator, Set, Sized
+from collections.abc import Callable, Collection, Iterator, Mapping, Set, Sized
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property, partial
@@ -195,7 +196,7 @@ class Trainer:
     _training_run: TrainingRun | None = None
     _run: TrainerModule | None = None
     _run_plan: RunPlan | None = None  # while Lightning runs
-    _run_device: torch.device | None = None  # cached while Lightning runs: every batch asks for it
+    _run_device: torch.device | None = None  # likewise: looking it up at each batch takes long
     _last_strategy: Strategy | None = None
 
     # Components with a state of their own, made when first needed.
@@ -505,7 +506,12 @@ class Trainer:
     get_optimizer_group = optimization.get_optimizer_group
 
     def _get_learning_rate(self) -> float:
-        return optimization.learning_rate(self.optimizer, self.lr_scheduler)
+        schedule: Any = self.lr_scheduler
+        if schedule is None or isinstance(schedule, ReduceLROnPlateau):
+            rate = self.optimizer.param_groups[0]["lr"]
+        else:
+            rate = schedule.get_last_lr()[0]
+        return rate.item() if isinstance(rate, torch.Tensor) else rate
 
     # Training.
 
@@ -693,7 +699,7 @@ class Trainer:
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], torch.Tensor | int | None]:
         """As `transformers.Trainer.get_batch_samples`: the micro-batches of a step, and the items in all of them."""
-        batch_samples = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
+        batch_samples = list(itertools.islice(epoch_iterator, num_batches))
         return batch_samples, self._get_num_items_in_batch(batch_samples, device)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor | int | None:
@@ -707,11 +713,6 @@ class Trainer:
         if self.compute_loss_func is not None:
             return True
         return self.model_accepts_loss_kwargs and num_items_in_batch is not None
-
-    @property
-    def _device(self) -> torch.device:
-        """The device of this process."""
-        return self.args.device if self._run_device is None else self._run_device
 
     def _prepare_input(self, data: Any) -> Any:
         """Move tensors, however nested, to the device."""
@@ -1047,7 +1048,7 @@ class Trainer:
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """As `transformers.Trainer.floating_point_ops`: six for each token and parameter outside the embeddings."""
         main_input = (
-            inputs.get(getattr(self.model, "main_input_name", "input_ids")) if steps.is_mapping(inputs) else None
+            inputs.get(getattr(self.model, "main_input_name", "input_ids")) if isinstance(inputs, Mapping) else None
         )
         if main_input is None or not hasattr(self.model, "num_parameters"):
             return 0

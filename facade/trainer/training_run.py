@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +106,7 @@ class TrainingRun:
             loader,
             length,
             checkpoint,
-            partial(_read_window, trainer, args.device),
+            partial(trainer.get_batch_samples, device=args.device),
             partial(self._positioned, checkpoint),
         )
         trainer.state.max_steps, trainer.state.num_train_epochs = length.max_steps, length.num_train_epochs
@@ -233,10 +232,6 @@ def save_or_warn(trainer: Trainer, model: nn.Module, trial: Any) -> bool:
         checkpoints.warn_if_disk_full(error, trainer._get_output_dir(trial))
         return False
     return True
-
-
-def _read_window(trainer: Any, device: Any, batches: Iterator[Any], size: int) -> tuple[list[Any], Any]:
-    return trainer.get_batch_samples(batches, size, device)
 
 
 def warn_of_differences(stored: TrainerState, now: TrainerState, *, batch_size: bool) -> None:

@@ -15,7 +15,6 @@ import torch.distributed as dist
 from ..common.collectives import transport_device
 from ..common.nested import find_batch_size, map_nested, mapping_like
 from .epoch_loader import EpochLoader
-from .workers import why_unsendable
 
 Round = tuple[list[Any], int]
 """The batches of all processes, and how many samples of them are no filling."""
@@ -208,9 +207,8 @@ def _packed(outlines: list[Any], count: int) -> bytes:
         return pickle.dumps((outlines, count))
     except Exception as error:
         raise TypeError(
-            f"dispatch_batches=True: process 0 cannot send a batch to the others: "
-            f"{why_unsendable(outlines, 'batches', error)}. Let dataset and collator give tensors, arrays, numbers and "
-            "texts, or leave dispatch_batches out."
+            f"dispatch_batches=True: process 0 cannot send a batch to the others ({error}). Let dataset and collator "
+            "give tensors, arrays, numbers and texts, or leave dispatch_batches out."
         ) from error
 
 

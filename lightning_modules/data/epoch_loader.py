@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
-from torch._C._autograd import _profiler_enabled as profiler_enabled
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..common.nested import find_batch_size
@@ -15,7 +14,6 @@ from .batch_samplers import SkippingBatchSampler
 from .loader_state import NOTHING, Reading, Resumption, go_on_after
 from .samplers import IterableShard, SharedOrderSampler
 from .worker_state import ENDED, ReportingCollate, is_resumable
-from .workers import telling_queues
 
 
 class BatchWatcher(Protocol):
@@ -234,8 +232,7 @@ class EpochLoader(DataLoader):
             self._reporting = ReportingCollate(given, self.batch_size if self._auto_collation else None, self._left)
             self.collate_fn = self._reporting
         try:
-            with telling_queues(self):
-                return _without_marks(super().__iter__(), self)
+            return super().__iter__()
         finally:
             self.collate_fn = given
 
@@ -257,22 +254,3 @@ class EpochLoader(DataLoader):
         finally:
             self.worker_init_fn, self.generator = given
             self._left = {}
-
-
-def _without_marks(batches: Any, loader: EpochLoader) -> Iterator[Any]:
-    """Return the batches of torch's iterator, not marked for a profiler while none is on.
-
-    Such a mark takes as long as putting a small batch together. What torch does beside it is for workers, and for
-    streams that tell their length.
-    """
-    read = getattr(batches, "_next_data", None)
-    told_length = isinstance(loader.dataset, IterableDataset) and hasattr(loader.dataset, "__len__")
-    return batches if read is None or loader.num_workers > 0 or told_length else _read(batches, read)
-
-
-def _read(batches: Iterator[Any], unmarked: Callable[[], Any]) -> Iterator[Any]:
-    try:
-        while True:
-            yield next(batches) if profiler_enabled() else unmarked()
-    except StopIteration:
-        return

@@ -14,7 +14,6 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from ..common.libraries import is_instance
-from .workers import iterate
 
 __all__ = [
     "LengthCache",
@@ -183,7 +182,7 @@ def _measured_by_workers(dataset: Any, column: str, workers: int, start_method: 
         generator=torch.Generator(),
         multiprocessing_context=start_method,
     )
-    return list(itertools.chain.from_iterable(iterate(loader)))
+    return list(itertools.chain.from_iterable(iter(loader)))
 
 
 def _measured(column: str, samples: list[Any]) -> list[int]:

@@ -1,4 +1,4 @@
-"""The norm of gradients, and clipping, where some are spread over processes, and not all in the same way."""
+"""The norm of gradients, and clipping, where some are sharded over different groups of processes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,6 @@ def clip_gradients(
     """As `torch.nn.utils.clip_grad_norm_`, see `total_norm`; returns the norm that the gradients had."""
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    kinds = {(type(one), one.layout, one.device, one.dtype) for one in gradients}
-    if len(kinds) == 1 and _is_plain(*kinds.pop()):
-        return _clip_alike(gradients, max_norm, norm_type)
     if len(_by_processes(gradients)) <= 1:
         return whole(nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type))
     norm = total_norm(gradients, norm_type)
@@ -37,22 +34,6 @@ def clip_gradients(
     with torch.no_grad():
         for gradient in gradients:
             own_part(gradient).mul_(scale.to(gradient.device))
-    return norm
-
-
-def _is_plain(kind: type, layout: torch.layout, device: torch.device, dtype: torch.dtype) -> bool:
-    return (
-        kind is torch.Tensor and layout is torch.strided and device.type in ("cpu", "cuda") and dtype.is_floating_point
-    )
-
-
-def _clip_alike(gradients: list[torch.Tensor], max_norm: float, norm_type: float) -> torch.Tensor:
-    """The operations of `torch.nn.utils.clip_grad_norm_`, for gradients that need not be sorted first."""
-    library: Any = torch  # which does not declare all that it has
-    with torch.no_grad():
-        norm = torch.linalg.vector_norm(torch.stack(library._foreach_norm(gradients, norm_type)), norm_type)
-        scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        library._foreach_mul_(gradients, scale)  # by 1 too: to look at it would be to wait for the device
     return norm
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from ..common.seeding import capture_host_rng, restore_host_rng
 from ..data.loader_state import EpochStart, begin_after, begin_again
 from ..data.rng_discovery import restore_own, what_draws
-from ..data.workers import iterate
 
 Reader = Callable[[Iterator[Any], int], tuple[list[Any], Any]]
 
@@ -127,7 +126,11 @@ class WindowLoader:
         batches = self._micro_batches()
         batches = batches if self.together is None else self.together(batches)
         while self.done < self.windows and not self._stopped:
-            window = self._next_window(batches)
+            size = self.accumulation
+            if self.batches is not None and self.done == self.windows - 1:
+                size = self.batches % size or size
+            micro_batches, items = self.read(batches, size)
+            window = Window(micro_batches, items, steps=len(micro_batches) == size)
             self.exhausted = len(window) < self.accumulation
             if not window:
                 break
@@ -164,8 +167,8 @@ class WindowLoader:
         skipped = self.done * self.accumulation
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)
-            return iterate(self.loader)
-        return _after(iterate(self.loader), skipped)
+            return iter(self.loader)
+        return _after(iter(self.loader), skipped)
 
     def _gone_through(self, state: dict[str, Any] | None) -> Iterator[Any]:
         """An iteration of a loader that knows nothing about itself: what was seen is read again."""
@@ -177,8 +180,8 @@ class WindowLoader:
         skipped = self.done * self.accumulation
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)
-            return iterate(self.loader)
-        batches = _after(iterate(self.loader), skipped)
+            return iter(self.loader)
+        batches = _after(iter(self.loader), skipped)
         if state is not None:
             self._positioned()
         return batches
@@ -187,29 +190,22 @@ class WindowLoader:
         """The epoch after one that ended in a state of a loader such as torchdata's, which may not have noticed."""
         rng = capture_host_rng()
         self.loader.load_state_dict(state)
-        batches = iterate(self.loader)
+        batches = iter(self.loader)
         for first in batches:
             return itertools.chain([first], batches)
         restore_host_rng(rng)
-        return iterate(self.loader)
+        return iter(self.loader)
 
     def _resumed(self, state: dict[str, Any]) -> Iterator[Any]:
         if not hasattr(self.loader, "track"):  # somebody else's, such as torchdata's
             self.loader.load_state_dict(state)
-            batches = iterate(self.loader)
+            batches = iter(self.loader)
             self._positioned()
             return batches
         on_ready, self.on_positioned = self.on_positioned, None
         if not self.loader.load_state_dict(state, on_ready):
             self.on_positioned = on_ready
-        return iterate(self.loader)
-
-    def _next_window(self, batches: Iterator[Any]) -> Window:
-        size, known = self.accumulation, self.batches
-        if known is not None and self.done == self.windows - 1:
-            size = known % size or size
-        micro_batches, items = self.read(batches, size)
-        return Window(micro_batches, items, steps=len(micro_batches) == size)
+        return iter(self.loader)
 
 
 def _is_resumable(loader: Any) -> bool:
