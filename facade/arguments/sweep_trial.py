@@ -45,6 +45,8 @@ class ChildTrial:
     """Steps, or epochs, of which the study knows already."""
     remove_pruned: bool = False
     """Whether what the trial writes is removed if it is pruned."""
+    training: int | None = None
+    """The call of `train` that is reported to the pruner, from 1; None for the only one that evaluates."""
 
     def as_json(self) -> str:
         """Write it down for the environment."""

@@ -32,6 +32,15 @@ def has_checkpoint(args: Any) -> bool:
     return trial is not None and trial.resume and folder.is_dir() and last_intact_checkpoint(folder) is not None
 
 
+class SeveralTrainings(SystemExit):
+    """Ends a script whose pruner would compare evaluations of different trainings."""
+
+
+def count_training() -> None:
+    """Number the trainings of this script; what is evaluated before the first one has the number 0."""
+    _known["training"] = _known.get("training", 0) + 1
+
+
 def begin_training(trainer: Any) -> None:
     """Note what is in the folder already, as the sweep removes what a pruned trial wrote, and nothing else."""
     trial = this_trial()
@@ -67,7 +76,8 @@ def note(trainer: Any, metrics: dict[str, float]) -> None:
     if all(_has(metrics, name) for name in trial.metrics):
         value = judged(lambda found: [look_up(found, name) for name in trial.metrics], metrics, len(trial.metrics))
         values = value if isinstance(value, list) else [value]
-        seen["values"].append([place_of(trainer.state, trainer.state.global_step, trial.unit), values])
+        place = place_of(trainer.state, trainer.state.global_step, trial.unit)
+        seen["values"].append([place, values, _known.get("training", 0)])
     seen["seen"] = sorted({*seen["seen"], *metrics})
     seen["folder"] = str(trainer.args.output_dir)
     _write(trial, seen)
@@ -78,6 +88,7 @@ def report(trainer: Any, step: int, metrics: dict[str, float]) -> None:
 
     Raises:
         MissingMetricError: the objective is a metric that does not exist.
+        SeveralTrainings: an earlier training of the script was reported, and it is not said which one counts.
         PrunedBySweep: the trial is to be pruned.
     """
     trial = this_trial()
@@ -85,8 +96,13 @@ def report(trainer: Any, step: int, metrics: dict[str, float]) -> None:
         return
     value = float(look_up(metrics, trial.metrics[0]))
     place = place_of(trainer.state, step, trial.unit)
-    if trial.pruner == "none" or place is None:
+    if trial.pruner == "none" or place is None or trial.training not in (None, _known["training"]):
         return
+    if _known.setdefault("reported", _known["training"]) != _known["training"]:
+        said = "The script evaluates in more than one training: say which one --pruner compares, with --training N."
+        if trainer.is_world_process_zero():
+            _write(trial, {**_read(trial), "refused": said})
+        raise SeveralTrainings(said)
     channel = _known.get("channel") or _known.setdefault("channel", Channel())
     if channel.share(lambda: _is_hopeless(trial, place, value)):
         trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)

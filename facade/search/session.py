@@ -110,6 +110,11 @@ class SearchSession:
         begins = wanted is None or wanted is False
         return True if begins and _in_sweep() and child.has_checkpoint(self.trainer.args) else wanted
 
+    def count_training(self) -> None:
+        """Number this call of `train` for the sweep that this script is a trial of."""
+        if _in_sweep():
+            child.count_training()
+
     def begin_training(self, state: TrainerState, trial: Any) -> None:
         """Note the folder of the trial, in its state and in the study, before anything is written into it."""
         if _in_sweep():

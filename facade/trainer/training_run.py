@@ -57,6 +57,7 @@ class TrainingRun:
         trainer._apply_arguments()
         trainer._signals.begin_training(self._save_at_once)
         trainer._hub.begin_training()
+        trainer._search.count_training()
         checkpoint = trainer._restorer.where_to_begin(
             resume_from_checkpoint, is_trial=trial is not None, own_weights=is_own(trainer, "_load_from_checkpoint")
         )

@@ -146,7 +146,7 @@ def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp
     # The last step has no checkpoint yet when its process is killed.
     assert re.findall("^step (.)", log, re.MULTILINE) == ["1", "2", "3", "3", "4"]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run-0"]
-    assert list(json.loads((tmp_path / "sweep" / "run-0.json").read_text())["values"][-1]) == [4, [second.value]]
+    assert list(json.loads((tmp_path / "sweep" / "run-0.json").read_text())["values"][-1]) == [4, [second.value], 1]
     # The best trial is number 1, and its files are those of number 0.
     assert f"best: run-0, eval_loss = {second.value}" in said
     assert "interrupted=1" in said
@@ -279,7 +279,7 @@ if "--fast" in sys.argv or "--values-as" in sys.argv:
     argparse.ArgumentParser().add_argument("--fast", action="store_true")
 trial = json.loads(os.environ["LIGHTRAINER_TRIAL"])
 print(trial["run_name"], trial["values"], sys.argv[1:], os.environ.get("width"))
-open(trial["result"], "w").write('{"values": [[1, [0.5]]], "seen": ["eval_loss"], "pruned": null}')
+open(trial["result"], "w").write('{"values": [[1, [0.5], 1]], "seen": ["eval_loss"], "pruned": null}')
 """
 
 
@@ -305,6 +305,40 @@ def test_how_values_reach_the_script(tmp_path, monkeypatch, way, told):
     assert [log.read_text().partition(" ")[0] for log in logs] == ["run-0", "run-1", "run-2", "run-3"]
     assert logs[3].read_text() == f"run-3 {' '.join(map(str, told))}\n"
     assert "--f" not in logs[0].read_text()
+
+
+EVALUATES = """
+import json, os, sys
+trial = json.loads(os.environ["LIGHTRAINER_TRIAL"])
+values = json.loads(sys.argv[1])[trial["number"]]
+if isinstance(values, str):
+    raise ArithmeticError(values)
+found = {"values": values, "seen": ["eval_loss"], "pruned": None}
+open(trial["result"], "w").write(json.dumps(found))
+"""
+
+
+def evaluating(folder, monkeypatch, *words, values):
+    """The exit code of a sweep whose trials have these evaluations: step, values, and number of the training."""
+    monkeypatch.chdir(folder)
+    (folder / "script.py").write_text(EVALUATES)
+    (folder / "space.yaml").write_text("width: {low: 1, high: 9}")
+    return main(["sweep", "script.py", "--space", "space.yaml", *words, "--", json.dumps(values)])
+
+
+def study_of_script():
+    return optuna.load_study(study_name="script", storage="sqlite:///sweeps/script/study.db")
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "reports"),
+    [([], 0.7, {1: 0.8, 2: 0.7}), (["--training", "1", "--value", "best"], 0.1, {1: 0.1, 2: 0.2})],
+)
+def test_one_training_of_a_script_counts(tmp_path, monkeypatch, words, value, reports):
+    trained = [[0, [9.0], 0], [1, [0.1], 1], [2, [0.2], 1], [1, [0.8], 2], [2, [0.7], 2]]
+    assert evaluating(tmp_path, monkeypatch, "--n-trials", "1", *words, values=[trained]) == 0
+    (trial,) = study_of_script().trials
+    assert (trial.value, trial.intermediate_values) == (value, reports)
 
 
 def test_choices_cannot_change_within_a_study(tmp_path, monkeypatch, capsys):

@@ -89,6 +89,7 @@ def _add_options_of_the_search(add: Callable[..., Any]) -> None:
         "how the script gets them: arguments (see above), options (--name value, also for LightningCLI), overrides "
         "(name=value, for Hydra), environment (variables) (%(default)s)"
     )
+    training = "which call of train() counts in a script with several; by default the last one that evaluates"
     pruners = "none, median, halving, hyperband, percentile, ...; or median:n_startup_trials=3 (%(default)s)"
     add("script", help="the script, a Python file")
     add("--space", required=True, metavar="FILE", help="YAML or JSON: the values to try, for each parameter")
@@ -96,7 +97,13 @@ def _add_options_of_the_search(add: Callable[..., Any]) -> None:
     add("--values-as", choices=("arguments", "options", "overrides", "environment"), default="arguments", help=values)
     add("--metric", action="append", metavar="NAME", help=several)
     add("--direction", action="append", metavar="WORD", help=direction)
-    add("--value", choices=("last", "best"), default="last", help="which evaluation of a trial counts (%(default)s)")
+    add(
+        "--value",
+        choices=("last", "best"),
+        default="last",
+        help="which evaluation of the training counts (%(default)s)",
+    )
+    add("--training", type=whole(), metavar="N", help=training)
     add("--pruner", default="none", metavar="NAME", help=pruners)
     add("--pruning-unit", choices=("steps", "epochs"), default="steps", help=unit)
     add("--sampler", default="tpe", metavar="NAME", help="tpe, random, grid, cmaes, gp, qmc, nsgaii (%(default)s)")
@@ -176,6 +183,7 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
         metrics=metrics,
         directions=directions,
         value=options.value,
+        training=options.training,
         pruner=options.pruner,
         pruning_unit=options.pruning_unit,
         sampler=options.sampler,
@@ -250,7 +258,8 @@ def _warn_what_is_an_option(names: list[str]) -> None:
 
 def _run(plan: Any) -> int:
     from ...facade.search.storages import StorageError
-    from .workers import Sweep, SweepError
+    from .script import SweepError
+    from .workers import Sweep
 
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:

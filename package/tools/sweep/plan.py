@@ -30,7 +30,9 @@ class SweepPlan:
     metrics: list[str]
     directions: list[str]
     value: str
-    """`last` or `best`: which evaluation of a trial counts."""
+    """`last` or `best`: which evaluation of a training counts."""
+    training: int | None
+    """Which call of `train` counts in a script with several, from 1; None for the last that evaluates."""
     pruner: str
     pruning_unit: str
     """`steps` or `epochs`: what evaluations are reported under to the pruner."""

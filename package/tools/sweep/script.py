@@ -27,6 +27,10 @@ class Killed(ScriptFailed):
     """A trial whose process was killed; it is queued again."""
 
 
+class SweepError(RuntimeError):
+    """The sweep cannot go on."""
+
+
 class Stopped(BaseException):
     """The sweep ends, and its trials with it."""
 
@@ -135,6 +139,7 @@ class ScriptRun:
             parent=os.getpid(),
             reported=self._what_was_reported(),
             remove_pruned=self.plan.remove_pruned,
+            training=self.plan.training,
         )
 
     def _what_was_reported(self) -> list[int]:
@@ -160,7 +165,8 @@ class ScriptRun:
         found = self._found()
         if found.get("folder"):
             self.trial.set_user_attr(retries.FOLDER, found["folder"])
-        self._report(found["values"])
+        counted = self._counted(found["values"])
+        self._report(counted)
         if self.stopping.is_set() and code != 0:
             retries.give_up(self.study, self.trial.number, self.plan.max_retry)
             raise Stopped
@@ -173,11 +179,18 @@ class ScriptRun:
 
                 remove_what_it_wrote(found)
             raise optuna.TrialPruned(f"Pruned at {found['pruned']}.")
+        if "refused" in found:
+            raise SweepError(found["refused"])
         if code != 0:
             raise ScriptFailed(f"exit code {code}")
-        if not found["values"]:
+        if not counted:
             raise ScriptFailed(self._why_no_value(found["seen"]))
-        return self._value([values for _, values in found["values"]])
+        return self._value([values for _, values in counted])
+
+    def _counted(self, values: list[Any]) -> list[Any]:
+        """Return step and values of each evaluation of the training that counts."""
+        training = self.plan.training or max((number for *_, number in values), default=0)
+        return [(step, value) for step, value, number in values if number == training]
 
     def _report(self, values: list[Any]) -> None:
         """Tell the study about the evaluations, where the script has not done so to have its trial pruned."""
@@ -191,6 +204,10 @@ class ScriptRun:
     def _why_no_value(self, seen: list[str]) -> str:
         from ...lightning_modules.common.suggestions import did_you_mean
 
+        if self.plan.training and seen:
+            return (
+                f"training {self.plan.training} has no evaluation with {', '.join(self.plan.metrics)}: see --training"
+            )
         if not seen:
             return "it ended without an evaluation: set eval_strategy, or call trainer.evaluate()"
         missing = [name for name in self.plan.metrics if name not in seen and f"eval_{name}" not in seen]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .plan import SweepPlan
-from .script import Killed, ScriptFailed, ScriptRun, Stopped
+from .script import Killed, ScriptFailed, ScriptRun, Stopped, SweepError
 
 
 class Progress:
@@ -65,10 +65,6 @@ class Progress:
 _COMPLETE_BEFORE = 3
 """Failures without one completed trial after which a sweep gives up: then it is the script, not the values."""
 _TAIL = 2000
-
-
-class SweepError(RuntimeError):
-    """The sweep cannot go on."""
 
 
 class Sweep:

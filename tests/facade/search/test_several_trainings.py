@@ -1,0 +1,47 @@
+"""A script of a sweep that trains twice: what its evaluations are told to the study as."""
+
+import json
+from dataclasses import replace
+
+import optuna
+import pytest
+from tiny import tiny, trainer
+
+from lightrainer.facade.arguments import sweep_trial
+from lightrainer.facade.search import child
+
+
+@pytest.fixture
+def trial(tmp_path, monkeypatch):
+    """A trial of a study in which the only other one was worse."""
+    study = optuna.create_study(study_name="mine", storage=f"sqlite:///{tmp_path / 'study.db'}")
+    study.add_trial(optuna.trial.create_trial(value=9.0, intermediate_values={2: 9.0, 4: 9.0}))
+    monkeypatch.setattr(child, "_known", {})
+    about = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study": "mine", "number": 1, "values": {}}
+    about |= {"metrics": ["eval_loss"], "result": str(tmp_path / "result.json"), "run_name": "run-1"}
+    return sweep_trial.ChildTrial(**about, trial_id=study.ask()._trial_id, pruner="median:n_startup_trials=1"), study
+
+
+def train_twice(folder, monkeypatch, trial):
+    monkeypatch.setenv(sweep_trial.VARIABLE, trial.as_json())
+    settings = {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 100}
+    losses = []
+    for seed in (0, 1):
+        made = trainer(folder / "out", model=tiny(seed=seed), **settings)
+        made.train()
+        losses.append([entry["eval_loss"] for entry in made.state.log_history if "eval_loss" in entry])
+    return losses
+
+
+def test_the_pruner_sees_the_training_that_is_said(tmp_path, monkeypatch, trial):
+    about, study = trial
+    first, second = train_twice(tmp_path, monkeypatch, replace(about, training=2))
+    assert list(study.trials[1].intermediate_values.values()) == second != first
+    values = json.loads((tmp_path / "result.json").read_text())["values"]
+    assert [one[1:] for one in values] == [[[loss], n] for n, one in ((1, first), (2, second)) for loss in one]
+
+
+def test_the_pruner_does_not_mix_trainings(tmp_path, monkeypatch, trial):
+    with pytest.raises(SystemExit, match="--training"):
+        train_twice(tmp_path, monkeypatch, trial[0])
+    assert "--training" in json.loads((tmp_path / "result.json").read_text())["refused"]
