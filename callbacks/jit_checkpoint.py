@@ -22,19 +22,43 @@ _DEFAULT: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}
 
 
 class CheckpointManager:
-    """As `transformers.trainer_jit_checkpoint.CheckpointManager`: what a callback and its subclasses ask and tell.
+    """As `transformers.trainer_jit_checkpoint.CheckpointManager`: asks for a checkpoint, `kill_wait` after a SIGTERM.
+
+    A manager that is put into `jit_manager`, mostly of a subclass, replaces the listening of the callback.
 
     Args:
-        callback: what listens.
-        trainer: the Trainer, for which it listens.
+        trainer: the Trainer whose state is written.
+        kill_wait: in seconds.
     """
 
-    kill_wait = 0
-    """Seconds between a signal and the request: none are waited for."""
+    def __init__(self, trainer: Any, kill_wait: float = 3) -> None:
+        self.trainer = trainer
+        self.is_checkpoint_requested = False
+        self.kill_wait = kill_wait
+        self._original_sigterm_handler: Any = None
+
+    def setup_signal_handler(self) -> None:
+        """Listen to SIGTERM from now on."""
+        self._original_sigterm_handler = signal.signal(signal.SIGTERM, self._sigterm_handler)
+
+    def execute_jit_checkpoint(self) -> None:
+        """Write a checkpoint of the present state."""
+        self.is_checkpoint_requested = False
+        self.trainer._save_checkpoint(self.trainer.model, trial=None)
+
+    def _sigterm_handler(self, signum: int, frame: Any) -> None:
+        if not self.is_checkpoint_requested:
+            threading.Timer(self.kill_wait, self._enable_checkpoint).start()
+
+    def _enable_checkpoint(self) -> None:
+        self.is_checkpoint_requested = True
+
+
+class _OwnManager(CheckpointManager):
+    """The view that subclasses of a callback have of its own listening, which waits for nothing."""
 
     def __init__(self, callback: JITCheckpointCallback, trainer: Any) -> None:
-        self.callback = callback
-        self.trainer = trainer
+        self.callback, self.trainer, self.kill_wait = callback, trainer, 0
 
     @property
     def is_checkpoint_requested(self) -> bool:
@@ -45,6 +69,10 @@ class CheckpointManager:
     def is_checkpoint_requested(self, requested: bool) -> None:
         self.callback.request(requested)
 
+    @property
+    def _original_sigterm_handler(self) -> Any:
+        return self.callback._previous.get(signal.SIGTERM)
+
     def setup_signal_handler(self) -> None:
         """Listen from now on, and not from `on_train_begin` on."""
         if not self.callback.is_listening:
@@ -53,6 +81,9 @@ class CheckpointManager:
     def execute_jit_checkpoint(self) -> None:
         """Write a checkpoint of the present state."""
         self.callback.save_now(self.trainer.state)
+
+    def _sigterm_handler(self, signum: int, frame: Any) -> None:
+        self.callback._receive(signum, frame)
 
 
 class JITCheckpointCallback(TrainerCallback):
@@ -119,7 +150,7 @@ class JITCheckpointCallback(TrainerCallback):
         self.trainer = trainer
         if not trainer.args.enable_jit_checkpoint:
             return
-        self.jit_manager = CheckpointManager(self, trainer)
+        self.jit_manager = _OwnManager(self, trainer)
         if self.save is None:
             self.save = getattr(trainer, "_save_at_once", partial(trainer._save_checkpoint, trainer.model, None))
 
@@ -143,7 +174,7 @@ class JITCheckpointCallback(TrainerCallback):
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
         """Begin to listen; a training that starts over goes on listening."""
-        if not self.is_listening:
+        if not self.is_listening and self._foreign_manager() is None:
             self.leaving, self.received, self._saved = False, None, None
             self.told = False
             self._interrupted, self._speaks = False, state.is_world_process_zero
@@ -155,11 +186,25 @@ class JITCheckpointCallback(TrainerCallback):
         """Note that the end of the epoch before is over."""
         self._at_epoch_end = False
 
+    def on_step_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Save and stop, where a manager of the script's own asks for it."""
+        self._obey(control)
+
+    def on_pre_optimizer_step(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """As `on_step_begin`."""
+        self._obey(control)
+
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
         """Save and stop, unless the epoch ends here as well: then that has to come first."""
-        if self._asked() and (self.leaving or not _ends_epoch(state, control)):
+        if self._obey(control):
+            control.should_save = False
+        elif self._asked() and (self.leaving or not _ends_epoch(state, control)):
             self._leave(state, control)
 
     def on_epoch_end(
@@ -168,7 +213,9 @@ class JITCheckpointCallback(TrainerCallback):
         """Save and stop; after a stop in the middle of the epoch, nothing is due here."""
         self._at_epoch_end = True
         asked = self._asked()
-        if self.leaving:
+        if self._obey(control):
+            control.should_save = False
+        elif self.leaving:
             control.should_log = control.should_evaluate = control.should_save = False
         elif asked:
             self._leave(state, control)
@@ -214,6 +261,9 @@ class JITCheckpointCallback(TrainerCallback):
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
         """Stop listening; a signal that came after the last step still gets its checkpoint."""
+        manager = self._foreign_manager()
+        if manager is not None and manager._original_sigterm_handler is not None:
+            signal.signal(signal.SIGTERM, manager._original_sigterm_handler)
         if not self.is_listening:
             return
         if self._asked(now=True) and not self.leaving:
@@ -302,6 +352,18 @@ class JITCheckpointCallback(TrainerCallback):
                 signal.signal(number, handler)
         if previous:
             self._tell_of_change(False)
+
+    def _foreign_manager(self) -> CheckpointManager | None:
+        return None if isinstance(self.jit_manager, _OwnManager) else self.jit_manager
+
+    def _obey(self, control: TrainerControl) -> bool:
+        """Do at once, as the reference, what a manager of the script's own asks for."""
+        manager = self._foreign_manager()
+        if manager is None or not manager.is_checkpoint_requested:
+            return False
+        control.should_training_stop = True
+        manager.execute_jit_checkpoint()
+        return True
 
     def _tell_of_change(self, listening: bool) -> None:
         if self.on_change is not None:

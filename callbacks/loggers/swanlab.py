@@ -63,9 +63,10 @@ class SwanLabCallback(PredictionLogger):
 
     def _is_running(self) -> bool:
         """Older versions answer None where there is no run, newer ones raise."""
-        if hasattr(self._swanlab, "has_run"):
-            return bool(self._swanlab.has_run())
-        return self._swanlab.get_run() is not None
+        try:
+            return self._swanlab.get_run() is not None
+        except RuntimeError:
+            return False
 
     def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
         for name in SUMMARY:

@@ -126,10 +126,11 @@ class SignalListening:
 
 
 def _events(listener: JITCheckpointCallback) -> dict[str, object]:
-    """Its methods, by the events that it listens to."""
+    """Its methods, by the events that it listens to; at others it only obeys managers, which it has none of."""
     cls = type(listener)
     return {
         event: getattr(listener, event)
         for event in EVENTS
-        if getattr(cls, event) is not getattr(TrainerCallback, event)
+        if event not in ("on_step_begin", "on_pre_optimizer_step")
+        and getattr(cls, event) is not getattr(TrainerCallback, event)
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 NAMES = {
     "lightrainer": "transformers.trainer",
@@ -28,16 +29,15 @@ NAMES = {
 
 
 class _Forward(logging.Handler):
-    """Hands a record to another logger, whose level, filters and handlers decide what becomes of it."""
+    """Says a message with another logger, as if it had been called instead: scripts may have replaced its methods."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.target = logging.getLogger(name)
 
     def emit(self, record: logging.LogRecord) -> None:
-        record.name = self.target.name
-        if self.target.isEnabledFor(record.levelno):
-            self.target.handle(record)
+        say = getattr(self.target, record.levelname.lower(), None) or partial(self.target.log, record.levelno)
+        say(record.getMessage(), exc_info=record.exc_info, stack_info=bool(record.stack_info), stacklevel=2)
 
 
 def forward() -> None:

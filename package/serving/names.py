@@ -106,6 +106,7 @@ SERVED: dict[str, dict[str, str]] = {
     "trainer_jit_checkpoint": targets(
         {
             ".callbacks": "JITCheckpointCallback TrainerCallback",
+            ".callbacks.jit_checkpoint": "CheckpointManager",
             ".facade.compat.constants": "PREFIX_CHECKPOINT_DIR",
         }
     ),

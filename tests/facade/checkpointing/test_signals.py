@@ -8,15 +8,17 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from sigterm_trainer import SCENARIOS
 from starting import finished_ranks, forked_ranks
 from tiny import At, Tiny, points, told, trainer
+from transformers import trainer_jit_checkpoint
 
 from lightrainer import get_last_checkpoint
-from lightrainer.callbacks import JITCheckpointCallback
+from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, jit_checkpoint
 from lightrainer.lightning_modules.checkpoints import problems
 from lightrainer.lightning_modules.data.workers import deaf_worker
 
@@ -363,6 +365,34 @@ def test_the_trainer_introduces_itself_to_its_own(tmp_path):
     (found,) = [one for one in made.callback_handler.callbacks if isinstance(one, JITCheckpointCallback)]
     assert found.trainer is made
     assert found.jit_manager.trainer is made
+
+
+@pytest.mark.parametrize("module", [trainer_jit_checkpoint, jit_checkpoint], ids=["reference", "ours"])
+@pytest.mark.parametrize("hook", ["on_step_begin", "on_pre_optimizer_step", "on_step_end", "on_epoch_end"])
+def test_a_manager_of_the_script_is_obeyed_at_once(tmp_path, monkeypatch, module, hook):
+    """It waits, asks, and saves as its methods say; the hooks of the callback ask it."""
+    monkeypatch.setattr(threading, "Timer", lambda seconds, then: waits.append(seconds) or SimpleNamespace(start=then))
+    waits, saved, control = [], [], TrainerControl(should_save=True)
+    made = trainer(tmp_path, enable_jit_checkpoint=True, max_steps=1)
+    monkeypatch.setattr(made, "_save_checkpoint", lambda model, trial: saved.append(model))
+    before = signal.getsignal(signal.SIGTERM)
+    callback = module.JITCheckpointCallback()
+    callback.jit_manager = manager = module.CheckpointManager(made, kill_wait=2)
+    manager.setup_signal_handler()
+    callback.on_train_begin(made.args, made.state, control)
+    getattr(callback, hook)(made.args, made.state, control)
+    assert not control.should_training_stop
+    signal.raise_signal(signal.SIGTERM)
+    assert waits == [2]
+    assert manager.is_checkpoint_requested
+    getattr(callback, hook)(made.args, made.state, control)
+    assert saved == [made.model]
+    assert not manager.is_checkpoint_requested
+    assert control.should_training_stop
+    assert control.should_save is (hook in ("on_step_begin", "on_pre_optimizer_step"))
+    assert manager._original_sigterm_handler is before
+    callback.on_train_end(made.args, made.state, control)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_without_the_argument_there_is_no_manager(tmp_path):

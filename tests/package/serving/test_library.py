@@ -66,7 +66,6 @@ def test_what_a_script_imports_most_is_ours(theirs):
         "propagate_args",
         "trainer_optimizer": "_get_ _setup _OPTIMIZER _BITS _GALORE _APOLLO _SCHED _TORCHAO Optimizer has_mixed",
         "hyperparameter_search": "ALL_ HyperParam Optuna Ray Wandb default_hp_search",
-        "trainer_jit_checkpoint": "CheckpointManager",
         "trainer_pt_utils": "smp_ get_tpu nested_xla",
         "optimization": "_get_",
         "debug_utils": "detect_overflow get_abs_min_max",
@@ -164,14 +163,34 @@ levels = sorted({level for _, level, _ in records})
 records.clear()
 hf_logging.set_verbosity_error()
 trainer.train()
-print(json.dumps([type(trainer).__module__.partition(".")[0], loss, names, levels, len(records)]))
+after = len(records)
+hf_logging.set_verbosity_warning()
+from unittest.mock import patch
+from transformers import EarlyStoppingCallback
+from transformers.trainer_callback import CallbackHandler
+said = {}
+with patch("transformers.trainer_callback.logger.warning") as warning:
+    handler = CallbackHandler([EarlyStoppingCallback], None, None, None, None)
+    said["no flow"] = "DefaultFlowCallback" in warning.call_args[0][0]
+    handler.add_callback(EarlyStoppingCallback)
+    said["double"] = str(EarlyStoppingCallback) in warning.call_args[0][0]
+with patch("transformers.trainer.logger.warning") as warning:
+    trainer._save_checkpoint(trainer.model, None)
+    folder = "out/checkpoint-" + str(trainer.state.global_step)
+    written = json.load(open(folder + "/trainer_state.json"))
+    written["stateful_callbacks"] = {"MyCallback": {"args": {}, "attributes": {}}}
+    json.dump(written, open(folder + "/trainer_state.json", "w"))
+    trainer.args.restore_callback_states_from_checkpoint = True
+    trainer.train(resume_from_checkpoint=folder)
+    said["stateful"] = any("MyCallback" in str(call[0][0]) for call in warning.call_args_list)
+print(json.dumps([type(trainer).__module__.partition(".")[0], loss, names, levels, after, said]))
 """
 
 
 def test_a_model_of_the_library_trains_to_the_same_loss_and_its_messages_have_the_known_names(with_either, tmp_path):
     ours = forked(with_either, "-c", TRAINING, served=True, cwd=tmp_path)
     plain = forked(with_either, "-c", TRAINING, cwd=tmp_path)
-    (kind, loss, names, levels, after), theirs = said(ours), said(plain)
+    (kind, loss, names, levels, after, replaced), theirs = said(ours), said(plain)
     assert (kind, theirs[0]) == ("lightrainer", "transformers")
     assert loss == theirs[1]
     assert "transformers.trainer" in names
@@ -179,5 +198,7 @@ def test_a_model_of_the_library_trains_to_the_same_loss_and_its_messages_have_th
     assert [name for name in names if not name.startswith("transformers.")] == []
     assert "INFO" in levels
     assert after == theirs[4] == 0
+    # Through the loggers that scripts know, whose methods may be replaced.
+    assert replaced == theirs[5] == {"no flow": True, "double": True, "stateful": True}
     # Nothing is said twice, and in the same form.
     assert ours.stderr.count("Running training") == plain.stderr.count("Running training") == 1
