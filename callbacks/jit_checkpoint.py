@@ -152,7 +152,7 @@ class JITCheckpointCallback(TrainerCallback):
             return
         self.jit_manager = _OwnManager(self, trainer)
         if self.save is None:
-            self.save = getattr(trainer, "_save_at_once", partial(trainer._save_checkpoint, trainer.model, None))
+            self.save = partial(_save, trainer)
 
     def request(self, requested: bool = True) -> None:
         """Ask for a checkpoint and the end of the training as a signal does, but without one to be passed on.
@@ -400,6 +400,15 @@ class JITCheckpointCallback(TrainerCallback):
                 _name(self.received),
                 state.global_step,
             )
+
+
+def _save(trainer: Any) -> None:
+    """Write a checkpoint; a training of the Trainer here waits until it is on the disk."""
+    run = getattr(trainer, "_training_run", None)
+    if run is None:
+        trainer._save_checkpoint(trainer.model, None)
+    else:
+        run._save_at_once()
 
 
 def _ends_epoch(state: TrainerState, control: TrainerControl) -> bool:

@@ -101,7 +101,7 @@ class SignalListening:
             save: writes a checkpoint in the middle of something else.
         """
         host, wanted = self.host, self.host.args.enable_jit_checkpoint
-        own = [callback for callback in self.listeners() if callback.save == save]
+        own = [callback for callback in self.listeners() if callback.on_change == self._tell_workers]
         for callback in own[1:] if wanted else own:
             host.remove_callback(callback)
         taken = {number for one in self.listeners() if one not in own for number in one.signals}
@@ -110,7 +110,7 @@ class SignalListening:
             self._listener = self._listening(signals, save) if signals else None
             host.callback_handler.unlisted = {} if self._listener is None else _events(self._listener)
         elif own:
-            own[0].signals = signals
+            own[0].signals, own[0].save = signals, save
         else:
             listener = self._listening(signals, save, insisted_on=(signal.SIGTERM,))
             listener.set_trainer(host)
