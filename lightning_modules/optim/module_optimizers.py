@@ -64,12 +64,16 @@ def as_schedule_setting(given: Any) -> Any:
 def build_module_optimizer(setting: Any, model: nn.Module) -> Optimizer:
     """Build the optimizer over a model's trainable parameters; weight decay spares biases and normalisation layers.
 
+    Groups that a callback adds later have the configured decay too, all of them.
+
     Args:
         setting: what `as_optimizer_setting` returned.
         model: the model.
     """
     if isinstance(setting, OptimizerConfig):
-        return setting.build(model)
+        optimizer = setting.build(model)
+        optimizer.defaults["weight_decay"] = setting.weight_decay
+        return optimizer
     groups = parameter_groups(model, 0.0)
     del groups[0]["weight_decay"]  # that of the optimizer itself counts
     if is_description(setting):
@@ -89,7 +93,7 @@ def build_module_schedule(setting: Any, optimizer: Optimizer, total_steps: Calla
         monitor: what a plateau schedule watches, after each epoch.
     """
     if isinstance(setting, ScheduleConfig):
-        if setting.total_steps is None and not setting.waits_for_metric:
+        if setting.needs_total_steps:
             setting = dataclasses.replace(setting, total_steps=total_steps())
         scheduler, interval = setting.build(optimizer), "step"
     elif is_description(setting):

@@ -423,6 +423,14 @@ class ScheduleConfig:
         """Whether it is stepped with a metric, not with the steps."""
         return SchedulerType(self.name).waits_for_metric
 
+    @property
+    def needs_total_steps(self) -> bool:
+        """Whether it cannot be built without the `total_steps` that are not given."""
+        ends = "num_training_steps" in inspect.signature(SCHEDULES[SchedulerType(self.name)]).parameters
+        return self.total_steps is None and (
+            0 < self.warmup_steps < 1 or (ends and "num_stable_steps" not in self.kwargs)
+        )
+
     def build(self, optimizer: Optimizer) -> LRScheduler:
         """Return the scheduler for this optimizer.
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from ..internals.lightning_import import MixedPrecision, Precision
 from ..optim import steps_in_backward
@@ -49,6 +50,7 @@ class OptimizerModule(ModelModule):
         self.monitor = monitor
         self.window = StepWindow()
         self._in_backward: Any = None  # the optimizer, if it steps there
+        self._own_groups = 0
 
     @property
     def learning_rate(self) -> float | None:
@@ -70,15 +72,22 @@ class OptimizerModule(ModelModule):
                 f"accumulate_grad_batches={self.trainer.accumulate_grad_batches}, but {type(optimizer).__name__} steps "
                 "in every backward pass and cannot accumulate gradients. Use larger batches, or another optimizer."
             )
+        self._own_groups = len(optimizer.param_groups)
         if self.schedule_config is None:
             return optimizer
         schedule = build_module_schedule(self.schedule_config, optimizer, self._total_steps, self.monitor)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
+    def on_fit_start(self) -> None:
+        """Let the schedule follow groups that callbacks have restored, before its state is loaded."""
+        super().on_fit_start()
+        self._schedule_added_groups()
+
     def on_train_epoch_start(self) -> None:
-        """Begin a step."""
+        """Begin a step, with groups that callbacks may have added."""
         super().on_train_epoch_start()
         self.window.clear()
+        self._schedule_added_groups()
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         """Torch's own, with every item of the step counting the same; or that of an optimizer that steps in it."""
@@ -115,6 +124,20 @@ class OptimizerModule(ModelModule):
             nn.utils.clip_grad_value_(self.parameters(), gradient_clip_val)
         else:
             clip_gradients(self.parameters(), float(gradient_clip_val))
+
+    def _schedule_added_groups(self) -> None:
+        """Let groups of callbacks such as BackboneFinetuning follow the schedule, from the rate they were given on."""
+        for config in self.trainer.lr_scheduler_configs:
+            schedule = config.scheduler
+            if not isinstance(schedule, LambdaLR):
+                continue
+            groups, full = schedule.optimizer.param_groups, schedule.base_lrs
+            for group in groups[len(full) :]:
+                full.append(group["lr"])
+                schedule.lr_lambdas.append(schedule.lr_lambdas[0])
+            if groups[0]["lr"] > 0:
+                added = groups[self._own_groups :]
+                full[self._own_groups :] = [group["lr"] / groups[0]["lr"] * full[0] for group in added]
 
     def _total_steps(self) -> int:
         steps = self.trainer.estimated_stepping_batches

@@ -5,6 +5,8 @@ import math
 
 import pytest
 import torch
+from lightning.fabric import Fabric
+from lightning.pytorch.callbacks import BackboneFinetuning, ModelCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.tuner import Tuner
 from module_world import Bare, Net, Seen, TokenNet, make_trainer, pad, points, same_weights, seeded, sentences
@@ -406,3 +408,57 @@ def test_subclasses_with_steps_of_their_own():
     trainer.fit(OwnOptimization(by_hand, optimizer=sgd), one)
     for before, after in zip(expected.parameters(), by_hand.parameters(), strict=True):
         torch.testing.assert_close(after, before - 0.1 * before.grad)
+
+
+class WithBackbone(LossModule):
+    @property
+    def backbone(self):
+        return self.model.layers[0]
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`", "ignore:Checkpoint directory .* exists")
+@pytest.mark.parametrize("schedule", [None, "constant", "linear"])
+def test_groups_that_a_callback_adds(tmp_path, schedule):
+    """They have the configured decay, and keep their share of the rate; so they do in a resumed training."""
+
+    def trained(**options):
+        made = module(WithBackbone, schedule=None if schedule is None else {"name": schedule})
+        tuning = BackboneFinetuning(unfreeze_backbone_at_epoch=1, lambda_func=lambda epoch: 2.0)
+        saving = ModelCheckpoint(dirpath=tmp_path, filename="{epoch}", save_top_k=-1)
+        trainer = make_trainer(max_epochs=3, callbacks=[tuning, saving], enable_checkpointing=True)
+        set_seed(7)
+        trainer.fit(made, DataModule(points(), batch_size=4), **options)
+        return made, trainer.optimizers[0].param_groups
+
+    (made, groups), frozen = trained(), seeded(Net).layers[0].weight
+    assert [(group["weight_decay"], len(group["params"])) for group in groups] == [(0.1, 1), (0.0, 3), (0.1, 2)]
+    assert groups[2]["lr"] == pytest.approx(groups[0]["lr"] * 0.2)
+    assert not torch.equal(made.model.layers[0].weight, frozen)
+    assert same_weights(trained(ckpt_path=tmp_path / "epoch=0.ckpt")[0].model, made.model)
+    again = trained(ckpt_path=tmp_path / "epoch=1.ckpt")[1]  # of which Lightning leaves the backbone frozen
+    assert [group["lr"] for group in again] == [group["lr"] for group in groups]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"name": "constant"},
+        {"name": "constant_with_warmup", "warmup_steps": 4},
+        {"name": "inverse_sqrt", "warmup_steps": 4},
+        {"name": "reduce_lr_on_plateau"},
+        {"name": "linear", "total_steps": 9},
+        {"name": "warmup_stable_decay", "kwargs": {"num_decay_steps": 2, "num_stable_steps": 3}},
+    ],
+    ids=lambda schedule: schedule["name"],
+)
+def test_schedules_that_need_no_length_are_made_without_a_trainer(schedule):
+    fabric = Fabric(accelerator="cpu")
+    assert (
+        fabric.setup_module(module(schedule=schedule)).configure_optimizers()["lr_scheduler"]["scheduler"] is not None
+    )
+
+
+@pytest.mark.parametrize("schedule", [{"name": "linear"}, {"name": "constant_with_warmup", "warmup_steps": 0.1}])
+def test_the_others_ask_for_it(schedule):
+    with pytest.raises(RuntimeError, match="not attached to a `Trainer`"):
+        module(schedule=schedule).configure_optimizers()
