@@ -15,7 +15,7 @@ from typing import Any
 
 from ...lightning_modules.common.libraries import is_installed
 from .page import render
-from .retries import FOLDER, LOG, interrupted, state_of
+from .retries import FOLDER, LOG, failures, interrupted, state_of
 
 logger = logging.getLogger(__name__)
 
@@ -55,20 +55,21 @@ def write_report(study: Any, folder: str | os.PathLike[str]) -> Path:
 
 
 def table(study: Any) -> list[dict[str, Any]]:
-    """A row for each trial: number, state, objectives and values, seconds, reports, folder, log, and its parameters."""
+    """Return a row for each trial: number, state, why it failed, objectives, values, seconds, files, parameters."""
     several = len(study.directions) > 1
     goals = goals_of(study)
     objectives = {f"objective_{index}" if several else "objective": goal for index, goal in enumerate(goals)}
     rows, places = [], places_of(study)
     trials = study.get_trials(deepcopy=False)
-    passed_on = interrupted(trials)
+    passed_on, reasons = interrupted(trials), failures(trials)
     for trial in trials:
         values = trial.values or []
         named = {f"value_{index}": value for index, value in enumerate(values)} if several else {}
         plain = {} if several else {"value": values[0] if values else None}
         seconds = None if trial.duration is None else round(trial.duration.total_seconds(), 2)
         reports = len(trial.intermediate_values)
-        row = {"trial": trial.number, "state": state_of(trial, passed_on), **objectives, **plain, **named}
+        state = {"state": state_of(trial, passed_on), "failure": reasons.get(trial.number)}
+        row = {"trial": trial.number, **state, **objectives, **plain, **named}
         row |= {"seconds": seconds, "reports": reports, **places.get(trial.number, {})}
         rows.append(row | {f"parameter {name}" if name in row else name: it for name, it in trial.params.items()})
     return rows

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ...callbacks import TrainerState
 from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ...lightning_modules.common.process_identity import is_gone, owner_token
+from ...lightning_modules.search.together import FAILURE
 from .storages import MAX_RETRY, retry_callback
 
 logger = logging.getLogger(__name__)
@@ -17,6 +18,8 @@ WORKER = "lightrainer:worker"
 """The attribute of a trial that says which process works on it."""
 FOLDER, LOG = "lightrainer:folder", "lightrainer:log"
 """The attributes that say where the files of a trial are; a retry shares them with the trial that it goes on with."""
+_REPEATS = "lightrainer:repeats"
+"""The attribute with the number of a failed trial whose values are tried once more."""
 
 
 class Continuation(NamedTuple):
@@ -72,6 +75,29 @@ def state_of(trial: Any, passed_on: set[int]) -> str:
         passed_on: what `interrupted` says of all trials.
     """
     return "INTERRUPTED" if trial.number in passed_on and trial.state.name == "FAIL" else trial.state.name
+
+
+def failures(trials: Any) -> dict[int, str]:
+    """Return why trials failed, by their numbers; those that were interrupted are none of them."""
+    passed_on = interrupted(trials)
+    failed = [trial for trial in trials if state_of(trial, passed_on) == "FAIL"]
+    return {trial.number: trial.user_attrs.get(FAILURE, "its process ended without a reason") for trial in failed}
+
+
+def listed(reasons: dict[int, str], most: int = 5) -> str:
+    """Return which trials failed, and why, in one line for each."""
+    lines = [f"\n  trial {number}: {why}" for number, why in reasons.items()]
+    return "".join(lines[:most]) + (f"\n  and {len(lines) - most} more" if len(lines) > most else "")
+
+
+def repeat_failed(study: Any) -> list[int]:
+    """Queue the values of trials that failed, each once; their numbers."""
+    trials = study.get_trials(deepcopy=False)
+    repeated = {trial.user_attrs.get(_REPEATS) for trial in trials}
+    numbers = [number for number in failures(trials) if number not in repeated]
+    for number in numbers:
+        study.enqueue_trial(trials[number].params, user_attrs={_REPEATS: number})
+    return numbers
 
 
 def queue_again(study: Any, number: int, max_retry: int = MAX_RETRY) -> None:

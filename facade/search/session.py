@@ -16,6 +16,7 @@ from . import child
 from .folders import RunFolders
 from .objective import judged, metric_names, objective_from, place_of
 from .options import check_functions, read_options
+from .retries import failures, listed
 from .search import Search, Transport
 from .snapshots import renew_accelerator
 
@@ -79,6 +80,9 @@ class SearchSession:
             self.current = trainer.hp_search_backend = None
         for best in found if isinstance(found, list) else [found]:
             logger.info("Best (%s): trial %s with %s.", options.goal, best.run_id, best.objective)
+        failed = failures(trainer.study.get_trials(deepcopy=False)) if trainer.study is not None else {}
+        if failed:
+            logger.warning("Failed trials (%s):%s", len(failed), listed(failed))
         self._write_report(options.report)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -94,13 +95,24 @@ class OptunaObjective:
         """Train once."""
         continued = self.channel.share(lambda: self._continuation(trial))
         try:
-            return self.search.run(trial, continued)
+            value = self.search.run(trial, continued)
+            if any(math.isnan(one) for one in (value if isinstance(value, list) else [value])):
+                self._note_failure(trial, f"the objective is {value}")
+            return value
+        except Exception as error:
+            if type(error).__name__ != "TrialPruned":
+                self._note_failure(trial, f"{type(error).__name__}: {error}".strip().splitlines()[0])
+            raise
         except (KeyboardInterrupt, SystemExit) as interruption:
             if self.study is not None and retries.is_persistent(self.study):
                 # Whoever goes on with the study takes it up again. That it failed, optuna says of the first by itself.
                 by_optuna = isinstance(interruption, KeyboardInterrupt) and self.channel.alone
                 (retries.queue_again if by_optuna else retries.give_up)(self.study, trial.number)
             raise
+
+    def _note_failure(self, trial: Any, why: str) -> None:
+        if self.study is not None:
+            getattr(trial, "_trial", trial).set_user_attr(retries.FAILURE, why)
 
     def _continuation(self, trial: Any) -> retries.Continuation | None:
         retries.take_on(self.study, getattr(trial, "_trial", trial))
@@ -148,7 +160,7 @@ def _none_completed(trials: list[Any]) -> str:
         return "No trial was completed, for none was begun: timeout was up before."
     why = ""
     if states[TrialState.FAIL.name]:
-        why = " A trial fails for a value that is NaN, or for an exception in `catch`: see the log."
+        why = retries.listed(retries.failures(trials))
     elif states[TrialState.PRUNED.name]:
         why = " Let the pruner prune less, e.g. with n_warmup_steps or n_startup_trials."
     return f"No trial was completed, so there is no best one: {', '.join(said)}.{why}"

@@ -8,6 +8,8 @@ from typing import Any
 from .channel import Channel, OtherProcessError, Outcome, SharedTrial
 
 Objective = Callable[[Any], Any]
+FAILURE = "lightrainer:failure"
+"""The attribute of a trial that says why it failed."""
 
 
 class _CaughtElsewhereError(Exception):
@@ -121,6 +123,7 @@ class _Together:
             raise self.error
         failed = [one for one in others if one.kind == "failed"]
         if failed:
+            trial.set_user_attr(FAILURE, failed[0].said)
             kind = _CaughtElsewhereError if all(one.caught for one in failed) else OtherProcessError
             raise kind(f"The trial failed in another process: {failed[0].said}")
         if any(one.kind == "pruned" for one in others):

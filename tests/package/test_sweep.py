@@ -3,7 +3,9 @@
 Where it is not said otherwise the Python that runs sweeps and trials is `starting.forked_python`.
 """
 
+import csv
 import json
+import math
 import re
 import signal
 import sys
@@ -210,7 +212,8 @@ def test_a_script_that_fails_whatever_the_values_ends_the_sweep(tmp_path, capsys
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", str(script), "--space", str(space), "--n-trials", "9"]) == 1
     said = capsys.readouterr().err
-    assert "3 trials failed, and none was completed. The last: exit code 1" in said
+    assert "3 trials failed, and none was completed" in said
+    assert "The last: exit code 1: nothing works" in said
     assert "nothing works" in said
     assert (tmp_path / "sweeps" / "broken" / "run-2.log").exists()
 
@@ -339,6 +342,32 @@ def test_one_training_of_a_script_counts(tmp_path, monkeypatch, words, value, re
     assert evaluating(tmp_path, monkeypatch, "--n-trials", "1", *words, values=[trained]) == 0
     (trial,) = study_of_script().trials
     assert (trial.value, trial.intermediate_values) == (value, reports)
+
+
+def test_failed_trials_are_named_with_their_reasons(tmp_path, monkeypatch, capsys):
+    values = ["boom", [[1, [math.nan], 1]], [[1, [0.5], 1]]]
+    assert evaluating(tmp_path, monkeypatch, "--n-trials", "3", values=values) == 0
+    said = capsys.readouterr()
+    reasons = ["exit code 1: ArithmeticError: boom", "eval_loss is nan"]
+    for number, reason in enumerate(reasons):
+        assert f"run-{number} failed: {reason}" in said.err
+        assert f"trial {number}: {reason}" in said.out
+        assert reason in (tmp_path / "sweeps" / "script" / "report.html").read_text()
+    with (tmp_path / "sweeps" / "script" / "trials.csv").open() as file:
+        assert [row["failure"] for row in csv.DictReader(file)] == [*reasons, ""]
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_what_failed_does_not_count_in_the_next_start(tmp_path, monkeypatch, capsys, again):
+    values = ["broken", "broken", *[[[1, [0.5], 1]]] * 4]
+    assert evaluating(tmp_path, monkeypatch, "--n-trials", "4", "--max-failures", "2", values=values) == 1
+    assert "2 trials failed, and none was completed" in capsys.readouterr().err
+    words = ["--n-trials", "4", *(["--retry-failed"] if again else [])]
+    for _ in range(2):
+        assert evaluating(tmp_path, monkeypatch, *words, values=values) == 0
+    trials = study_of_script().trials
+    assert [trial.state.name for trial in trials] == ["FAIL"] * 2 + ["COMPLETE"] * 4
+    assert ([trial.params for trial in trials[:2]] == [trial.params for trial in trials[2:4]]) == again
 
 
 def test_choices_cannot_change_within_a_study(tmp_path, monkeypatch, capsys):

@@ -114,6 +114,7 @@ def _add_options_of_the_run(add: Callable[..., Any]) -> None:
     """Where the study is kept, and how its trials are run."""
     storages = "sqlite:///..., postgresql://..., mysql://..., or a journal file; by default study.db in the folder"
     retries = "how often a trial is begun again whose process was killed (%(default)s)"
+    failures = "give up after so many failures before the first completed trial (%(default)s)"
     alive = (
         "how often a worker says that it is alive, in a database; silent for twice as long, it is taken for killed "
         "(%(default)s)"
@@ -125,6 +126,8 @@ def _add_options_of_the_run(add: Callable[..., Any]) -> None:
     add("--folder", metavar="FOLDER", help="for logs and report; by default sweeps/<name of the study>")
     add("--timeout", type=positive, metavar="SECONDS", help="begin no trial after that")
     add("--max-retry", type=whole(0), default=3, metavar="N", help=retries)
+    add("--max-failures", type=whole(), default=3, metavar="N", help=failures)
+    add("--retry-failed", action="store_true", help="run trials that failed in an earlier start once more")
     add("--heartbeat", type=positive, default=60, metavar="SECONDS", help=alive)
     add("--launcher", default="", metavar="COMMAND", help=launcher)
     add("--remove-pruned", action="store_true", help="remove the folders of pruned trials")
@@ -190,6 +193,8 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
         seed=options.seed,
         timeout=options.timeout,
         max_retry=options.max_retry,
+        max_failures=options.max_failures,
+        retry_failed=options.retry_failed,
         heartbeat=options.heartbeat,
         remove_pruned=options.remove_pruned,
     )

@@ -21,7 +21,7 @@ class SweepPlan:
     points: list[dict[str, Any]]
     """Those of a grid."""
     n_trials: int
-    """How many the study is to have, finished ones of earlier starts included."""
+    """How many the study is to have, those of earlier starts included unless they failed."""
     workers: int
     storage: str | None
     """By default a file of SQLite in the folder."""
@@ -40,6 +40,10 @@ class SweepPlan:
     seed: int | None
     timeout: float | None
     max_retry: int
+    max_failures: int
+    """After so many failures before the first completed trial the script is at fault, and the sweep ends."""
+    retry_failed: bool
+    """Whether trials that failed in an earlier start are run once more."""
     heartbeat: float
     remove_pruned: bool
 

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -21,6 +23,10 @@ _PATIENCE = 60.0
 
 class ScriptFailed(Exception):  # noqa: N818 - caught here, not shown
     """A trial whose script did not give a value."""
+
+
+class NotANumber(ScriptFailed):
+    """A trial whose value is NaN, for which its parameters may be the reason."""
 
 
 class Killed(ScriptFailed):
@@ -99,6 +105,7 @@ class ScriptRun:
         environment.switch_on(variables)
         environment.choose_keras_backend(variables)
         with self.log.open("ab") as stream:
+            self.begins = stream.tell()  # a retry writes below what the first process wrote
             # A session of its own: Ctrl-C is for the sweep, which ends its processes in order.
             self.process = subprocess.Popen(
                 [word.replace("{run}", self.name) for word in [*self.plan.command, *words]],
@@ -182,10 +189,20 @@ class ScriptRun:
         if "refused" in found:
             raise SweepError(found["refused"])
         if code != 0:
-            raise ScriptFailed(f"exit code {code}")
+            raise ScriptFailed(f"exit code {code}: {self._last_words()}")
         if not counted:
             raise ScriptFailed(self._why_no_value(found["seen"]))
         return self._value([values for _, values in counted])
+
+    def _last_words(self) -> str:
+        """Return the exception that ended the script, or its last line where there is none."""
+        with self.log.open("rb") as stream:
+            stream.seek(self.begins)
+            text = stream.read().decode(errors="replace")
+        lines = [line for line in re.sub(r"(?m)^\[rank\d+\]: ?", "", text).splitlines() if line.strip()]
+        raised = re.findall(r"(?m)^Traceback \(most.*\n(?:[ \t].*\n)+(\S.*)", "\n".join(lines))
+        own = [line for line in raised if "ChildFailedError" not in line]  # which torchrun raises for it
+        return (own or lines or ["it printed nothing"])[-1]
 
     def _counted(self, values: list[Any]) -> list[Any]:
         """Return step and values of each evaluation of the training that counts."""
@@ -215,11 +232,15 @@ class ScriptRun:
         return f"its evaluations have {what} They have: {', '.join(seen)}. Choose with --metric"
 
     def _value(self, values: list[list[float]]) -> Any:
-        if self.plan.value == "last" or len(self.plan.metrics) > 1:
+        finite = [one for one in values if not any(map(math.isnan, one))]
+        if self.plan.value == "last" or len(self.plan.metrics) > 1 or not finite:
             chosen = values[-1]
         else:
-            chosen = (max if self.plan.directions[0] == "maximize" else min)(values)
-        return chosen if len(chosen) > 1 else chosen[0]
+            chosen = (max if self.plan.directions[0] == "maximize" else min)(finite)
+        if not any(math.isnan(one) for one in chosen):
+            return chosen if len(chosen) > 1 else chosen[0]
+        named = zip(self.plan.metrics, chosen, strict=True)
+        raise NotANumber(", ".join(f"{name} is {value:.5g}" for name, value in named))
 
     def _found(self) -> dict[str, Any]:
         """What the script's evaluations said."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .plan import SweepPlan
-from .script import Killed, ScriptFailed, ScriptRun, Stopped, SweepError
+from .script import Killed, NotANumber, ScriptFailed, ScriptRun, Stopped, SweepError
 
 
 class Progress:
@@ -62,8 +62,6 @@ class Progress:
             self._bar.refresh()
 
 
-_COMPLETE_BEFORE = 3
-"""Failures without one completed trial after which a sweep gives up: then it is the script, not the values."""
 _TAIL = 2000
 
 
@@ -109,6 +107,9 @@ class Sweep:
         self.plan.folder.mkdir(parents=True, exist_ok=True)
         for number in retries.give_up_dead(self.study, self.plan.max_retry):
             print(f"Trial {number} was not finished, and is begun again.", file=sys.stderr)
+        self.failed_before = set(retries.failures(self.study.get_trials(deepcopy=False)))
+        for number in retries.repeat_failed(self.study) if self.plan.retry_failed else ():
+            print(f"Trial {number} failed, and its values are tried again.", file=sys.stderr)
         self.deadline = math.inf if self.plan.timeout is None else time.monotonic() + self.plan.timeout
         with Progress(self.study, f"{self.plan.name}: {self.plan.goal}", self.plan.n_trials) as self.progress:
             self._work_in_threads()
@@ -181,14 +182,16 @@ class Sweep:
             return True
 
     def _count(self, study: Any) -> int:
-        """Trials that count: all but those that wait, and those of which there is a retry."""
+        """Return the trials that count: all but those that wait, are retried, or failed before this start."""
         from ...facade.search.retries import interrupted
 
         trials = study.get_trials(deepcopy=False)
-        retried = interrupted(trials)
-        return sum(trial.state.name != "WAITING" and trial.number not in retried for trial in trials)
+        out = interrupted(trials) | self.failed_before
+        return sum(trial.state.name != "WAITING" and trial.number not in out for trial in trials)
 
     def _trial(self, study: Any, trial: Any) -> Any:
+        from ...facade.search.retries import FAILURE
+
         with self.lock:
             self.claimed -= 1
         script = ScriptRun(self.plan, self.storage, study, trial, self.stopping)
@@ -196,9 +199,9 @@ class Sweep:
         try:
             return script.run()
         except ScriptFailed as error:
-            trial.set_user_attr("lightrainer:failure", str(error))
+            trial.set_user_attr(FAILURE, str(error))
             print(f"\n{script.name} failed: {error}. Its log: {script.log}", file=sys.stderr)
-            if not isinstance(error, Killed):
+            if not isinstance(error, (Killed, NotANumber)):
                 self._give_up_if_all_fail(study, script, error)
             raise
         finally:
@@ -208,10 +211,10 @@ class Sweep:
         with self.lock:
             self.failures += 1
             done = any(one.state.name in ("COMPLETE", "PRUNED") for one in study.get_trials(deepcopy=False))
-            if not done and self.failures >= min(_COMPLETE_BEFORE, self.plan.n_trials):
+            if not done and self.failures >= min(self.plan.max_failures, self.plan.n_trials):
                 raise SweepError(
-                    f"{self.failures} trials failed, and none was completed. The last: {error}. Its log, {script.log}, "
-                    f"ends so:\n{_tail(script.log)}"
+                    f"{self.failures} trials failed, and none was completed: is it the script? See --max-failures. "
+                    f"The last: {error}. Its log, {script.log}, ends so:\n{_tail(script.log)}"
                 )
 
     def _conclude(self) -> int:
@@ -226,8 +229,14 @@ class Sweep:
         try:
             best = best_runs(self.study)
         except ValueError as error:
-            print(f"{error} The logs are in {self.plan.folder}.", file=sys.stderr)
+            print(
+                f"{error}\nThe logs are in {self.plan.folder}. --retry-failed runs failed trials again.",
+                file=sys.stderr,
+            )
             return 1
+        failed = retries.failures(self.study.get_trials(deepcopy=False))
+        if failed:
+            print(f"failed trials ({len(failed)}; --retry-failed runs them again):{retries.listed(failed)}")
         for run in best if isinstance(best, list) else [best]:
             number = int(run.run_id)
             name = f"run-{retries.origins_of(self.study).get(number, number)}"

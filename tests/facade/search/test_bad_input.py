@@ -10,6 +10,7 @@ from small_searches import random_sampler, searcher, space
 from tiny import files, tiny, trainer
 
 from lightrainer.facade.search.backend import MissingBackendError
+from lightrainer.facade.search.report import table
 from lightrainer.facade.search.storages import StorageError, shown
 
 GARBAGE = "garbage.log"
@@ -149,9 +150,21 @@ def test_a_value_that_is_no_number_is_a_failed_trial(tmp_path, caplog):
     assert [trial.state.name for trial in made.study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
     assert "Trial 0 fails: its objective is nan" in caplog.text
     assert made.evaluate()["eval_loss"] == best.objective
-    with pytest.raises(ValueError, match=r"No trial was completed, so there is no best one: 2 fail.*NaN"):
+    with pytest.raises(ValueError, match=r"(?s)2 fail.*trial 0: .* nan.*trial 1: .* nan"):
         made.hyperparameter_search(space, lambda metrics: math.nan, n_trials=2)
     assert made.train().global_step == 4
+
+
+def test_a_caught_exception_is_the_reason_of_its_trial(tmp_path, caplog):
+    def fragile(trial):
+        if trial.number == 0:
+            raise ArithmeticError("too large\nfor anybody")
+        return space(trial)
+
+    made = searcher(tmp_path)
+    made.hyperparameter_search(fragile, n_trials=2, catch=ArithmeticError)
+    assert [row["failure"] for row in table(made.study)] == ["ArithmeticError: too large", None]
+    assert "trial 0: ArithmeticError: too large" in caplog.text
 
 
 def test_no_trial_was_completed(tmp_path):
