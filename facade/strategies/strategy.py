@@ -354,9 +354,13 @@ class Strategy:
         """
         model = self._require_host().model
         if self.spread is None:
-            return checkpoints.bytes_of([model.state_dict(), states, *further])
+            return checkpoints.bytes_of(
+                [checkpoints.saved_weights(model, model.state_dict(keep_vars=True)), states, *further]
+            )
+        named = dict([*model.named_parameters(), *model.named_buffers()])
+        weights = named.values() if self.saves_parts(checkpoint=True) else checkpoints.saved_weights(model, named)
         # Parts of about the same size: only all processes together could say it exactly.
-        parts = map_nested(sharding.own_part, [*model.parameters(), *model.buffers(), *states])
+        parts = map_nested(sharding.own_part, [*weights, *states])
         return checkpoints.bytes_of(parts) * processes
 
     def _require_host(self) -> StrategyHost:

@@ -29,6 +29,7 @@ from ..common.file_names import (
 )
 from ..common.process_identity import owner_token
 from ..common.torch_files import load_torch, save_torch
+from .adapters import saved_weights
 from .disk import DiskErrorConsensus, DiskFullError, bytes_of, free_space, require_space
 from .folders import (
     CheckpointNotFoundError,
@@ -110,6 +111,7 @@ __all__ = [
     "save_optimizer_parts",
     "save_torch",
     "save_weights",
+    "saved_weights",
     "sort_checkpoints",
     "staged_folder",
     "staging_path",

@@ -189,9 +189,9 @@ def zero_to_folder(folder: StrPath, target: StrPath, *, dtype: str | None = None
 
 def _copy_others(folder: Path, staged: Path) -> None:
     """Copy what is neither weights nor DeepSpeed's: the position, generators, the schedule, tokenizers."""
-    adapters = [path for path in adapter_folders(folder) if path != folder]
+    adapters = adapter_folders(folder)
     for path in sorted(folder.iterdir()):
-        if path in adapters:
+        if path.name in adapters:
             shutil.copytree(path, staged / path.name)
         elif path.is_file() and path.name not in _LEFT_OUT and not re.match(_WEIGHTS, path.name):
             shutil.copyfile(path, staged / path.name)

@@ -27,6 +27,8 @@ INDEX_FILES = (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME)
 ADAPTER_FILES = (ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME)
 """Only the weights of a PEFT adapter."""
 
+DEFAULT_ADAPTER = "default"
+"""The adapter that PEFT saves in the folder itself."""
 
 _OTHER_FOLDERS = rf"^\.|^{PREFIX_CHECKPOINT_DIR}-[0-9]+$"
 
@@ -58,15 +60,12 @@ def first_present(folder: Path, names: tuple[str, ...]) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def adapter_folders(folder: Path) -> list[Path]:
-    """Find the folders of adapter weights: subfolders, one per named adapter, or else the folder itself, or none."""
-    inside = sorted(
-        path
-        for path in folder.iterdir()
-        # A whole run's folder holds checkpoints too, which are no named adapters of its own.
-        if path.is_dir() and not re.search(_OTHER_FOLDERS, path.name) and first_present(path, ADAPTER_FILES)
-    )
-    return inside or ([folder] if first_present(folder, ADAPTER_FILES) else [])
+def adapter_folders(folder: Path) -> dict[str, Path]:
+    """Find where each adapter of PEFT is, by its name: the default one in the folder itself, others in subfolders."""
+    # A whole run's folder holds checkpoints too, which are no adapters of its own.
+    named = (path for path in sorted(folder.iterdir()) if path.is_dir() and not re.search(_OTHER_FOLDERS, path.name))
+    places = {**{path.name: path for path in named}, DEFAULT_ADAPTER: folder}
+    return {name: path for name, path in places.items() if first_present(path, ADAPTER_FILES)}
 
 
 def has_weights(folder: Path) -> bool:

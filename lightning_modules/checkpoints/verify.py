@@ -141,7 +141,7 @@ def _weight_problems(folder: Path, *, required: bool) -> Iterator[str]:
         yield from _file_problems(folder / name)
     for name in INDEX_FILES:
         yield from _shard_problems(folder / name)
-    for adapter in adapter_folders(folder):
+    for adapter in adapter_folders(folder).values():
         for name in (*ADAPTER_FILES, ADAPTER_CONFIG_NAME):
             yield from _file_problems(adapter / name)
     for name in (CONFIG_NAME, GENERATION_CONFIG_NAME):

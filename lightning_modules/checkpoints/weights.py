@@ -7,16 +7,18 @@ Classes that rename weights on saving read their files themselves.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.file_names import SAFE_WEIGHTS_NAME
 from ..common.local_paths import StrPath, require_local
 from ..common.torch_files import load_torch, on_host, state_on_host
+from ..models.inspection import without_inner_wrappers
+from .adapters import accepted, load_adapters
 from .forms import (
     ADAPTER_FILES,
     INDEX_FILES,
@@ -88,7 +90,10 @@ def _save(
     save_pretrained = getattr(model, "save_pretrained", None)
     if callable(save_pretrained):
         wanted = {"state_dict": state_dict, "max_shard_size": max_shard_size}
-        save_pretrained(folder, **_accepted(save_pretrained, wanted))
+        # One of PEFT finds its adapters by the names of modules; `PeftMixedModel` has a method that only raises.
+        adapted = getattr(model, "peft_config", None)
+        with without_inner_wrappers(model) if adapted else nullcontext(), suppress(NotImplementedError):
+            save_pretrained(folder, **accepted(save_pretrained, wanted))
     # Some classes have a `save_pretrained` that writes files of other names; a checkpoint must hold weights.
     if _weight_stamps(folder) == before:
         _save_state_dict(model.state_dict() if state_dict is None else state_dict, folder, max_shard_size, written)
@@ -225,13 +230,6 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
     return weights | {alias: weights[saved] for alias, saved in aliases.items() if saved in weights}
 
 
-def _accepted(function: Any, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the wanted keyword arguments that have a value and that the function takes."""
-    parameters = inspect.signature(function).parameters
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return {name: value for name, value in wanted.items() if value is not None and (takes_all or name in parameters)}
-
-
 def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
     """Return what changes in the folder when weights of any form are written into it."""
     names = {*WEIGHT_FILES, *INDEX_FILES, *ADAPTER_FILES}
@@ -319,39 +317,6 @@ def _warn(report: LoadReport, folder: Path) -> None:
         _log.warning("%s has no values for %s; they keep what they had.", folder, ", ".join(report.missing))
     if report.unexpected:
         _log.warning("%s has values that the model has no place for: %s.", folder, ", ".join(report.unexpected))
-
-
-def load_adapters(model: Any, folder: Path, adapters: list[Path]) -> LoadReport:
-    """As `Trainer._load_from_checkpoint` for PEFT models, known by `load_adapter` and a list `active_adapters`.
-
-    Args:
-        model: the model; it must already have its adapters.
-        folder: the checkpoint.
-        adapters: the folder itself, or its subfolders, each named after its adapter.
-
-    Raises:
-        ValueError: the model has no active adapter, or is not a PEFT model.
-    """
-    active = getattr(model, "active_adapters", None)
-    if not hasattr(model, "load_adapter") or not active or callable(active):
-        raise ValueError(
-            f"{folder} holds only the weights of an adapter, and {type(model).__name__} is not a PEFT model with an "
-            "active adapter; wrap it with peft.get_peft_model(...) as in the run that saved the folder"
-        )
-    if len(active) > 1:
-        _log.warning("The model has several active adapters (%s); only %s is trained on.", ", ".join(active), active[0])
-    if adapters == [folder]:
-        return LoadReport(_missing_of(model.load_adapter(folder, active[0], is_trainable=True)))
-    missing: list[str] = []
-    for adapter in adapters:
-        missing += _missing_of(model.load_adapter(adapter, adapter.name, is_trainable=adapter.name == active[0]))
-    model.set_adapter(active[0])
-    return LoadReport(tuple(missing))
-
-
-def _missing_of(loaded: Any) -> tuple[str, ...]:
-    """Names of weights for which there were no values, of what PEFT returns when it has loaded an adapter."""
-    return tuple(getattr(loaded, "missing_keys", None) or ())
 
 
 def may_rename(model: Any) -> bool:

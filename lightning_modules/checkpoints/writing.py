@@ -218,7 +218,8 @@ def _takes_copies(model: nn.Module) -> bool:
     save_pretrained = getattr(model, "save_pretrained", None)
     if not callable(save_pretrained):
         return True
-    if getattr(model, "hf_quantizer", None) is not None:  # asks the live model for what it saves
+    # These ask the live model for what they save, adapters by its modules.
+    if getattr(model, "hf_quantizer", None) is not None or getattr(model, "peft_config", None):
         return False
     return "state_dict" in inspect.signature(save_pretrained).parameters
 

@@ -19,7 +19,7 @@ from ..common.dtensor import own_part as own_part
 from ..common.dtensor import part_like, whole, without_values
 from ..common.nested import map_nested
 from ..models.activation_checkpointing import checkpoint_layers
-from ..models.inspection import unwrap_model
+from ..models.inspection import unwrap_model, without_inner_wrappers
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import deepspeed_engine
 
@@ -194,10 +194,7 @@ class WholeModel:
             RuntimeError: a tensor has another shape, or with `strict` there are others than the model has.
         """
         own = self.state_dict()
-        missing, unexpected = (
-            [key for key in own if key not in state_dict],
-            [key for key in state_dict if key not in own],
-        )
+        missing, unexpected = found = _compared(own, state_dict)
         wrong = [name for name in own if name in state_dict and own[name].shape != state_dict[name].shape]
         if wrong or (strict and (missing or unexpected)):
             raise RuntimeError(f"other shapes: {wrong}; missing: {missing}; unexpected: {unexpected}")
@@ -209,12 +206,34 @@ class WholeModel:
             targets = self.sharded.state_dict(keep_vars=True)
             parts = {name: part_like(value, targets[name]) for name, value in state_dict.items() if name in targets}
             self.sharded.load_state_dict(parts, strict=False)
-        return _Differences(missing, unexpected)
+        return found
+
+    @contextlib.contextmanager
+    def reading_whole(self) -> Iterator[nn.Module]:
+        """Return the model itself for the block, whose methods find it whole; what they load is loaded after it."""
+        own: Any = unwrap_model(self.sharded)
+        shapes, read = self.state_dict(), dict[str, Any]()
+
+        def load_state_dict(state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+            read.update(state_dict)
+            return _compared(shapes, state_dict)
+
+        own.load_state_dict, own.named_parameters = load_state_dict, lambda *_, **__: iter(shapes.items())
+        try:
+            with without_inner_wrappers(own):
+                yield own
+        finally:
+            del own.load_state_dict, own.named_parameters
+        self.load_state_dict(read, strict=False)
 
 
 class _Differences(NamedTuple):
     missing_keys: list[str]
     unexpected_keys: list[str]
+
+
+def _compared(own: Mapping[str, Any], given: Mapping[str, Any]) -> _Differences:
+    return _Differences([name for name in own if name not in given], [name for name in given if name not in own])
 
 
 def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:

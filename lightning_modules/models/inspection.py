@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from ..common.libraries import is_instance, loaded
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
+_INNER_WRAPPERS = {"FullyShardedDataParallel", "CheckpointWrapper"}
 
 
 def to_call(model: Any, wrapped: Any) -> Any:
@@ -29,6 +31,30 @@ def unwrap_model(model: Any) -> Any:
         if inner is None:
             return model
         model = inner
+
+
+@contextlib.contextmanager
+def without_inner_wrappers(model: Any) -> Iterator[Any]:
+    """Take the wrappers of layers out of a model in the block, so that each module has the name its author gave it.
+
+    Not while the model is called in another thread.
+    """
+    wrapped = [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if class_of(child).__name__ in _INNER_WRAPPERS
+    ]
+    for parent, name, child in wrapped:
+        inner: Any = child
+        while class_of(inner).__name__ in _INNER_WRAPPERS:
+            inner = next(iter(inner.children()))
+        setattr(parent, name, inner)
+    try:
+        yield model
+    finally:
+        for parent, name, child in wrapped:
+            setattr(parent, name, child)
 
 
 def is_pretrained(model: Any) -> bool:

@@ -6,6 +6,7 @@
   rotation may delete the best. Right in 5.23.
 - After a resumption it divides the losses of the steps since then by the number of all steps, so that `train_loss` is
   too small. Right in 5.23.
+- It resumes a model with several adapters without its default one. Right in 5.23.
 """
 
 from functools import cache
@@ -33,6 +34,11 @@ def _repaired(base: type) -> type:
             result = super()._init_training_state(*positional, **keywords)
             self.first_step = self.state.global_step
             return result
+
+        def _load_from_checkpoint(self, checkpoint, model=None):
+            super()._load_from_checkpoint(checkpoint, model)
+            if len(getattr(self.model, "peft_config", ())) > 1 and Path(checkpoint, "adapter_config.json").exists():
+                self.model.load_adapter(checkpoint, "default", is_trainable="default" in self.model.active_adapters)
 
         def log(self, logs, *positional, **keywords):
             if "train_loss" in logs and self.first_step:

@@ -339,9 +339,6 @@ class Peft(nn.Module):
     def load_adapter(self, folder: Path, name: str, is_trainable: bool = False) -> None:
         self.calls.append((Path(folder).name, name, is_trainable))
 
-    def set_adapter(self, name: str) -> None:
-        self.calls.append(("set", name))
-
 
 def _adapter(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
@@ -362,24 +359,35 @@ def test_an_adapter_that_lacks_weights_is_an_error(tmp_path: Path):
     class Lacking(Peft):
         def load_adapter(self, folder: Path, name: str, is_trainable: bool = False) -> Any:
             super().load_adapter(folder, name, is_trainable)
-            return SimpleNamespace(missing_keys=[f"{name}.lora_B"], unexpected_keys=[])
+            return SimpleNamespace(missing_keys=[f"lora_B.{name}.weight", "lora_B.other.weight"])
 
     _adapter(tmp_path / "checkpoint-1")
-    with pytest.raises(ValueError, match=r"checkpoint-1 has no values for 1 of .*default\.lora_B"):
+    with pytest.raises(ValueError, match=r"checkpoint-1 has no values for 1 of .*lora_B\.default\.weight"):
         load_weights(Lacking(["default"]), tmp_path / "checkpoint-1")
     for name in ("one", "two"):
         _adapter(tmp_path / name)
-    with pytest.raises(ValueError, match=r"has no values for 2 of .*one\.lora_B, two\.lora_B"):
-        load_weights(Lacking(["two", "one"]), tmp_path)
+    with pytest.raises(ValueError, match=r"has no values for 2 of .*lora_B\.one\.weight, lora_B\.two\.weight"):
+        load_weights(Lacking(["one", "two"]), tmp_path)
 
 
-def test_several_adapters_are_loaded_from_their_folders(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    _adapter(tmp_path / "one")
-    _adapter(tmp_path / "two")
-    model = Peft(["two", "one"])
+def test_each_adapter_is_loaded_from_its_place(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    for place in (tmp_path, tmp_path / "one", tmp_path / "two"):
+        _adapter(place)
+    model = Peft(["two", "default"])
     load_weights(model, tmp_path)
-    assert model.calls == [("one", "one", False), ("two", "two", True), ("set", "two")]
-    assert "several active adapters" in caplog.text
+    assert model.calls == [("two", "two", True), (tmp_path.name, "default", True)]
+    assert "has adapters that the model does not have, and that are not loaded: one." in caplog.text
+
+
+@pytest.mark.parametrize("names", [["default", "ref"], ["ref"]])
+def test_an_adapter_that_is_not_there_is_an_error(tmp_path: Path, names: list[str]):
+    """Of one that is there nothing is loaded either. Only what is alone fits a model with one of another name."""
+    _adapter(tmp_path)
+    _adapter(tmp_path / "other")
+    model = Peft(names)
+    with pytest.raises(ValueError, match=r"no weights for the adapter 'ref' of the model, only for 'other', 'default'"):
+        load_weights(model, tmp_path)
+    assert model.calls == []
 
 
 def test_adapter_for_a_model_that_has_none_is_an_error(tmp_path: Path):

@@ -1,0 +1,97 @@
+"""Adapters of PEFT, as a model has them and as a folder holds them."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..models.inspection import without_inner_wrappers
+from .forms import DEFAULT_ADAPTER, LoadReport
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_log = logging.getLogger(__name__)
+
+
+def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> LoadReport:
+    """As `Trainer._load_from_checkpoint` for PEFT models, but all adapters are loaded, and no setting is changed.
+
+    The active adapters stay active, and what is trained stays so. What is alone in its folder, and not in a subfolder,
+    is loaded into a model with one adapter whatever that is called.
+
+    Args:
+        model: known by `load_adapter` and a list `active_adapters`; or one that is sharded, as a `WholeModel`.
+        folder: the checkpoint.
+        adapters: where in it each adapter is, see `adapter_folders`.
+
+    Raises:
+        ValueError: it is not a PEFT model, or has an adapter that the folder lacks.
+    """
+    with model.reading_whole() if hasattr(model, "sharded") else without_inner_wrappers(model) as adapted:
+        active = getattr(adapted, "active_adapters", None)
+        if not hasattr(adapted, "load_adapter") or not active or callable(active):
+            raise ValueError(
+                f"{folder} holds only the weights of an adapter, and {type(adapted).__name__} is not a PEFT model with "
+                "an active adapter; wrap it with peft.get_peft_model(...) as in the run that saved the folder"
+            )
+        names = list(getattr(adapted, "peft_config", active))
+        if len(names) == 1 and list(adapters) == [DEFAULT_ADAPTER]:
+            adapters = {names[0]: folder}
+        _compare(names, list(adapters), folder)
+        options = accepted(
+            adapted.load_adapter, {"is_trainable": True, "autocast_adapter_dtype": False, "torch_device": "cpu"}
+        )
+        missing: list[str] = []
+        unexpected: list[str] = []
+        for name in names:
+            found = adapted.load_adapter(adapters[name], name, **options)
+            # PEFT lists the weights of other adapters too, and those of prompts, which it loads by itself.
+            missing += [key for key in getattr(found, "missing_keys", ()) if _is_of(name, key)]
+            unexpected += [key for key in getattr(found, "unexpected_keys", ()) if "." in key]
+        return LoadReport(tuple(missing), tuple(unexpected))
+
+
+def _compare(own: list[str], there: list[str], folder: Path) -> None:
+    lacking = [name for name in own if name not in there]
+    if lacking:
+        raise ValueError(
+            f"{folder} has no weights for the adapter {', '.join(map(repr, lacking))} of the model, only for "
+            f"{', '.join(map(repr, there))}. It would stay as it is, and not that of the checkpoint. Give the model "
+            "the adapters of the run that wrote it, or add this one after the training has been resumed."
+        )
+    if others := [name for name in there if name not in own]:
+        _log.warning(
+            "%s has adapters that the model does not have, and that are not loaded: %s.", folder, ", ".join(others)
+        )
+
+
+def saved_weights(model: Any, named: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return those weights that are in a checkpoint of a model: of one of PEFT only adapters, and what else is trained.
+
+    Args:
+        model: the model.
+        named: all of its weights.
+    """
+    adapters = getattr(model, "peft_config", None)
+    if not adapters or type(model).__name__ == "PeftMixedModel":
+        return list(named.values())
+    return [
+        tensor
+        for name, tensor in named.items()
+        if tensor.requires_grad or any(_is_of(adapter, name) for adapter in adapters)
+    ]
+
+
+def _is_of(adapter: str, name: str) -> bool:
+    return f".{adapter}." in name or name.endswith(f".{adapter}")
+
+
+def accepted(function: Callable[..., Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the wanted keyword arguments that have a value and that the function takes."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {name: value for name, value in wanted.items() if value is not None and (takes_all or name in parameters)}

@@ -1,0 +1,75 @@
+"""Trains a model with two adapters under several strategies, for `torchrun`.
+
+    torchrun --nproc_per_node=2 adapter_script.py OUTPUT_FOLDER STRATEGY...
+
+One adapter and its head are trained, the other one is a reference. Every rank writes what it saw of each to
+`OUTPUT_FOLDER/STRATEGY-rank<rank>.json`.
+"""
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+from shard_script import STRATEGIES, Model
+from short_runs import samples, seen, short_trainer
+from torch import nn
+
+import lightrainer
+
+
+class Untied(Model):
+    """A head of its own, and what asks a model for its embeddings finds them."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 11, bias=False)
+
+
+def adapted(seed: int) -> peft.PeftModel:
+    torch.manual_seed(3)
+    base = Untied()
+    torch.manual_seed(seed)
+    options = {"target_modules": ["inner"], "modules_to_save": ["head"], "init_lora_weights": False}
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, **options))
+    model.add_adapter("ref", peft.LoraConfig(r=2, **options))
+    for name, weight in model.named_parameters():
+        if ".modules_to_save.ref." in name:
+            nn.init.normal_(weight)  # where a head begins is the same for all
+    return model
+
+
+def trainer_of(folder: Path, strategy: str, *, seed: int = 7, stop: int | None = None) -> lightrainer.Trainer:
+    """See `short_trainer`."""
+    shares, data = int(os.environ.get("WORLD_SIZE", "1")), (samples(16, 1), samples(12, 2))
+    return short_trainer(
+        folder, adapted(seed), data, shares=shares, stop=stop, num_train_epochs=3, **STRATEGIES[strategy]
+    )
+
+
+def told(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
+    """See `seen`; and the settings of the adapters."""
+    model = trainer.model
+    trained = sorted(name for name, weight in model.named_parameters() if weight.requires_grad)
+    return {**seen(trainer, folder), "active": model.active_adapters, "trained": trained}
+
+
+def main(folder: Path, strategies: list[str]) -> None:
+    warnings.filterwarnings("ignore")
+    for strategy in strategies:
+        trainer = trainer_of(folder / strategy, strategy)
+        trainer.train()
+        found = told(trainer, folder / strategy)
+        trainer_of(folder / f"{strategy}-cut", strategy, stop=3).train()
+        resumed = trainer_of(folder / f"{strategy}-cut", strategy, seed=99)
+        resumed.train(resume_from_checkpoint=True)
+        found["resumed"] = told(resumed, folder / f"{strategy}-cut")
+        (folder / f"{strategy}-rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,42 @@
+"""A model with two adapters in two processes, under DDP and both versions of FSDP: stopped, and gone on with."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from starting import finished_ranks
+
+pytest.importorskip("peft")
+
+SCRIPT = Path(__file__).with_name("adapter_script.py")
+STRATEGIES = ["ddp", "fsdp1", "fsdp1_hybrid", "fsdp2", "fsdp2_grad", "fsdp2_parts"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One launch trains under all of them, one after the other."""
+    folder = tmp_path_factory.mktemp("adapters")
+    finished_ranks(SCRIPT, str(folder), *STRATEGIES, log=folder / "log.txt", seconds=240)
+    return folder
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_all_adapters_go_on_as_if_never_stopped(folder, strategy):
+    """From a model whose adapters were others; which is active, and what is trained, is as before."""
+    for rank in (0, 1):
+        straight = json.loads((folder / f"{strategy}-rank{rank}.json").read_text())
+        resumed = straight.pop("resumed")
+        assert resumed == straight
+        assert straight["losses"] == pytest.approx(json.loads((folder / "ddp-rank0.json").read_text())["losses"])
+        assert straight["active"] == ["default"]
+        assert len(straight["trained"]) == 5
+    for place in ("", "ref"):
+        left, right = (
+            load_file(folder / where / "saved" / place / "adapter_model.safetensors")
+            for where in (strategy, f"{strategy}-cut")
+        )
+        assert len(left) == 5
+        assert left.keys() == right.keys()
+        assert all(torch.equal(left[name], right[name]) for name in left)

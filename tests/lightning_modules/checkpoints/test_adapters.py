@@ -1,0 +1,72 @@
+"""What a folder gets of a model with adapters, by PEFT itself."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lightrainer.lightning_modules.checkpoints import bytes_of, load_weights, save_weights, saved_weights
+
+peft = pytest.importorskip("peft")
+
+
+def made(seed: int, **options) -> peft.PeftModel:
+    torch.manual_seed(3)
+    base = nn.Sequential(nn.Linear(40, 40), nn.Linear(40, 4))
+    torch.manual_seed(seed)
+    config = {"r": 2, "target_modules": ["0"], "init_lora_weights": False, **options}
+    model = peft.get_peft_model(base, peft.LoraConfig(**config))
+    model.add_adapter("ref", peft.LoraConfig(**config))
+    return model
+
+
+def same(left: nn.Module, right: nn.Module) -> bool:
+    pairs = zip(left.state_dict().items(), right.state_dict().items(), strict=True)
+    return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
+
+
+def test_peft_reads_what_is_saved(tmp_path: Path):
+    model = made(1, modules_to_save=["1"])
+    save_weights(model, tmp_path)
+    base = made(2).unload()
+    again = peft.PeftModel.from_pretrained(base, tmp_path, is_trainable=True)
+    again.load_adapter(tmp_path / "ref", "ref")
+    assert same(model, again)
+
+
+def test_only_adapters_count_for_the_size_of_a_checkpoint(tmp_path: Path):
+    """Of a large model they are a thousandth: there is room on the disk, and nothing large to copy."""
+    model = made(1)
+    size = bytes_of(saved_weights(model, model.state_dict(keep_vars=True)))
+    assert size == 2 * 4 * (2 * 40 + 40 * 2)
+    save_weights(model, tmp_path)
+    files = [tmp_path / "adapter_model.safetensors", tmp_path / "ref" / "adapter_model.safetensors"]
+    assert size < sum(file.stat().st_size for file in files) < bytes_of(model.state_dict())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_loading_changes_values_only(tmp_path: Path, dtype: torch.dtype):
+    """Not what is trained, nor the format, nor whether dropout is on."""
+    save_weights(made(1).to(dtype), tmp_path)
+    model = made(2).to(dtype).train()
+    model.set_requires_grad("ref", True)
+    model.set_requires_grad("default", False)
+    before = [(weight.requires_grad, weight.dtype) for weight in model.parameters()]
+    load_weights(model, tmp_path)
+    assert [(weight.requires_grad, weight.dtype) for weight in model.parameters()] == before
+    assert all(module.training for module in model.modules())
+    assert model.active_adapters == ["default"]
+    assert same(model, made(1).to(dtype))
+
+
+def test_a_layer_without_an_adapter_there_is_an_error(tmp_path: Path):
+    save_weights(made(1), tmp_path)
+    with pytest.raises(ValueError, match=r"has no values for 4 of .*: base_model\.model\.1\.lora_A\.default\.weight"):
+        load_weights(made(2, target_modules=["0", "1"]), tmp_path)
+
+
+def test_a_layer_without_an_adapter_here_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    save_weights(made(1, target_modules=["0", "1"]), tmp_path)
+    assert len(load_weights(made(2), tmp_path).unexpected) == 4
+    assert "has values that the model has no place for" in caplog.text
