@@ -51,6 +51,13 @@ class TrainerCallback:
     plain values, finds its state again when a training goes on from a checkpoint.
     """
 
+    def __getattr__(self, name: str) -> Any:
+        """Name `LightningBridge` where a plain `lightning.Trainer` looks for a hook of its own."""
+        kind, advice = type(self).__name__, ""
+        if name in ("setup", "teardown", "state_key") or name.startswith("on_"):
+            advice = f". To a lightning.Trainer pass callbacks=[LightningBridge({kind}())]"
+        raise AttributeError(f"{kind!r} object has no attribute {name!r}{advice}", name=name, obj=self)
+
     def on_init_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:

@@ -23,7 +23,7 @@ from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.common.nested import nested_detach
 from ...lightning_modules.common.redaction import hidden_values, secret
-from ...lightning_modules.data.collators import RemoveColumnsCollator
+from ...lightning_modules.data.collators import RemoveColumnsCollator, remove_unused
 from ...lightning_modules.internals.compiler import build_optimizers_plainly, step_plainly
 from ...lightning_modules.internals.lightning_version import require_lightning
 from ...lightning_modules.models import inspection
@@ -67,7 +67,7 @@ from .checks import (
     require_dataset,
     without_tokenizer,
 )
-from .columns import remove_unused, require_inputs
+from .columns import require_inputs
 from .construction import AppliedArguments, lend_save_model, seed_everything
 from .context_parallel import ContextParallel
 from .data_loading import DataLoading, chosen_dataset, default_collator, training_length

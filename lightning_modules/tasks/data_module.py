@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from ..common.class_paths import build_described, is_description
 from ..common.seeding import capture_host_rng, restore_host_rng, seed_worker
 from ..common.torch_files import pack, unpack
-from ..data.collators import RemoveColumnsCollator, collate_samples, no_columns_left_error
+from ..data.collators import RemoveColumnsCollator, collate_samples, remove_unused
 from ..data.epoch_loader import EpochLoader
 from ..data.lengths import LengthGroupedSampler, column_lengths, is_table, sample_lengths
 from ..data.loaders import build_loader
@@ -25,6 +26,9 @@ __all__ = ["DataModule"]
 
 _KEEP_ALL_COLUMNS = "name those to keep: columns=[...]"
 
+# Heard as Lightning's own announcements are.
+_logger = logging.getLogger("lightning.pytorch.lightrainer")
+
 _PLAIN = """
     batch_size eval_batch_size shuffle group_by_length length_column input_column columns seed drop_last
     num_workers pin_memory persistent_workers prefetch_factor dispatch_batches split_batches
@@ -32,6 +36,7 @@ _PLAIN = """
 """Arguments that are plain values: they are noted as hyperparameters."""
 
 _STAGES = ("train", "val", "test", "predict")
+_SEVERAL = ("val_dataset", "test_dataset")
 
 OneDataset = Callable[[], Any] | Any
 Datasets = dict[str, Callable[[], Any]] | Callable[[], Any] | Any
@@ -271,16 +276,22 @@ class DataModule(LightningDataModule):
         return RandomSampler(dataset) if training and self.shuffle and len(dataset) else None
 
     def _columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
-        """Return the dataset and the collator without the columns that nobody wants."""
+        """Return the dataset and the collator without the columns that the model, or `columns`, leaves out.
+
+        What the model leaves out is logged, but not by workers, which would repeat it in every epoch.
+        """
         columns, module = self.columns, None if self.trainer is None else self.trainer.lightning_module
         if columns is None:
             columns = getattr(module, "input_columns", None)
         if columns is None:
             return dataset, self.collate_fn
-        name = type(getattr(module, "model", None)).__name__
+        name, advice = type(getattr(module, "model", None)).__name__, _KEEP_ALL_COLUMNS
+        logger, removed = _logger if self.columns is None and self._place()[0] == 0 else None, ()
         if is_table(dataset):
-            return _without_columns(dataset, columns, name), self.collate_fn
-        return dataset, RemoveColumnsCollator(self.collate_fn, columns, model_name=name, advice=_KEEP_ALL_COLUMNS)
+            removed = set(dataset.column_names).difference(columns)
+            dataset = remove_unused(dataset, columns, name, logger=logger, advice=advice)
+        logger = None if self.num_workers > 0 else logger
+        return dataset, RemoveColumnsCollator(self.collate_fn, columns, logger, name, advice=advice, removed=removed)
 
     def _workers(self) -> dict[str, Any]:
         on_cuda = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
@@ -315,16 +326,10 @@ def _measured_lengths(dataset: Any, length_column: str, input_column: str) -> An
     return sample_lengths(dataset, input_column, length_argument="length_column") if given is None else given
 
 
-def _without_columns(dataset: Any, columns: Sequence[str], model_name: str) -> Any:
-    """Return a `datasets.Dataset` with these columns only, so that others are not even read.
-
-    Raises:
-        ValueError: it has none of them.
-    """
-    unused = [name for name in dataset.column_names if name not in columns]
-    if len(unused) == len(dataset.column_names):
-        raise no_columns_left_error(unused, columns, model_name, None, _KEEP_ALL_COLUMNS)
-    return dataset.remove_columns(unused) if unused else dataset
+def _is_dataset(value: Any) -> bool:
+    """Tell whether it is a dataset rather than a sample: of a class of datasets, or a list of samples with columns."""
+    rows = isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+    return rows or isinstance(value, Dataset) or is_table(value)
 
 
 def _made(dataset: Any, name: str) -> Any:
@@ -333,5 +338,8 @@ def _made(dataset: Any, name: str) -> Any:
         return build_described(dataset, object, name)
     if isinstance(dataset, Mapping):
         return {key: _made(value, name) for key, value in dataset.items()}
+    if isinstance(dataset, (list, tuple)) and dataset and all(map(_is_dataset, dataset)):
+        several = "a dict of them: {'near': ..., 'far': ...}" if name in _SEVERAL else "one, such as ConcatDataset(...)"
+        raise ValueError(f"`{name}` is a {type(dataset).__name__} of {len(dataset)} datasets. Give {several}.")
     is_function = callable(dataset) and not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
     return dataset() if is_function else dataset

@@ -11,7 +11,7 @@ from .base import (
     to_numpy,
     torch_collate_batch,
 )
-from .columns import RemoveColumnsCollator, ignored_columns_message, no_columns_left_error
+from .columns import RemoveColumnsCollator, ignored_columns_message, no_columns_left_error, remove_unused
 from .default import (
     DefaultDataCollator,
     collate_samples,
@@ -46,6 +46,7 @@ __all__ = [
     "numpy_collate_batch",
     "numpy_default_data_collator",
     "pad_without_fast_tokenizer_warning",
+    "remove_unused",
     "to_numpy",
     "torch_collate_batch",
     "torch_default_data_collator",

@@ -1,13 +1,14 @@
-"""What becomes of the columns that a model does not take."""
+"""Drop the columns that a model does not take, and say so."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-__all__ = ["RemoveColumnsCollator", "ignored_columns_message", "no_columns_left_error"]
+__all__ = ["RemoveColumnsCollator", "ignored_columns_message", "no_columns_left_error", "remove_unused"]
 
+_logger = logging.getLogger(__name__)
 _KEEP_ALL = "set `remove_unused_columns=False` to pass all of them to the data_collator"
 
 
@@ -22,7 +23,8 @@ class RemoveColumnsCollator:
         logger: where the dropped columns are named, once; None for silence.
         model_name: name of the model's class, for that message.
         description: which dataset it is, such as "training".
-        advice: how to keep all columns, for the error.
+        advice: how to keep all columns, for messages.
+        removed: columns that were removed before.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class RemoveColumnsCollator:
         model_name: str | None = None,
         description: str | None = None,
         advice: str = _KEEP_ALL,
+        removed: Collection[str] = (),
     ):
         self.data_collator = data_collator
         self.signature_columns = signature_columns
@@ -40,6 +43,7 @@ class RemoveColumnsCollator:
         self.model_name = model_name
         self.description = description
         self.advice = advice
+        self.removed = removed
         self.message_logged = False
         self._keep = frozenset(signature_columns)
 
@@ -51,8 +55,17 @@ class RemoveColumnsCollator:
 
         Raises:
             ValueError: when a sample has columns, but none that the model takes.
+            KeyError: the collator asks for a column that was dropped.
         """
-        return self.data_collator([self._reduced(feature) for feature in features])
+        reduced = [self._reduced(feature) for feature in features]
+        try:
+            return self.data_collator(reduced)
+        except KeyError as error:
+            names = {name for feature in features if isinstance(feature, dict) for name in feature} - self._keep
+            if not error.args or error.args[0] not in names.union(self.removed):
+                raise
+            message = ignored_columns_message(error.args, str(self.model_name), self.description, self.advice)
+            raise KeyError(f"The collator asks for a column that is not there. {message}") from error
 
     def _reduced(self, feature: Any) -> Any:
         if not isinstance(feature, dict):
@@ -62,22 +75,57 @@ class RemoveColumnsCollator:
             raise no_columns_left_error(feature, self.signature_columns, self.model_name, self.description, self.advice)
         if len(kept) < len(feature) and not self.message_logged and self.logger and self.model_name:
             ignored = [name for name in feature if name not in kept]
-            self.logger.info(ignored_columns_message(ignored, self.model_name, self.description))
+            self.logger.info(ignored_columns_message(ignored, self.model_name, self.description, self.advice))
             self.message_logged = True
         return kept
 
 
-def ignored_columns_message(ignored: Iterable[str], model_name: str, description: str | None = None) -> str:
+def remove_unused(
+    dataset: Any,
+    columns: Sequence[str],
+    model_name: str,
+    description: str | None = None,
+    *,
+    logger: logging.Logger | None = _logger,
+    advice: str = _KEEP_ALL,
+) -> Any:
+    """Return a `datasets.Dataset` with the columns that the model takes only, so that others are not even read.
+
+    Args:
+        dataset: the dataset.
+        columns: names that the model takes.
+        model_name: for the message that names the others.
+        description: which dataset it is, such as "training".
+        logger: where they are named; None for silence.
+        advice: how to keep all columns.
+
+    Raises:
+        ValueError: no column would be left.
+    """
+    unused = [name for name in dataset.column_names if name not in columns]
+    if not unused:
+        return dataset
+    if len(unused) == len(dataset.column_names):
+        raise no_columns_left_error(unused, columns, model_name, description, advice)
+    if logger is not None:
+        logger.info(ignored_columns_message(unused, model_name, description, advice))
+    return dataset.remove_columns(unused)
+
+
+def ignored_columns_message(
+    ignored: Iterable[str], model_name: str, description: str | None = None, advice: str = _KEEP_ALL
+) -> str:
     """Return what to tell the user when columns are dropped because the model does not take them.
 
     Args:
         ignored: the dropped columns.
         model_name: name of the model's class.
         description: which dataset it is, such as "training".
+        advice: how to keep all columns.
     """
     return (
         f"Dropped from the {description + ' ' if description else ''}data, because `{model_name}.forward` has no such "
-        f"parameter: {', '.join(map(str, ignored))}. Set `remove_unused_columns=False` to keep them."
+        f"parameter: {', '.join(map(str, ignored))}. If they are needed, {advice}."
     )
 
 

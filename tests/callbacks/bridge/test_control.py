@@ -30,6 +30,11 @@ def steps_of(recorder, event):
     return [int(line.split()[1]) for line in recorder.lines if line.startswith(f"{event} ")]
 
 
+def test_a_callback_without_the_bridge_is_told_of_it():
+    with pytest.raises(AttributeError, match=r"Recorder.*callbacks=\[LightningBridge\(Recorder\(\)\)\]"):
+        make_trainer(Recorder()).fit(Automatic(), loader())
+
+
 @pytest.mark.parametrize("event", ["on_step_begin", "on_step_end", "on_evaluate", "on_epoch_end", "on_train_begin"])
 def test_should_training_stop(event):
     recorder = Recorder()

@@ -7,7 +7,7 @@ import torch
 from tiny import tiny
 from torch import nn
 
-from lightrainer.facade.trainer.columns import remove_unused
+from lightrainer.lightning_modules.data.collators import remove_unused
 from lightrainer.lightning_modules.data.lengths import is_table
 from lightrainer.lightning_modules.models.inspection import signature_columns
 

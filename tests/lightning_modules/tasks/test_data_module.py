@@ -287,6 +287,37 @@ class TestStages:
         assert torch.equal(torch.cat(seen.batches), torch.stack([item["x"] for item in points(50)[:12]]))
 
 
+@pytest.mark.parametrize("kind", ["samples", "table"])
+def test_columns_that_the_model_does_not_take(caplog, kind):
+    """They are said once; a collator that asks for one is told why it is not there."""
+    samples = [{**item, "extra": 1} for item in points(8)]
+    if kind == "table":
+        columns = {name: [torch.as_tensor(item[name]).tolist() for item in samples] for name in samples[0]}
+        samples = datasets.Dataset.from_dict(columns).with_format("torch")
+
+    def asking(items):
+        return {"x": torch.stack([item["x"] for item in items]) * items[0]["extra"]}
+
+    with caplog.at_level("INFO", "lightning.pytorch.lightrainer"):
+        make_trainer().validate(LossModule(seeded(Net)), DataModule(None, samples, batch_size=4), verbose=False)
+    (said,) = [record.getMessage() for record in caplog.records if "Dropped" in record.getMessage()]
+    assert "`Net.forward` has no such parameter: extra. If they are needed, name those to keep: columns=[...]" in said
+    with pytest.raises(KeyError, match=r"asks for a column that is not there.*`Net.forward`.*: extra\. .*columns=\["):
+        make_trainer().validate(LossModule(seeded(Net)), DataModule(None, samples, collate_fn=asking), verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ({"val_dataset": [points(6), points(7)]}, "a dict of them"),
+        ({"train_dataset": (Endless(),) * 2}, "ConcatDataset"),
+    ],
+)
+def test_a_list_of_datasets_is_no_dataset(given, advice):
+    with pytest.raises(ValueError, match=rf"`{next(iter(given))}` is a \w+ of 2 datasets\. Give .*{advice}"):
+        DataModule(**given).setup("fit")
+
+
 def test_loaders_are_ours_and_hyperparameters_are_plain():
     data = DataModule(points(), batch_size=4, num_workers=0)
     assert isinstance(data.train_dataloader(), EpochLoader)
