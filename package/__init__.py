@@ -6,11 +6,7 @@ TrainingArguments` loads neither Lightning nor datasets.
 
 import lazy_loader
 
-from . import moved
-
 __version__ = "0.1.0"
-
-moved.install()
 
 # The names are listed in the stub beside this file, which type checkers read too.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

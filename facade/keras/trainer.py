@@ -92,7 +92,7 @@ class TFTrainer:
         self.total_train_batch_size = args.train_batch_size * args.gradient_accumulation_steps
         self.steps_per_epoch = 0
         self._backward_ran = False
-        module = wrap_keras_model(model, self._compute, xla=args.xla, recordable=self._is_plain)
+        module = wrap_keras_model(model, self._compute, xla=args.xla)
         self.train_loss, self.eval_loss = Total(module.to_torch), Total(module.to_torch)
         for name, data in (("train_dataset", train_dataset), *_named("eval_dataset", eval_dataset).items()):
             check_dataset(data, name, args)
@@ -442,10 +442,6 @@ class TFTrainer:
     def _compute(self, features: Any, labels: Any, training: bool) -> tuple[Any, Any]:
         """Call what an override may have replaced since."""
         return self.compute_loss(features, labels, training)
-
-    def _is_plain(self) -> bool:
-        """Tell whether `_compute` calls nothing but the model."""
-        return not any(is_overridden(self, TFTrainer, name) for name in ("compute_loss", "run_model"))
 
     def _instances(self, batch: tuple[Any, Any]) -> Any:
         """Labels that count: in the whole step of a training, elsewhere in the batch."""

@@ -6,8 +6,6 @@ token in wraps it first, and leaves no variable with the bare text.
 
 from __future__ import annotations
 
-import difflib
-import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -29,8 +27,6 @@ __all__ = [
 HIDDEN = "<hidden>"
 _NAMES = ("token", "hub_token", "hf_token", "push_to_hub_token", "auth_token", "use_auth_token")
 _HUB_NAMES = ("hub_token", "push_to_hub_token")
-_SPECIAL = {f"{kind}_token" for kind in ("bos", "cls", "eos", "mask", "pad", "sep", "unk")}
-"""Those of a tokenizer, which are no secret."""
 _HUB_TOKEN = re.compile(r"\b(?:hf_|api_org_)[A-Za-z0-9]{20,}")
 
 _READ = 16
@@ -70,11 +66,9 @@ def secret(value: Any) -> Any:
     return Secret(value) if isinstance(value, str) else SecretThing(value)
 
 
-@functools.cache
 def is_secret_name(name: str) -> bool:
-    """Tell whether an argument of this name holds a token, also if the name is misspelt."""
-    name = name.lower().replace("-", "_")
-    return name not in _SPECIAL and bool(difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.85))
+    """Tell whether an argument of this name holds a token."""
+    return name.lower().replace("-", "_") in _NAMES
 
 
 def secret_values(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
 
-from .batch_kinds import kind_of
 from .tensorflow_tensors import to_tensorflow
 
 _Sizes = list[tuple[int | None, ...]]
@@ -34,7 +33,7 @@ class TensorFlowGraphs:
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph for these arguments, with tensors of torch in them, and return what `function` returns."""
-        kind = kind_of(arguments)
+        kind = _kind_of(arguments)
         leaves = sys.modules["tensorflow"].nest.flatten(arguments)
         tensors = [to_tensorflow(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
         graph = self._graphs.get(kind)
@@ -44,7 +43,7 @@ class TensorFlowGraphs:
 
     def _graph(self, arguments: Any, leaves: list[Any], tensors: list[Any]) -> Callable[..., Any]:
         tf = sys.modules["tensorflow"]
-        kind, found = kind_of(arguments, len), [tuple(tensor.shape) for tensor in tensors]
+        kind, found = _kind_of(arguments, len), [tuple(tensor.shape) for tensor in tensors]
         sizes = self._sizes[kind] = _open(self._sizes.get(kind, found), found)
 
         def flat(*given: Any) -> Any:
@@ -82,3 +81,19 @@ def _open(known: _Sizes, found: _Sizes) -> _Sizes:
         tuple(size if size == other else None for size, other in zip(shape, others, strict=True))
         for shape, others in zip(known, found, strict=True)
     ]
+
+
+def _kind_of(value: Any, of_shape: Callable[[Any], Any] = tuple) -> Any:
+    """Return what two values have in common that one graph serves: their nesting, types, and what is no tensor.
+
+    Args:
+        value: tensors of torch, nested in any way, and hashable others.
+        of_shape: what counts of the shape of a tensor.
+    """
+    if isinstance(value, Tensor):
+        return value.dtype, of_shape(value.shape)
+    if isinstance(value, Mapping):
+        return type(value), *((key, _kind_of(part, of_shape)) for key, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return type(value), *(_kind_of(part, of_shape) for part in value)
+    return type(value), value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from ..common.libraries import is_instance, loaded
 from ..common.nested import map_nested
 from .module import Compute, KerasModule, constrained, nested_layers
 from .names import stable_names
-from .torch_graphs import TorchGraphs
 
 _BACKEND = (
     "Set the environment variable KERAS_BACKEND=torch before keras is imported, or run the script with "
@@ -26,7 +24,6 @@ class TorchKerasModule(KerasModule):
     Args:
         model: see `KerasModule`.
         compute: see `KerasModule`.
-        recordable: tells whether `compute` calls nothing but the model and its loss; then `TorchGraphs` does it.
 
     Raises:
         TypeError: it is a torch module, but no Keras model.
@@ -35,10 +32,8 @@ class TorchKerasModule(KerasModule):
 
     keras: Any
     _trained: list[nn.Parameter]
-    _recordable: Callable[[], bool]
-    _graphs: TorchGraphs | None
 
-    def __init__(self, model: nn.Module, compute: Compute, recordable: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, model: nn.Module, compute: Compute) -> None:
         keras = loaded("keras")
         if not is_instance(model, "keras", "Model"):
             raise TypeError(
@@ -48,7 +43,7 @@ class TorchKerasModule(KerasModule):
         if keras.backend.backend() != "torch":
             raise ValueError(f"Keras computes in {keras.backend.backend()!r}, not in torch. {_BACKEND}")
         super().__init__(model, compute)
-        vars(self).update(keras=keras, _recordable=recordable)
+        vars(self).update(keras=keras)
         self.pull()
 
     @property
@@ -78,24 +73,15 @@ class TorchKerasModule(KerasModule):
             else:
                 self.register_buffer(name, variable.value)
         trained = [variable.value for variable in self.model.trainable_variables]
-        vars(self).update(_trained=trained, _graphs=None)
+        vars(self).update(_trained=trained)
 
     def push(self) -> None:
         """Nothing: the model has the same memory."""
 
     def forward(self, features: Any, labels: Any = None) -> tuple[Tensor, Any]:
         """See `KerasModule.forward`."""
-        if not self._recordable():
-            return self._called(features, labels, self.training)
-        graphs = self._graphs
-        if graphs is None:
-            graphs = TorchGraphs(self.model, self._called, self.parameters(), self.buffers())
-            vars(self)["_graphs"] = graphs
-        return graphs(features, labels, self.training)
-
-    def _called(self, features: Any, labels: Any, training: bool) -> tuple[Tensor, Any]:
         with self._on_device():
-            return self.compute(features, labels, training)
+            return self.compute(features, labels, self.training)
 
     def variables(self) -> list[nn.Parameter]:
         """See `KerasModule.variables`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -10,16 +9,13 @@ from torch import nn
 from .module import Compute, KerasModule
 
 
-def wrap_keras_model(
-    model: Any, compute: Compute, *, xla: bool = False, recordable: Callable[[], bool] = lambda: False
-) -> KerasModule:
+def wrap_keras_model(model: Any, compute: Compute, *, xla: bool = False) -> KerasModule:
     """Put a module around a model.
 
     Args:
         model: of Keras on torch, or one that computes in TensorFlow.
         compute: see `KerasModule`.
         xla: have TensorFlow compile it.
-        recordable: see `TorchKerasModule`.
 
     Raises:
         TypeError: it is no Keras model.
@@ -34,7 +30,7 @@ def wrap_keras_model(
             )
         from .torch_model import TorchKerasModule
 
-        return TorchKerasModule(model, compute, recordable)
+        return TorchKerasModule(model, compute)
     from .tensorflow_model import TensorFlowModule
 
     return TensorFlowModule(model, compute, xla=xla)

@@ -118,10 +118,10 @@ def warm_up(folder: Path) -> None:
     torch.set_num_threads(1)
     (folder / "warm").mkdir()
     stdout, sys.stdout = sys.stdout, open(os.devnull, "w")  # noqa: SIM115 - open to the end
-    Trainer.background_checkpoints = None
+    given, Trainer.background_checkpoints = Trainer.background_checkpoints, None
     train(Case(), folder / "warm")
     sys.stdout = stdout
-    del Trainer.background_checkpoints
+    Trainer.background_checkpoints = given
 
 
 def main() -> None:
