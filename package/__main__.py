@@ -1,5 +1,6 @@
-"""The command line: `run` starts a script, `sweep` many times, `compare` with the reference and with ours; `plan` shows
-what Lightning is given, `estimate` what it will need, `convert` turns checkpoints around.
+"""The command line: `run` starts a script, `launch` in several processes, `sweep` many times, `compare` with the
+reference and with ours; `plan` shows what Lightning is given, `estimate` what it will need, `convert` turns checkpoints
+around.
 
 Without one of these words it is `run`: `python -m lightrainer script.py`.
 """
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     # What follows the command is read by a parser of its own, which is only built for it.
     commands.add_parser("run", add_help=False, help="run a script with our Trainer; the word itself can be left out")
+    commands.add_parser("launch", add_help=False, help="run a script in several processes, as `accelerate launch` does")
     commands.add_parser("sweep", add_help=False, help="run a script many times, to find its best arguments")
     commands.add_parser(
         "compare", add_help=False, help="run a script with transformers and with ours, show what differs"
@@ -85,6 +87,13 @@ def convert(flags: Sequence[str]) -> int:
 def compare(flags: Sequence[str]) -> int:
     """Run a script with the reference and with ours, and compare; see `tools.compare.command.compare`."""
     from .tools.compare.command import compare as start
+
+    return start(flags)
+
+
+def launch(flags: Sequence[str]) -> int:
+    """Start a script in several processes; see `tools.launch.launch`."""
+    from .tools.launch import launch as start
 
     return start(flags)
 
@@ -134,7 +143,15 @@ def plan(flags: Sequence[str]) -> int:
     return 0
 
 
-_COMMANDS = {"run": run, "sweep": sweep, "compare": compare, "plan": plan, "estimate": estimate, "convert": convert}
+_COMMANDS = {
+    "run": run,
+    "launch": launch,
+    "sweep": sweep,
+    "compare": compare,
+    "plan": plan,
+    "estimate": estimate,
+    "convert": convert,
+}
 
 
 if __name__ == "__main__":

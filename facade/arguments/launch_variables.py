@@ -27,6 +27,8 @@ class Variable:
     """What else reads it, or why it changes nothing."""
     option: str = ""
     """The option of the launcher, and the key in its files."""
+    flag: bool = False
+    """The option has no value."""
     default: str = ""
     """Its value where the launcher is told nothing; empty where it is not set then."""
     switch: str = ""
@@ -56,12 +58,11 @@ _PLACE = Variable(elsewhere="distributed/launchers.py: the place of this process
 _DEVICES = Variable(elsewhere="the driver: which devices can be seen")
 _TPU = Variable(elsewhere="torch_xla")
 _AWS = Variable(elsewhere="the client of SageMaker, which starts a job and does not train")
-_KERNELS = Variable(elsewhere="OpenMP and MKL")
 _FP8 = Variable(elsewhere="nothing: ACCELERATE_MIXED_PRECISION is fp8 then, which is refused")
 _MEGATRON = Variable(elsewhere="nothing: ACCELERATE_USE_MEGATRON_LM is on then, which is refused")
 
 VARIABLES: dict[str, Variable] = {
-    "ACCELERATE_USE_CPU": Variable(argument="use_cpu", option="use_cpu"),
+    "ACCELERATE_USE_CPU": Variable(argument="use_cpu", option="use_cpu", flag=True),
     "ACCELERATE_MIXED_PRECISION": Variable(
         argument="mixed_precision",
         refused="set it to 'bf16', 'fp16' or 'no'",
@@ -72,15 +73,18 @@ VARIABLES: dict[str, Variable] = {
     "ACCELERATE_DYNAMO_BACKEND": Variable(argument="torch_compile_backend", option="dynamo_backend", default="NO"),
     "ACCELERATE_DYNAMO_MODE": Variable(argument="torch_compile_mode", option="dynamo_mode", default="default"),
     "ACCELERATE_DYNAMO_USE_FULLGRAPH": Variable(
-        argument="torch_compile", option="dynamo_use_fullgraph", default="False"
+        argument="torch_compile", option="dynamo_use_fullgraph", flag=True, default="False"
     ),
-    "ACCELERATE_DYNAMO_USE_DYNAMIC": Variable(argument="torch_compile", option="dynamo_use_dynamic", default="False"),
+    "ACCELERATE_DYNAMO_USE_DYNAMIC": Variable(
+        argument="torch_compile", option="dynamo_use_dynamic", flag=True, default="False"
+    ),
     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": Variable(
         refused="the model is compiled as a whole: leave dynamo_use_regional_compilation out",
         option="dynamo_use_regional_compilation",
+        flag=True,
         default="False",
     ),
-    "ACCELERATE_USE_FSDP": Variable(argument="fsdp", option="use_fsdp"),
+    "ACCELERATE_USE_FSDP": Variable(argument="fsdp", option="use_fsdp", flag=True),
     "FSDP_VERSION": _fsdp("version", "1"),
     "FSDP_SHARDING_STRATEGY": _fsdp("reshard_after_forward", "FULL_SHARD", option="sharding_strategy", version=1),
     "FSDP_RESHARD_AFTER_FORWARD": _fsdp("reshard_after_forward", "true", version=2),
@@ -97,7 +101,7 @@ VARIABLES: dict[str, Variable] = {
     "FSDP_ACTIVATION_CHECKPOINTING": _fsdp("activation_checkpointing", "false"),
     "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": _fsdp("activation_checkpointing_offload", "false"),
     "FSDP_IGNORED_MODULES": _fsdp("ignored_modules"),
-    "ACCELERATE_USE_DEEPSPEED": Variable(argument="deepspeed", option="use_deepspeed"),
+    "ACCELERATE_USE_DEEPSPEED": Variable(argument="deepspeed", option="use_deepspeed", flag=True),
     "ACCELERATE_DEEPSPEED_CONFIG_FILE": _deepspeed("", "deepspeed_config_file"),
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": _deepspeed("gradient_accumulation_steps", "gradient_accumulation_steps"),
     "ACCELERATE_GRADIENT_CLIPPING": _deepspeed("gradient_clipping", "gradient_clipping"),
@@ -129,7 +133,9 @@ VARIABLES: dict[str, Variable] = {
         elsewhere="launched.py: which settings a file of DeepSpeed must not be contradicted by",
         switch="ACCELERATE_USE_DEEPSPEED",
     ),
-    "ACCELERATE_USE_PARALLELISM_CONFIG": Variable(argument="parallelism_config", option="use_parallelism_config"),
+    "ACCELERATE_USE_PARALLELISM_CONFIG": Variable(
+        argument="parallelism_config", option="use_parallelism_config", flag=True
+    ),
     "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": _groups("dp_replicate_size", "1"),
     "PARALLELISM_CONFIG_DP_SHARD_SIZE": _groups("dp_shard_size", "1"),
     "PARALLELISM_CONFIG_TP_SIZE": _groups("tp_size", "1"),
@@ -142,15 +148,20 @@ VARIABLES: dict[str, Variable] = {
     "PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE": _groups("sp_handler.sp_seq_length_is_variable"),
     "PARALLELISM_CONFIG_SP_ATTN_IMPLEMENTATION": _groups("sp_handler.sp_attn_implementation"),
     "ACCELERATE_USE_MEGATRON_LM": Variable(
-        refused="there is no Megatron-LM here: use fsdp, deepspeed or parallelism_config", option="use_megatron_lm"
+        refused="there is no Megatron-LM here: use fsdp, deepspeed or parallelism_config",
+        option="use_megatron_lm",
+        flag=True,
     ),
     "MEGATRON_LM_*": _MEGATRON,
     "ACCELERATE_FP8_*": _FP8,
     "ACCELERATE_CPU_AFFINITY": Variable(
         refused="processes are not bound to cores: leave enable_cpu_affinity out, and start them under numactl",
         option="enable_cpu_affinity",
+        flag=True,
     ),
-    "ACCELERATE_DEBUG_MODE": Variable(elsewhere="nothing: processes are compared in any case", option="debug"),
+    "ACCELERATE_DEBUG_MODE": Variable(
+        elsewhere="nothing: processes are compared in any case", option="debug", flag=True
+    ),
     "ACCELERATE_USE_SAGEMAKER": Variable(elsewhere="nothing: see ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE"),
     "ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE": Variable(
         refused="there is no smdistributed here: start the script with torchrun in the job",
@@ -160,10 +171,12 @@ VARIABLES: dict[str, Variable] = {
     "XLA_DOWNCAST_BF16": _TPU,
     "FORK_LAUNCHED": Variable(elsewhere="accelerate's notebook_launcher"),
     **dict.fromkeys(("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"), _PLACE),
-    **dict.fromkeys(("OMP_NUM_THREADS", "KMP_AFFINITY", "KMP_BLOCKTIME"), _KERNELS),
+    "OMP_NUM_THREADS": Variable(elsewhere="OpenMP and MKL", option="num_cpu_threads_per_process"),
+    **dict.fromkeys(("KMP_AFFINITY", "KMP_BLOCKTIME"), Variable(elsewhere="OpenMP and MKL")),
     **dict.fromkeys(("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"), Variable(elsewhere="NCCL")),
     "PYTHONPATH": Variable(elsewhere="Python"),
     "AWS_*": _AWS,
+    "CUDA_VISIBLE_DEVICES": Variable(elsewhere="CUDA: which devices can be seen", option="gpu_ids"),
     "*_VISIBLE_*": _DEVICES,
     "ZE_AFFINITY_MASK": _DEVICES,
 }

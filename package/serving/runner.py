@@ -58,7 +58,7 @@ def run(words: Sequence[str]) -> int:
         os.environ[environment.VERBOSE] = str(os.getpid())
     if "--dry-run" in options:
         os.environ[environment.DRY_RUN] = "1"
-    return _become([sys.executable, *python_options(words), *rest])
+    return become([sys.executable, *python_options(words), *rest])
 
 
 def is_option(word: str) -> bool:
@@ -126,7 +126,8 @@ def _without_m(command: list[str]) -> list[str]:
     return rest if last == "-m" else [*rest, last[:-1]]
 
 
-def _become(command: list[str]) -> int:
+def become(command: list[str]) -> int:
+    """Let this process be that of a command; where that cannot be, return its exit status."""
     sys.stdout.flush()
     sys.stderr.flush()
     if os.name == "nt":  # there, the shell would take the replaced process for done

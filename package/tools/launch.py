@@ -1,0 +1,210 @@
+"""`lightrainer launch --config_file fsdp2.yaml script.py`: torch.distributed.run, told by the files of accelerate.
+
+It sets the variables that `accelerate launch` sets, so that a script cannot tell which of the two has started it.
+"""
+
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_DESCRIPTION = """\
+Start a script in several processes, with the Trainer of lightrainer in the place of that of transformers, as configured
+by a file of `accelerate config` or by the options of `accelerate launch`; accelerate is not needed. An option goes
+before the file, and what the script says itself before both. torch.distributed.run starts the processes.
+"""
+_EPILOG = """\
+Example: lightrainer launch --config_file fsdp2.yaml --num_processes 8 train.py --learning_rate 1e-4
+"""
+
+_PLACE = {
+    "num_processes": "processes, on all machines together; by default one for each GPU here",
+    "num_machines": "machines; the command is started on each of them",
+    "machine_rank": "number of this machine, from 0",
+    "main_process_ip": "address of the first machine",
+    "main_process_port": "port that is free on the first machine; one machine finds one by itself",
+    "rdzv_backend": "how machines find each other: static (the default) or c10d",
+    "rdzv_conf": "further settings of that, as key=value,...",
+    "max_restarts": "how often the processes are started again after a failure",
+    "monitor_interval": "seconds between two looks at the processes",
+    "log_dir": "folder for what the processes say",
+    "tee": "which streams go to the terminal and to log_dir, see torchrun",
+}
+"""Options about the processes; the last five are those of torchrun."""
+_PASSED_ON = tuple(_PLACE)[-5:]
+_KINDS = {"FSDP": "use_fsdp", "DEEPSPEED": "use_deepspeed", "MEGATRON_LM": "use_megatron_lm"}
+_SECTIONS = {"fsdp_config": "fsdp_", "dynamo_config": "dynamo_", "deepspeed_config": "", "parallelism_config": ""}
+_UNUSED = ("main_training_function", "deepspeed_multinode_launcher", "deepspeed_fields")
+"""Keys that make no difference to torch's launcher, which is always the one; the last is made here."""
+_EMPTY = ("fp8_config", "megatron_lm_config", "mpirun_config", "command_file", "commands", "downcast_bf16", "tpu_name")
+_EMPTY += ("tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_env", "deepspeed_hostfile")
+_EMPTY += ("deepspeed_exclusion_filter", "deepspeed_inclusion_filter")
+"""Keys that may be in a file as long as they say nothing."""
+
+
+def launch(flags: Sequence[str]) -> int:
+    """Run the command line; it becomes torch's launcher, or in one process the script.
+
+    Args:
+        flags: The words after `launch`.
+
+    Raises:
+        SystemExit: With status 2 and the reason on stderr where something cannot be; nothing is started then.
+    """
+    from ..facade.arguments.launch_variables import refusals
+    from ..lightning_modules.common.suggestions import did_you_mean
+    from ..serving import environment, runner
+
+    parser = _parser()
+    given, unknown = parser.parse_known_args(flags)
+    if unknown:
+        near = did_you_mean(unknown[0].partition("=")[0], parser._option_string_actions)
+        parser.error(f"{unknown[0]} is no option of the launcher.{near} Options of the script follow its name.")
+    try:
+        said = {key: value for key, value in vars(given).items() if value}
+        settings = read_settings(given.config_file, [action.dest for action in parser._actions])
+        if said.keys() & {"multi_gpu", *_KINDS.values()}:
+            settings = {key: value for key, value in settings.items() if key not in _KINDS.values()}
+        settings |= said
+        os.environ.update(variables(settings))
+        if refused := refusals():
+            raise ValueError("; ".join(refused))
+        command = _command(settings)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    environment.switch_on(os.environ)
+    environment.choose_keras_backend(os.environ)
+    return runner.become([sys.executable, *command, given.script, *given.arguments])
+
+
+def read_settings(path: str | None, options: Collection[str]) -> dict[str, Any]:
+    """Read a file of `accelerate config`: settings by the names of the options.
+
+    Args:
+        path: YAML or JSON; None for no file.
+        options: those that are known.
+
+    Raises:
+        ValueError: It holds keys that are not known, or that ask for what is not there.
+        OSError: It cannot be read.
+    """
+    import yaml
+
+    if path is None:
+        return {}
+    try:
+        read = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from None
+    if not isinstance(read, dict):
+        raise ValueError(f"{path} holds a {type(read).__name__}, not settings by name.")
+    place, kind = read.pop("compute_environment", "LOCAL_MACHINE"), str(read.pop("distributed_type", "NO"))
+    if place != "LOCAL_MACHINE" or not (kind in ("NO", *_KINDS) or kind.startswith("MULTI_")):
+        raise ValueError(f"{path}: compute_environment={place}, distributed_type={kind} needs accelerate launch.")
+    settings = {key: value for key, value in read.items() if key not in _SECTIONS}
+    for section, prefix in _SECTIONS.items():
+        for key, value in (read.get(section) or {}).items():
+            settings[key if key.startswith(prefix) else prefix + key] = value
+    _check(path, settings, options)
+    if kind in _KINDS:
+        settings[_KINDS[kind]] = True
+    fields = [*(read.get("deepspeed_config") or {}), *(["mixed_precision"] if "mixed_precision" in read else [])]
+    return {**settings, "use_parallelism_config": bool(read.get("parallelism_config")), "deepspeed_fields": fields}
+
+
+def _check(path: str, settings: Mapping[str, Any], options: Collection[str]) -> None:
+    from ..lightning_modules.common.suggestions import did_you_mean
+
+    for key, value in settings.items():
+        if key in _EMPTY and value not in (None, "", False, "no", [], {}):
+            raise ValueError(f"{path}: {key}={value!r} cannot be had here: take it out, or use accelerate launch.")
+        if key not in (*options, *_UNUSED, *_EMPTY):
+            raise ValueError(f"{path}: {key!r} is no known setting.{did_you_mean(key, options)} Take it out.")
+
+
+def variables(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that hand settings over, as `accelerate launch` sets them."""
+    from ..facade.arguments.launch_variables import VARIABLES
+
+    found = {}
+    for name, row in VARIABLES.items():
+        value = settings.get(row.option) if row.option else None
+        if value in (None, "", "all") or (row.flag and not value):
+            value = row.default
+        if value != "" and (not row.switch or settings.get(VARIABLES[row.switch].option)):
+            found[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    if "ACCELERATE_DEEPSPEED_CONFIG_FILE" in found:
+        found["ACCELERATE_CONFIG_DS_FIELDS"] = ",".join(settings.get("deepspeed_fields", ()))
+    return found
+
+
+def _command(settings: Mapping[str, Any]) -> list[str]:
+    """Return the words for Python that start the processes, up to the script."""
+    machines = int(settings.get("num_machines") or 1)
+    processes = int(settings.get("num_processes") or _devices(settings))
+    module = settings.get("module")
+    if processes < 1 or processes % machines:
+        raise ValueError(f"num_processes={processes} cannot be shared out to {machines} machine(s): change it.")
+    several = processes > 1 or any(settings.get(name) for name in (*_KINDS.values(), "multi_gpu"))
+    if not several:
+        return ["-m"] if module else []
+    words = ["-m", "torch.distributed.run", f"--nproc_per_node={processes // machines}"]
+    words += [f"--{name}={settings[name]}" for name in _PASSED_ON if settings.get(name) is not None]
+    address, port = settings.get("main_process_ip"), settings.get("main_process_port")
+    if machines == 1:
+        words += [f"--master_port={port}"] if port else ["--standalone"]
+    elif not address or not port:
+        raise ValueError(f"num_machines={machines} needs main_process_ip and main_process_port: set both.")
+    else:
+        words += [f"--nnodes={machines}", f"--node_rank={settings.get('machine_rank') or 0}"]
+        words += [f"--rdzv_backend={settings.get('rdzv_backend') or 'static'}", f"--rdzv_endpoint={address}:{port}"]
+    return [*words, "--module"] if module else words
+
+
+def _devices(settings: Mapping[str, Any]) -> int:
+    if settings.get("use_cpu"):
+        return 1
+    import torch
+
+    return torch.cuda.device_count() or 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    from ..facade.arguments.launch_variables import VARIABLES
+
+    parser = argparse.ArgumentParser(
+        prog="lightrainer launch",
+        usage="lightrainer launch [OPTIONS] SCRIPT [ARGUMENTS]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        allow_abbrev=False,
+    )
+    parser.add_argument("script", help="the script to run")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what follows is for the script")
+    parser.add_argument(*_spelled("config_file"), metavar="FILE", help="settings, as `accelerate config` writes them")
+    parser.add_argument("-m", "--module", action="store_true", help="the script is the name of a module")
+    place = parser.add_argument_group("processes")
+    for name, text in _PLACE.items():
+        place.add_argument(*_spelled(name), metavar="VALUE", help=text)
+    place.add_argument(*_spelled("multi_gpu"), action="store_true", help="use torch's launcher for one process, too")
+    place.add_argument(*_spelled("same_network"), action="store_true", help="of accelerate; makes no difference here")
+    handed = parser.add_argument_group("settings that the script is told")
+    for row in VARIABLES.values():
+        if row.option:
+            kind: dict[str, Any] = {"action": "store_true"} if row.flag else {"metavar": "VALUE"}
+            spelled = [*_spelled(row.option), *(["--cpu"] if row.option == "use_cpu" else [])]
+            becomes = (
+                f"the argument {row.argument.rstrip('.')}" if row.argument else row.refused or f"for {row.elsewhere}"
+            )
+            handed.add_argument(*spelled, help=becomes, **kind)
+    return parser
+
+
+def _spelled(name: str) -> list[str]:
+    return list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]))

@@ -1,0 +1,148 @@
+"""`lightrainer launch` sets the variables of `accelerate launch`, and starts torch's launcher with the same words."""
+
+import os
+import sys
+
+import pytest
+import yaml
+
+from lightrainer.__main__ import main
+from lightrainer.facade.arguments.launch_variables import VARIABLES
+from lightrainer.serving import runner
+from lightrainer.tools.launch import launch
+
+LOCAL = {"compute_environment": "LOCAL_MACHINE", "num_machines": 1, "machine_rank": 0, "num_processes": 2}
+LOCAL |= {"main_training_function": "main", "rdzv_backend": "static", "same_network": True, "downcast_bf16": "no"}
+LOCAL |= {"tpu_env": [], "tpu_use_cluster": False, "debug": False, "use_cpu": False, "enable_cpu_affinity": False}
+FSDP2 = {"fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_reshard_after_forward": True}
+ZERO = {"zero_stage": 3, "offload_optimizer_device": "none", "offload_param_device": "cpu", "zero3_init_flag": True}
+GROUPS = {"parallelism_config_dp_shard_size": 2, "parallelism_config_tp_size": 2}
+FILES = {
+    "plain": {"distributed_type": "MULTI_GPU", "mixed_precision": "bf16"},
+    "compiled": {
+        "distributed_type": "NO",
+        "num_processes": 1,
+        "dynamo_config": {"dynamo_backend": "INDUCTOR", "dynamo_mode": "max-autotune", "dynamo_use_dynamic": True},
+    },
+    "fsdp1": {"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": "HYBRID_SHARD", "fsdp_version": 1}},
+    "fsdp2": {"distributed_type": "FSDP", "mixed_precision": "bf16", "fsdp_config": {**FSDP2, "offload_params": False}},
+    "groups": {"distributed_type": "FSDP", "num_processes": 4, "fsdp_config": FSDP2, "parallelism_config": GROUPS},
+    "zero3": {
+        "distributed_type": "DEEPSPEED",
+        "deepspeed_config": {**ZERO, "deepspeed_multinode_launcher": "standard", "zero3_save_16bit_model": True},
+    },
+    "zero file": {
+        "distributed_type": "DEEPSPEED",
+        "deepspeed_config": {"deepspeed_config_file": "zero.json", "zero3_init_flag": False},
+    },
+}
+OPTIONS = [
+    ("fsdp2", []),
+    *((name, []) for name in FILES if name != "fsdp2"),
+    ("fsdp2", ["--mixed_precision", "no", "--fsdp-version", "1", "--num_processes", "3"]),
+    ("fsdp2", ["--multi_gpu"]),
+    ("plain", ["--use_deepspeed", "--zero_stage", "2", "--gradient_clipping", "0.5"]),
+    (None, ["--num_processes", "2", "--use_fsdp", "--fsdp_offload_params", "true"]),
+    (None, ["--num_processes", "1", "--mixed_precision", "fp16", "--dynamo_backend", "eager"]),
+]
+
+
+@pytest.fixture
+def started(monkeypatch, tmp_path):
+    """`started(file, words)`: the environment, and the words for Python that it would become."""
+    monkeypatch.setattr(runner, "become", lambda command: command)
+
+    def start(file, words):
+        monkeypatch.setattr(os, "environ", dict(before))
+        return os.environ, launch([*written(tmp_path, file), *words, "train.py", "--lr", "1"])
+
+    before = dict(os.environ)
+    return start
+
+
+def written(folder, name, **changes):
+    if name is None:
+        return []
+    path = folder / "launch.yaml"
+    path.write_text(yaml.safe_dump({**LOCAL, **FILES.get(name, {}), **changes}))
+    return ["--config_file", str(path)]
+
+
+def of_accelerate(words):
+    """The variables that `accelerate launch` would set."""
+    command = pytest.importorskip("accelerate.commands.launch")
+    from accelerate.utils import launch
+
+    args = command.launch_command_parser().parse_args([*words, "train.py"])
+    args, defaults, named = command._validate_launch_command(args)
+    if args.use_deepspeed:
+        fields = list(defaults.deepspeed_config) if defaults else []
+        args.deepspeed_fields_from_accelerate_config = ",".join(fields + ["mixed_precision"] * named)
+        return launch.prepare_deepspeed_cmd_env(args)[1]
+    if args.use_fsdp or args.multi_gpu:
+        return launch.prepare_multi_gpu_env(args)
+    return launch.prepare_simple_launcher_cmd_env(args)[1]
+
+
+@pytest.mark.parametrize(("file", "words"), OPTIONS, ids=str)
+def test_the_variables_are_those_of_accelerate(started, tmp_path, file, words):
+    theirs = of_accelerate([*written(tmp_path, file), *words])
+    ours, command = started(file, words)
+    handed = [name for name, row in VARIABLES.items() if row.argument or row.refused or "DEEPSPEED" in row.switch]
+    no = ("", "false", "no", "default")  # beside DeepSpeed accelerate says nothing of compilation
+    for name in handed:
+        mine, other = ours.get(name, "").lower(), theirs.get(name, "").lower()
+        beside_a_file = name == "ACCELERATE_CONFIG_DS_FIELDS" and "ACCELERATE_DEEPSPEED_CONFIG_FILE" not in ours
+        assert mine == other or (mine in no and other in no) or beside_a_file, name
+    assert command[-3:] == ["train.py", "--lr", "1"]
+    assert ("torch.distributed.run" in command) == (file != "compiled" and words[:2] != ["--num_processes", "1"])
+
+
+STARTED = [
+    ([], ["--nproc_per_node=2", "--standalone"]),
+    (["--num_processes", "5", "--main_process_port", "29501"], ["--nproc_per_node=5", "--master_port=29501"]),
+    (["--max_restarts", "2", "-m"], ["--nproc_per_node=2", "--max_restarts=2", "--standalone", "--module"]),
+    (
+        ["--num_machines=2", "--machine_rank=1", "--main_process_ip=10.0.0.1", "--main_process_port=9"],
+        ["--nproc_per_node=1", "--nnodes=2", "--node_rank=1", "--rdzv_backend=static", "--rdzv_endpoint=10.0.0.1:9"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), STARTED, ids=str)
+def test_torch_starts_the_processes(started, words, expected):
+    environment, command = started("plain", words)
+    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert command[3:-3] == expected
+    assert environment["LIGHTRAINER_INSTALL"] == "1"
+
+
+REFUSED = [
+    (
+        "plain",
+        {},
+        ["--num_proceses", "2"],
+        "--num_proceses is no option of the launcher. Did you mean '--num_processes'",
+    ),
+    ("plain", {}, ["--mixed_precision", "fp8"], "ACCELERATE_MIXED_PRECISION='fp8': set it to"),
+    ("plain", {}, ["--num_machines", "2"], "num_machines=2 needs main_process_ip and main_process_port"),
+    ("plain", {}, ["--num_processes", "3", "--num_machines", "2"], "num_processes=3 cannot be shared out to 2"),
+    ("plain", {"num_procesess": 2}, [], "'num_procesess' is no known setting. Did you mean 'num_processes'"),
+    ("plain", {"tpu_name": "v4"}, [], "tpu_name='v4' cannot be had here"),
+    ("plain", {"distributed_type": "XLA"}, [], "distributed_type=XLA needs accelerate launch"),
+    ("plain", {"enable_cpu_affinity": True}, [], "leave enable_cpu_affinity out"),
+    ("plain", {"distributed_type": "MEGATRON_LM"}, [], "there is no Megatron-LM here"),
+]
+
+
+@pytest.mark.parametrize(("file", "changes", "words", "message"), REFUSED, ids=str)
+def test_what_cannot_be_is_said_before_anything_starts(started, tmp_path, capsys, file, changes, words, message):
+    with pytest.raises(SystemExit, match="2"):
+        started(None, [*written(tmp_path, file, **changes), *words])
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_is_one_of_lightrainer(capsys):
+    with pytest.raises(SystemExit):
+        main(["launch", "--nmu_machines", "2", "train.py"])
+    assert "Did you mean '--num_machines'" in capsys.readouterr().err
