@@ -1,6 +1,7 @@
 """TRL, sentence-transformers, PEFT and SetFit train on ours as on the reference, bit for bit, in unmodified scripts."""
 
 import importlib.util
+import json
 from importlib.metadata import version
 
 import pytest
@@ -22,6 +23,10 @@ VARIANTS = [(script, None) for script in SCRIPTS] + [(script, OLDER_TRL) for scr
 TOGETHER = {"trl_sft": [], "trl_preferences": [], "trl_online": [], "sentence_embeddings": ["evaluator"]}
 # 5.3.0 divides by the number of micro-batches twice; with this runner it does not, as later versions do not either.
 REPAIRED = ("trl_accumulated", "trl_experimental")
+
+
+FSDP2 = {"fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
+FSDP2 |= {"fsdp_state_dict_type": "FULL_STATE_DICT", "fsdp_cpu_ram_efficient_loading": False}
 
 
 def need(script, aside=None):
@@ -132,3 +137,36 @@ def test_what_is_not_served_is_refused_by_name(case, words, tmp_path):
     done = execute(["-m", "lightrainer", "refused_settings.py", case, str(tmp_path)])
     assert done.returncode == 1
     assert [word for word in words if word not in done.stdout] == []
+
+
+LAUNCHED = {
+    "sft": ({"distributed_type": "FSDP", "fsdp_config": FSDP2}, {"fsdp": True}, "ModelParallelStrategy"),
+    "dpo": ({"distributed_type": "MULTI_GPU", "mixed_precision": "bf16"}, {"bf16": True}, "bf16-mixed"),
+}
+
+
+@pytest.mark.parametrize("kind", LAUNCHED)
+def test_launchers_train_as_the_arguments_do(tmp_path, kind):
+    """`accelerate launch` and `lightrainer launch` with one file: the weights and logs of torchrun and arguments."""
+    need("trl_sft")
+    config, given, shown = LAUNCHED[kind]
+    file = tmp_path / "launch.json"
+    file.write_text(json.dumps({"compute_environment": "LOCAL_MACHINE", "num_processes": 2, **config}))
+    commands = {
+        "arguments": [*TWO_PROCESSES, "-m", "lightrainer"],
+        "accelerate": ["-m", "accelerate.commands.launch", "--config_file", str(file), "-m", "lightrainer"],
+        "lightrainer": ["-m", "lightrainer", "launch", "--config_file", str(file)],
+    }
+    found = []
+    for name, command in commands.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        more = [json.dumps(given)] if name == "arguments" else []
+        done = execute([*command, "trl_launched.py", str(folder), kind, *more])
+        assert done.returncode == 0, done.stdout[-6000:]
+        figures = json.loads((folder / "figures.json").read_text())
+        assert figures["trainer_of"] == "lightrainer"
+        assert shown in figures["plan"]
+        assert ("taken from its variables" in figures["plan"]) == (name != "arguments")
+        found.append((figures["logs"], (folder / "model" / "model.safetensors").read_bytes()))
+    assert found[0] == found[1] == found[2]
