@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from forking import free_port
-from starting import forked_torchrun
+from starting import forked_python, forked_torchrun
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "launch_training.py"
@@ -53,11 +53,11 @@ CASES = {
 USUAL = ("fsdp2",)  # the others with `make test-nodes`
 
 
-def started(words, folder, **surroundings):
+def started(words, folder, python=sys.executable):
     paths = os.pathsep.join([str(HERE.parent / "shared"), *([str(DEEPSPEED)] if DEEPSPEED.is_dir() else [])])
-    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "DS_ACCELERATOR": "cpu", **surroundings}
+    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "DS_ACCELERATOR": "cpu"}
     with open(folder / "log.txt", "a") as log:
-        return subprocess.Popen([sys.executable, *words], stdout=log, stderr=log, env=surroundings)
+        return subprocess.Popen([python, *words], stdout=log, stderr=log, env=surroundings)
 
 
 def finished(processes, folder):
@@ -81,7 +81,7 @@ def by_arguments(folder, config, given):
     return finished([], folder)
 
 
-def by_launcher(folder, module, config):
+def by_launcher(folder, module, config, python):
     """One launcher for each machine; the second machine is this one by another address."""
     folder.mkdir()
     machines, path = config.get("num_machines", 1), folder / "launch.yaml"
@@ -89,7 +89,7 @@ def by_launcher(folder, module, config):
     path.write_text(yaml.safe_dump({**usual, "same_network": True, "rdzv_backend": "static", **config}))
     place = ["--config_file", str(path), "--main_process_ip", "127.0.0.1", "--main_process_port", str(free_port())]
     commands = [[*module, *place, "--machine_rank", str(rank), str(SCRIPT), str(folder)] for rank in range(machines)]
-    return finished([started(words, folder) for words in commands], folder)
+    return finished([started(words, folder, python) for words in commands], folder)
 
 
 @pytest.mark.parametrize("name", [one if one in USUAL else pytest.param(one, marks=pytest.mark.nodes) for one in CASES])
@@ -101,7 +101,7 @@ def test_both_launchers_train_as_the_arguments_do(tmp_path, name):
     weights, seen = by_arguments(tmp_path / "arguments", config, given)
     assert seen[1:] == [strategy, 1 if "one process" in name else 2, []]
     for module in (["-m", "lightrainer", "launch"], ["-m", "accelerate.commands.launch"]):
-        found = by_launcher(tmp_path / module[1], module, config)
+        found = by_launcher(tmp_path / module[1], module, config, forked_python() if name in USUAL else sys.executable)
         assert found[0] == weights, module
         assert found[1][:3] == seen[:3]
         assert bool(found[1][3]) == (bool(given)), "what was taken from the environment"
