@@ -18,7 +18,7 @@ PAUSES = (2.0, 8.0)
 
 _LONGEST_PAUSE = 60.0
 _PASSING = (408, 429, 500, 502, 503, 504)
-_TRANSPORT = ("httpx", "httpcore", "requests", "urllib3")
+_TRANSPORT = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
 _REMEDIES = {
     401: "The Hub does not know the token. Pass hub_token=..., or run `hf auth login`.",
     403: "The token may not write there. Take one with the role `write` that is allowed to write to this owner's "

@@ -1,9 +1,9 @@
 """A repository on the Hub, through the real client: what is asked of the server, and what is said when it refuses."""
 
 import logging
+import sys
 import traceback
 
-import httpx
 import pytest
 from hub_server import READ_ONLY, TOKEN, USER
 from huggingface_hub import constants
@@ -12,6 +12,9 @@ from huggingface_hub.utils import close_session, get_session
 
 from lightrainer.facade.hub import Repository, errors, repository
 from lightrainer.facade.hub.repository import is_repository_name, quiet
+
+httpx = sys.modules[HfHubHTTPError.__mro__[1].__module__.partition(".")[0]]
+"""httpx2, with huggingface_hub 2."""
 
 
 @pytest.fixture
