@@ -117,20 +117,34 @@ def chart(panel: Panel, last_step: float) -> str:
 def _drawing(panel: Panel, up: Scale, across: Scale) -> str:
     lines = "".join(_lines(panel, index, up, across) for index in range(len(panel.curves)))
     gaps = "".join(_gap(across.place(step)) for curve in panel.curves for step in _distinct(curve, across))
+    cursor = f'<div class="cursor"></div><div class="tip"></div>{_data(panel, across)}'
+    return framed(panel.title, gaps + lines, up, across, cursor)
+
+
+def framed(title: str, marks: str, up: Scale, across: Scale, beside: str = "") -> str:
+    """Put marks between axes.
+
+    Args:
+        title: for readers of the screen.
+        marks: SVG, in which both axes go from 0 to 1000.
+        up: the vertical scale.
+        across: the horizontal one.
+        beside: more HTML over the plot.
+    """
     grid = "".join(f'<line class="grid" x1="0" x2="1000" y1="{_y(up, v)}" y2="{_y(up, v)}"/>' for v in up.ticks)
-    beside = "".join(f'<span style="top:{_y(up, tick) / 10:.2f}%">{short(tick)}</span>' for tick in up.ticks)
+    heights = "".join(f'<span style="top:{_y(up, tick) / 10:.2f}%">{short(tick)}</span>' for tick in up.ticks)
     below = "".join(
         f'<span style="left:{100 * across.place(tick):.2f}%">{short(tick)}</span>'
         for tick in across.ticks
         if 0 <= across.place(tick) <= 1
     )
     svg = (
-        f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" aria-label="{escape(panel.title)}">'
-        f"{grid}{gaps}{lines}</svg>"
+        f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img" aria-label="{escape(title)}">'
+        f"{grid}{marks}</svg>"
     )
     return (
-        f'<div class="chart"><div class="y">{beside}</div><div class="plot">{svg}<div class="cursor"></div>'
-        f'<div class="tip"></div>{_data(panel, across)}</div><div class="x">{below}</div></div>'
+        f'<div class="chart"><div class="y">{heights}</div><div class="plot">{svg}{beside}</div>'
+        f'<div class="x">{below}</div></div>'
     )
 
 

@@ -153,15 +153,29 @@ def render_page(args: Any, state: TrainerState, *, status: str, now: datetime | 
     last = max([state.global_step, *(step for step, _ in numbers_in(history))])
     charts = "".join(chart(panel, last) for panel in panels(history))
     name = escape(run_name(args))
+    body = (
+        f"{_header(name, state, status, written)}{_tiles(state)}"
+        f'<div class="charts">{charts or _NOTHING}</div>{_settings(args)}{_values(history)}'
+        "<footer>Written by lightrainer. Point at a chart to read its values.</footer>"
+    )
+    return document(f"{name} · training report", body)
+
+
+def document(title: str, body: str, style: str = "", script: str = SCRIPT) -> str:
+    """Return a whole page that fetches nothing.
+
+    Args:
+        title: escaped, as the body is.
+        body: what is in it.
+        style: rules besides those of all reports.
+        script: makes it react.
+    """
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{name} · training report</title><style>{STYLE}</style></head><body><main>"
-        f"{_header(name, state, status, written)}{_tiles(state)}"
-        f'<div class="charts">{charts or _NOTHING}</div>{_settings(args)}{_values(history)}'
-        "<footer>Written by lightrainer. Point at a chart to read its values.</footer>"
-        f"</main><script>{SCRIPT}</script></body></html>\n"
+        f"<title>{title}</title><style>{STYLE}{style}</style></head><body><main>{body}</main>"
+        f"<script>{script}</script></body></html>\n"
     )
 
 

@@ -15,17 +15,16 @@ from typing import Any
 
 from ...lightning_modules.common.libraries import is_installed
 from .page import render
-from .retries import FOLDER, LOG, failures, interrupted, state_of
+from .retries import COMMAND, FOLDER, LOG, failures, interrupted, state_of
 
 logger = logging.getLogger(__name__)
 
 
 def write_report(study: Any, folder: str | os.PathLike[str]) -> Path:
-    """Write `report.html`, `trials.csv`, `best.json` and a PNG for each picture; the reference has no such thing.
+    """Write `report.html`, `trials.csv` and `best.json`; the reference has no such thing.
 
-    The page holds everything, pictures too, and needs no network. Pictures need matplotlib; without it, and for trials
-    that do not give enough for one, the page says so. With plotly installed there is `plots.html` besides, with the
-    same pictures to move about in.
+    The page holds everything, pictures too, and needs no network. With plotly installed there is `plots.html` besides,
+    with optuna's own pictures to move about in.
 
     Args:
         study: of optuna.
@@ -40,13 +39,9 @@ def write_report(study: Any, folder: str | os.PathLike[str]) -> Path:
     importances = importances_of(study)
     _write(folder / "best.json", json.dumps(_best(study, importances), indent=2, default=str) + "\n")
     _write(folder / "trials.csv", _as_csv(rows))
-    pictures = {plot.name: plot.png(study) for plot in plots_of(study)}
-    for name, picture in pictures.items():
-        if isinstance(picture, bytes):
-            (folder / f"{name}.png").write_bytes(picture)
     page = folder / "report.html"
     best = study.best_trials if _completed(study) else []
-    _write(page, render(study, objectives_of(study), rows, best, importances, pictures))
+    _write(page, render(study, objectives_of(study), rows, best, importances, commands_of(study), folder))
     moving = interactive(study)
     if moving is not None:
         _write(folder / "plots.html", moving)
@@ -100,6 +95,12 @@ def places_of(study: Any) -> dict[int, dict[str, str]]:
     return {number: places for number, places in found.items() if places}
 
 
+def commands_of(study: Any) -> dict[int, str]:
+    """Return what trains the trials of a sweep once more, by their numbers."""
+    trials = study.get_trials(deepcopy=False)
+    return {one.number: one.user_attrs[COMMAND] for one in trials if COMMAND in one.user_attrs}
+
+
 def importances_of(study: Any) -> list[dict[str, float]]:
     """How much of the differences between trials each parameter makes, from 1 to 0, for each objective.
 
@@ -125,7 +126,7 @@ def _importances(study: Any, objective: int) -> dict[str, float]:
 def _best(study: Any, importances: list[dict[str, float]]) -> dict[str, Any]:
     best, places = study.best_trials if _completed(study) else [], places_of(study)
     trials = study.get_trials(deepcopy=False)
-    passed_on = interrupted(trials)
+    passed_on, commands = interrupted(trials), commands_of(study)
     return {
         "study": study.study_name,
         "directions": [one.name.lower() for one in study.directions],
@@ -136,6 +137,7 @@ def _best(study: Any, importances: list[dict[str, float]]) -> dict[str, Any]:
             {"trial": one.number, "values": list(one.values)}
             | places.get(one.number, {})
             | {"parameters": dict(one.params)}
+            | ({"command": commands[one.number]} if one.number in commands else {})
             for one in best
         ],
         "importances": importances if len(importances) > 1 else importances[0],
@@ -168,6 +170,7 @@ _FUNCTIONS = {
     "history": "plot_optimization_history",
     "importances": "plot_param_importances",
     "slices": "plot_slice",
+    "parallel_coordinates": "plot_parallel_coordinate",
 }
 """Those that show one objective, be it one of several."""
 _MOST_FOR_A_FRONT = 3
@@ -178,24 +181,11 @@ class Plot:
     """One picture of a study."""
 
     name: str
-    """Of its file, without the ending."""
+    """What the log calls it."""
     function: str
     """Which of optuna's functions draws it."""
     options: dict[str, Any] = field(default_factory=dict)
     """What that is called with, beside the study."""
-
-    def png(self, study: Any) -> bytes | str:
-        """The picture, or why there is none."""
-        try:
-            from optuna.visualization import matplotlib as plots
-        except ImportError:
-            return "it needs matplotlib: pip install matplotlib"
-        try:
-            return _saved(getattr(plots, self.function), study, self.options)
-        except ImportError as error:
-            return f"it needs a package that is not installed ({error})"
-        except Exception as error:  # too few trials, each plot says so in its own way
-            return str(error).partition("\n")[0] or type(error).__name__
 
 
 def plots_of(study: Any) -> list[Plot]:
@@ -236,16 +226,3 @@ def interactive(study: Any) -> str | None:
                 continue
         parts.append(figure.to_html(full_html=False, include_plotlyjs=not parts))  # the library once
     return "<!doctype html><meta charset='utf-8'>" + "\n".join(parts) if parts else None
-
-
-def _saved(draw: Any, study: Any, options: dict[str, Any]) -> bytes:
-    from matplotlib import pyplot
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # these functions call themselves experimental, and complain about the layout
-        axes = draw(study, **options)
-        figure = axes.figure if hasattr(axes, "figure") else axes.flat[0].figure
-        data = io.BytesIO()
-        figure.savefig(data, format="png", dpi=110, bbox_inches="tight")
-        pyplot.close(figure)
-    return data.getvalue()

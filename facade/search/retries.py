@@ -18,6 +18,8 @@ WORKER = "lightrainer:worker"
 """The attribute of a trial that says which process works on it."""
 FOLDER, LOG = "lightrainer:folder", "lightrainer:log"
 """The attributes that say where the files of a trial are; a retry shares them with the trial that it goes on with."""
+COMMAND = "lightrainer:command"
+"""The attribute of a trial of a sweep with the command that trains it once more."""
 _REPEATS = "lightrainer:repeats"
 """The attribute with the number of a failed trial whose values are tried once more."""
 

@@ -93,15 +93,16 @@ def read_space(path: str | os.PathLike[str]) -> list[Dimension]:
     It has an entry for each parameter, as in `EXAMPLE`.
 
     Args:
-        path: the file.
+        path: the file, or JSON that begins with `{`.
 
     Raises:
         FileNotFoundError: it is not there.
         ValueError: what cannot be in it; all of it in one message.
     """
-    if not os.path.isfile(path):
+    is_text = os.fspath(path).startswith("{")
+    if not is_text and not os.path.isfile(path):
         raise FileNotFoundError(f"--space {os.fspath(path)}: there is no such file.")
-    content = _parsed(Path(path))
+    content = json.loads(os.fspath(path)) if is_text else _parsed(Path(path))
     if not isinstance(content, Mapping) or not content:
         raise ValueError(
             f"--space {os.fspath(path)}: it has to have an entry for each parameter, such as "

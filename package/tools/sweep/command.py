@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import os
 import shlex
 import shutil
@@ -178,6 +179,8 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
         values_as=options.values_as,
         flags={one.name for one in space if one.flag} | _flags_of(options.script),
         points=points,
+        again=_options_of_one(options, metrics, directions),
+        passed_on=passed_on,
         n_trials=n_trials,
         workers=options.workers,
         storage=options.storage,
@@ -209,6 +212,14 @@ def _launcher(written: str) -> list[str]:
     if shutil.which(words[0]) is None:
         raise FileNotFoundError(f"--launcher {written}: there is no program {words[0]!r}.")
     return words
+
+
+def _options_of_one(options: argparse.Namespace, metrics: list[str], directions: list[str]) -> list[str]:
+    """Return the words of a sweep with one trial that is run and judged as those of this one are."""
+    named = [("--launcher", options.launcher), ("--values-as", options.values_as), ("--value", options.value)]
+    named += [("--training", options.training), *zip(itertools.repeat("--metric"), metrics)]
+    named += zip(itertools.repeat("--direction"), directions)
+    return [options.script, "--n-trials", "1", *(str(word) for pair in named if pair[1] for word in pair)]
 
 
 def _flags_of(script: str) -> set[str]:

@@ -20,6 +20,10 @@ class SweepPlan:
     """Parameters that are options without a value."""
     points: list[dict[str, Any]]
     """Those of a grid."""
+    again: list[str]
+    """The options of a sweep that runs one trial of this one once more, without its values."""
+    passed_on: list[str]
+    """The words for the script."""
     n_trials: int
     """How many the study is to have, those of earlier starts included unless they failed."""
     workers: int

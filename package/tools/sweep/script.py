@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import threading
@@ -15,6 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ...lightning_modules.common.redaction import shown_word
 from .plan import SweepPlan
 
 _PATIENCE = 60.0
@@ -78,9 +80,19 @@ class ScriptRun:
             ScriptFailed: the script failed, or its process was killed.
             Stopped: the sweep ends; the trial is queued again.
         """
+        from ...facade.search import retries
         from ...facade.search.space import suggest
 
-        return self._judged(self._start(suggest(self.plan.space, self.trial)))
+        values = suggest(self.plan.space, self.trial)
+        self.trial.set_user_attr(retries.COMMAND, self._command(values))
+        return self._judged(self._start(values))
+
+    def _command(self, values: dict[str, Any]) -> str:
+        """Return the command of a sweep that has these values only."""
+        folder = os.path.relpath(self.plan.folder / f"{self.name}-again")
+        space = ["--space", json.dumps(values), "--folder", folder]
+        words = ["lightrainer", "sweep", *self.plan.again, *space, "--", *self.plan.passed_on]
+        return shlex.join(map(shown_word, words))
 
     def end(self) -> None:
         """Let the process write its checkpoint, if it writes any, and end."""

@@ -219,7 +219,7 @@ class Sweep:
 
     def _conclude(self) -> int:
         from ...facade.search import retries
-        from ...facade.search.report import places_of, write_report
+        from ...facade.search.report import commands_of, places_of, write_report
         from ...facade.search.studies import best_runs
 
         try:
@@ -245,6 +245,7 @@ class Sweep:
                 print(f"  {what}: {path}")
             for name, value in run.hyperparameters.items():
                 print(f"  {name} = {value}")
+            print(f"  once more: {commands_of(self.study).get(number, 'unknown')}")
         print(f"report: {page}")
         return 0
 
