@@ -326,6 +326,12 @@ def _measured_lengths(dataset: Any, length_column: str, input_column: str) -> An
     return sample_lengths(dataset, input_column, length_argument="length_column") if given is None else given
 
 
+def _require_no_list(dataset: Any, name: str) -> None:
+    if isinstance(dataset, (list, tuple)) and dataset and all(map(_is_dataset, dataset)):
+        several = "a dict of them: {'near': ..., 'far': ...}" if name in _SEVERAL else "one, such as ConcatDataset(...)"
+        raise ValueError(f"`{name}` is a {type(dataset).__name__} of {len(dataset)} datasets. Give {several}.")
+
+
 def _is_dataset(value: Any) -> bool:
     """Tell whether it is a dataset rather than a sample: of a class of datasets, or a list of samples with columns."""
     rows = isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
@@ -338,8 +344,6 @@ def _made(dataset: Any, name: str) -> Any:
         return build_described(dataset, object, name)
     if isinstance(dataset, Mapping):
         return {key: _made(value, name) for key, value in dataset.items()}
-    if isinstance(dataset, (list, tuple)) and dataset and all(map(_is_dataset, dataset)):
-        several = "a dict of them: {'near': ..., 'far': ...}" if name in _SEVERAL else "one, such as ConcatDataset(...)"
-        raise ValueError(f"`{name}` is a {type(dataset).__name__} of {len(dataset)} datasets. Give {several}.")
+    _require_no_list(dataset, name)
     is_function = callable(dataset) and not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
     return dataset() if is_function else dataset
