@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from .trial_values import cast, declared_types
 
@@ -25,14 +26,14 @@ class ChildTrial:
     """The address of the study's storage."""
     study: str
     number: int
-    values: dict[str, Any]
-    """Those of training arguments, by name."""
     metrics: list[str]
     """The objectives."""
     result: str
     """The file for what the evaluations said."""
     run_name: str
     """The folder in `output_dir`."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """Those of training arguments, by name."""
     pruner: str = "none"
     """The pruner, as the command line has it."""
     unit: str = "steps"
@@ -47,6 +48,17 @@ class ChildTrial:
     """Whether what the trial writes is removed if it is pruned."""
     training: int | None = None
     """The call of `train` that is reported to the pruner, from 1; None for the only one that evaluates."""
+    applied: bool = False
+    """Whether training arguments of this process have taken up `values`."""
+    asks: bool = False
+    """Whether this is no trial yet: the script says what it calls best, in `result`, and ends."""
+
+    def answer(self, metric: str, greater_is_better: bool, why: str) -> NoReturn:
+        """Say what the script calls best, and end it."""
+        if os.environ.get("RANK", "0") == "0":
+            answer = {"metric": metric, "greater_is_better": greater_is_better, "why": why}
+            Path(self.result).write_text(json.dumps(answer))
+        raise SystemExit(0)
 
     def as_json(self) -> str:
         """Write it down for the environment."""
@@ -71,10 +83,17 @@ def apply_trial(args: Any) -> None:
     trial = this_trial()
     if trial is None:
         return
+    trial.applied = True
     declared = declared_types(args)
     for name, value in trial.values.items():
         if hasattr(args, name):
             setattr(args, name, cast(name, value, declared.get(name), getattr(args, name)))
+    if trial.asks:
+        metric, greater = args.metric_for_best_model, args.greater_is_better
+        if metric is None:
+            trial.answer("eval_loss", False, "The script has no metric_for_best_model.")
+        greater = not metric.endswith("loss") if greater is None else greater
+        trial.answer(metric, greater, f"The script has metric_for_best_model={metric!r}, greater_is_better={greater}.")
     folder = str(args.output_dir or "trainer_output")
     if os.path.basename(folder) != trial.run_name:
         args.output_dir = os.path.join(folder, trial.run_name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,6 @@ _known: dict[str, Any] = {}
 
 class PrunedBySweep(SystemExit):
     """Ends a script whose trial is pruned: like `sys.exit(0)`, so that no `except Exception` of it goes on."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(0)
-        self.step = step
 
 
 def has_checkpoint(args: Any) -> bool:
@@ -70,16 +67,27 @@ def remove_what_it_wrote(found: dict[str, Any]) -> None:
 def note(trainer: Any, metrics: dict[str, float]) -> None:
     """Keep what an evaluation says, for the sweep to read when the script has ended."""
     trial = this_trial()
-    if trial is None or not trainer.is_world_process_zero():
-        return
+    if trial is not None and trainer.is_world_process_zero():
+        place = place_of(trainer.state, trainer.state.global_step, trial.unit)
+        keep(trial, metrics, place, str(trainer.args.output_dir))
+
+
+def keep(trial: ChildTrial, metrics: Mapping[str, float], place: int | None, folder: str) -> None:
+    """Write down what an evaluation says.
+
+    Args:
+        trial: what this script is.
+        metrics: of the evaluation.
+        place: the step, or the completed epochs.
+        folder: of the training.
+    """
     seen = _read(trial)
     if all(_has(metrics, name) for name in trial.metrics):
         value = judged(lambda found: [look_up(found, name) for name in trial.metrics], metrics, len(trial.metrics))
         values = value if isinstance(value, list) else [value]
-        place = place_of(trainer.state, trainer.state.global_step, trial.unit)
         seen["values"].append([place, values, _known.get("training", 0)])
     seen["seen"] = sorted({*seen["seen"], *metrics})
-    seen["folder"] = str(trainer.args.output_dir)
+    seen["folder"] = folder
     _write(trial, seen)
 
 
@@ -88,31 +96,50 @@ def report(trainer: Any, step: int, metrics: dict[str, float]) -> None:
 
     Raises:
         MissingMetricError: the objective is a metric that does not exist.
-        SeveralTrainings: an earlier training of the script was reported, and it is not said which one counts.
+        SeveralTrainings: as in `is_hopeless`.
         PrunedBySweep: the trial is to be pruned.
     """
     trial = this_trial()
-    if trial is None or len(trial.metrics) > 1:
+    if trial is None:
         return
-    value = float(look_up(metrics, trial.metrics[0]))
     place = place_of(trainer.state, step, trial.unit)
-    if trial.pruner == "none" or place is None or trial.training not in (None, _known["training"]):
-        return
-    if _known.setdefault("reported", _known["training"]) != _known["training"]:
-        said = "The script evaluates in more than one training: say which one --pruner compares, with --training N."
-        if trainer.is_world_process_zero():
-            _write(trial, {**_read(trial), "refused": said})
-        raise SeveralTrainings(said)
     channel = _known.get("channel") or _known.setdefault("channel", Channel())
-    if channel.share(lambda: _is_hopeless(trial, place, value)):
+    if is_hopeless(trial, metrics, place, channel.share):
         trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
-        if trainer.is_world_process_zero():
-            _write(trial, {**_read(trial), "pruned": f"{trial.unit[:-1]} {place}"})
-        print(f"This trial is pruned at {trial.unit[:-1]} {place}: {trial.metrics[0]} is {value:.6g}.", file=sys.stderr)
-        raise PrunedBySweep(step)
+        raise PrunedBySweep(0)
 
 
-def _is_hopeless(trial: ChildTrial, step: int, value: float) -> bool:
+def is_hopeless(
+    trial: ChildTrial, metrics: Mapping[str, float], place: int | None, share: Callable[[Callable[[], bool]], bool]
+) -> bool:
+    """Report an evaluation, and return whether the trial is to be pruned.
+
+    Args:
+        trial: what this script is.
+        metrics: of the evaluation.
+        place: the step, or the completed epochs.
+        share: calls what it is given in the first process, and returns the result in all.
+
+    Raises:
+        MissingMetricError: the objective is a metric that does not exist.
+        SeveralTrainings: an earlier training of the script was reported, and it is not said which one counts.
+    """
+    if len(trial.metrics) > 1:
+        return False
+    value, training = float(look_up(metrics, trial.metrics[0])), _known["training"]
+    if trial.pruner == "none" or place is None or trial.training not in (None, training):
+        return False
+    if _known.setdefault("reported", training) != training:
+        said = "The script evaluates in more than one training: say which one --pruner compares, with --training N."
+        share(lambda: bool(_write(trial, {**_read(trial), "refused": said})))
+        raise SeveralTrainings(said)
+    if not share(lambda: _should_prune(trial, place, value)):
+        return False
+    print(f"This trial is pruned at {trial.unit[:-1]} {place}: {trial.metrics[0]} is {value:.6g}.", file=sys.stderr)
+    return True
+
+
+def _should_prune(trial: ChildTrial, step: int, value: float) -> bool:
     import optuna
 
     from .choices import make_pruner
@@ -126,10 +153,13 @@ def _is_hopeless(trial: ChildTrial, step: int, value: float) -> bool:
     if step not in trial.reported:
         trial.reported.append(step)
         own.report(value, step)
-    return own.should_prune()
+    hopeless = own.should_prune()
+    if hopeless:
+        _write(trial, {**_read(trial), "pruned": f"{trial.unit[:-1]} {step}"})
+    return hopeless
 
 
-def _has(metrics: dict[str, float], name: str) -> bool:
+def _has(metrics: Mapping[str, float], name: str) -> bool:
     return name in metrics or f"eval_{name}" in metrics
 
 

@@ -56,7 +56,7 @@ class Dimension:
         """Return a value for a trial."""
         if self.kind == "constant":
             return self.choices[0]
-        return getattr(trial, f"suggest_{self.kind}")(self.name, **self._range)
+        return getattr(trial, f"suggest_{self.kind}")(self.name, **self.range)
 
     def values(self) -> Sequence[Any]:
         """Return all of its values.
@@ -68,7 +68,7 @@ class Dimension:
             return self.choices
         if self.log or (self.kind == "float" and not self.step):
             raise ValueError(f"--sampler grid: {self.name} has no step. Give it one, or a list of choices.")
-        low, step = self._range["low"], self.step or 1
+        low, step = self.range["low"], self.step or 1
         return [low + step * index for index in range(math.floor((self.high - low) / step + 1e-9) + 1)]
 
     @property
@@ -76,10 +76,11 @@ class Dimension:
         """The distribution of optuna."""
         from optuna import distributions
 
-        return getattr(distributions, f"{self.kind.capitalize()}Distribution")(**self._range)
+        return getattr(distributions, f"{self.kind.capitalize()}Distribution")(**self.range)
 
     @property
-    def _range(self) -> dict[str, Any]:
+    def range(self) -> dict[str, Any]:
+        """What optuna calls its settings."""
         if self.kind == "categorical":
             return {"choices": self.choices}
         if self.kind == "int":
@@ -122,12 +123,12 @@ def read_space(path: str | os.PathLike[str]) -> list[Dimension]:
     return found
 
 
-def suggest(space: list[Dimension], trial: Any) -> dict[str, Any]:
-    """Return the values of a trial, without those that do not apply."""
+def suggest(space: list[Dimension], trial: Any = None) -> dict[str, Any]:
+    """Return the values of a trial, without those that do not apply; the first ones where there is none."""
     values: dict[str, Any] = {}
     for one in space:
         if one.applies(values):
-            values[one.name] = one.suggest(trial)
+            values[one.name] = (one.choices or [one.range["low"]])[0] if trial is None else one.suggest(trial)
     return values
 
 

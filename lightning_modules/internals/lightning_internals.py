@@ -12,7 +12,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator
-from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from .fast_path import evaluation_loop, nothing
@@ -30,7 +30,7 @@ def packages_searched_once() -> Iterator[None]:
     """Let Trainers be made without another look into every package that is installed: milliseconds, for each of them.
 
     Lightning looks there for callbacks of packages. What was found holds until something is installed or `sys.path`
-    changes.
+    changes. Our own, by which plain Trainers report to a sweep, is left out.
     """
     searching: Any = registry
     usual = searching.entry_points
@@ -42,8 +42,8 @@ def packages_searched_once() -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=8)
-def _entry_points(group: str, folders: tuple[tuple[str, int], ...]) -> EntryPoints:
-    return entry_points(group=group)
+def _entry_points(group: str, folders: tuple[tuple[str, int], ...]) -> list[EntryPoint]:
+    return [one for one in entry_points(group=group) if one.name != "lightrainer"]
 
 
 def _as_it_is(folder: str) -> tuple[str, int]:

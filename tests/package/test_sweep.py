@@ -23,9 +23,11 @@ from lightrainer.__main__ import main
 from lightrainer.facade.search import choices
 from lightrainer.facade.search.storages import open_storage
 from lightrainer.tools.sweep import command as sweep_command
+from lightrainer.tools.sweep.objective import settle
 
 SCRIPT = Path(__file__).with_name("sweep_script.py")
 SPACE = "learning_rate: {low: 1e-3, high: 1e-1, log: true}\nwidth: [4, 8]\n"
+LOSS = ["--metric", "eval_loss"]  # so that the script is not asked
 SECONDS = 600  # after which it hangs: a trial takes about five, most of them imports, on a machine that is not busy
 
 
@@ -101,7 +103,7 @@ def test_a_script_in_two_processes(tmp_path, monkeypatch):
     study.add_trial(optuna.trial.create_trial(value=0.1, intermediate_values={1: 0.1, 2: 0.1}))
     launcher = f"{forked_python()} -m torch.distributed.run --nproc_per_node=2 --rdzv-backend=c10d "
     words = ["--launcher", launcher + "--rdzv-endpoint=localhost:0", "--pruner", "median:n_startup_trials=1"]
-    assert here(tmp_path, monkeypatch, "--n-trials", "2", *words) == 0
+    assert here(tmp_path, monkeypatch, *LOSS, "--n-trials", "2", *words) == 0
     _, pruned = study_of(tmp_path).trials
     assert pruned.state.name == "PRUNED"
     assert list(pruned.intermediate_values) == [1]
@@ -131,16 +133,36 @@ def test_the_best_is_said_and_a_report_is_there(done):
     assert len((folder / "sweep" / "trials.csv").read_text().splitlines()) == 4
 
 
+def test_a_script_of_plain_lightning(tmp_path, monkeypatch, capsys):
+    """Its ModelCheckpoint says what is best; asking for it leaves nothing behind."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+    monkeypatch.setattr(sys, "executable", forked_python())
+    (tmp_path / "space.yaml").write_text("model.rate: [0.2, 0.1]")
+    script = str(SCRIPT.with_name("lightning_sweep_script.py"))
+    words = ["sweep", script, "--space", "space.yaml", "--sampler", "grid", "--pruner", "median:n_startup_trials=1"]
+    assert main([*words, "--", "fit", "--trainer.default_root_dir", "out/{run}"]) == 0
+    said = "".join(capsys.readouterr())
+    assert "Objective: maximize val_score. The script has ModelCheckpoint(monitor='val_score', mode='max')." in said
+    assert "best: run-0, val_score = -0.002" in said
+    storage = f"sqlite:///{tmp_path / 'sweeps' / 'lightning_sweep_script' / 'study.db'}"
+    first, second = optuna.load_study(study_name="lightning_sweep_script", storage=storage).trials
+    assert list(first.intermediate_values) == [4, 8, 12]
+    assert first.value == first.intermediate_values[12] > first.intermediate_values[4]
+    assert (second.state.name, list(second.intermediate_values)) == ("PRUNED", [4])
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["run-0", "run-1"]
+
+
 def test_a_sweep_that_has_enough_trials_begins_none(done, monkeypatch):
     folder, _ = done
     before = (folder / "sweep" / "run-0.log").read_text()
-    assert here(folder, monkeypatch, "--n-trials", "3") == 0
+    assert here(folder, monkeypatch, *LOSS, "--n-trials", "3") == 0
     assert len(study_of(folder).trials) == 3
     assert (folder / "sweep" / "run-0.log").read_text() == before
 
 
 def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp_path, monkeypatch, capsys):
-    assert here(tmp_path, monkeypatch, "--n-trials", "1", "--", "--kill", str(tmp_path / "killed")) == 0
+    assert here(tmp_path, monkeypatch, *LOSS, "--n-trials", "1", "--", "--kill", str(tmp_path / "killed")) == 0
     said = "".join(capsys.readouterr())
     first, second = study_of(tmp_path).trials
     assert (first.state.name, second.state.name) == ("FAIL", "COMPLETE")
@@ -171,7 +193,7 @@ def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp
 
 def test_a_sweep_goes_on_where_it_was_stopped_or_killed(tmp_path):
     """In the middle of a trial; the processes of a real one end with it, whatever it dies of."""
-    words = ["--n-trials", "1", "--storage", str(tmp_path / "journal.log"), "--", "--slow", "1"]
+    words = [*LOSS, "--n-trials", "1", "--storage", str(tmp_path / "journal.log"), "--", "--slow", "1"]
 
     process = begun(tmp_path, *words)
     until((tmp_path / "out" / "run-0" / "checkpoint-1").is_dir, tmp_path)
@@ -212,7 +234,7 @@ def test_a_script_that_fails_whatever_the_values_ends_the_sweep(tmp_path, capsys
     script.write_text("raise SystemExit('nothing works')\n")
     space.write_text("seed: [1, 2]\n")
     monkeypatch.chdir(tmp_path)
-    assert main(["sweep", str(script), "--space", str(space), "--n-trials", "9"]) == 1
+    assert main(["sweep", str(script), "--space", str(space), "--n-trials", "9", *LOSS]) == 1
     said = capsys.readouterr().err
     assert "3 trials failed, and none was completed" in said
     assert "The last: exit code 1: nothing works" in said
@@ -328,7 +350,7 @@ def evaluating(folder, monkeypatch, *words, values):
     monkeypatch.chdir(folder)
     (folder / "script.py").write_text(EVALUATES)
     (folder / "space.yaml").write_text("width: {low: 1, high: 9}")
-    return main(["sweep", "script.py", "--space", "space.yaml", *words, "--", json.dumps(values)])
+    return main(["sweep", "script.py", "--space", "space.yaml", *LOSS, *words, "--", json.dumps(values)])
 
 
 def study_of_script():
@@ -445,7 +467,7 @@ def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path, capsys, monkeypatc
     (tmp_path / "script.py").write_text("")
     (tmp_path / "space.yaml").write_text(SPACE)
     (tmp_path / "notes.log").write_bytes(text)
-    assert main(["sweep", "script.py", "--space", "space.yaml", "--storage", "notes.log"]) == 1
+    assert main(["sweep", "script.py", "--space", "space.yaml", "--storage", "notes.log", *LOSS]) == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lightrainer sweep")]
     assert "storage='notes.log' is no journal of optuna" in line
     assert (tmp_path / "notes.log").read_bytes() == text
@@ -457,7 +479,29 @@ def test_the_direction_is_that_of_the_metric(tmp_path, monkeypatch, metric, dire
     plan = planned(tmp_path, monkeypatch, "--metric", metric)
     assert (plan.directions, plan.goal) == ([direction], f"{direction} {metric}")
     assert planned(tmp_path, monkeypatch, "--metric", metric, "--direction", "minimize").directions == ["minimize"]
-    assert planned(tmp_path, monkeypatch).goal == "minimize eval_loss"
+
+
+@pytest.mark.parametrize(
+    ("words", "passed", "goal", "why"),
+    [
+        ([], "metric_for_best_model='f1'", "maximize f1", "metric_for_best_model='f1', greater_is_better=True."),
+        ([], "metric_for_best_model='f1', greater_is_better=False", "minimize f1", "greater_is_better=False."),
+        (["--direction", "minimize"], "metric_for_best_model='f1'", "minimize f1", "metric_for_best_model='f1'"),
+        ([], "seed=width", "minimize eval_loss", "The script has no metric_for_best_model."),
+        ([], "seed=1/0", "minimize eval_loss", "The script made no TrainingArguments, and ended with exit code 1."),
+        (["--objective", "f1"], "metric_for_best_model='wer'", "maximize f1", ""),
+    ],
+)
+def test_the_objective_is_what_the_script_calls_best(tmp_path, monkeypatch, capsys, words, passed, goal, why):
+    """It is run with values of the space, and ended before it goes on."""
+    monkeypatch.setattr(sys, "executable", forked_python())
+    plan = planned(tmp_path, monkeypatch, *words)
+    made = f"width = len(sys.argv)\nTrainingArguments('out', {passed})\nopen('there', 'w')"
+    (tmp_path / "script.py").write_text(f"import sys\nfrom transformers import TrainingArguments\n{made}")
+    assert settle(plan).goal == goal
+    said = capsys.readouterr().err
+    assert (f"Objective: {goal}. The script" in said and why in said) if why else not said
+    assert not (tmp_path / "there").exists()
 
 
 def planned(folder, monkeypatch, *words):
@@ -488,7 +532,7 @@ def test_a_storage_that_cannot_be_reached(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").write_text("")
     (tmp_path / "space.yaml").write_text(SPACE)
-    code = main(["sweep", "script.py", "--space", "space.yaml", "--storage", "sqlite:////no/such/folder/s.db"])
+    code = main(["sweep", "script.py", "--space", "space.yaml", "--storage", "sqlite:////no/such/folder/s.db", *LOSS])
     assert code == 1
     assert "cannot be reached" in capsys.readouterr().err
     assert not (tmp_path / "sweeps").exists()

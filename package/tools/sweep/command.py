@@ -82,7 +82,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_options_of_the_search(add: Callable[..., Any]) -> None:
     """What is tried, and what is made of it."""
-    several = "what is optimized (eval_loss); again for another objective"
+    several = (
+        "what is optimized; again for another objective. By default what the script itself calls best, which it is run "
+        "for until it has made its TrainingArguments: metric_for_best_model, or eval_loss"
+    )
     direction = "minimize or maximize, one for each metric; by default what is usual for that"
     unit = "what the pruner compares trials at: steps, or completed epochs (%(default)s)"
     count = "trials of the study, earlier ones included (20; of a grid all points)"
@@ -96,7 +99,7 @@ def _add_options_of_the_search(add: Callable[..., Any]) -> None:
     add("--space", required=True, metavar="FILE", help="YAML or JSON: the values to try, for each parameter")
     add("--n-trials", type=whole(), metavar="N", help=count)
     add("--values-as", choices=("arguments", "options", "overrides", "environment"), default="arguments", help=values)
-    add("--metric", action="append", metavar="NAME", help=several)
+    add("--metric", "--objective", dest="metric", action="append", default=[], metavar="NAME", help=several)
     add("--direction", action="append", metavar="WORD", help=direction)
     add(
         "--value",
@@ -148,9 +151,9 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     if not os.path.isfile(options.script):
         raise FileNotFoundError(f"{options.script}: there is no such script.")
     require_local(options.folder, "--folder")
-    metrics = options.metric or ["eval_loss"]
+    metrics: list[str] = options.metric
     directions = options.direction or directions_of(metrics, "--direction", "--metric")
-    if len(directions) != len(metrics):
+    if options.direction and len(directions) != len(metrics or ["the script's"]):
         raise ValueError(f"There are {len(metrics)} --metric and {len(directions)} --direction: give one for each.")
     space = read_space(options.space)
     if options.values_as == "arguments":
@@ -158,7 +161,7 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
         _warn_what_is_an_option([dimension.name for dimension in space])
     points = grid(space) if options.sampler == "grid" else []
     n_trials = min(options.n_trials or len(points) or 20, len(points) or sys.maxsize)
-    read_options(n_trials, directions, {})
+    read_options(n_trials, directions or ["minimize"], {})
     if len(metrics) > 1 and options.pruner != "none":
         raise ValueError("--pruner needs a single --metric: optuna prunes nothing where there are several objectives.")
     make_pruner(options.pruner)
@@ -274,12 +277,13 @@ def _warn_what_is_an_option(names: list[str]) -> None:
 
 def _run(plan: Any) -> int:
     from ...facade.search.storages import StorageError
+    from .objective import settle
     from .script import SweepError
     from .workers import Sweep
 
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return Sweep(plan).run()
+        return Sweep(settle(plan)).run()
     except (SweepError, StorageError, ImportError, ValueError) as error:
         print(f"lightrainer sweep: {error}", file=sys.stderr)
         return 1

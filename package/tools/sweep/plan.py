@@ -32,6 +32,7 @@ class SweepPlan:
     name: str
     folder: Path
     metrics: list[str]
+    """Without any the script is asked."""
     directions: list[str]
     value: str
     """`last` or `best`: which evaluation of a training counts."""

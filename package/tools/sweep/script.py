@@ -14,10 +14,13 @@ import subprocess
 import threading
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ...lightning_modules.common.redaction import shown_word
 from .plan import SweepPlan
+
+if TYPE_CHECKING:
+    from ...facade.arguments.sweep_trial import ChildTrial
 
 _PATIENCE = 60.0
 """Seconds that a process has to write its checkpoint when the sweep is stopped."""
@@ -105,42 +108,14 @@ class ScriptRun:
 
     def _start(self, values: dict[str, Any]) -> int:
         """Run the script to its end; the exit code."""
-        from ...facade.arguments.sweep_trial import VARIABLE
-        from ...serving import environment
-
-        known = _training_arguments() if self.plan.values_as == "arguments" else set()
-        about = self._about({name: value for name, value in values.items() if name in known})
-        words = [word for name, value in values.items() if name not in known for word in self._words(name, value)]
-        variables = {**os.environ, VARIABLE: about.as_json()}
-        if self.plan.values_as == "environment":
-            variables |= {name: str(value) for name, value in values.items()}
-        environment.switch_on(variables)
-        environment.choose_keras_backend(variables)
         with self.log.open("ab") as stream:
             self.begins = stream.tell()  # a retry writes below what the first process wrote
-            # A session of its own: Ctrl-C is for the sweep, which ends its processes in order.
-            self.process = subprocess.Popen(
-                [word.replace("{run}", self.name) for word in [*self.plan.command, *words]],
-                env=variables,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self.process = start(self.plan, values, self._about(), stream)
             if self.stopping.is_set():
                 self.end()
             return self.process.wait()
 
-    def _words(self, name: str, value: Any) -> list[str]:
-        """Return the words of the command line that hand over a value."""
-        if self.plan.values_as == "environment":
-            return []
-        if self.plan.values_as == "overrides":
-            return [f"{name}={value}"]
-        if name in self.plan.flags:
-            return [f"--{name}"] if value else []
-        return [f"--{name}", str(value)]
-
-    def _about(self, values: dict[str, Any]) -> Any:
+    def _about(self) -> ChildTrial:
         from ...facade.arguments.sweep_trial import ChildTrial
 
         return ChildTrial(
@@ -148,7 +123,6 @@ class ScriptRun:
             study=self.plan.name,
             number=self.trial.number,
             trial_id=self.trial._trial_id,
-            values=values,
             metrics=self.plan.metrics,
             result=str(self.result),
             run_name=self.name,
@@ -258,6 +232,47 @@ class ScriptRun:
         """What the script's evaluations said."""
         empty: dict[str, Any] = {"values": [], "seen": [], "pruned": None}
         return json.loads(self.result.read_text()) if self.result.exists() else empty
+
+
+def start(plan: SweepPlan, values: dict[str, Any], about: ChildTrial, stream: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start the script.
+
+    Args:
+        plan: of the sweep.
+        values: of the trial.
+        about: what the script is told; the values of training arguments are added.
+        stream: for what it says.
+    """
+    from ...facade.arguments.sweep_trial import VARIABLE
+    from ...serving import environment
+
+    known = _training_arguments() if plan.values_as == "arguments" else set()
+    about.values = {name: value for name, value in values.items() if name in known}
+    others = {name: value for name, value in values.items() if name not in known}
+    variables = {**os.environ, VARIABLE: about.as_json()}
+    environment.switch_on(variables)
+    environment.choose_keras_backend(variables)
+    if plan.values_as == "environment":
+        variables |= {name: str(value) for name, value in others.items()}
+    words = [word for name, value in others.items() for word in _words(plan, name, value)]
+    return subprocess.Popen(
+        [word.replace("{run}", about.run_name) for word in [*plan.command, *words]],
+        env=variables,
+        stdout=stream,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # Ctrl-C is for the sweep, which ends its processes in order
+    )
+
+
+def _words(plan: SweepPlan, name: str, value: Any) -> list[str]:
+    """Return the words of the command line that hand over a value."""
+    if plan.values_as == "environment":
+        return []
+    if plan.values_as == "overrides":
+        return [f"{name}={value}"]
+    if name in plan.flags:
+        return [f"--{name}"] if value else []
+    return [f"--{name}", str(value)]
 
 
 def _training_arguments() -> set[str]:
