@@ -126,7 +126,7 @@ class FolderCheckpointIO(CheckpointIO):
         known: dict[str, Any] = {"max_steps": max(trainer.max_steps, 0), "num_train_epochs": max(epochs or 0, 0)}
         if batch_size := getattr(trainer.train_dataloader, "batch_size", None):
             known["train_batch_size"] = batch_size
-        return {**known, "batches_in_epoch": batches if batches != float("inf") else place_in_loops(trainer)[1] + 1}
+        return {**known, "batches_in_epoch": batches if batches != float("inf") else place_in_loops(trainer).done + 1}
 
     def _clean(self, run_dir: Path) -> None:
         """Remove what a killed run has left half-written, once."""

@@ -23,7 +23,7 @@ from ..common.file_names import (
 )
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.torch_files import load_torch, pack, save_torch, unpack
-from ..internals.loop_states import IN_WINDOWS, PROCESS_STATES, loops_at, place_from_state
+from ..internals.loop_states import IN_WINDOWS, PROCESS_STATES, loops_at, place_from_state, place_of
 from .large_files import WrittenFiles, write_torch
 
 _log = logging.getLogger(__name__)
@@ -196,20 +196,14 @@ def trainer_state(checkpoint: Mapping[str, Any], states: Mapping[int, Any], **kn
 
 def _epochs(checkpoint: Mapping[str, Any], data: Mapping[str, Any] | None, batches_in_epoch: float | None) -> float:
     """Return epochs done, with the part of the present one."""
-    fit = checkpoint["loops"]["fit_loop"]
-    epochs, batches = fit["epoch_progress"]["current"], fit["epoch_loop.batch_progress"]
-    epoch = epochs["processed"]
-    over = epochs["ready"] <= epoch and batches["is_last_batch"]
-    done = 0 if over else batches["current"]["processed"]
-    if done == 0:
-        return float(epoch)
-    if batches["is_last_batch"]:
-        return epoch + 1.0
+    place = place_of(checkpoint["loops"]["fit_loop"])
+    if place.done == 0 or place.at_end:
+        return float(place.epoch + place.at_end)
     if batches_in_epoch is None and data is not None:
         batches_in_epoch = data["windows"] * (1 if checkpoint.get(IN_WINDOWS) else data["layout"]["accumulation"])
     if batches_in_epoch is None:
         raise ValueError(
-            f"the checkpoint lies {done} batches inside of epoch {epoch}, but does not say how many an epoch has: "
-            "pass their number, or take a checkpoint from the end of an epoch"
+            f"the checkpoint lies {place.done} batches inside of epoch {place.epoch}, but does not say how many "
+            "an epoch has: pass their number, or take a checkpoint from the end of an epoch"
         )
-    return epoch + done / batches_in_epoch
+    return place.epoch + place.done / batches_in_epoch

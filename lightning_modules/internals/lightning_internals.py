@@ -123,13 +123,6 @@ class OneLoader(CombinedLoader):
         return zip(itertools.islice(loader, limit), itertools.count(), itertools.repeat(0))
 
 
-def begin_reading_anew(trainer: Trainer) -> None:
-    """Begin the iteration of the train loaders once more: Lightning did before it called a hook, and may have read."""
-    fetcher = trainer.fit_loop._data_fetcher
-    if fetcher is not None:
-        iter(fetcher)
-
-
 def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
     """Run Lightning's evaluation loop over `loader` in the middle of `fit`, and leave the fit loop as it was.
 

@@ -4,31 +4,106 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from .lightning_import import Trainer
 from .lightning_internals import LOGGED_STEPS
 
-__all__ = ["IN_WINDOWS", "PROCESS_STATES", "leave_out_loaders", "loops_at", "place_from_state", "place_in_loops"]
+__all__ = [
+    "IN_WINDOWS",
+    "METRICS",
+    "PROCESS_STATES",
+    "Place",
+    "leave_out_loaders",
+    "loops_at",
+    "place_from_state",
+    "place_in_loops",
+    "place_of",
+    "settle",
+]
 
 PROCESS_STATES = "lightrainer_processes"
 """Under this name a checkpoint holds, by rank, what `pack` makes of {"rng": generators, "data": position or None}."""
+
+METRICS = "lightrainer_metrics"
+"""Under this name it holds the metrics logged last: a plateau schedule may be stepped before the next ones are."""
 
 IN_WINDOWS = "lightrainer_windows"
 """Under this name it holds whether its loops count windows of micro-batches, as those of the facade do."""
 
 
-def place_in_loops(trainer: Trainer) -> tuple[int, int]:
-    """Return epochs that are complete, and batches of the next one that are, of a trainer that fits or is about to.
+class Place(NamedTuple):
+    """Where a training stands, whatever hook its checkpoint was written at.
 
-    A batch counts as soon as its step is taken, an epoch as soon as its end is reached: what is done when Lightning's
-    callbacks save.
+    A batch counts as soon as its step is taken, an epoch as soon as its end is reached.
+
+    Attributes:
+        epoch: epochs that are complete.
+        done: batches of the next one that are.
+        at_end: they are all batches of it, and only its end is missing.
+        unfinished: what Lightning does after a batch is still to be done, such as a validation.
+        validated: but the validation is done.
     """
-    epochs: Any = trainer.fit_loop.epoch_progress.current
-    batches: Any = trainer.fit_loop.epoch_loop.batch_progress
-    # At the end of an epoch the counter of the batches is reset only when the next one begins.
-    over = batches.is_last_batch and epochs.ready <= epochs.processed
-    return epochs.processed, 0 if over else batches.current.processed
+
+    epoch: int
+    done: int
+    at_end: bool = False
+    unfinished: bool = False
+    validated: bool = False
+
+
+def place_of(fit_loop: Mapping[str, Any]) -> Place:
+    """Read the place from the counters that a checkpoint holds of the fit loop."""
+    epochs, batches = fit_loop["epoch_progress"]["current"], fit_loop["epoch_loop.batch_progress"]
+    epoch, now, is_last = epochs["processed"], batches["current"], batches["is_last_batch"]
+    done = now["processed"]
+    if epochs["started"] <= epoch:  # The counters of the batches are reset only when the next epoch begins.
+        cut_short = done > 0 and not is_last and epochs["ready"] <= epoch
+        return Place(epoch - 1, done) if cut_short else Place(epoch, 0)
+    if done == 0 or now["ready"] > done:  # A batch was being worked on: it is to be trained again.
+        return Place(epoch, done)
+    validation = fit_loop.get("epoch_loop.val_loop.batch_progress", {"is_last_batch": False})
+    validated = now["completed"] == done and validation["is_last_batch"] and _is_complete(validation["current"])
+    return Place(epoch, done, at_end=is_last, unfinished=True, validated=validated)
+
+
+def place_in_loops(trainer: Trainer) -> Place:
+    """Return the place of a trainer that fits or is about to."""
+    fit_loop = trainer.fit_loop
+    epoch_loop = fit_loop.epoch_loop
+    counters: dict[str, Any] = {
+        "epoch_progress": fit_loop.epoch_progress,
+        "epoch_loop.batch_progress": epoch_loop.batch_progress,
+        "epoch_loop.val_loop.batch_progress": epoch_loop.val_loop.batch_progress,
+    }
+    return place_of({name: progress.state_dict() for name, progress in counters.items()})
+
+
+def settle(fit_loop: dict[str, Any], place: Place) -> None:
+    """Write the counters anew, so that Lightning takes them as they are.
+
+    It guesses from how they differ at which hook they were written, and leaves out validations, ends of epochs, or
+    whole epochs. `go_on_inside` sees to what is left to do.
+
+    Args:
+        fit_loop: what a checkpoint holds of the fit loop.
+        place: `place_of` it.
+    """
+    batches = fit_loop["epoch_loop.batch_progress"]["total"]["processed"]
+    fit_loop["epoch_progress"] = _both(_counted(place.epoch + (place.done > 0), place.epoch))
+    fit_loop["epoch_loop.batch_progress"] = {
+        "total": _counted(batches, batches),
+        "current": _counted(place.done, place.done),
+        "is_last_batch": place.at_end,
+    }
+    validation = fit_loop.get("epoch_loop.val_loop.batch_progress")
+    if validation is not None:
+        seen = validation["total"]["ready"]
+        fit_loop["epoch_loop.val_loop.batch_progress"] = {
+            "total": _counted(seen, seen),
+            "current": _counted(0, 0),
+            "is_last_batch": False,
+        }
 
 
 def leave_out_loaders(checkpoint: dict[str, Any]) -> None:
@@ -102,6 +177,10 @@ def loops_at(*, epoch: int, done: int, steps: int, batches: int) -> dict[str, An
 def _counted(begun: int, processed: int, completed: int | None = None) -> dict[str, int]:
     completed = processed if completed is None else completed
     return {"ready": begun, "started": begun, "processed": processed, "completed": completed}
+
+
+def _is_complete(counts: dict[str, int]) -> bool:
+    return counts["completed"] == counts["processed"] == counts["ready"]
 
 
 def _both(counts: dict[str, int]) -> dict[str, dict[str, int]]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from ..checkpoints.folder_io import FolderReader
 from ..internals.lightning_import import Callback, LightningModule, Strategy, TorchCheckpointIO, Trainer
-from ..internals.loop_states import PROCESS_STATES
 from .resuming import Resuming, add_process_states, is_fitted
 
 __all__ = ["ResumableModule", "ResumingCallback", "add_process_states"]
@@ -38,8 +37,8 @@ class ResumableModule(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the state of every process."""
         super().on_save_checkpoint(checkpoint)
-        if self._is_fitted() and PROCESS_STATES not in checkpoint:
-            add_process_states(checkpoint, self.trainer)
+        if self._is_fitted():
+            self._resuming.on_save_checkpoint(self.trainer, checkpoint)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Note the state of this process, and give tied weights that were stored once all their names."""
@@ -63,6 +62,16 @@ class ResumableModule(LightningModule):
         self._resuming.on_train_batch_start(self.trainer)
         return super().on_train_batch_start(batch, batch_idx)
 
+    def on_validation_start(self) -> None:
+        """Note the generators: a validation that is interrupted is begun again."""
+        super().on_validation_start()
+        self._resuming.on_validation_start(self.trainer)
+
+    def on_validation_end(self) -> None:
+        """Forget them."""
+        super().on_validation_end()
+        self._resuming.on_validation_end(self.trainer)
+
     def _is_fitted(self) -> bool:
         try:
             return is_fitted(self.trainer)
@@ -78,8 +87,8 @@ class ResumingCallback(Callback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the state of every process."""
-        if is_fitted(trainer) and PROCESS_STATES not in checkpoint:
-            add_process_states(checkpoint, trainer)
+        if is_fitted(trainer):
+            self.resuming.on_save_checkpoint(trainer, checkpoint)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Note the state of this process."""
@@ -97,6 +106,14 @@ class ResumingCallback(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Restore the generators."""
         self.resuming.on_train_batch_start(trainer)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note the generators."""
+        self.resuming.on_validation_start(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget them."""
+        self.resuming.on_validation_end(trainer)
 
 
 def _add_tied_names(module: LightningModule, stored: dict[str, Any]) -> None:

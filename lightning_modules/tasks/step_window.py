@@ -8,6 +8,7 @@ the gradients scaled after the last one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,7 +18,9 @@ from torch import nn
 from ..common.dtensor import own_part
 from ..internals.lightning_import import Trainer
 
-__all__ = ["StepWindow", "batches_per_step", "ends_step"]
+__all__ = ["StepWindow", "batches_per_step", "ends_step", "load_step", "step_so_far"]
+
+_log = logging.getLogger(__name__)
 
 
 def batches_per_step(trainer: Trainer) -> int:
@@ -92,6 +95,42 @@ class StepWindow:
         if self.batches > 1 or divisor > 1:
             _scale([parameter.grad for parameter in parameters if parameter.grad is not None], factor)
         self.clear()
+
+
+def step_so_far(trainer: Trainer) -> dict[str, Any]:
+    """Return what batches have left of a step that is still to be taken: gradients of this process, `StepWindow`."""
+    module = trainer.lightning_module
+    window = getattr(module, "window", None)
+    named = ((name, parameter.grad) for name, parameter in module.named_parameters())
+    gradients = {name: own_part(gradient) for name, gradient in named if gradient is not None}
+    if not gradients:
+        _log.warning(
+            "A checkpoint is written inside of a step of %s batches, and %s does not tell their gradients: a training "
+            "resumed from it takes that step with those of the later batches alone. Save after whole steps.",
+            trainer.accumulate_grad_batches,
+            type(trainer.strategy).__name__,
+        )
+    return {"gradients": gradients, "window": vars(window) if isinstance(window, StepWindow) else None}
+
+
+def load_step(module: Any, step: dict[str, Any]) -> None:
+    """Take up what `step_so_far` returned.
+
+    Args:
+        module: a LightningModule.
+        step: of the same process, with the same strategy.
+    """
+    for name, parameter in module.named_parameters():
+        if name in step["gradients"]:
+            parameter.grad = torch.empty_like(parameter)
+            own_part(parameter.grad).copy_(step["gradients"][name])
+    window = getattr(module, "window", None)
+    if step["window"] is not None and isinstance(window, StepWindow):
+        vars(window).update({name: _moved(value, module.device) for name, value in step["window"].items()})
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def _scale(gradients: list[torch.Tensor], factor: Any) -> None:

@@ -68,6 +68,9 @@ class Foreign(LightningModule):
     def training_step(self, batch, batch_idx):
         return self.model(functional.dropout(batch["x"], 0.3), batch["labels"])["loss"]
 
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.model(**batch)["loss"] + torch.rand(()), sync_dist=True)
+
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=0.05)
 
@@ -164,15 +167,20 @@ def pairs(share: int, *, task: bool = False, **options: Any) -> dict[str, Any]:
 
 
 def interrupted(share: int, folder: Path, **options: Any) -> dict[str, Any]:
-    """Weights of a training that was not interrupted, and of one that went on in mid-epoch."""
-    found = {}
-    for name, start in (("whole", None), ("resumed", folder / "step=2.ckpt")):
-        saving = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=2, save_top_k=-1)
-        trainer = make_trainer(callbacks=[saving], enable_checkpointing=True, **options)
+    """Weights of a training that was not interrupted, and of those that went on from each of its checkpoints."""
+    options = {"accumulate_grad_batches": 2, "val_check_interval": 3, **options}
+    saving = {
+        "end": ModelCheckpoint(folder / "in work", filename="trained {step}", every_n_train_steps=1, save_top_k=-1),
+        "val": ModelCheckpoint(folder / "in work", filename="validated {step}", monitor="val_loss", save_top_k=-1),
+    }
+
+    def run(start: Path | None, callbacks: list[Any]) -> Any:
+        trainer = make_trainer(callbacks=callbacks, enable_checkpointing=bool(callbacks), **options)
         set_seed(42 + trainer.global_rank)
         if start is not None:
             torch.rand(5)
-        trainer.fit(Foreign(), DataModule(points(22), batch_size=share), ckpt_path=start)
-        found[name] = values_of(trainer.lightning_module)
-    found["steps"] = [trainer.global_step]
-    return found
+        trainer.fit(Foreign(), DataModule(points(46), points(9, seed=3), batch_size=share), ckpt_path=start)
+        return [trainer.global_step, *values_of(trainer.lightning_module)]
+
+    whole = run(None, list(saving.values()))
+    return {"whole": whole, "resumed": {file.stem: run(file, []) for file in sorted((folder / "in work").iterdir())}}

@@ -7,8 +7,14 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import DataLoader, Dataset
 
-from lightrainer.lightning_modules.internals import lightning_internals
-from lightrainer.lightning_modules.internals.loop_states import loops_at, place_from_state, place_in_loops
+from lightrainer.lightning_modules.internals import lightning_internals, resumed_loops
+from lightrainer.lightning_modules.internals.loop_states import (
+    loops_at,
+    place_from_state,
+    place_in_loops,
+    place_of,
+    settle,
+)
 
 pytestmark = [
     # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
@@ -52,10 +58,10 @@ class Places(Callback):
         self.batches, self.epochs = [], []
 
     def on_train_batch_end(self, trainer, module, *args):
-        self.batches.append((place_in_loops(trainer), saved_by(trainer)))
+        self.batches.append((place_in_loops(trainer)[:2], saved_by(trainer)))
 
     def on_train_epoch_end(self, trainer, module):
-        self.epochs.append(place_in_loops(trainer))
+        self.epochs.append(place_in_loops(trainer)[:2])
 
 
 def saved_by(trainer):
@@ -142,7 +148,7 @@ def test_reading_begins_anew():
     class Begins(Linear):
         def on_train_start(self):
             assert loader.read == [0]
-            lightning_internals.begin_reading_anew(self.trainer)
+            resumed_loops.begin_reading_anew(self.trainer)
             assert loader.read == [0, 0]
 
     loader = Counting()
@@ -159,6 +165,63 @@ def test_reading_begins_anew():
         trainer.fit(Begins(), loader)
     assert loader.read == [0, 0, 1, 2]
     assert trainer.global_step == 3
+
+
+class GoingOn(Linear):
+    """Saves at a hook of the third batch, the last of the first epoch, and can go on from there."""
+
+    def __init__(self, hook, file):
+        super().__init__()
+        self.file, self.place, self.seen = file, None, []
+        setattr(self, hook, self.save)
+
+    def save(self, *args):
+        if self.trainer.global_step == 3:
+            self.trainer.save_checkpoint(self.file)
+
+    def on_load_checkpoint(self, checkpoint):
+        fit_loop = checkpoint["loops"]["fit_loop"]
+        self.place = place_of(fit_loop)
+        settle(fit_loop, self.place)
+
+    def on_train_start(self):
+        if self.place is not None:
+            resumed_loops.go_on_inside(self.trainer, self.place, lambda: self.seen.append("reads on"))
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.seen.append(batch_idx)
+
+    def on_validation_start(self):
+        self.seen.append("validates")
+
+    def on_train_epoch_end(self):
+        self.seen.append("ends")
+
+
+@pytest.mark.parametrize(
+    ("hook", "rest"),
+    [
+        ("on_train_batch_end", ["validates", "ends", 0, 1, 2, "validates", "ends"]),
+        ("on_validation_end", ["ends", 0, 1, 2, "validates", "ends"]),
+    ],
+)
+def test_what_follows_a_batch_is_done_once(tmp_path, hook, rest):
+    """Not at all, or once too often, if Lightning was left to guess it; at the end of an epoch too."""
+    runs = []
+    for start in (None, tmp_path / "saved.ckpt"):
+        runs.append(GoingOn(hook, tmp_path / "saved.ckpt"))
+        with lightning_internals.quiet():
+            trainer = Trainer(
+                accelerator="cpu",
+                max_epochs=2,
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                num_sanity_val_steps=0,
+            )
+            trainer.fit(runs[-1], DataLoader(Numbers(), batch_size=2), DataLoader(Numbers()), ckpt_path=start)
+    assert runs[1].seen == rest
 
 
 def test_the_step_of_the_loggers_is_under_that_name():

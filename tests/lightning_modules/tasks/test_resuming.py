@@ -1,0 +1,302 @@
+"""Every checkpoint of a training is gone on from, bit for bit, whatever it was written by and at whichever hook."""
+
+import datetime
+import itertools
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.callbacks import ModelCheckpoint
+from module_world import Net, Seen, make_trainer, points, same_weights, seeded
+from torch.utils.data import Dataset, IterableDataset
+
+from lightrainer.lightning_modules import DataModule, LossModule, set_seed
+from lightrainer.lightning_modules.internals import lightning_internals
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
+    pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__` defined", "ignore:The dirpath has changed"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+]
+ITEMS = points(46)
+"""Six batches of eight, the last one shorter."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    with lightning_internals.quiet():
+        yield
+
+
+class Noisy(Dataset):
+    """Draws from the global generator, and from one of its own."""
+
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(3)
+
+    def __len__(self):
+        return len(ITEMS)
+
+    def __getitem__(self, index):
+        noise = torch.randn(4) + torch.randn(4, generator=self.generator)
+        return {"x": ITEMS[index]["x"] + 0.1 * noise, "labels": ITEMS[index]["labels"]}
+
+
+class Stream(IterableDataset):
+    """The same without a length."""
+
+    def __init__(self):
+        self.items = Noisy()
+
+    def __iter__(self):
+        return (self.items[index] for index in range(len(self.items)))
+
+
+class Sized(Stream):
+    def __len__(self):
+        return len(ITEMS)
+
+
+class Plain(LightningModule):
+    """Somebody else's module: dropout, a validation that draws, a schedule by step and one that follows a metric."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = seeded(Net, dropout=0.3)
+
+    def training_step(self, batch, batch_idx):
+        loss = self.net(**batch)["loss"]
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        self.log(f"val_{dataloader_idx}", self.net(**batch)["loss"] + torch.rand(()), add_dataloader_idx=False)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.Adam(self.parameters(), lr=0.05)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {
+                "scheduler": torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.1, 20),
+                "interval": "step",
+            },
+        }
+
+
+class Following(Plain):
+    """Its learning rate falls with each epoch, as no metric ever gets that much better."""
+
+    def __init__(self, interval="epoch"):
+        super().__init__()
+        self.interval = interval
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.Adam(self.parameters(), lr=0.05)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5, factor=0.7)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": plateau, "monitor": "train_loss", "interval": self.interval},
+        }
+
+
+def ours():
+    return LossModule(seeded(Net, dropout=0.3), optimizer={"learning_rate": 0.05}, schedule={"name": "linear"})
+
+
+class Events(Seen):
+    """What each batch was, and the steps and results of validations."""
+
+    def __init__(self):
+        super().__init__()
+        self.validations = []
+
+    def on_validation_end(self, trainer, module):
+        values = sorted((name, float(value)) for name, value in trainer.callback_metrics.items() if "val" in name)
+        self.validations.append((trainer.current_epoch, trainer.global_step, *values))
+
+
+class EveryHook(Callback):
+    """Saves at all of them, and in the middle of a validation."""
+
+    def __init__(self, folder):
+        self.folder, self.count = folder, itertools.count()
+
+    def save(self, hook, trainer):
+        if not trainer.sanity_checking:
+            trainer.save_checkpoint(self.folder / f"{next(self.count):03}-{hook}.ckpt")
+
+
+def _saving(hook):
+    return lambda self, trainer, *others, **named: self.save(hook, trainer)
+
+
+for _hook in ("train_epoch_start", "train_batch_end", "train_epoch_end", "train_end"):
+    setattr(EveryHook, f"on_{_hook}", _saving(_hook))
+for _hook in ("validation_start", "validation_batch_end", "validation_epoch_end", "validation_end"):
+    setattr(EveryHook, f"on_{_hook}", _saving(_hook))
+
+
+def fitted(data, module, callbacks, ckpt_path=None, val=None, **options):
+    events = Events()
+    datamodule = DataModule(data(), points(10, seed=9) if val is None else val, batch_size=8)
+    trainer = make_trainer(
+        callbacks=[events, *callbacks],
+        enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),
+        **options,
+    )
+    set_seed(7)
+    if ckpt_path is not None:
+        torch.rand(11)
+    trainer.fit(module, datamodule, ckpt_path=ckpt_path)
+    return module, events, trainer
+
+
+def differences(folder, callbacks, data=Noisy, module=Plain, **options):
+    """Go on from all checkpoints; what of each is not as in the training that was not interrupted."""
+    whole, events, trainer = fitted(data, module(), callbacks(folder), **options)
+    found, files = {}, sorted(folder.glob("*.ckpt"))
+    for file in files:
+        counters = torch.load(file)["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+        done = counters["total"]["processed"]
+        resumed, rest, other = fitted(data, module(), [], file, **options)
+        if not same_weights(whole, resumed):
+            found[file.name, "weights"] = [len(events.batches) - done, len(rest.batches)]
+        if other.global_step != trainer.global_step:
+            found[file.name, "steps"] = other.global_step
+        if rest.rates != events.rates[done:]:
+            found[file.name, "rates"] = rest.rates
+        if rest.validations != events.validations[len(events.validations) - len(rest.validations) :]:
+            found[file.name, "validations"] = rest.validations
+        if not all(map(torch.equal, rest.batches, events.batches[done:])):
+            found[file.name, "batches"] = len(rest.batches)
+    return found, len(files)
+
+
+WRITTEN = {
+    "val_check_interval=0.25": (12, {"monitor": "val_0"}, {"val_check_interval": 0.25}),
+    "val_check_interval=0.5": (4, {"monitor": "val_0"}, {"val_check_interval": 0.5}),
+    "val_check_interval=1.0": (2, {"monitor": "val_0"}, {}),
+    "val_check_interval=2": (6, {"monitor": "val_0"}, {"val_check_interval": 2}),
+    "val_check_interval=3": (4, {"monitor": "val_0"}, {"val_check_interval": 3}),
+    "validated across epochs": (3, {"monitor": "val_0"}, {"val_check_interval": 4, "check_val_every_n_epoch": None}),
+    "check_val_every_n_epoch=2": (1, {"monitor": "val_0"}, {"check_val_every_n_epoch": 2, "max_epochs": 3}),
+    "every_n_train_steps=1": (12, {"every_n_train_steps": 1}, {"num_sanity_val_steps": 2}),
+    "without validation": (12, {"every_n_train_steps": 1}, {"limit_val_batches": 0}),
+    "every_n_epochs=1": (2, {"every_n_epochs": 1}, {}),
+    "at the end of training epochs": (2, {"save_on_train_epoch_end": True}, {"val_check_interval": 2}),
+    "at the end of validations": (2, {"save_on_train_epoch_end": False}, {}),
+    "save_last": (3, {"save_last": True, "every_n_epochs": 1}, {}),
+    "train_time_interval": (12, {"train_time_interval": datetime.timedelta(0)}, {}),
+    "accumulation": (4, {"every_n_train_steps": 1}, {"accumulate_grad_batches": 4}),
+    "in the middle of steps": (4, {"monitor": "val_0"}, {"accumulate_grad_batches": 2, "val_check_interval": 3}),
+    "max_steps": (5, {"every_n_train_steps": 2}, {"max_steps": 11, "max_epochs": -1, "val_check_interval": 2}),
+    "limit_train_batches": (8, {"every_n_train_steps": 1}, {"limit_train_batches": 4, "val_check_interval": 2}),
+    "reload_dataloaders": (12, {"every_n_train_steps": 1}, {"reload_dataloaders_every_n_epochs": 1}),
+    "overfit_batches": (6, {"every_n_train_steps": 1}, {"overfit_batches": 3}),
+}
+
+
+class TestEveryCheckpoint:
+    @pytest.mark.parametrize("case", WRITTEN)
+    def test_of_lightnings_callback(self, tmp_path, case):
+        """Weights, steps, the order of the data and what is drawn for it, learning rates, validations."""
+        count, saving, options = WRITTEN[case]
+        callbacks = lambda folder: [ModelCheckpoint(folder, filename="{step}", save_top_k=-1, **saving)]
+        assert differences(tmp_path, callbacks, **options) == ({}, count)
+
+    @pytest.mark.parametrize("data", [Stream, Sized])
+    @pytest.mark.parametrize("case", ["val_check_interval=2", "every_n_train_steps=1", "in the middle of steps"])
+    def test_of_iterable_data(self, tmp_path, data, case):
+        """It draws random numbers, and of data without a length Lightning has read a batch more than it used."""
+        count, saving, options = WRITTEN[case]
+        callbacks = lambda folder: [ModelCheckpoint(folder, filename="{step}", save_top_k=-1, **saving)]
+        assert differences(tmp_path, callbacks, data, **options) == ({}, count)
+
+    @pytest.mark.parametrize("options", [{"val_check_interval": 4}, {"accumulate_grad_batches": 4}])
+    @pytest.mark.parametrize(("module", "data"), [(ours, Noisy), (Plain, Stream)])
+    def test_at_every_hook(self, tmp_path, module, data, options):
+        """With two validation sets, and in the middle of them."""
+        val = {"near": points(10, seed=9), "far": points(5, seed=8)}
+        found, count = differences(tmp_path, lambda folder: [EveryHook(folder)], data, module, val=val, **options)
+        assert (found, count) == ({}, 12 + 2 * 2 + 1 + 2 * 6)
+
+    @pytest.mark.parametrize("module", [Following, lambda: Following("step")])
+    def test_schedules_that_follow_a_metric(self, tmp_path, module):
+        """They are stepped after the checkpoint is written, by a metric that was logged before."""
+        assert differences(tmp_path, lambda folder: [EveryHook(folder)], module=module)[0] == {}
+
+    def test_that_was_written_by_a_resumed_training(self, tmp_path):
+        saving = lambda folder: [ModelCheckpoint(folder, filename="{step}", save_top_k=-1, monitor="val_0")]
+        options = {"val_check_interval": 3, "accumulate_grad_batches": 2, "max_epochs": 3}
+        whole = fitted(Noisy, Plain(), saving(tmp_path), **options)[0]
+        for step in (1, 3):
+            file = tmp_path / f"step={step}.ckpt"
+            for later in (4, 6, 7):
+                folder = tmp_path / f"{step} to {later}"
+                fitted(Noisy, Plain(), saving(folder), file, **options)
+                file = folder / f"step={later}.ckpt"
+            assert same_weights(whole, fitted(Noisy, Plain(), [], file, **options)[0])
+
+    @pytest.mark.parametrize("options", [{"max_steps": 8}, {"max_epochs": 1}])
+    def test_of_a_training_that_was_to_be_shorter(self, tmp_path, options):
+        """Its end may lie in the middle of an epoch, which is then trained to its end."""
+        whole = fitted(Noisy, Plain(), [])[0]
+        for hook in ("train_epoch_end", "train_end"):
+            fitted(Noisy, Plain(), [EveryHook(tmp_path / hook)], **options)
+            resumed, _, other = fitted(Noisy, Plain(), [], max((tmp_path / hook).glob(f"*{hook}.ckpt")))
+            assert same_weights(whole, resumed)
+            assert (other.global_step, other.current_epoch) == (12, 2)
+
+
+class Interrupting(Callback):
+    """Raises when its hook is called for the last of so many times; saves then, as `OnExceptionCheckpoint` does."""
+
+    def __init__(self, file, hook, left):
+        self.file, self.left = file, left
+        setattr(self, hook, self.count)
+
+    def count(self, *args):
+        self.left -= 1
+        if self.left == 0:
+            raise RuntimeError("interrupted")
+
+    def on_exception(self, trainer, module, exception):
+        trainer.save_checkpoint(self.file)
+
+
+class Drawless(Plain):
+    def __init__(self):
+        super().__init__()
+        self.net = seeded(Net)
+
+
+class QuietStream(IterableDataset):
+    def __iter__(self):
+        return iter(ITEMS)
+
+
+@pytest.mark.parametrize(
+    ("hook", "count", "data", "module"),
+    [
+        ("on_train_batch_start", 9, lambda: ITEMS, Drawless),
+        ("on_train_batch_start", 7, QuietStream, Drawless),
+        ("on_before_optimizer_step", 6, lambda: ITEMS, Drawless),
+        ("on_before_optimizer_step", 9, QuietStream, Drawless),
+        ("on_validation_batch_end", 5, Noisy, Plain),
+        ("on_validation_batch_end", 2, Stream, Plain),
+    ],
+)
+def test_an_interruption(tmp_path, hook, count, data, module):
+    """The batch in work is trained again, and no other; that is exact if nothing is drawn. So is a validation."""
+    file = tmp_path / "interrupted.ckpt"
+    whole, events, _ = fitted(data, module(), [], val_check_interval=3)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        fitted(data, module(), [Interrupting(file, hook, count)], val_check_interval=3)
+    done = torch.load(file)["global_step"]
+    resumed, rest, _ = fitted(data, module(), [], file, val_check_interval=3)
+    assert done == (count - 1 if "validation" not in hook else 3 * -(-count // 2))
+    assert len(rest.batches) == 12 - done
+    assert all(map(torch.equal, rest.batches, events.batches[done:]))
+    assert same_weights(whole, resumed)
