@@ -86,7 +86,7 @@ test-newest: $(VENV)/.test $(VENV)/.newest  ## compare with the newest transform
 	$(BIN)/python $(PYTEST) $(PARITY_TESTS) $(PYTEST_ARGS)
 
 # In network namespaces where that is allowed (root on Linux, with iproute2), and on loopback addresses.
-test-nodes: $(VENV)/.test  ## train on several machines, which are made on this one (3 minutes)
+test-nodes: $(VENV)/.test  ## train on several machines, which are made on this one, and by launchers (6 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "nodes or not nodes" tests/nodes $(PYTEST_ARGS)
 
 MINUTES ?= 10

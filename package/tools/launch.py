@@ -68,7 +68,7 @@ def launch(flags: Sequence[str]) -> int:
         parser.error(f"{unknown[0]} is no option of the launcher.{near} Options of the script follow its name.")
     try:
         said = {key: value for key, value in vars(given).items() if value}
-        settings = read_settings(given.config_file, [action.dest for action in parser._actions])
+        settings = read_settings(given.config_file or default_file(), [action.dest for action in parser._actions])
         if said.keys() & {"multi_gpu", *_KINDS.values()}:
             settings = {key: value for key, value in settings.items() if key not in _KINDS.values()}
         settings |= said
@@ -81,6 +81,13 @@ def launch(flags: Sequence[str]) -> int:
     environment.switch_on(os.environ)
     environment.choose_keras_backend(os.environ)
     return runner.become([sys.executable, *command, given.script, *given.arguments])
+
+
+def default_file() -> str | None:
+    """Return the file that `accelerate config` writes; None where there is none."""
+    cache = os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
+    path = Path(os.environ.get("HF_HOME", cache), "accelerate", "default_config.yaml").expanduser()
+    return str(path) if path.is_file() else None
 
 
 def read_settings(path: str | None, options: Collection[str]) -> dict[str, Any]:
@@ -187,7 +194,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("script", help="the script to run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what follows is for the script")
-    parser.add_argument(*_spelled("config_file"), metavar="FILE", help="settings, as `accelerate config` writes them")
+    parser.add_argument(
+        *_spelled("config_file"), metavar="FILE", help="settings; by default those of `accelerate config`"
+    )
     parser.add_argument("-m", "--module", action="store_true", help="the script is the name of a module")
     place = parser.add_argument_group("processes")
     for name, text in _PLACE.items():

@@ -51,12 +51,12 @@ OPTIONS = [
 def started(monkeypatch, tmp_path):
     """`started(file, words)`: the environment, and the words for Python that it would become."""
     monkeypatch.setattr(runner, "become", lambda command: command)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
 
     def start(file, words):
-        monkeypatch.setattr(os, "environ", dict(before))
+        monkeypatch.setattr(os, "environ", dict(os.environ))
         return os.environ, launch([*written(tmp_path, file), *words, "train.py", "--lr", "1"])
 
-    before = dict(os.environ)
     return start
 
 
@@ -115,6 +115,15 @@ def test_torch_starts_the_processes(started, words, expected):
     assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
     assert command[3:-3] == expected
     assert environment["LIGHTRAINER_INSTALL"] == "1"
+
+
+def test_the_file_of_accelerate_config_is_the_default(started, tmp_path):
+    (tmp_path / "accelerate").mkdir()
+    (_, path) = written(tmp_path, "plain", num_processes=7)
+    os.rename(path, tmp_path / "accelerate" / "default_config.yaml")
+    environment, command = started(None, ["--mixed_precision", "no"])
+    assert "--nproc_per_node=7" in command
+    assert environment["ACCELERATE_MIXED_PRECISION"] == "no"
 
 
 REFUSED = [

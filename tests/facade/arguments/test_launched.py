@@ -255,6 +255,34 @@ def test_fsdp_is_left_out_where_there_is_nothing_to_shard_over(tmp_path, launch,
     "more",
     [
         {},
+        {"FSDP_RESHARD_AFTER_FORWARD": "false", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT"},
+        {"FSDP_TRANSFORMER_CLS_TO_WRAP": "A,B", "FSDP_ACTIVATION_CHECKPOINTING": "true"},
+        {"FSDP_VERSION": "1", "FSDP_SHARDING_STRATEGY": "SHARD_GRAD_OP", "FSDP_BACKWARD_PREFETCH": "BACKWARD_PRE"},
+        {"FSDP_VERSION": "1", "FSDP_RESHARD_AFTER_FORWARD": "NO_SHARD", "FSDP_USE_ORIG_PARAMS": "true"},
+    ],
+    ids=str,
+)
+def test_the_settings_of_fsdp_are_those_of_accelerate(tmp_path, launch, more):
+    from accelerate.utils import FullyShardedDataParallelPlugin
+
+    launch({**LAYERS, "FSDP_VERSION": "2", "FSDP_SYNC_MODULE_STATES": "false", **more})
+    plugin, found = FullyShardedDataParallelPlugin(), at(arguments(tmp_path, use_cpu=True), "settings")
+    assert found.version == plugin.fsdp_version
+    assert plugin.state_dict_type.name.lower().startswith(found.state_dict_type)
+    assert found.layers == (plugin.transformer_cls_names_to_wrap and tuple(plugin.transformer_cls_names_to_wrap))
+    assert found.activation_checkpointing == plugin.activation_checkpointing
+    if found.version == 2:
+        assert found.reshard_after_forward == plugin.reshard_after_forward
+    else:
+        assert found.sharding == plugin.sharding_strategy.name.lower()
+        assert found.backward_prefetch == (plugin.backward_prefetch and plugin.backward_prefetch.name.lower())
+        assert ("FSDP_USE_ORIG_PARAMS" not in more) or found.use_orig_params == plugin.use_orig_params
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
         {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3", "ACCELERATE_MIXED_PRECISION": "bf16"},
         {"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu", "ACCELERATE_GRADIENT_CLIPPING": "1.0"},
     ],
