@@ -31,6 +31,7 @@ class Setters(ArgumentFields):
         gradient_accumulation_steps: int = 1,
         seed: int = 42,
         gradient_checkpointing: bool = False,
+        activation_checkpointing: bool = False,
     ) -> Self:
         """As the method of that name in the reference: the arguments of training; turns `do_train` on."""
         return _assign(
@@ -43,8 +44,8 @@ class Setters(ArgumentFields):
             max_steps=max_steps,
             gradient_accumulation_steps=gradient_accumulation_steps,
             seed=seed,
-            gradient_checkpointing=gradient_checkpointing,
-            activation_checkpointing=gradient_checkpointing,
+            gradient_checkpointing=gradient_checkpointing or activation_checkpointing,
+            activation_checkpointing=gradient_checkpointing or activation_checkpointing,
         )
 
     def set_evaluate(
@@ -192,6 +193,8 @@ class Setters(ArgumentFields):
         auto_find_batch_size: bool = False,
         ignore_data_skip: bool = False,
         sampler_seed: int | None = None,
+        multiprocessing_context: str | None = None,
+        in_order: bool = True,
     ) -> Self:
         """As the method of that name in the reference: how data is loaded."""
         return _assign(
@@ -206,6 +209,8 @@ class Setters(ArgumentFields):
             auto_find_batch_size=auto_find_batch_size,
             ignore_data_skip=ignore_data_skip,
             data_seed=sampler_seed,
+            dataloader_multiprocessing_context=multiprocessing_context,
+            dataloader_in_order=in_order,
         )
 
 

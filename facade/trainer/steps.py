@@ -154,7 +154,9 @@ def has_loss(inputs: Any, label_names: list[str], can_return_loss: bool) -> bool
 def empty_cache_if_due(args: Any, step: int) -> None:
     """Empty the cache of the device every `torch_empty_cache_steps` steps; the CPU has none."""
     if step % args.torch_empty_cache_steps == 0 and args.device.type != "cpu":
-        getattr(torch, args.device.type).empty_cache()  # torch.cuda, torch.mps and torch.xpu have it
+        device = getattr(torch, args.device.type)  # torch.cuda, torch.mps or torch.xpu
+        device.empty_cache()
+        getattr(device, "clear_graph_cache", lambda: None)()  # of torch.mps
 
 
 def only_model_needs_logits(trainer: Any, inputs: dict[str, Any]) -> bool:

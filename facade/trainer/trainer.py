@@ -191,6 +191,7 @@ class Trainer:
     _prepared = False
     _setup_seconds = 0.0
     _initial_num_input_tokens_seen = 0
+    _initial_global_step = 0
     _gather_losses: Callable[..., Any] | None = None
     """Gathers losses in place of `gather_function`."""
     _training_run: TrainingRun | None = None

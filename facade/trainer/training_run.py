@@ -114,6 +114,7 @@ class TrainingRun:
         self._announce(length, checkpoint, windows)
         trainer._checkpoints.remove_leftovers(trainer._get_output_dir(self.trial))
         trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
+        trainer._initial_global_step = trainer.state.global_step
         trainer._prepared = True
         module = TrainerModule(trainer, self, length, windows, checkpoint)
         trainer._data_position.apply_progress(module, checkpoint)
@@ -157,9 +158,9 @@ class TrainingRun:
         trainer, args, state = self.trainer, self.trainer.args, self.trainer.state
         leaving = trainer._signals.is_leaving
         train_loss = module.losses.mean()
-        metrics = speed_metrics(
-            "train", module.start_time, num_samples=module.length.num_train_samples, num_steps=state.max_steps
-        )
+        steps = state.global_step - trainer._initial_global_step
+        samples = module.length.num_train_samples * steps / max(state.max_steps, 1)
+        metrics = speed_metrics("train", module.start_time, num_samples=samples, num_steps=steps)
         trainer.store_flos()
         metrics["total_flos"] = state.total_flos
         metrics["train_loss"] = train_loss

@@ -151,3 +151,10 @@ def test_what_the_tracker_reads_changes_nothing_without_it(tmp_path):
     for name in kwargs:
         setattr(args, name, getattr(plain, name))
     assert args == plain
+
+
+def test_setters_have_the_later_arguments(tmp_path):
+    args = TrainingArguments(tmp_path).set_training(activation_checkpointing=True)
+    assert args.gradient_checkpointing
+    args.set_dataloader(num_workers=1, multiprocessing_context="spawn", in_order=False)
+    assert (args.dataloader_multiprocessing_context, args.dataloader_in_order) == ("spawn", False)

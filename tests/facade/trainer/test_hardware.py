@@ -72,11 +72,14 @@ def test_the_cache_of_a_device_is_emptied_every_few_steps(tmp_path, monkeypatch,
     made = trainer(tmp_path, torch_empty_cache_steps=3)
     emptied = []
     monkeypatch.setattr(getattr(torch, kind), "empty_cache", lambda: emptied.append(made.state.global_step))
+    cleared = []
+    monkeypatch.setattr(getattr(torch, kind), "clear_graph_cache", lambda: cleared.append(1), raising=False)
     monkeypatch.setattr(TrainingArguments, "device", property(lambda self: torch.device(kind)))
     for step in range(7):
         made.state.global_step = step
         empty_cache_if_due(made.args, step)
     assert emptied == [0, 3, 6]
+    assert len(cleared) == 3  # torch.mps alone has it
 
 
 ON_A_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")]
