@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -222,8 +223,12 @@ class DeepSpeed(Strategy):
             host.create_optimizer_and_scheduler(num_training_steps=steps)
         elif "optimizer" not in own:
             host.create_optimizer()
+        groups = host.optimizer.param_groups if "optimizer" not in own else []
+        filled = [bool(group["params"]) for group in groups]
         engine = self.lightning.train(self.called, host.optimizer)
         host.optimizer = engine.basic_optimizer
+        if not own:
+            _leave_out_empty_groups(host.lr_scheduler, filled)
         schedule, engine.lr_scheduler = engine.lr_scheduler, None  # the run steps it
         if "scheduler" in own:
             host.lr_scheduler, host._created_lr_scheduler = schedule, True
@@ -355,6 +360,13 @@ class DeepSpeed(Strategy):
     def _has_adapter(self) -> bool:
         model = self._require_host().model
         return inspection.base_of_adapter(model) is not inspection.unwrap_model(model)
+
+
+def _leave_out_empty_groups(schedule: Any, filled: list[bool]) -> None:
+    """Let a schedule know no more of groups without parameters, as DeepSpeed drops them: with LoRA, of biases."""
+    for name in ("base_lrs", "lr_lambdas", "_last_lr"):
+        if len(values := getattr(schedule, name, ())) == len(filled):
+            setattr(schedule, name, list(itertools.compress(values, filled)))
 
 
 def _without_open(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+if "BESIDE" in os.environ:  # the folder of DeepSpeed
+    sys.path.append(os.environ["BESIDE"])
+    os.environ["DS_ACCELERATOR"] = "cpu"
+
 import peft
 import torch
 from shard_script import STRATEGIES, Model
@@ -20,6 +24,11 @@ from short_runs import samples, seen, short_trainer
 from torch import nn
 
 import lightrainer
+
+AUTO = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
+for stage, more in {2: {}, 3: {"stage3_param_persistence_threshold": 0}}.items():
+    zero = {"zero_optimization": {"stage": stage, **more}}
+    STRATEGIES[f"deepspeed{stage}"] = {"deepspeed": dict.fromkeys(AUTO, "auto") | zero}
 
 
 class Untied(Model):

@@ -1,6 +1,7 @@
-"""A model with two adapters in two processes, under DDP and both versions of FSDP: stopped, and gone on with."""
+"""A model with two adapters in two processes, under DDP, FSDP and DeepSpeed: stopped, and gone on with."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,21 @@ pytest.importorskip("peft")
 
 SCRIPT = Path(__file__).with_name("adapter_script.py")
 STRATEGIES = ["ddp", "fsdp1", "fsdp1_hybrid", "fsdp2", "fsdp2_grad", "fsdp2_parts"]
+BESIDE = Path(sys.prefix) / "deepspeed"
+DEEPSPEED = ["deepspeed2", "deepspeed3"] if BESIDE.is_dir() else []
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """One launch trains under all of them, one after the other."""
+    """Each launch trains under several, one after the other."""
     folder = tmp_path_factory.mktemp("adapters")
     finished_ranks(SCRIPT, str(folder), *STRATEGIES, log=folder / "log.txt", seconds=240)
+    if DEEPSPEED:
+        finished_ranks(SCRIPT, str(folder), *DEEPSPEED, log=folder / "deepspeed.txt", seconds=240, BESIDE=str(BESIDE))
     return folder
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", [*STRATEGIES, *DEEPSPEED])
 def test_all_adapters_go_on_as_if_never_stopped(folder, strategy):
     """From a model whose adapters were others; which is active, and what is trained, is as before."""
     for rank in (0, 1):
