@@ -78,6 +78,9 @@ class Resuming:
         stored = _stored_data(trainer, place, resumed.get("data"))
         # Lightning reads a batch of a loader without a length before the first epoch begins.
         inside = place.done > 0 or bool(stored.get("read"))
+        if loader is not None:
+            loader.end_workers()  # Lightning has read already where there is no length
+            _warn_of_kept_workers(trainer, loader)
         if loader is not None and inside and not place.at_end:
             self._go_to_batch(trainer, loader, stored)
         elif loader is not None:
@@ -227,9 +230,17 @@ def _stored_data(trainer: Trainer, place: Place, written: Any) -> dict[str, Any]
     return {"loader": stored["loader"], **inside} if same else {}
 
 
+def _warn_of_kept_workers(trainer: Trainer, loader: EpochLoader) -> None:
+    cut = not isinstance(trainer.limit_train_batches, float) or trainer.limit_train_batches < 1
+    if loader.persistent_workers and (trainer.enable_validation or cut):
+        _log.warning(
+            "persistent_workers=True: the resumed training may draw other random numbers than an uninterrupted one, as "
+            "workers of validations begin anew, and those of epochs that limit_train_batches cuts short had read ahead."
+        )
+
+
 def _go_to_epoch(loader: EpochLoader, place: Place, stored: dict[str, Any]) -> None:
     loader.set_epoch(place.epoch + place.at_end)
-    loader.end_workers()  # Lightning has read already, of a loader without a length
     if stored.get("loader") is not None:
         loader.begin_epoch_after(stored["loader"])
 

@@ -138,9 +138,9 @@ for _hook in ("validation_start", "validation_batch_end", "validation_epoch_end"
     setattr(EveryHook, f"on_{_hook}", _saving(_hook))
 
 
-def fitted(data, module, callbacks, ckpt_path=None, val=None, **options):
+def fitted(data, module, callbacks, ckpt_path=None, val=None, workers=None, **options):
     events = Events()
-    datamodule = DataModule(data(), points(10, seed=9) if val is None else val, batch_size=8)
+    datamodule = DataModule(data(), points(10, seed=9) if val is None else val, batch_size=8, **(workers or {}))
     trainer = make_trainer(
         callbacks=[events, *callbacks],
         enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),
@@ -226,6 +226,15 @@ class TestEveryCheckpoint:
     def test_schedules_that_follow_a_metric(self, tmp_path, module):
         """They are stepped after the checkpoint is written, by a metric that was logged before."""
         assert differences(tmp_path, lambda folder: [EveryHook(folder)], module=module)[0] == {}
+
+    def test_of_data_that_is_read_by_a_worker_which_is_kept(self, tmp_path, caplog):
+        """Its generators go on, too; with validations, whose workers begin anew, there is a warning."""
+        saving = lambda folder: [ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=4)]
+        workers = {"num_workers": 1, "persistent_workers": True}
+        assert differences(tmp_path, saving, Stream, workers=workers, limit_val_batches=0) == ({}, 3)
+        assert "persistent_workers" not in caplog.text
+        fitted(Stream, Plain(), [], tmp_path / "step=8.ckpt", workers=workers)
+        assert "persistent_workers=True: the resumed training may draw other random numbers" in caplog.text
 
     def test_that_was_written_by_a_resumed_training(self, tmp_path):
         saving = lambda folder: [ModelCheckpoint(folder, filename="{step}", save_top_k=-1, monitor="val_0")]
