@@ -7,6 +7,7 @@ Each may be the config of this package; a dict of its fields; a class of any lib
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from ..common.class_paths import build_described, is_description
 from ..common.suggestions import did_you_mean
@@ -81,28 +82,37 @@ def build_module_optimizer(setting: Any, model: nn.Module) -> Optimizer:
     return setting(groups)
 
 
-def build_module_schedule(setting: Any, optimizer: Optimizer, total_steps: Callable[[], int], monitor: str) -> Any:
+def build_module_schedule(
+    setting: Any, optimizer: Optimizer, total_steps: Callable[[], int], monitor: str, interval: str | None = None
+) -> Any:
     """Return the schedule, as the "lr_scheduler" of `configure_optimizers`.
-
-    A `ScheduleConfig` is stepped after each optimizer step, any other after each epoch, as Lightning does by default.
 
     Args:
         setting: what `as_schedule_setting` returned, not None.
         optimizer: its learning rates are scheduled.
         total_steps: tells the length of the training, where the config does not.
         monitor: what a plateau schedule watches, after each epoch.
+        interval: "step" or "epoch", after which it is stepped; by default after each step where it is a
+            `ScheduleConfig`, and after each epoch, as Lightning does, where it is another.
     """
+    usual = "step" if isinstance(setting, ScheduleConfig) else "epoch"
     if isinstance(setting, ScheduleConfig):
         if setting.needs_total_steps:
             setting = dataclasses.replace(setting, total_steps=total_steps())
-        scheduler, interval = setting.build(optimizer), "step"
+        scheduler = setting.build(optimizer)
     elif is_description(setting):
-        scheduler, interval = build_described(setting, LRScheduler, "schedule", optimizer), "epoch"
+        scheduler = build_described(setting, LRScheduler, "schedule", optimizer)
     else:
-        scheduler, interval = setting(optimizer), "epoch"
+        scheduler = setting(optimizer)
     if isinstance(scheduler, ReduceLROnPlateau):
         return {"scheduler": scheduler, "interval": "epoch", "monitor": monitor}
-    return {"scheduler": scheduler, "interval": interval}
+    if interval is None and isinstance(scheduler, (CyclicLR, OneCycleLR)):
+        warnings.warn(
+            f"{type(scheduler).__name__} counts optimizer steps, but is stepped after each epoch. Pass "
+            'schedule_interval="step", or "epoch" if that is meant.',
+            stacklevel=2,
+        )
+    return {"scheduler": scheduler, "interval": interval or usual}
 
 
 def learning_rate_of(setting: Any) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 
 from ..common.class_paths import build_described, is_description
 from ..common.seeding import capture_host_rng, restore_host_rng, seed_worker
@@ -62,6 +62,8 @@ class DataModule(LightningDataModule):
         batch_size: samples of each process in a batch. Lightning's `Tuner.scale_batch_size` reads and sets it.
         eval_batch_size: the same for validation, test and predictions; by default `batch_size`.
         shuffle: train on the samples in another order in each epoch.
+        sampler: called with the training data, returns the sampler that orders it; the same one in each process, whose
+            batches are then dealt out. Goes before `shuffle` and `group_by_length`.
         group_by_length: train and evaluate on batches of similar length, as the Trainer API does
             with `train_sampling_strategy="group_by_length"`.
         length_column: where a `datasets.Dataset` has the length of each sample, if it does.
@@ -89,6 +91,7 @@ class DataModule(LightningDataModule):
         batch_size: int = 8,
         eval_batch_size: int | None = None,
         shuffle: bool = True,
+        sampler: Callable[[Any], Sampler[int]] | None = None,
         group_by_length: bool = False,
         length_column: str = "length",
         input_column: str = "input_ids",
@@ -111,6 +114,7 @@ class DataModule(LightningDataModule):
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.shuffle = shuffle
+        self.sampler = sampler
         self.group_by_length = group_by_length
         self.length_column = length_column
         self.input_column = input_column
@@ -270,6 +274,8 @@ class DataModule(LightningDataModule):
         )
 
     def _order(self, dataset: Any, batch_size: int, *, training: bool) -> Any:
+        if training and self.sampler is not None:
+            return self.sampler(dataset)
         if self.group_by_length:
             lengths = _measured_lengths(dataset, self.length_column, self.input_column)
             return LengthGroupedSampler(batch_size, lengths=lengths)

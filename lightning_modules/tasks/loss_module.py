@@ -70,7 +70,7 @@ class LossModule(OptimizerModule):
             decay spares biases and normalisation layers.
         schedule: learning rate over the steps; constant by default. A `ScheduleConfig`, or one of the other forms. Its
             `total_steps` may be left out: the length of the training is taken. Schedules of other libraries are stepped
-            after each epoch, plateau schedules with `monitor`.
+            after each epoch, or as `schedule_interval` says; plateau schedules with `monitor`.
         metrics: torchmetrics objects, or `BatchMetrics` of them, as in `Trainer(compute_metrics=...)`: updated with
             what the model returns beside the loss, and the labels. Lightning's sampler for several processes repeats
             samples where they do not divide, and they count twice; `DataModule` makes loaders of other kinds.
@@ -80,6 +80,7 @@ class LossModule(OptimizerModule):
         label_smoothing: as `label_smoothing_factor`: the loss is computed from the logits, see `LabelSmoother`.
         neftune_noise_alpha: strength of the noise on the input embeddings while training.
         monitor: what a plateau schedule watches.
+        schedule_interval: "step" or "epoch", after which the schedule is stepped.
         shard_layers: names of the classes of layers that `ModelParallelStrategy` gathers one by one; by default those
             that the model itself names (`_no_split_modules`).
 
@@ -103,6 +104,7 @@ class LossModule(OptimizerModule):
         label_smoothing: float = 0.0,
         neftune_noise_alpha: float | None = None,
         monitor: str = "val_loss",
+        schedule_interval: str | None = None,
         shard_layers: Sequence[str] = (),
     ) -> None:
         super().__init__(
@@ -110,6 +112,7 @@ class LossModule(OptimizerModule):
             optimizer=optimizer,
             schedule=schedule,
             monitor=monitor,
+            schedule_interval=schedule_interval,
             label_names=label_names,
             neftune_noise_alpha=neftune_noise_alpha,
             shard_layers=shard_layers,
@@ -133,6 +136,7 @@ class LossModule(OptimizerModule):
             label_smoothing=label_smoothing,
             neftune_noise_alpha=neftune_noise_alpha,
             monitor=monitor,
+            schedule_interval=schedule_interval,
             shard_layers=self.shard_layers,
             **({"loss_fn": loss_fn} if is_description(loss_fn) else {}),
         )

@@ -38,16 +38,27 @@ class OptimizerModule(ModelModule):
         optimizer: see there.
         schedule: see there.
         monitor: see there.
+        schedule_interval: see there.
         kwargs: see `ModelModule`.
     """
 
     def __init__(
-        self, model: Any, *, optimizer: OptimizerSetting, schedule: ScheduleSetting, monitor: str, **kwargs: Any
+        self,
+        model: Any,
+        *,
+        optimizer: OptimizerSetting,
+        schedule: ScheduleSetting,
+        monitor: str,
+        schedule_interval: str | None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(model, **kwargs)
         self.optimizer_config: Any = as_optimizer_setting(optimizer)
         self.schedule_config: Any = as_schedule_setting(schedule)
         self.monitor = monitor
+        if schedule_interval not in (None, "step", "epoch"):
+            raise ValueError(f"`schedule_interval` is {schedule_interval!r}, but a schedule goes by 'step' or 'epoch'.")
+        self.schedule_interval = schedule_interval
         self.window = StepWindow()
         self._in_backward: Any = None  # the optimizer, if it steps there
         self._own_groups = 0
@@ -75,7 +86,9 @@ class OptimizerModule(ModelModule):
         self._own_groups = len(optimizer.param_groups)
         if self.schedule_config is None:
             return optimizer
-        schedule = build_module_schedule(self.schedule_config, optimizer, self._total_steps, self.monitor)
+        schedule = build_module_schedule(
+            self.schedule_config, optimizer, self._total_steps, self.monitor, self.schedule_interval
+        )
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def on_fit_start(self) -> None:

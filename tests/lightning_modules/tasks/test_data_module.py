@@ -287,6 +287,12 @@ class TestStages:
         assert torch.equal(torch.cat(seen.batches), torch.stack([item["x"] for item in points(50)[:12]]))
 
 
+def test_a_sampler_orders_the_training_data():
+    seen = fitted(DataModule(points(), batch_size=4, sampler=lambda data: range(len(data) - 1, -1, -1)))[1]
+    backwards = torch.stack([item["x"] for item in reversed(points())])
+    assert torch.equal(torch.cat(seen.batches), torch.cat([backwards, backwards]))
+
+
 @pytest.mark.parametrize("kind", ["samples", "table"])
 def test_columns_that_the_model_does_not_take(caplog, kind):
     """They are said once; a collator that asks for one is told why it is not there."""

@@ -291,3 +291,20 @@ def test_it_is_a_plain_lightning_module():
     module = make_module()
     assert isinstance(module, LightningModule)
     assert module.automatic_optimization
+
+
+@pytest.mark.parametrize("form", ["described", "function"])
+def test_schedules_by_step_of_other_libraries(form):
+    """A described class and a function; a schedule that counts steps warns where it is stepped by epoch."""
+    init = {"max_lr": 0.1, "total_steps": 16}
+    described = {"class_path": "torch.optim.lr_scheduler.OneCycleLR", "init_args": init}
+    schedule = (
+        described if form == "described" else lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, **init)
+    )
+    trainer = make_trainer()
+    trainer.fit(make_module(schedule=schedule, schedule_interval="step"), loader())
+    assert trainer.lr_scheduler_configs[0].scheduler.last_epoch == trainer.global_step > 2
+    with pytest.warns(UserWarning, match=r'OneCycleLR counts optimizer steps.*schedule_interval="step"'):
+        make_module(schedule=schedule).configure_optimizers()
+    with pytest.raises(ValueError, match="`schedule_interval` is 'steps'"):
+        make_module(schedule=schedule, schedule_interval="steps")
