@@ -238,7 +238,8 @@ def _dimension(name: str, entry: Any, before: list[Dimension]) -> Dimension:
 
 def _values(name: str, entry: Mapping[str, Any]) -> Dimension:
     if "value" in entry:
-        return Dimension(name=name, kind="constant", choices=(_plain(entry["value"], "a value"),))
+        value = _plain(entry["value"], "a value")
+        return Dimension(name=name, kind="constant", choices=(value,), flag=entry.get("type") == "flag")
     if entry.get("type") == "flag":
         return Dimension(name=name, kind="categorical", choices=(False, True), flag=True)
     if "choices" in entry or "values" in entry:

@@ -386,11 +386,15 @@ def test_the_command_of_the_best_trial_gives_its_value_again(tmp_path, monkeypat
     (tmp_path / "script.py").write_text(
         "import json, os, sys\ntrial = json.loads(os.environ['LIGHTRAINER_TRIAL'])\n"
         "value = trial['values']['learning_rate'] + int(sys.argv[sys.argv.index('--width') + 1])\n"
+        "value += 7 * (('--fast' in sys.argv) + ('True' in sys.argv))\n"
         "found = {'values': [[1, [value], 1]], 'seen': ['eval_loss'], 'pruned': None}\n"
         "open(trial['result'], 'w').write(json.dumps(found))\n"
     )
-    (tmp_path / "space.yaml").write_text("learning_rate: {low: 0.1, high: 0.9}\nwidth: {low: 1, high: 99}\nseed: 7")
-    assert main(["sweep", "script.py", "--space", "space.yaml", "--n-trials", "3", "--", "a b"]) == 0
+    (tmp_path / "space.yaml").write_text(
+        "learning_rate: {low: 0.1, high: 0.9}\nwidth: {low: 1, high: 99}\nseed: 7\n"
+        "fast: {type: flag, value: true}\nnone: {value: null}"
+    )
+    assert main(["sweep", "script.py", "--space", "space.yaml", "--n-trials", "3", *LOSS, "--", "a b"]) == 0
     best = study_of_script().best_trial
     (told,) = re.findall("once more: lightrainer (.*)", capsys.readouterr().out)
     page = (tmp_path / "sweeps" / "script" / "report.html").read_text()

@@ -93,7 +93,10 @@ class ScriptRun:
     def _command(self, values: dict[str, Any]) -> str:
         """Return the command of a sweep that has these values only."""
         folder = os.path.relpath(self.plan.folder / f"{self.name}-again")
-        space = ["--space", json.dumps(values), "--folder", folder]
+        flags = self.plan.flags
+        plain = {name: value for name, value in values.items() if name not in flags and value is not None}
+        entries = {name: {"value": value, "type": "flag" if name in flags else None} for name, value in values.items()}
+        space = ["--space", json.dumps({**entries, **plain}), "--folder", folder]
         words = ["lightrainer", "sweep", *self.plan.again, *space, "--", *self.plan.passed_on]
         return shlex.join(map(shown_word, words))
 
