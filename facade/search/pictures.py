@@ -33,7 +33,9 @@ class StudyPictures:
         done = [one for one in self.trials if one.state.name == "COMPLETE" and all(map(math.isfinite, one.values))]
         self.values = [{trial.number: trial.values[index] for trial in done} for index in range(len(names))]
         order = sorted(self.values[0], key=self.values[0].__getitem__, reverse=self.directions[0] == "maximize")
-        self._shares = {number: 100 - round(80 * place / max(len(order) - 1, 1)) for place, number in enumerate(order)}
+        self._shares: dict[int, int] = {
+            number: 100 - round(80 * place / max(len(order) - 1, 1)) for place, number in enumerate(order)
+        }
 
     def figures(self) -> str:
         """Return all pictures that the study has enough trials for."""
@@ -95,7 +97,7 @@ class StudyPictures:
 
     def _intermediate(self) -> str:
         """Draw what was reported in each trial, beside a list of trials that scrolls."""
-        reports = {
+        reports: dict[int, Points] = {
             trial.number: {s: v for s, v in sorted(trial.intermediate_values.items()) if math.isfinite(v)}
             for trial in self.trials
         }
@@ -112,7 +114,7 @@ class StudyPictures:
             )
             for number, points in reports.items()
         }
-        ranked = sorted(reports, key=lambda number: -self._shares.get(number, -number))
+        ranked = sorted(reports, key=lambda number: self._shares.get(number, -number), reverse=True)
         last = {number: self.values[0].get(number, [*reports[number].values()][-1]) for number in ranked}
         keys = "".join(
             f'<span data-trial="{n}">{n}<b>{short(last[n])}</b>{"" if n in self.values[0] else self._state(n)}</span>'

@@ -11,11 +11,10 @@ from typing import Any
 
 from ...callbacks.report.chart import chart
 from ...callbacks.report.curves import Curve, Panel, panels
-from ...callbacks.report.page import SCRIPT, STYLE
+from ...callbacks.report.page import document
 from .differences import Difference
 from .verdict import Verdict, shown, size_of
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _MOST = 500
 _MORE_STYLE = "td, th { text-align: left; } td.n, th.n { text-align: right; } .wide { overflow-wrap: anywhere; }"
 
@@ -27,16 +26,12 @@ def render(verdict: Verdict) -> str:
         verdict: what the comparison came to.
     """
     name = escape(verdict.script)
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{name} · comparison</title><style>{STYLE}{_MORE_STYLE}</style></head><body><main>"
+    body = (
         f"{_header(verdict, name)}{_tiles(verdict)}{_counts(verdict)}{_unexplained(verdict)}{_known(verdict)}"
         f'<div class="charts">{_charts(verdict)}</div>{_numbers(verdict)}{_tensors(verdict)}'
-        f"<footer>Written by lightrainer compare. Point at a chart to read its values.</footer>"
-        f"</main><script>{SCRIPT}</script></body></html>\n"
+        "<footer>Written by lightrainer compare. Point at a chart to read its values.</footer>"
     )
+    return document(f"{name} · comparison", body, _MORE_STYLE)
 
 
 def _header(verdict: Verdict, name: str) -> str:
