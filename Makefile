@@ -57,7 +57,7 @@ OTHERS_NEED := msgpack tensorboardX
 lowest = $(shell sed -nE 's/^$(1) = .*"([^">]+)>=([^,]+),.*/\1==\2/p' pyproject.toml)
 PYTEST := -m pytest -n auto --maxprocesses=8 --dist loadfile
 
-.PHONY: help demo test test-newest test-libraries test-nodes soak test-oldest test-newest-packages test-private-names
+.PHONY: help demo test follow test-newest test-libraries test-nodes soak test-oldest test-newest-packages test-private-names
 .PHONY: test-oldest-extras test-tf tf-figures lint bench dist docs docs-serve clean
 # Two pip processes must not write into one environment.
 .NOTPARALLEL:
@@ -136,6 +136,11 @@ test-newest-packages:  ## run them with the newest versions in the package index
 	$(MAKE) $(NEW) test-newest
 	OMP_NUM_THREADS=1 PYTHONPATH=.venv-newest/newest .venv-newest/bin/python $(PYTEST) $(HUB_TESTS) $(PYTEST_ARGS)
 	.venv-newest/bin/python docs/scripts/shut_out.py
+
+FROM ?= 5.3.0
+TO ?= $(NEWEST_VERSION)
+follow: $(VENV)/.test  ## name what changed in transformers from FROM=5.3.0 to TO=... and has no row in docs/develop
+	$(BIN)/python docs/scripts/follow.py $(FROM) $(TO)
 
 test-private-names: $(VENV)/.test  ## rename each private name of Lightning that is used: its test has to fail (5 minutes)
 	$(BIN)/python tests/package/check_private_names.py

@@ -1,0 +1,48 @@
+"""Each change between the two versions of transformers that are installed has a row in docs/develop/followed.md."""
+
+import importlib.util
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NEWEST = Path(sys.prefix) / "newest" / "transformers"
+needs_newest = pytest.mark.skipif(not NEWEST.is_dir(), reason="`make` lays the newest transformers aside")
+
+
+@pytest.fixture
+def follow():
+    spec = importlib.util.spec_from_file_location("follow", ROOT / "docs" / "scripts" / "follow.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def older():
+    return Path(importlib.util.find_spec("transformers").origin).parent
+
+
+@needs_newest
+def test_each_change_has_a_row_and_each_row_a_change(follow, older):
+    (info,) = NEWEST.parent.glob("transformers-*.dist-info")
+    assert follow.nameless(older, NEWEST, "5.3.0", info.name.split("-")[1].removesuffix(".dist")) == []
+
+
+@needs_newest
+def test_a_change_without_a_row_is_named(follow, older, tmp_path):
+    shutil.copytree(NEWEST, tmp_path / "newest", ignore=shutil.ignore_patterns("models"))
+    file = tmp_path / "newest" / "hyperparameter_search.py"
+    file.write_text(file.read_text().replace("def default_hp_search_backend(", "def renamed("))
+    said = follow.nameless(older, tmp_path / "newest", "5.3.0", "5.23.0")
+    assert "hyperparameter_search.renamed changed from 5.3.0 to 5.23.0 and has no row" in said
+
+
+def test_each_test_in_the_table_is_there(follow):
+    named = re.findall(r"`(tests/\S+?\.py)(?:::(\w+))?`", follow.PAGE.read_text(encoding="utf-8"))
+    assert named
+    missing = [file for file, test in named if f"def {test}" not in (ROOT / file).read_text(encoding="utf-8")]
+    assert missing == []
