@@ -61,19 +61,25 @@ def _compilation(args: Any) -> None:
 
 def _deepspeed() -> dict[str, Any]:
     """Return the configuration: that of a file, with its "auto" filled in, or one made of the variables alone."""
-    given = {key: typed(value) for key, value in said("deepspeed").items() if key}
+    given = {**_DEFAULTS, **{key: typed(value) for key, value in said("deepspeed").items() if key}}
+    if _CLASSES in given:
+        given[_CLASSES] = given[_CLASSES].split(",")
     file = asked("ACCELERATE_DEEPSPEED_CONFIG_FILE")
     if file is not None and file != "none":
         _refuse_beside_file(file)
-        config = load_deepspeed(file)
-        _fill(config, {key: value for key, value in given.items() if value_at(config, key) == "auto"})
+        config, given = load_deepspeed(file), {**_DEVICES, **given}
+        _fill(
+            config, {key: value for key, value in given.items() if key == _CLASSES or value_at(config, key) == "auto"}
+        )
         return config
-    given = {"zero_optimization.stage": 2, GATHER: False, **given}
-    if classes := given.get("zero_optimization.leaf_module.classes"):
-        given["zero_optimization.leaf_module.classes"] = classes.split(",")
     # What the arguments decide is left to them.
     config: dict[str, Any] = dict.fromkeys((*BATCHES, "gradient_clipping"), "auto")
     return {**config, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, **_nested(given)}
+
+
+_DEFAULTS = {"zero_optimization.stage": 2, GATHER: False}
+_DEVICES = {f"zero_optimization.offload_{part}.device": "none" for part in ("optimizer", "param")}
+_CLASSES = "zero_optimization.leaf_module.classes"
 
 
 def _refuse_beside_file(file: str) -> None:

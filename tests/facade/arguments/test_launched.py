@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import inspect
+import json
 import re
 from fnmatch import fnmatch
 from typing import Any
@@ -266,7 +267,8 @@ def test_the_settings_of_fsdp_are_those_of_accelerate(tmp_path, launch, more):
     from accelerate.utils import FullyShardedDataParallelPlugin
 
     launch({**LAYERS, "FSDP_VERSION": "2", "FSDP_SYNC_MODULE_STATES": "false", **more})
-    plugin, found = FullyShardedDataParallelPlugin(), at(arguments(tmp_path, use_cpu=True), "settings")
+    plugin: Any = FullyShardedDataParallelPlugin()
+    found = at(arguments(tmp_path, use_cpu=True), "settings")
     assert found.version == plugin.fsdp_version
     assert plugin.state_dict_type.name.lower().startswith(found.state_dict_type)
     assert found.layers == (plugin.transformer_cls_names_to_wrap and tuple(plugin.transformer_cls_names_to_wrap))
@@ -311,10 +313,13 @@ def parts(config):
 
 def test_a_file_of_deepspeed(tmp_path, launch):
     path = tmp_path / "zero.json"
-    path.write_text('{"zero_optimization": {"stage": "auto"}, "gradient_clipping": "auto"}')
+    zero = {"stage": "auto", "offload_param": {"device": "auto"}, "stage3_gather_16bit_weights_on_model_save": "auto"}
+    path.write_text(json.dumps({"zero_optimization": zero, "gradient_clipping": "auto"}))
     more = {"ACCELERATE_DEEPSPEED_CONFIG_FILE": str(path), "ACCELERATE_DEEPSPEED_ZERO_STAGE": "1"}
+    more |= {"ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES": "A"}
     launch({**DEEPSPEED, **more, "ACCELERATE_CONFIG_DS_FIELDS": "deepspeed_config_file,zero3_init_flag"})
-    expected = {"zero_optimization": {"stage": 1}, "gradient_clipping": "auto"}
+    zero = {"stage": 1, "offload_param": {"device": "none"}, "stage3_gather_16bit_weights_on_model_save": False}
+    expected = {"zero_optimization": {**zero, "leaf_module": {"classes": ["A"]}}, "gradient_clipping": "auto"}
     assert arguments(tmp_path, use_cpu=True).deepspeed == expected
     launch({"ACCELERATE_CONFIG_DS_FIELDS": "deepspeed_config_file,zero_stage,mixed_precision"})
     with pytest.raises(ValueError, match=r"settings of the launcher: mixed_precision, zero_stage\. Write them into"):
