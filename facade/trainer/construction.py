@@ -192,6 +192,16 @@ def lend_save_model(trainer: Any, callback: Any) -> None:
         callback.save_model = lambda folder: host().save_model(folder, _internal_call=True)
 
 
+def set_backend_flags(trainer: Any) -> None:
+    """Set the attributes by which libraries ask for the backend."""
+    args, options = trainer.args, trainer.args.fsdp_config or {}
+    trainer.is_deepspeed_enabled = bool(args.deepspeed)
+    trainer.is_fsdp_xla_enabled = bool(args.fsdp and options.get("xla"))
+    trainer.is_fsdp_xla_v2_enabled = trainer.is_fsdp_xla_enabled and bool(options.get("xla_fsdp_v2"))
+    trainer.is_fsdp_xla_v1_enabled = trainer.is_fsdp_xla_enabled and not trainer.is_fsdp_xla_v2_enabled
+    trainer.is_fsdp_enabled = bool(args.fsdp) and not trainer.is_fsdp_xla_enabled
+
+
 def set_up_model(trainer: Any, model: nn.Module) -> None:
     """Make a model that of a Trainer, and derive from it what depends on it."""
     args, inspected = trainer.args, inspection.base_of_adapter(model)

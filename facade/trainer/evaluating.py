@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.data.lengths import has_length
@@ -95,3 +96,14 @@ def _run_lightning(trainer: Trainer, evaluation: Evaluation, started: Moment, *,
         loop = lightning_trainer.test if test else lightning_trainer.validate
         with running(trainer, lightning_trainer, module):
             loop(module, lightning_internals.combined(evaluation.feed, training=False), verbose=False)
+
+
+def evaluate_each(
+    trainer: Trainer, datasets: Mapping[str, Any], ignore_keys: list[str] | None, prefix: str
+) -> dict[str, float]:
+    """Evaluate several datasets, or the names of them, each under `{prefix}_{name}`; return all metrics."""
+    metrics: dict[str, float] = {}
+    for name, dataset in datasets.items():
+        metrics.update(trainer.evaluate(dataset, ignore_keys, metric_key_prefix=f"{prefix}_{name}"))
+    trainer._search.note(metrics, prefix)
+    return metrics

@@ -131,6 +131,14 @@ def call_model(trainer: Any, model: nn.Module, inputs: Any) -> Any:
             raise
 
 
+def loss_is_scaled(trainer: Any, num_items_in_batch: Any) -> bool:
+    """Whether `compute_loss` has divided the loss by the items of the whole window."""
+    if trainer.loss_is_scaled_for_ga is not None:
+        return trainer.loss_is_scaled_for_ga
+    by_items = trainer.model_accepts_loss_kwargs and num_items_in_batch is not None
+    return trainer.compute_loss_func is not None or by_items
+
+
 def call_loss_func(compute_loss_func: Any, outputs: Any, labels: Any, num_items: Any) -> torch.Tensor:
     """Call the user's loss function, and check the kind of its result."""
     check_loss_func(compute_loss_func)

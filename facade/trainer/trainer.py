@@ -55,23 +55,13 @@ from ..hub.pushing import PushInProgress
 from ..hub.session import HubSession
 from ..strategies.plan import RunPlan, optimizer_config
 from ..strategies.strategy import Strategy, StrategyHost
-from . import construction, metrics_files, optimization, optimizer_limits, steps
+from . import checks, construction, metrics_files, optimization, optimizer_limits, steps
 from .batch_size import BatchSizeFinder
-from .checks import (
-    MissingModelError,
-    advice_on_keyword,
-    check_construction,
-    check_label_names,
-    check_overrides,
-    missing_attribute,
-    require_dataset,
-    without_tokenizer,
-)
 from .columns import require_inputs
 from .construction import AppliedArguments, lend_save_model, seed_everything
 from .context_parallel import ContextParallel
 from .data_loading import DataLoading, chosen_dataset, default_collator, training_length
-from .evaluating import evaluate_loader
+from .evaluating import evaluate_each, evaluate_loader
 from .lightning_callbacks import check_callback, is_lightning_callback
 from .memory_report import MemoryTracker
 from .meters import OfRunningLoss, ParameterCounter, RunningLoss, TokenCounter
@@ -121,18 +111,15 @@ class Trainer:
         optimizer_cls_and_kwargs: optimizer class and arguments, for parameters that are grouped as usual.
         preprocess_logits_for_metrics: `(logits, labels)` -> what is kept of the logits of a batch.
 
-    Attributes:
-        model: the user's model, never a wrapper.
-        model_wrapped: the model to call for a forward pass.
-        accelerator: the members of `accelerate.Accelerator` that scripts use.
-
     Raises:
         RuntimeError: there is neither a model nor a model_init (also a ValueError).
         ValueError, TypeError: parameters that cannot be, or not together; all of them in one message.
     """
 
     model: nn.Module
+    """The user's model, never a wrapper."""
     model_wrapped: nn.Module
+    """The model to call for a forward pass."""
     optimizer: Any
     lr_scheduler: Any
     state: TrainerState
@@ -141,6 +128,8 @@ class Trainer:
     label_smoother: LabelSmoother | None
     can_return_loss: bool
     model_accepts_loss_kwargs: bool
+    is_deepspeed_enabled: bool
+    is_fsdp_enabled: bool
     is_model_parallel: bool
     place_model_on_device: bool
     neftune_noise_alpha: float | None
@@ -248,7 +237,7 @@ class Trainer:
 
         def __getattr__(self, name: str) -> Any:
             """Answer for attributes of other versions."""
-            return missing_attribute(self, name)
+            return checks.missing_attribute(self, name)
 
     __signature__ = SignatureOfInit()
 
@@ -263,11 +252,11 @@ class Trainer:
         return {"tokenizer"}
 
     def _modernise(self, given: dict[str, Any]) -> dict[str, Any]:
-        return without_tokenizer(given)
+        return checks.without_tokenizer(given)
 
     @classmethod
     def _advice(cls, name: str, known: Collection[str]) -> str:
-        return advice_on_keyword(cls, name, known)
+        return checks.advice_on_keyword(cls, name, known)
 
     def __init__(
         self,
@@ -286,9 +275,9 @@ class Trainer:
         preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         self.args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
-        check_overrides(type(self))
+        checks.check_overrides(type(self))
         calls_loss_func = is_own(self, "compute_loss") and is_own(self, "training_step")
-        check_construction(self.args, locals(), calls_loss_func=calls_loss_func)
+        checks.check_construction(self.args, locals(), calls_loss_func=calls_loss_func)
         construction.set_verbosity(self.args)
         seed_everything(self.args)
         self._memory_tracker = MemoryTracker(self.args.skip_memory_metrics)
@@ -307,7 +296,7 @@ class Trainer:
         self.data_collator = default_collator(processing_class) if data_collator is None else data_collator
         self._set_up_model(self.call_model_init() if model is None else model)
         if data_collator is None:
-            check_label_names(self.label_names, self.model)
+            checks.check_label_names(self.label_names, self.model)
         self.control = TrainerControl()
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self._signature_columns: list[str] | None = None
@@ -341,18 +330,10 @@ class Trainer:
         return {name: value for name, value in vars(self).items() if name not in made}
 
     def create_accelerator_and_postprocess(self) -> None:
-        """As `transformers.Trainer.create_accelerator_and_postprocess`: makes `accelerator`, and what follows from it.
-
-        Called while the Trainer is constructed, before there is a model.
-        """
+        """As `transformers.Trainer.create_accelerator_and_postprocess`, called before there is a model."""
         self.accelerator = Accelerator(self.args)
         self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
-        self.is_deepspeed_enabled = bool(self.args.deepspeed)
-        sharding: Any = self.args.fsdp_config or {}
-        self.is_fsdp_xla_enabled = bool(self.args.fsdp and sharding.get("xla"))
-        self.is_fsdp_xla_v2_enabled = self.is_fsdp_xla_enabled and bool(sharding.get("xla_fsdp_v2"))
-        self.is_fsdp_xla_v1_enabled = self.is_fsdp_xla_enabled and not self.is_fsdp_xla_v2_enabled
-        self.is_fsdp_enabled = bool(self.args.fsdp) and not self.is_fsdp_xla_enabled
+        construction.set_backend_flags(self)
 
     @property
     def plan(self) -> RunPlan:
@@ -367,11 +348,7 @@ class Trainer:
     # Data.
 
     def get_train_dataloader(self) -> DataLoader:
-        """As `transformers.Trainer.get_train_dataloader`: shuffled, sharded over the processes.
-
-        Raises:
-            ValueError: there is no `train_dataset`.
-        """
+        """As `transformers.Trainer.get_train_dataloader`: shuffled, sharded over the processes."""
         if self.train_dataset is None:
             raise ValueError("Training needs data: pass train_dataset=... to the Trainer.")
         return self._get_dataloader(
@@ -404,7 +381,7 @@ class Trainer:
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         """As `transformers.Trainer.get_test_dataloader`."""
-        require_dataset(test_dataset, "test_dataset")
+        checks.require_dataset(test_dataset, "test_dataset")
         return self._get_dataloader(
             dataset=test_dataset,
             description="test",
@@ -486,14 +463,10 @@ class Trainer:
     def get_optimizer_cls_and_kwargs(args: Any, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
         """As `transformers.Trainer.get_optimizer_cls_and_kwargs`: class and arguments, but for the parameters.
 
-        Args:
-            args: the training arguments.
-            model: needed by GaLore, APOLLO and LOMO, which take their parameters from it.
+        GaLore, APOLLO and LOMO take their parameters from `model`.
 
         Raises:
-            ImportError: the optimizer is one of a library that is not installed; says what to install.
-            ValueError: the optimizer and other arguments do not go together.
-            NotImplementedError: the optimizer works in one process only.
+            ImportError, ValueError, NotImplementedError: the optimizer is not installed, or does not go with others.
         """
         optimizer_limits.check_name(args)
         return optimizer_class_and_kwargs(optimizer_config(args), model)
@@ -525,20 +498,15 @@ class Trainer:
         """As `transformers.Trainer.train`; Lightning's loops do the work.
 
         Args:
-            resume_from_checkpoint: a checkpoint folder to go on from; True for the newest intact one in `output_dir`.
-                A training that `torchrun` starts again goes on from its own last checkpoint, unless this is False.
+            resume_from_checkpoint: a checkpoint folder to resume from; True for the newest intact one in `output_dir`.
+                A training that `torchrun` restarts resumes from its own last checkpoint, unless this is False.
             trial: the trial of a hyperparameter search.
-            ignore_keys_for_eval: outputs of the model that are no predictions, for evaluations in between.
-
-        Returns:
-            Steps taken, mean training loss, and metrics.
+            ignore_keys_for_eval: outputs of the model that are no predictions, for evaluations during the training.
 
         Raises:
-            ValueError: there is nothing to train on, or the checkpoint is damaged.
-            FileNotFoundError: the checkpoint is not there.
+            ValueError, FileNotFoundError: there is nothing to train on; the checkpoint is damaged, or missing.
             OtherProcessError: another process failed, is gone, or did not come; it says which, and why.
-            SystemExit, KeyboardInterrupt: a signal ended the training, and a checkpoint to go on from is written; see
-                `checkpoint_on_signals`.
+            SystemExit, KeyboardInterrupt: a signal ended the training, after a checkpoint; see `checkpoint_on_signals`.
         """
         with (
             ShortTraceback(),
@@ -553,10 +521,7 @@ class Trainer:
                 self._training_run = None
 
     def end(self) -> None:
-        """As `transformers.Trainer.end`, of 5.18: wait for the uploads, and leave the process group.
-
-        For the end of a script: after it no process hears of others, so several cannot train, evaluate or save.
-        """
+        """As `transformers.Trainer.end` of 5.18: at the end of a script, wait for uploads, and leave the group."""
         self._finish_current_push()
         self.accelerator.end_training()
 
@@ -599,7 +564,7 @@ class Trainer:
                 steps.empty_cache_if_due(self.args, self.state.global_step)
             require_trainable(loss)
             parts = self.current_gradient_accumulation_steps
-            if parts > 1 and not self._loss_is_scaled(known.get("num_items_in_batch")):
+            if parts > 1 and not steps.loss_is_scaled(self, known.get("num_items_in_batch")):
                 loss = loss / parts
             kwargs = {"learning_rate": self._get_learning_rate()} if steps_in_backward(self.optimizer) else {}
             self.accelerator.backward(loss, **kwargs)
@@ -707,14 +672,6 @@ class Trainer:
         """Count the labels of the micro-batches of a step that are not -100, over all processes."""
         return steps.count_items(self, batch_samples, device)
 
-    def _loss_is_scaled(self, num_items_in_batch: Any) -> bool:
-        """Whether `compute_loss` has divided the loss by the items of the whole window."""
-        if self.loss_is_scaled_for_ga is not None:
-            return self.loss_is_scaled_for_ga
-        if self.compute_loss_func is not None:
-            return True
-        return self.model_accepts_loss_kwargs and num_items_in_batch is not None
-
     def _prepare_input(self, data: Any) -> Any:
         """Move tensors, however nested, to the device."""
         return steps.to_device(self, data)
@@ -795,12 +752,8 @@ class Trainer:
         given = eval_dataset is not None
         eval_dataset = eval_dataset if given else self.eval_dataset
         if isinstance(eval_dataset, dict):
-            metrics: dict[str, float] = {}
-            for name, dataset in eval_dataset.items():
-                prefix = f"{metric_key_prefix}_{name}"
-                metrics.update(self.evaluate(dataset if given else name, ignore_keys, metric_key_prefix=prefix))
-            self._search.note(metrics, metric_key_prefix)
-            return metrics
+            named = eval_dataset if given else {name: name for name in eval_dataset}
+            return evaluate_each(self, named, ignore_keys, metric_key_prefix)
         self._memory_tracker.start("eval")
         dataloader = self.get_eval_dataloader(eval_dataset)
         start_time = Moment()
@@ -840,10 +793,6 @@ class Trainer:
             prediction_loss_only: keep nothing but the loss; by default what the argument of that name says.
             ignore_keys: outputs of the model that are no predictions.
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...
-
-        Returns:
-            Predictions and labels as arrays over all samples, None where nothing was kept, the metrics, and the number
-            of samples.
         """
         only_loss = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
         return evaluate_loader(
@@ -860,13 +809,8 @@ class Trainer:
     ) -> PredictionOutput:
         """As `transformers.Trainer.predict`, but linear in the number of predictions.
 
-        Args:
-            test_dataset: the dataset.
-            ignore_keys: outputs of the model that are no predictions.
-            metric_key_prefix: the metrics are called `{prefix}_loss`, ...
-
-        Returns:
-            Predictions and labels as arrays over all samples, shorter rows filled up with -100, and the metrics.
+        Returns predictions and labels as arrays over all samples, shorter rows padded with -100, and the metrics, which
+        are called `{metric_key_prefix}_loss`, ...
         """
         if self._run is None:
             self._apply_arguments()
@@ -1063,16 +1007,12 @@ class Trainer:
     # The Hub.
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """As `transformers.Trainer.init_hf_repo`: make the repository, and its branch, if they are not there.
+        """As `transformers.Trainer.init_hf_repo`: make the repository and its branch, if they are not there.
 
-        Args:
-            token: by default `hub_token`, or else the one that this machine knows.
-            private: of a new repository, by default `hub_private_repo`.
+        `token` and `private` override `hub_token` and `hub_private_repo`.
 
         Raises:
-            OfflineModeIsEnabled: a ConnectionError; `HF_HUB_OFFLINE` is set.
-            HfHubHTTPError: the Hub refused, or could not be reached; the message says what to do.
-            HFValidationError: a ValueError; there can be no repository of that name.
+            HfHubHTTPError, OfflineModeIsEnabled, HFValidationError: of `huggingface_hub`, with what to do.
         """
         token = secret(token)
         self._hub.create_repository(token, private)
@@ -1119,15 +1059,8 @@ class Trainer:
         """As `transformers.Trainer.push_to_hub`: save the model, write its card, and upload `output_dir`.
 
         Checkpoints in it are left out, as is what begins with an underscore. Where the model is sharded all processes
-        have to call it. `token`, `revision` and `private` override the arguments of these names.
-
-        Args:
-            commit_message: of the commit.
-            blocking: return when all is uploaded.
-            token: for the Hub.
-            revision: the branch.
-            private: of a new repository.
-            kwargs: for `create_model_card`.
+        have to call it. `token`, `revision` and `private` override the arguments of these names, `blocking` waits for
+        the upload, and `kwargs` are those of `create_model_card`.
 
         Returns:
             The commit, or with `blocking=False` a future of it; None on processes other than the first.
@@ -1176,26 +1109,21 @@ class Trainer:
 
         Args:
             hp_space: a trial -> values by name of a training argument; by default the reference's space.
-            compute_objective: metrics of an evaluation -> a number, or several; also the name of a metric, or a list
-                of names. By default the loss, or the sum of all other metrics.
+            compute_objective: metrics -> a number, or several; also the name of a metric, or a list of names.
             n_trials: number of trials; may be None with `timeout`.
-            direction: `minimize` or `maximize`, or a list for several objectives. By default `minimize`; with the name
-                of a metric what is usual for it.
+            direction: `minimize` or `maximize`, one for each objective; by default what is usual for a named metric.
             backend: `optuna`, or `ray`.
             hp_name: a trial -> the name of its folder in `output_dir`; by default `run-<number>`.
-            kwargs: for optuna those of `optuna.create_study` and `Study.optimize`, for ray those of `ray.tune.run`.
-                Besides: `final_model` ("best", "retrain" or "last"), `remove_pruned` (False), `resume_trials` (True),
-                `pruning_unit` ("steps" or "epochs"), `report` (True, or a folder); see `SearchOptions`.
+            kwargs: those of `SearchOptions`; for optuna of `optuna.create_study` and `Study.optimize`, for ray of
+                `ray.tune.run`.
 
         Returns:
             The best run, or with several objectives all runs of the Pareto front.
 
         Raises:
             RuntimeError: there is no model_init, or the library of the backend is not installed.
-            ValueError, TypeError: invalid parameters; an objective that is no number; no trial was completed.
-            KeyError: the objective needs a metric that does not exist.
+            ValueError, TypeError, KeyError: invalid parameters, or an objective that no evaluation gives.
             ConnectionError: the storage cannot be reached.
-            NotImplementedError: the backend is not supported.
         """
         require_new_models(self)
         require_training_data(self)
@@ -1207,7 +1135,7 @@ class Trainer:
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """As `transformers.Trainer.call_model_init`: a new model, for a trial if it takes one."""
         if self.model_init is None:
-            raise MissingModelError("There is no model_init to make a model with. Pass model_init=... to the Trainer.")
+            raise checks.MissingModelError("There is no model_init to make a model with. Pass model_init=... to it.")
         return construction.make_model(self.model_init, trial)
 
     def _renew_model(self, trial: Any) -> None:

@@ -241,7 +241,7 @@ def test_nobody_imports_the_library_whose_api_this_is():
 
 def test_no_file_is_long():
     lines = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
-    limits = {"facade/trainer/trainer.py": 1280}  # the documented class
+    limits = {"facade/trainer/trainer.py": 1200}  # the documented class
     assert {name: count for name, count in lines.items() if count > limits.get(name, 500)} == {}
 
 
