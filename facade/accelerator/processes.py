@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ..arguments.fsdp_config import settings_of
-from ..arguments.parallelism import data_rank, read_parallelism
+from ..arguments.parallelism import data_rank, groups_of
 from ..distributed.collectives import share_of_inputs
 from .refusals import refusal
 
@@ -60,7 +60,7 @@ def fsdp_version(args: TrainingArguments) -> int | None:
     settings = settings_of(args)
     if settings is not None:
         return settings.version
-    groups = read_parallelism(args.parallelism_config)
+    groups = groups_of(args)
     return 2 if groups is not None and (groups.dp_shard_enabled or groups.splits_sequences) else None
 
 
@@ -196,7 +196,7 @@ class Grid(Processes):
         return data_rank(self.args) % groups.dp_shard_size
 
     def _groups(self, name: str) -> Any:
-        groups = read_parallelism(self.args.parallelism_config)
+        groups = groups_of(self.args)
         if groups is None:
             raise refusal(name)
         return groups

@@ -268,7 +268,7 @@ def copies_of_batches(args: Any) -> int:
 
     Their numbers follow one another: with 2, processes 0 and 1 get the same batches, so do 2 and 3.
     """
-    groups = _groups(args)
+    groups = groups_of(args)
     copies = 1 if groups is None else groups.non_data_parallel_size
     return copies if copies > 1 and args.world_size % copies == 0 else 1
 
@@ -292,20 +292,36 @@ def samples_of_rank(args: Any, batch_size: int) -> int:
 
 def parts_of_sequences(args: Any) -> int:
     """Over how many processes each sequence is split in training, by `cp_size` or `sp_size`."""
-    groups = _groups(args)
+    groups = groups_of(args)
     return 1 if groups is None else groups.cp_size * groups.sp_size
 
 
 def spreads_model(args: Any) -> bool:
     """Whether `parallelism_config` asks for more than copies of the model, so that processes have parts of it."""
-    groups = _groups(args)
+    groups = groups_of(args)
     return groups is not None and groups.total_size > groups.dp_replicate_size
 
 
-def _groups(args: Any) -> ParallelismConfig | None:
-    """`parallelism_config`, also where it was set later; None where it is wrong, which is said elsewhere."""
-    given = getattr(args, "parallelism_config", None)
+def groups_of(args: Any) -> ParallelismConfig | None:
+    """Return the groups of the model, where it was spread before; otherwise `parallelism_config`.
+
+    That may have been set later. None where it is wrong, which is said elsewhere.
+    """
+    given = vars(args).get(_OF_MODEL) or args.parallelism_config
     if given is None or isinstance(given, ParallelismConfig):
         return given
     read = read_parallelism(given)
     return read if not parallelism_faults(read, 1) else None
+
+
+def set_groups_of_model(args: Any, groups: ParallelismConfig | None) -> None:
+    """Let arguments know the groups over which their model was spread before; None where it was not."""
+    vars(args)[_OF_MODEL] = groups
+
+
+def is_spread_before(args: Any) -> bool:
+    """Tell whether the model was spread before the Trainer got it."""
+    return vars(args).get(_OF_MODEL) is not None
+
+
+_OF_MODEL = "_groups_of_model"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..arguments.fsdp_config import FSDPSettings, settings_of
-from ..arguments.parallelism import read_parallelism, spreads_model
+from ..arguments.parallelism import is_spread_before, read_parallelism, spreads_model
 from .base import StrategyPlan
 from .ddp import ddp, single
 from .deepspeed import deepspeed
@@ -34,6 +34,8 @@ def choose(
         model: tells its layers and its hidden size, where the arguments leave them to it.
         steps: optimizer steps of the training, where the data is known.
     """
+    if is_spread_before(args):
+        return model_parallel(args, None, model)
     if args.deepspeed:
         return deepspeed(args, model, steps)
     settings = settings_of(args)

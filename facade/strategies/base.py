@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..arguments.parallelism import read_parallelism
+from ..arguments.parallelism import groups_of
 from .strategy import Strategy, StrategyHost
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def check_processes(args: TrainingArguments) -> None:
     Raises:
         ValueError: there are not; says how to start them.
     """
-    groups = read_parallelism(args.parallelism_config)
+    groups = groups_of(args)
     if groups is not None and groups.total_size not in (1, args.world_size):
         raise ValueError(
             f"parallelism_config is made for {groups.total_size} processes, but the number of processes is "

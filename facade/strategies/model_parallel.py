@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 from ...lightning_modules.common.collectives import broadcast_weights
+from ...lightning_modules.common.dtensor import is_part
 from ...lightning_modules.distributed import sharding
+from ...lightning_modules.models.inspection import base_of_adapter
 from ..arguments.fsdp_config import FSDPSettings
-from ..arguments.parallelism import ParallelismConfig, read_parallelism
+from ..arguments.parallelism import ParallelismConfig, groups_of, read_parallelism
 from .base import StrategyPlan, picked, process_group
 from .strategy import Strategy, StrategyHost
 from .wrapping import check_sequences, check_sharding, check_split, layers_of, split_option, wrap_option
@@ -117,7 +119,7 @@ class ModelParallel(Strategy):
                 from ...lightning_modules.distributed.tensor_parallel import agree_on_generators
 
                 agree_on_generators(self.lightning.context_mesh)
-        return self._shard(model, mesh) if "shard" in options else model
+        return self._shard(model, mesh) if "shard" in options else sharding.resharded(model)
 
     def _shard(self, model: nn.Module, mesh: Any) -> nn.Module:
         options = self.plan.options
@@ -166,7 +168,7 @@ def model_parallel(
         settings: of FSDP; None where nothing is sharded, only split.
         model: is asked for its layers.
     """
-    groups: ParallelismConfig | None = read_parallelism(args.parallelism_config)
+    groups = groups_of(args)
     if groups is None or groups.total_size == 1:
         machines = args.world_size // args.local_world_size
         replicas = machines if settings is not None and settings.hybrid else 1
@@ -200,3 +202,44 @@ def _sharding(
         "param_dtype": dtype,
         "reduce_dtype": dtype,
     }
+
+
+def groups_of_spread(args: TrainingArguments, model: Any) -> ParallelismConfig | None:
+    """Return the groups over which `from_pretrained` has spread a model; None for others.
+
+    Raises:
+        ValueError: the arguments would spread it again, or each process has parts that do not say of what.
+        NotImplementedError: the layers of the model are in different processes, or something was added to it.
+    """
+    base = base_of_adapter(model)
+    if not getattr(base, "is_distributed_loading_by_transformers", False):
+        if (getattr(base, "_tp_size", None) or 1) > 1 and not sharding.is_split(base):
+            raise ValueError(
+                f"from_pretrained(tp_plan=...) has split {type(base).__name__} into plain tensors, as older "
+                "transformers do: norms and what is to be saved cannot be told from them. Load it without tp_plan and "
+                f"pass parallelism_config={{'tp_size': {args.world_size}}}, or use a newer transformers."
+            )
+        return None
+    sizes = base.config.distributed_config
+    if sizes.pp_size > 1:
+        raise NotImplementedError(
+            f"DistributedConfig(pp_size={sizes.pp_size}): layers in different processes are not trained. Use "
+            "fsdp_size, tp_size or ep_size."
+        )
+    groups = ParallelismConfig(sizes.dp_replicate_size, sizes.fsdp_size, sizes.tp_size)
+    again = [name for name in ("fsdp", "deepspeed") if getattr(args, name)]
+    if read_parallelism(args.parallelism_config) not in (None, ParallelismConfig(), groups):
+        again.append("parallelism_config")
+    if again:
+        raise ValueError(
+            f"{', '.join(again)} spreads the model, but from_pretrained(distributed_config=...) has spread "
+            f"{type(base).__name__} already. Leave one of them out."
+        )
+    sharding.resharded(base)
+    added = [name for name, one in model.named_parameters() if one.requires_grad and not is_part(one)]
+    if added and groups.data_parallel_size > 1:
+        raise NotImplementedError(
+            f"{added[0]} was added after from_pretrained(distributed_config=...) had spread the model: its gradients "
+            "would differ between the processes. Load the model without distributed_config, and pass fsdp=True."
+        )
+    return groups

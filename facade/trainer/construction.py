@@ -30,9 +30,10 @@ from ...lightning_modules.models import inspection
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..arguments import TrainingArguments
 from ..arguments.checkpointing import checkpointing
-from ..arguments.parallelism import parts_of_sequences, spreads_model
+from ..arguments.parallelism import parts_of_sequences, set_groups_of_model, spreads_model
 from ..arguments.support import raise_for_unsupported
 from ..arguments.validation import raise_for_problems
+from ..strategies.model_parallel import groups_of_spread
 from ..strategies.plan import RunPlan, stop_if_asked_to, translate
 from .lightning_callbacks import is_lightning_callback
 
@@ -205,6 +206,7 @@ def set_backend_flags(trainer: Any) -> None:
 def set_up_model(trainer: Any, model: nn.Module) -> None:
     """Make a model that of a Trainer, and derive from it what depends on it."""
     args, inspected = trainer.args, inspection.base_of_adapter(model)
+    set_groups_of_model(args, groups_of_spread(args, model))
     trainer.is_model_parallel = len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
     trainer.place_model_on_device = moves_model(args, spread=trainer.is_model_parallel)
     if trainer.place_model_on_device:

@@ -37,7 +37,7 @@ from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
 from ..arguments.enums import DebugOption, HPSearchBackend
-from ..arguments.parallelism import copies_of_batches, data_ranks, read_parallelism, samples_of_rank
+from ..arguments.parallelism import copies_of_batches, data_ranks, groups_of, read_parallelism, samples_of_rank
 from ..arguments.unknown import SignatureOfInit, refuse_unknown, understand_old_names
 from ..checkpointing.callback_states import CallbackStates, LightningCallbackStates
 from ..checkpointing.data_position import DataPosition
@@ -714,7 +714,7 @@ class Trainer:
 
     def get_tp_size(self) -> int:
         """As `transformers.Trainer.get_tp_size`: processes that share one copy of each layer."""
-        groups = read_parallelism(self.args.parallelism_config)
+        groups = groups_of(self.args)
         return getattr(groups, "tp_size", None) or getattr(self.model, "_tp_size", None) or 1
 
     def _track_num_input_tokens(self, inputs: Any) -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.file_names import SAFE_WEIGHTS_NAME
 from ..common.local_paths import StrPath, require_local
 from ..common.torch_files import load_torch, on_host, state_on_host
-from ..models.inspection import without_inner_wrappers
+from ..models.inspection import class_of, unwrap_model, without_inner_wrappers
 from .adapters import accepted, load_adapters
 from .forms import (
     ADAPTER_FILES,
@@ -92,11 +92,27 @@ def _save(
         wanted = {"state_dict": state_dict, "max_shard_size": max_shard_size}
         # One of PEFT finds its adapters by the names of modules; `PeftMixedModel` has a method that only raises.
         adapted = getattr(model, "peft_config", None)
-        with without_inner_wrappers(model) if adapted else nullcontext(), suppress(NotImplementedError):
+        inner = without_inner_wrappers(model) if adapted else nullcontext()
+        with _spread_no_more(model), inner, suppress(NotImplementedError):
             save_pretrained(folder, **accepted(save_pretrained, wanted))
     # Some classes have a `save_pretrained` that writes files of other names; a checkpoint must hold weights.
     if _weight_stamps(folder) == before:
         _save_state_dict(model.state_dict() if state_dict is None else state_dict, folder, max_shard_size, written)
+
+
+@contextmanager
+def _spread_no_more(model: Any) -> Iterator[None]:
+    """Let a model that `transformers` has spread save the whole tensors that it is given, and gather none itself."""
+    config: Any = getattr(model, "config", None)
+    spread = getattr(config, "distributed_config", None)
+    if spread is None:
+        yield
+        return
+    config.distributed_config = None
+    try:
+        yield
+    finally:
+        config.distributed_config = spread
 
 
 def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> LoadReport:
@@ -321,7 +337,12 @@ def _warn(report: LoadReport, folder: Path) -> None:
 
 def may_rename(model: Any) -> bool:
     """Tell whether the model's files may use other names than the module (mixture-of-experts in `transformers` 5)."""
-    return any(base.__name__ == "PreTrainedModel" for base in type(model).__mro__)
+    return any(base.__name__ == "PreTrainedModel" for base in type(_own(model)).__mro__)
+
+
+def _own(model: Any) -> Any:
+    """Return the module itself of a `WholeModel`."""
+    return unwrap_model(getattr(model, "sharded", model))
 
 
 def load_through_class(model: Any, folder: Path, require: Callable[[LoadReport], None]) -> LoadReport:
@@ -337,8 +358,9 @@ def load_through_class(model: Any, folder: Path, require: Callable[[LoadReport],
     import torch
 
     with torch.random.fork_rng(devices=[]):  # building a model draws random numbers
-        twin, found = type(model).from_pretrained(
-            folder, config=model.config, dtype=model.dtype, output_loading_info=True, local_files_only=True
+        own = _own(model)
+        twin, found = class_of(own).from_pretrained(
+            folder, config=own.config, dtype=own.dtype, output_loading_info=True, local_files_only=True
         )
     # What the files lack was drawn at random in the twin, and must not replace the model's own values.
     absent = set(found["missing_keys"])

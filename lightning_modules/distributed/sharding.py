@@ -90,10 +90,7 @@ def fully_sharded(
     from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
     if isinstance(model, FSDPModule):
-        for module in model.modules():  # a forward pass may have left gathered parameters in their places
-            if isinstance(module, FSDPModule):
-                module.reshard()
-        return model
+        return resharded(model)
     options: dict[str, Any] = {
         "mesh": mesh,
         "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype),
@@ -111,6 +108,14 @@ def fully_sharded(
                 module.set_force_sum_reduction_for_comms(True)
     if forward_prefetch:
         _prefetch([name for name, _ in model.named_modules() if name in set(layers)], model)
+    return model
+
+
+def resharded(model: nn.Module) -> nn.Module:
+    """Give back what a forward pass may have left gathered in a model of `fully_shard`; returns the model."""
+    for module in filter(_is_gathered_by_layers, model.modules()):
+        sharded: Any = module
+        sharded.reshard()
     return model
 
 
