@@ -13,6 +13,7 @@ from torch import nn
 from ...lightning_modules.common.collectives import broadcast_weights
 from ...lightning_modules.common.dtensor import is_part
 from ...lightning_modules.distributed import sharding
+from ...lightning_modules.distributed.tensor_parallel import sum_before_accumulation
 from ...lightning_modules.models.inspection import base_of_adapter
 from ..arguments.fsdp_config import FSDPSettings
 from ..arguments.parallelism import ParallelismConfig, groups_of, read_parallelism
@@ -235,6 +236,8 @@ def groups_of_spread(args: TrainingArguments, model: Any) -> ParallelismConfig |
             f"{', '.join(again)} spreads the model, but from_pretrained(distributed_config=...) has spread "
             f"{type(base).__name__} already. Leave one of them out."
         )
+    if sizes.tp_size > 1:
+        sum_before_accumulation(base)
     sharding.resharded(base)
     added = [name for name, one in model.named_parameters() if one.requires_grad and not is_part(one)]
     if added and groups.data_parallel_size > 1:

@@ -110,6 +110,34 @@ def step_context(model: nn.Module) -> Callable[[], contextlib.AbstractContextMan
     return implicit_replication
 
 
+def sum_before_accumulation(model: Any) -> None:
+    """Let the norms of split heads sum each gradient over their processes before it is accumulated.
+
+    `transformers` sums what was accumulated, and with it the sums of earlier micro-batches once more.
+
+    Args:
+        model: split by `from_pretrained(distributed_config=...)`.
+    """
+    group = model._mesh_manager.get_mesh("tp").get_group()
+    patterns = [name for name, style in model.tp_plan.items() if style == "replicated_with_grad_allreduce"]
+    for module in (model.get_submodule(name) for pattern in patterns for name in _matching(model, pattern)):
+        if vars(module).pop("forward", None) is not None:  # theirs; in a later training ours is there already
+            module.register_forward_pre_hook(functools.partial(_hook_parameters, {}, group))
+
+
+def _hook_parameters(hooked: dict[str, Any], group: Any, module: nn.Module, _: Any) -> None:
+    for name, parameter in module.named_parameters(recurse=False):
+        if torch.is_grad_enabled() and parameter.requires_grad and hooked.get(name) is not parameter:
+            parameter.register_hook(functools.partial(_summed, group))
+            hooked[name] = parameter  # that of `fully_shard` is another one in each forward pass
+
+
+def _summed(group: Any, gradient: torch.Tensor) -> torch.Tensor:
+    gradient = gradient.clone()
+    torch.distributed.all_reduce(gradient, group=group)
+    return gradient
+
+
 def _matching(model: nn.Module, pattern: str) -> list[str]:
     """Return names of the modules that a pattern stands for; each `*` is one part of a name."""
     expression = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))

@@ -61,6 +61,7 @@ def train(folder: Path, case: str, model: str, sizes: dict[str, int]) -> None:
             logging_steps=1,
             max_grad_norm=0.1,
             learning_rate=1e-2,
+            adam_epsilon=1e-3,  # otherwise the sign of rounding errors moves weights without a gradient
             use_cpu=True,
             report_to="none",
             disable_tqdm=True,

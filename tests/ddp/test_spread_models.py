@@ -38,10 +38,10 @@ def test_they_train_as_in_one_process_and_are_saved_whole(folder: Path, case: st
     assert len(set(expected["losses"])) == 4
     assert min(expected["norms"]) > 0.2, "all are clipped"
     for name in ("losses", "norms"):
-        assert told[name] == pytest.approx(expected[name], rel=1e-4)
+        assert told[name] == pytest.approx(expected[name], rel=1e-5)
     model, single = (load_file(folder / one / "model.safetensors") for one in (case, f"single-{CASES[case]}"))
     assert model.keys() == single.keys()
-    assert max(float((model[name] - single[name]).abs().max()) for name in single) < 5e-4  # of 2e-2 or so
+    assert max(float((model[name] - single[name]).abs().max()) for name in single) < 1e-5  # moved by 2e-2
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -72,7 +72,7 @@ def split_by_5_3() -> nn.Module:
     ("model", "given", "error", "said"),
     [
         (spread(pp_size=2), {}, NotImplementedError, r"DistributedConfig\(pp_size=2\)"),
-        (spread(tp_size=2), {"parallelism_config": {"dp_shard_size": 2}}, ValueError, "parallelism_config spreads"),
+        (spread(fsdp_size=2), {"parallelism_config": {"tp_size": 2}}, ValueError, "parallelism_config spreads"),
         (spread(fsdp_size=2), {}, NotImplementedError, "weight was added after"),
         (split_by_5_3(), {}, ValueError, "into plain tensors.*Load it without tp_plan"),
     ],
