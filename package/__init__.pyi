@@ -49,6 +49,10 @@ from .facade.evaluation.speed import speed_metrics as speed_metrics
 from .facade.keras.arguments import TFTrainingArguments as TFTrainingArguments
 from .facade.keras.trainer import TFTrainer as TFTrainer
 from .facade.search.hyperparameters import default_compute_objective as default_compute_objective
+from .interception import install as install
+from .interception import load_ipython_extension as load_ipython_extension
+from .interception import uninstall as uninstall
+from .interception import unload_ipython_extension as unload_ipython_extension
 from .lightning_modules import Adafactor as Adafactor
 from .lightning_modules import AutoTokenizer as AutoTokenizer
 from .lightning_modules import BatchEncoding as BatchEncoding
@@ -107,9 +111,5 @@ from .lightning_modules.optim.schedules import (
 )
 from .lightning_modules.optim.schedules import get_greedy_schedule as get_greedy_schedule
 from .lightning_modules.optim.schedules import get_reduce_on_plateau_schedule as get_reduce_on_plateau_schedule
-from .serving import install as install
-from .serving import load_ipython_extension as load_ipython_extension
-from .serving import uninstall as uninstall
-from .serving import unload_ipython_extension as unload_ipython_extension
 
 __version__: str

@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _names_a_script(word: str) -> bool:
     """Whether a command line that begins so is one for Python: a file, an option of `run`, or one of Python's own."""
     if word.startswith("-"):
-        from .serving.runner import is_option
+        from .interception.runner import is_option
 
         return word == "-" or word[:2] in ("-m", "-c") or (word not in ("-h", "--help") and is_option(word))
     if word in _COMMANDS:
@@ -71,8 +71,8 @@ def _names_a_script(word: str) -> bool:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run a script that uses the names of the reference, with ours in their place; see `serving.runner.run`."""
-    from .serving.runner import run as start
+    """Run a script that uses the names of the reference, with ours in their place; see `interception.runner.run`."""
+    from .interception.runner import run as start
 
     return start(words)
 

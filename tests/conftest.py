@@ -74,7 +74,7 @@ LONGEST = (
     "ddp",
     "nodes",
     "faults",
-    "package/serving",
+    "package/interception",
     "facade/checkpointing",
     "parity/test_arguments_effects.py",
     "examples",

@@ -20,8 +20,8 @@ from typing import Any
 
 from packaging.version import Version
 
-from lightrainer.serving.names import SERVED
-from lightrainer.serving.stand_in.names import STAND_IN
+from lightrainer.interception.names import SERVED
+from lightrainer.interception.stand_in.names import STAND_IN
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "develop" / "followed.md"
 REBUILT = ("data.data_collator", "integrations.fsdp", "integrations.neftune", "modelcard", "utils.notebook")

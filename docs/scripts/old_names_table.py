@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightrainer.facade.arguments.old_names import OLD_NAMES
-from lightrainer.serving.targets import RENAMED, written
+from lightrainer.interception.targets import RENAMED, written
 
 PAGE = Path(__file__).resolve().parents[1] / "user" / "migrate.md"
 BEGIN, END = "<!-- table of old names: begin -->\n", "<!-- table of old names: end -->\n"

@@ -58,8 +58,8 @@ def launch(flags: Sequence[str]) -> int:
         SystemExit: With status 2 and the reason on stderr where something cannot be; nothing is started then.
     """
     from ..facade.arguments.launch_variables import refusals
+    from ..interception import environment, runner
     from ..lightning_modules.common.suggestions import did_you_mean
-    from ..serving import environment, runner
 
     parser = _parser()
     given, unknown = parser.parse_known_args(flags)

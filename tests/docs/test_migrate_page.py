@@ -3,8 +3,8 @@
 import importlib.util
 from pathlib import Path
 
-from lightrainer.serving import environment
-from lightrainer.serving.names import SERVED
+from lightrainer.interception import environment
+from lightrainer.interception.names import SERVED
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "user" / "migrate.md").read_text(encoding="utf-8")

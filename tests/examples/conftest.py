@@ -1,4 +1,4 @@
-"""Scripts are compared with the means of the parity tests, and hidden from transformers as in those of serving."""
+"""Scripts are compared with the means of the parity tests, and hidden from transformers as in those of interception."""
 
 import importlib.util
 import sys
@@ -7,7 +7,9 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "parity")]
 
-_spec = importlib.util.spec_from_file_location("conftest_of_serving", TESTS / "package" / "serving" / "conftest.py")
-_serving = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_serving)
-without_library = _serving.without_library
+_spec = importlib.util.spec_from_file_location(
+    "interception_conftest", TESTS / "package" / "interception" / "conftest.py"
+)
+_interception = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_interception)
+without_library = _interception.without_library

@@ -15,7 +15,7 @@ from pathlib import Path
 
 LOG = "log.txt"
 LIBRARIES = ("accelerate", "datasets", "PIL.ImageDraw", "pandas", "transformers.testing_utils")
-# In the order in which they are imported: those of serving have begun by then.
+# In the order in which they are imported: those of interception have begun by then.
 FROM_TRANSFORMERS = (
     "AlbertForMultipleChoice",
     "BertForQuestionAnswering",

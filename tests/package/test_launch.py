@@ -8,7 +8,7 @@ import yaml
 
 from lightrainer.__main__ import main
 from lightrainer.facade.arguments.launch_variables import VARIABLES
-from lightrainer.serving import runner
+from lightrainer.interception import runner
 from lightrainer.tools.launch import launch
 
 LOCAL = {"compute_environment": "LOCAL_MACHINE", "num_machines": 1, "machine_rank": 0, "num_processes": 2}

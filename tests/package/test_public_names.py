@@ -231,7 +231,7 @@ LIGHT = {
         *("torch", "lightning", "datasets", "transformers", "accelerate", "numpy", "yaml"),
     ],
     "from lightrainer import TrainerCallback, TrainerState, EarlyStoppingCallback": ["lightning", "transformers"],
-    "from lightrainer import install; install(); import lightrainer.serving.runner": [
+    "from lightrainer import install; install(); import lightrainer.interception.runner": [
         *("torch", "numpy", "lightning", "datasets", "transformers", "accelerate"),
     ],
     "from lightrainer import Trainer": ["lightning", "datasets", "transformers", "accelerate", "matplotlib"],

@@ -8,7 +8,7 @@ from datasets_for_parity import points
 from harness import DEFAULTS
 from models import Classifier, gpt2
 
-from lightrainer.serving.logs import NAMES
+from lightrainer.interception.logs import NAMES
 
 
 def trainer(api, folder, model=None, train=True, callbacks=(), **arguments):

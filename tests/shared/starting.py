@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 HERE = Path(__file__).parent
-CHILDREN = str(HERE.parents[1] / "package" / "serving" / "children")
+CHILDREN = str(HERE.parents[1] / "package" / "interception" / "children")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE)}
 # Nothing that looks for transformers, or that is served.
 TORCH = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "pandas", "matplotlib.pyplot")

@@ -1,4 +1,4 @@
-"""Run by the `sitecustomize` of `serving/children` at the start of a compared script: writes down what it trains.
+"""Run by the `sitecustomize` of `interception/children` at the start of a compared script: writes down what it trains.
 
 Seeds the generators, keeps output folders within the side's working folder, and records what `train`, `evaluate`
 and `predict` came to. Nothing is imported before the script imports it, and nothing of lightrainer: the reference has

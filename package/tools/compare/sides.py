@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ...interception import environment
 from ...lightning_modules.common.libraries import is_installed
-from ...serving import environment
 from .working_folder import CompareError, WorkingFolder
 
 REFERENCE, LIGHTRAINER = "reference", "lightrainer"

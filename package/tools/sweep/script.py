@@ -247,7 +247,7 @@ def start(plan: SweepPlan, values: dict[str, Any], about: ChildTrial, stream: IO
         stream: for what it says.
     """
     from ...facade.arguments.sweep_trial import VARIABLE
-    from ...serving import environment
+    from ...interception import environment
 
     known = _training_arguments() if plan.values_as == "arguments" else set()
     about.values = {name: value for name, value in values.items() if name in known}

@@ -19,8 +19,8 @@ from lightrainer.callbacks.memory import memory_in_use
 from lightrainer.facade.arguments import packages
 from lightrainer.facade.arguments.enums import OptimizerNames
 from lightrainer.facade.distributed import xla_device
+from lightrainer.interception.stand_in import availability
 from lightrainer.lightning_modules.common import libraries
-from lightrainer.serving.stand_in import availability
 
 ROOT = Path(__file__).parents[3]
 TREES = {

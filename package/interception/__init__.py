@@ -1,4 +1,4 @@
-"""Serve names of `transformers` from this package, so that scripts run unchanged.
+"""Import interception: serve names of `transformers` from this package to unchanged scripts.
 
 `names` is the table of what is served; `finder` answers imports; `switch` turns it on and off; `runner` starts scripts.
 Importing this loads nothing but the standard library, since every child process of a served script may do it.

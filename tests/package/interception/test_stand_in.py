@@ -5,8 +5,8 @@ import json
 import pytest
 from processes import forked, said
 
-from lightrainer.serving.names import VERSION
-from lightrainer.serving.stand_in.names import STAND_IN
+from lightrainer.interception.names import VERSION
+from lightrainer.interception.stand_in.names import STAND_IN
 
 EVERYTHING = """
 import importlib, json, sys

@@ -103,7 +103,7 @@ def serve_top_level(module: ModuleType, top_level: Mapping[str, str]) -> None:
     module.__class__ = Served
 
 
-def stop_serving_top_level(module: ModuleType) -> None:
+def stop_intercepting_top_level(module: ModuleType) -> None:
     """Undo `serve_top_level`."""
     plain = getattr(type(module), "_plain_kind", None)
     if plain is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from starting import python_from_torch
 
-from lightrainer.serving.environment import switch_on
+from lightrainer.interception.environment import switch_on
 
 SECONDS = 120
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from processes import forked, said
 
-from lightrainer.serving.names import SERVED, TOP_LEVEL
+from lightrainer.interception.names import SERVED, TOP_LEVEL
 
 OF_FOUR = {"trainer_tf", "training_args_tf"}
 """Modules that only transformers 4 has."""
@@ -21,7 +21,7 @@ import transformers
 print(json.dumps([freezes, type(transformers).__name__]))
 """
 
-# In a process without serving: what the library's own modules have.
+# In a process without interception: what the library's own modules have.
 LOOK = """
 import importlib, json, sys, transformers
 names = {}
@@ -86,7 +86,7 @@ def defined_in(theirs):
     import ast
     import importlib.util
 
-    from lightrainer.serving.shadow import defined
+    from lightrainer.interception.shadow import defined
 
     found = {}
     for inside in theirs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..names import SERVED, TOP_LEVEL
 from ..targets import targets
 
-_HERE = ".serving.stand_in"
+_HERE = ".interception.stand_in"
 _COLLATORS = (
     "DataCollatorForLanguageModeling DataCollatorForMultipleChoice DataCollatorForPermutationLanguageModeling "
     "DataCollatorForSOP DataCollatorForSeq2Seq DataCollatorForTokenClassification DataCollatorForWholeWordMask "

@@ -9,8 +9,8 @@ import sys
 freezes = []
 gc.freeze = lambda: freezes.append("torch" in sys.modules)
 
-from lightrainer.serving.names import SERVED, TOP_LEVEL
-from lightrainer.serving.targets import resolve
+from lightrainer.interception.names import SERVED, TOP_LEVEL
+from lightrainer.interception.targets import resolve
 
 theirs = json.loads(sys.stdin.read())
 missing, wrong, several = [], [], []

@@ -57,7 +57,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "transformers.trainer_callback": _STRATEGY,
     "transformers.trainer_utils": _STRATEGY,
     "transformers.training_args": _STRATEGY,
-    "transformers.utils": {"send_example_telemetry": ".serving.stand_in.versions:send_example_telemetry", **_XLA},
+    "transformers.utils": {"send_example_telemetry": ".interception.stand_in.versions:send_example_telemetry", **_XLA},
 }
 """For each module its old names, with the targets of what took their place."""
 

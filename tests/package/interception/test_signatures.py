@@ -7,9 +7,9 @@ import inspect
 
 import pytest
 
-from lightrainer.serving.names import SERVED
-from lightrainer.serving.stand_in.names import STAND_IN
-from lightrainer.serving.targets import resolve
+from lightrainer.interception.names import SERVED
+from lightrainer.interception.stand_in.names import STAND_IN
+from lightrainer.interception.targets import resolve
 
 COLLATORS = "data.data_collator"
 MODULES = [

@@ -1,4 +1,4 @@
-"""Turns serving on in a process whose environment asks for it; imports nothing until a served name is asked for."""
+"""Switch import interception on where the environment asks for it, at the first import of a served name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RECORDER = "LIGHTRAINER_RECORDER"
 
 
 class Waiting:
-    """A finder that waits for the first import of a served module, turns serving on, and is gone."""
+    """Finder that switches the interception on at the first import of a served module, and removes itself."""
 
     is_of_lightrainer = True
 
@@ -36,7 +36,7 @@ class Waiting:
         from importlib import import_module
 
         try:
-            switch = import_module("lightrainer.serving.switch")
+            switch = import_module("lightrainer.interception.switch")
         except ImportError:
             return None
         finder = switch.install()

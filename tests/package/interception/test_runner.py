@@ -10,7 +10,7 @@ import pytest
 from processes import clean_environment, run
 
 import lightrainer
-from lightrainer.serving.runner import python_options
+from lightrainer.interception.runner import python_options
 
 SCRIPT = """
 import os, pickle, signal, sys, traceback

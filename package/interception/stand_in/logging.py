@@ -1,6 +1,6 @@
 """`transformers.utils.logging` where the library is not there: the loggers below `transformers`, and how much they say.
 
-Messages of lightrainer come through these loggers; see `serving.logs`.
+Messages of lightrainer come through these loggers; see `interception.logs`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Modules of the reference that were imported before serving was switched on."""
+"""Modules of the reference that were imported before the interception was switched on."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -12,7 +12,7 @@ from typing import Any
 
 from ..lightning_modules.common.libraries import loaded
 from .finder import LIBRARY, ServedLoader, served_spec
-from .modules import ServedModule, serve_top_level, stop_serving_top_level
+from .modules import ServedModule, serve_top_level, stop_intercepting_top_level
 from .names import SERVED, TOP_LEVEL
 
 
@@ -54,7 +54,7 @@ class Replaced:
         if library is not None:
             for name in TOP_LEVEL:
                 library.__dict__.pop(name, None)
-            stop_serving_top_level(library)
+            stop_intercepting_top_level(library)
         for scope, name, value in reversed(self._undo):
             scope[name] = value
         self._undo.clear()

@@ -8,7 +8,7 @@ from processes import forked, run, said
 ON_AND_OFF = """
 import importlib, importlib.util, json, logging, os, sys
 import lightrainer
-from lightrainer.serving import installed
+from lightrainer.interception import installed
 finders, path, spec = list(sys.meta_path), dict(os.environ), importlib.util.find_spec
 level = logging.getLogger("lightrainer").getEffectiveLevel()
 facts = [installed()]
@@ -228,7 +228,7 @@ def test_a_sitecustomize_that_is_there_already_is_run_too(without_library, tmp_p
 
 def test_a_python_without_lightrainer_is_not_disturbed(without_library, tmp_path):
     """Scripts start programs of other environments, which inherit the variables."""
-    from lightrainer.serving import environment
+    from lightrainer.interception import environment
 
     variables: dict[str, str] = {}
     environment.switch_on(variables)
@@ -238,7 +238,7 @@ def test_a_python_without_lightrainer_is_not_disturbed(without_library, tmp_path
 
 
 def test_the_environment_is_put_back():
-    from lightrainer.serving import environment
+    from lightrainer.interception import environment
 
     for before in ({}, {"PYTHONPATH": "/a:/b"}, {"PYTHONPATH": "/a", "OTHER": "1"}):
         after = dict(before)

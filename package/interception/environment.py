@@ -1,4 +1,4 @@
-"""The environment variables that switch serving on in child processes."""
+"""Environment variables that switch import interception on in child processes."""
 
 from __future__ import annotations
 

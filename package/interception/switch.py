@@ -1,4 +1,4 @@
-"""Turns serving on and off in the running process."""
+"""Switch import interception on and off in the running process."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.

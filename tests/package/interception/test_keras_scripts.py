@@ -80,7 +80,7 @@ def test_keras_knows_what_it_computes_in_before_it_is_imported(words, variable, 
 
 @pytest.mark.parametrize("words", [["--keras-backend", "jax"], ["--keras-backend"], ["--verbose=yes"]])
 def test_other_values_are_refused(words, capsys):
-    from lightrainer.serving.runner import run as run_words
+    from lightrainer.interception.runner import run as run_words
 
     assert run_words([*words, "script.py"][: len(words) + (words != ["--keras-backend"])]) == 2
     assert capsys.readouterr().err.startswith(f"lightrainer: {words[0].partition('=')[0]} ")
