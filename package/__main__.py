@@ -1,9 +1,4 @@
-"""The command line: `run` starts a script, `launch` in several processes, `sweep` many times, `compare` with the
-reference and with ours; `plan` shows what Lightning is given, `estimate` what it will need, `convert` turns checkpoints
-around.
-
-Without one of these words it is `run`: `python -m lightrainer script.py`.
-"""
+"""The command line; without the name of a command it runs a script: `python -m lightrainer script.py`."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -13,6 +8,7 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from importlib import import_module
 
 from . import __version__
 
@@ -35,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and _names_a_script(words[0]):
         words.insert(0, "run")
     if words[:1] == ["run"]:
-        return run(words[1:])
+        return _start("run", words[1:])
     parser = ArgumentParser(
         prog="lightrainer",
         description="The documented Trainer API over PyTorch Lightning.",
@@ -44,21 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"lightrainer {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     # What follows the command is read by a parser of its own, which is only built for it.
-    commands.add_parser("run", add_help=False, help="run a script with our Trainer; the word itself can be left out")
-    commands.add_parser("launch", add_help=False, help="run a script in several processes, as `accelerate launch` does")
-    commands.add_parser("sweep", add_help=False, help="run a script many times, to find its best arguments")
-    commands.add_parser(
-        "compare", add_help=False, help="run a script with transformers and with ours, show what differs"
-    )
-    commands.add_parser("plan", add_help=False, help="show what Lightning is given for some training arguments")
-    commands.add_parser("estimate", add_help=False, help="show how much memory and traffic a training will need")
-    commands.add_parser("convert", add_help=False, help="turn a checkpoint file of Lightning into a folder, or back")
+    for name, (_, text) in _COMMANDS.items():
+        commands.add_parser(name, add_help=False, help=text)
     known, flags = parser.parse_known_args(words)
-    return _COMMANDS[known.command](flags)
+    return _start(known.command, flags)
 
 
 def _names_a_script(word: str) -> bool:
-    """Whether a command line that begins so is one for Python: a file, an option of `run`, or one of Python's own."""
+    """Tell whether the first word starts a script: a file, an option of `run`, or one of Python's own."""
     if word.startswith("-"):
         from .interception.runner import is_option
 
@@ -70,88 +59,22 @@ def _names_a_script(word: str) -> bool:
     return "." in word or nearest(word, _COMMANDS) is None or os.path.exists(word)
 
 
-def run(words: Sequence[str]) -> int:
-    """Run a script that uses the names of the reference, with ours in their place; see `interception.runner.run`."""
-    from .interception.runner import run as start
-
-    return start(words)
-
-
-def convert(flags: Sequence[str]) -> int:
-    """Turn a checkpoint around; see `conversion.convert`."""
-    from .conversion import convert as turn
-
-    return turn(flags)
-
-
-def compare(flags: Sequence[str]) -> int:
-    """Run a script with the reference and with ours, and compare; see `tools.compare.command.compare`."""
-    from .tools.compare.command import compare as start
-
-    return start(flags)
-
-
-def launch(flags: Sequence[str]) -> int:
-    """Start a script in several processes; see `tools.launch.launch`."""
-    from .tools.launch import launch as start
-
-    return start(flags)
-
-
-def sweep(flags: Sequence[str]) -> int:
-    """Run a script as a sweep; see `tools.sweep.command.sweep`."""
-    from .tools.sweep.command import sweep as start
-
-    return start(flags)
-
-
-def estimate(flags: Sequence[str]) -> int:
-    """Print the memory and the traffic of a training; see `estimate.estimate`."""
-    from .estimate import estimate as work_out
-
-    return work_out(flags)
-
-
-def plan(flags: Sequence[str]) -> int:
-    """Print what `translate` makes of training arguments, on any machine, and write nothing.
-
-    Args:
-        flags: The arguments as options, such as `--learning_rate 1e-4`.
-
-    Returns:
-        0, the exit status; what cannot be ends the program with 2.
-    """
-    from .facade import HfArgumentParser, TrainingArguments
-    from .facade.arguments import problems
-    from .facade.arguments.hardware import on_paper
-    from .facade.strategies.plan import translate
-
-    parser = HfArgumentParser(
-        TrainingArguments,
-        prog="lightrainer plan",
-        description="Show what Lightning is given for these training arguments; nothing is written.",
-        epilog="Example: lightrainer plan --bf16 --gradient_accumulation_steps 4 --lr_scheduler_type cosine",
-    )
-    try:
-        with on_paper():
-            (args,) = parser.parse_args_into_dataclasses(flags, look_for_args_file=False)
-        print(translate(args))
-        for problem in problems(args):
-            print(f"It cannot run on this machine: {problem}", file=sys.stderr)
-    except (ValueError, TypeError, NotImplementedError, OSError) as error:
-        parser.error(str(error))
-    return 0
+def _start(name: str, words: Sequence[str]) -> int:
+    """Import the module of a command, call its function of that name, and return the exit status."""
+    module, _ = _COMMANDS[name]
+    return getattr(import_module(f".{module}", __package__), name)(words)
 
 
 _COMMANDS = {
-    "run": run,
-    "launch": launch,
-    "sweep": sweep,
-    "compare": compare,
-    "plan": plan,
-    "estimate": estimate,
-    "convert": convert,
+    "run": ("interception.runner", "run a script with our Trainer; the word itself can be left out"),
+    "launch": ("tools.launch", "run a script in several processes, as `accelerate launch` does"),
+    "sweep": ("tools.sweep.command", "run a script many times, to find its best arguments"),
+    "compare": ("tools.compare.command", "run a script with transformers and with ours, show what differs"),
+    "plan": ("tools.plan", "show what Lightning is given for some training arguments"),
+    "estimate": ("tools.estimate.command", "show how much memory and traffic a training will need"),
+    "convert": ("tools.convert", "turn a checkpoint file of Lightning into a folder, or back"),
 }
+"""The commands: module, help."""
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Commands of `lightrainer`, one folder each; imported by `__main__` when they are called."""
+"""Commands of `lightrainer`, one module or folder each; imported by `__main__` when they are called."""

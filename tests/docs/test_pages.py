@@ -12,8 +12,8 @@ from page_runner import blocks
 
 import lightrainer
 from lightrainer import Trainer
-from lightrainer.facade.estimate.job import PRECISIONS, SHARDING
-from lightrainer.facade.estimate.optimizers import _RULES
+from lightrainer.tools.estimate.job import PRECISIONS, SHARDING
+from lightrainer.tools.estimate.optimizers import _RULES
 from lightrainer.tools.sweep.command import _parser
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

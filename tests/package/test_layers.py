@@ -43,7 +43,7 @@ ROOMS = {
         "arguments",
         "strategies",
         "accelerator",
-        "parser estimate evaluation hub checkpointing",
+        "parser evaluation hub checkpointing",
         "search",
         "trainer",
         "compat keras",

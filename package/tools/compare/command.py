@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...number_options import whole
+from ..number_options import whole
 from . import page, text
 from .differences import compare as compare_sides
 from .reading import Findings, read_side

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ...number_options import positive, whole
+from ..number_options import positive, whole
 
 _DESCRIPTION = """\
 Run a script with a Trainer, or with one of Lightning, many times, each time with other values, to find the best. The

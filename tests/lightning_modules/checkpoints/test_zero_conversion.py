@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 from zero_files import BUFFER, FROZEN, SHAPES, number, written
 
-from lightrainer.conversion import convert as command
 from lightrainer.lightning_modules.checkpoints import load_torch, problems, read_weights
 from lightrainer.lightning_modules.checkpoints.conversion import convert
+from lightrainer.tools.convert import convert as command
 
 STATE = {"global_step": 7, "epoch": 1.0}
 SHARED = ("embedding", "layer.weight", "layer.bias", "norm")

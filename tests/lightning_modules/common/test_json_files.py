@@ -7,9 +7,9 @@ from tokenizers import Tokenizer, models
 
 from lightrainer import AutoTokenizer, HfArgumentParser, PreTrainedTokenizerFast, TrainingArguments
 from lightrainer.facade.compat.checkpoints import load_sharded_checkpoint
-from lightrainer.facade.estimate.source import model_from_folder
 from lightrainer.lightning_modules.common.json_files import read_json, read_object
 from lightrainer.lightning_modules.models.generation_config import read_generation_config
+from lightrainer.tools.estimate.source import model_from_folder
 
 BROKEN = {
     "a list": ('\n[1, {"a": 2}]', "holds a list, expected is an object"),

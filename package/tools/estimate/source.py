@@ -1,5 +1,7 @@
 """Reads the shape of a model from the folder that it was saved to: `config.json`, and the head of `*.safetensors`."""
 
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
 import json

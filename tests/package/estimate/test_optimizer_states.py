@@ -4,9 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from lightrainer.facade.estimate import ModelShape
-from lightrainer.facade.estimate.optimizers import _RULES, is_paged, optimizer_state, steps_in_backward
-from lightrainer.facade.estimate.shapes import EMBEDDING, MATRIX, OTHER, TensorShape
 from lightrainer.lightning_modules.common.suggestions import OptimizerNames
 from lightrainer.lightning_modules.optim import (
     MissingLibraryError,
@@ -14,6 +11,9 @@ from lightrainer.lightning_modules.optim import (
     build_optimizer,
     optimizer_class_and_kwargs,
 )
+from lightrainer.tools.estimate import ModelShape
+from lightrainer.tools.estimate.optimizers import _RULES, is_paged, optimizer_state, steps_in_backward
+from lightrainer.tools.estimate.shapes import EMBEDDING, MATRIX, OTHER, TensorShape
 
 RANK = 16
 ALWAYS_THERE = ["adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop"]

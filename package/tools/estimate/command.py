@@ -10,10 +10,10 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .number_options import positive, whole
+from ..number_options import positive, whole
 
 if TYPE_CHECKING:
-    from .facade.estimate import Estimate, Job, ModelShape
+    from . import Estimate, Job, ModelShape
 
 _EXAMPLES = """examples:
   lightrainer estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing
@@ -35,8 +35,8 @@ def estimate(flags: Sequence[str]) -> int:
     """
     parser = _parser()
     given = parser.parse_args(flags)
-    from .facade.estimate import compare, comparison_table, estimate_table
-    from .facade.estimate import estimate as estimated
+    from . import compare, comparison_table, estimate_table
+    from .estimation import estimate as estimated
 
     try:
         job = _job(given)
@@ -57,7 +57,7 @@ def estimate(flags: Sequence[str]) -> int:
 
 
 def _job(given: Namespace) -> Job:
-    from .facade.estimate import Job
+    from . import Job
 
     shards, offload = _fsdp(given.fsdp)
     words = {word.rstrip("s") + "s" if word.startswith("param") else word for word in given.offload}
@@ -88,7 +88,7 @@ def _job(given: Namespace) -> Job:
 
 
 def _model(given: Namespace) -> ModelShape:
-    from .facade.estimate import model_from_folder, model_of_size
+    from . import model_from_folder, model_of_size
 
     names = ("layers", "hidden", "heads", "kv_heads", "intermediate", "vocabulary")
     numbers = {name: getattr(given, name) for name in names}
@@ -131,7 +131,7 @@ def _fsdp(text: str | None) -> tuple[str | None, bool]:
 
 
 def _draw(estimates: Sequence[Estimate], path: str) -> None:
-    from .facade.estimate.tables import draw
+    from .tables import draw
 
     draw(estimates, path)
 

@@ -1,4 +1,4 @@
-"""The command `convert`: checkpoints of Lightning, of the Trainer API and of DeepSpeed become those of another kind."""
+"""The command `convert`: convert checkpoints between Lightning, the Trainer API and DeepSpeed."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -27,7 +27,7 @@ def convert(flags: Sequence[str]) -> int:
     """
     parser = _parser()
     given = parser.parse_args(flags)
-    from .lightning_modules.checkpoints.conversion import convert as converted
+    from ..lightning_modules.checkpoints.conversion import convert as converted
 
     try:
         written = converted(

@@ -1,6 +1,7 @@
 """Estimate memory per device and traffic per step on paper; torch is not loaded.
 
-Here: shapes of models, sizes of their parts, tables. Not here: measuring a run. Imports no other room of the facade.
+Here: shapes of models, sizes of their parts, tables. `command` is the command line. Not here:
+measuring a run. Imports nothing of the facade.
 """
 
 from .estimation import Choice, Estimate, compare, estimate

@@ -1,5 +1,7 @@
 """Bytes of state that each optimizer keeps for a tensor: those of the implementations that `optim` chooses."""
 
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
 from collections.abc import Callable

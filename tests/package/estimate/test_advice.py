@@ -2,8 +2,8 @@
 
 import pytest
 
-from lightrainer.facade.estimate import Job, compare, model_of_size
-from lightrainer.facade.estimate.job import GIB
+from lightrainer.tools.estimate import Job, compare, model_of_size
+from lightrainer.tools.estimate.job import GIB
 
 EXPECTED = {
     # parameters, devices, GiB of each: what to take

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from lightrainer.facade.estimate import Job, ModelShape
-from lightrainer.facade.estimate.memory import activation_bytes, input_bytes, layer_bytes, root_bytes
-from lightrainer.facade.estimate.source import model_from_config
+from lightrainer.tools.estimate import Job, ModelShape
+from lightrainer.tools.estimate.memory import activation_bytes, input_bytes, layer_bytes, root_bytes
+from lightrainer.tools.estimate.source import model_from_config
 
 BATCH, SEQUENCE, LAYERS = 2, 64, 3
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}

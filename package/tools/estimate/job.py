@@ -1,5 +1,7 @@
-"""What is to be estimated: a model, devices, and how the training uses them; and what of it cannot be."""
+"""The training to estimate: model, devices and strategy; refuse what cannot run."""
 
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
 import math

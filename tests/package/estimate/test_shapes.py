@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from lightrainer.facade.estimate import model_from_folder, model_of_size
-from lightrainer.facade.estimate.source import _COUNTED, model_from_config
+from lightrainer.tools.estimate import model_from_folder, model_of_size
+from lightrainer.tools.estimate.source import _COUNTED, model_from_config
 
 SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 176}
 SMALL |= {"vocab_size": 101, "pad_token_id": 0}

@@ -1,0 +1,39 @@
+"""The command `plan`: show the Lightning configuration that training arguments translate to."""
+
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def plan(flags: Sequence[str]) -> int:
+    """Print what `translate` makes of training arguments, on any machine, and write nothing.
+
+    Args:
+        flags: The arguments as options, such as `--learning_rate 1e-4`.
+
+    Returns:
+        0, the exit status; invalid arguments end the program with 2.
+    """
+    from ..facade import HfArgumentParser, TrainingArguments
+    from ..facade.arguments import problems
+    from ..facade.arguments.hardware import on_paper
+    from ..facade.strategies.plan import translate
+
+    parser = HfArgumentParser(
+        TrainingArguments,
+        prog="lightrainer plan",
+        description="Show what Lightning is given for these training arguments; nothing is written.",
+        epilog="Example: lightrainer plan --bf16 --gradient_accumulation_steps 4 --lr_scheduler_type cosine",
+    )
+    try:
+        with on_paper():
+            (args,) = parser.parse_args_into_dataclasses(flags, look_for_args_file=False)
+        print(translate(args))
+        for problem in problems(args):
+            print(f"It cannot run on this machine: {problem}", file=sys.stderr)
+    except (ValueError, TypeError, NotImplementedError, OSError) as error:
+        parser.error(str(error))
+    return 0
