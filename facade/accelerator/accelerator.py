@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
-    """As `accelerate.Accelerator`, as far as people reach it through `trainer.accelerator`.
+    """As `accelerate.Accelerator`, for the members that are used through `trainer.accelerator`.
 
-    Outside a run it works on this process alone, or prepares a loop of one's own; while Lightning runs, `bind` connects
-    it to the strategy, so that `backward` scales and synchronises as the strategy and the precision plugin want it.
-    What it does not have is an AttributeError that says why, and what to do instead; so says docs/user/accelerator.md.
+    Outside a run it prepares custom loops; while Lightning runs, `bind` connects it to the strategy, so that `backward`
+    scales and synchronises as strategy and precision plugin do. Missing members raise an AttributeError with the reason
+    and the alternative; docs/user/accelerator.md lists them.
 
     Args:
         args: the training arguments.
@@ -54,21 +54,21 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
         export_precision(args)
 
     def apply_accumulation(self, args: TrainingArguments) -> None:
-        """Show the accumulation of the arguments; later versions show 1, as the Trainer divides losses itself."""
+        """Set the accumulation of the arguments; 1 as in later versions, where the Trainer divides losses itself."""
         self.gradient_accumulation_steps = 1 if followed().hides_accumulation else args.gradient_accumulation_steps
 
     def __getattr__(self, name: str) -> Any:
-        """Say of what is not here that it is not; `hasattr` may ask."""
+        """Raise the error of a missing member; `hasattr` returns False."""
         raise refusal(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse what would have no effect; attributes of one's own are fine."""
+        """Refuse members that would have no effect; allow attributes of subclasses and scripts."""
         if name in REFUSED and not hasattr(type(self), name):
             raise refusal(name)
         super().__setattr__(name, value)
 
     def __deepcopy__(self, memo: Any) -> Accelerator:
-        """There is one for each Trainer, as in the reference."""
+        """Return this object: there is one for each Trainer, as in the reference."""
         return self
 
     def bind(
@@ -77,27 +77,27 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
         optimizer: Callable[[], Any] | None = None,
         strategy: Strategy | None = None,
     ) -> None:
-        """Connect to a run of Lightning, or with None leave it.
+        """Connect to a run of Lightning, or disconnect with None.
 
         Args:
-            backward: its backward pass; None for torch's own.
-            optimizer: gives its optimizer.
-            strategy: answers what only it knows, also after the run.
+            backward: the backward pass of the run; None for torch's own.
+            optimizer: returns the optimizer of the run.
+            strategy: of the run; kept after it.
         """
         self._backward = backward
-        self._optimizer = optimizer or _none
+        self._optimizer = optimizer or (lambda: None)
         self.strategy = strategy or self.strategy
         self._unscaled_run = False
         self._unscaled_run = strategy is not None and self.scaler is None
 
     @property
     def trackers(self) -> list[Any]:
-        """None: those of `report_to` are callbacks."""
+        """Return an empty list: the trackers of `report_to` are callbacks."""
         return []
 
     @property
     def log_with(self) -> list[Any]:
-        """None, see `trackers`."""
+        """Return an empty list, see `trackers`."""
         return []
 
     @property
@@ -107,7 +107,7 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
 
     @property
     def multi_device(self) -> bool:
-        """Whether there are several processes, each with a device of its own and the whole model on it."""
+        """Return whether there are several processes, each with its own device and the whole model on it."""
         return self.use_distributed and self.distributed_type.on_several_devices
 
     @property
@@ -122,30 +122,30 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
 
     @property
     def torch_device_mesh(self) -> Any:
-        """Lightning's, while it runs with one; otherwise None."""
+        """Return the device mesh of the running strategy, or None."""
         return self.strategy.device_mesh
 
     @contextlib.contextmanager
     def maybe_context_parallel(
         self, buffers: Any = None, buffer_seq_dims: Any = None, no_restore_buffers: Any = None
     ) -> Iterator[Any]:
-        """Split sequences in the block, with `cp_size` or `sp_size`, while a training runs; otherwise do nothing.
+        """Split sequences over ranks within the block (`cp_size`, `sp_size`); do nothing outside of a training.
 
         Args:
-            buffers: tensors of which each process gets its part, in place.
-            buffer_seq_dims: the dimension of the positions in each.
-            no_restore_buffers: a set of those that need not be whole again after the block.
+            buffers: tensors that are replaced in place by the part of this rank.
+            buffer_seq_dims: the sequence dimension of each buffer.
+            no_restore_buffers: set of buffers that stay split after the block.
         """
         with self.strategy.split_sequences(buffers, buffer_seq_dims, no_restore_buffers) as calls:
             yield calls
 
     @contextlib.contextmanager
     def profile(self, profile_handler: Any = None) -> Iterator[Any]:
-        """Measure the block with torch's profiler.
+        """Profile the block with torch's profiler.
 
         Args:
-            profile_handler: has `build()` and `output_trace_dir`, as `accelerate.utils.ProfileKwargs`: a trace for each
-                process is written there.
+            profile_handler: object like `accelerate.utils.ProfileKwargs`, with `build()` and `output_trace_dir`, the
+                folder for the trace of each process.
         """
         folder = None if profile_handler is None else profile_handler.output_trace_dir
         with torch.profiler.profile() if profile_handler is None else profile_handler.build() as profiler:
@@ -156,16 +156,12 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
             self.wait_for_everyone()
 
     def end_training(self) -> None:
-        """Leave the process group, where a script with a loop of its own ends; after it no process hears of others."""
+        """Destroy the process group at the end of a custom loop; no collective may follow."""
         self.state.destroy_process_group()
 
 
-def _none() -> None:
-    """Outside of a run there is no optimizer."""
-
-
 class StateView(Processes):
-    """As `accelerate.state.AcceleratorState`, but what the arguments say, and nothing that is kept beside them.
+    """As `accelerate.state.AcceleratorState`, but without state: a view of the arguments.
 
     Args:
         args: the training arguments.
@@ -183,52 +179,52 @@ class StateView(Processes):
 
     @property
     def backend(self) -> str | None:
-        """Of the process group; None without one."""
+        """Return the backend of the process group, or None."""
         return self.args.distributed_state.backend
 
     @property
     def parallelism_config(self) -> Any:
-        """That of the arguments."""
+        """Return the `parallelism_config` of the arguments."""
         return self.args.parallelism_config
 
     @property
     def is_fsdp2(self) -> bool:
-        """Whether weights are sharded by `fully_shard`."""
+        """Return whether weights are sharded by `fully_shard`."""
         return self.distributed_type == DistributedType.FSDP and fsdp_version(self.args) == 2
 
     @property
     def deepspeed_plugin(self) -> None:
-        """None.
+        """Return None without DeepSpeed.
 
         Raises:
-            NotImplementedError: DeepSpeed is asked for.
+            NotImplementedError: DeepSpeed is configured.
         """
         self._refuse("deepspeed")
 
     @property
     def fsdp_plugin(self) -> None:
-        """None.
+        """Return None without FSDP.
 
         Raises:
-            NotImplementedError: FSDP is asked for.
+            NotImplementedError: FSDP is configured.
         """
         self._refuse("fsdp")
 
     def destroy_process_group(self, group: Any = None) -> None:
-        """Leave a process group, by default that of all processes; nothing where there is none."""
+        """Destroy a process group, by default that of all processes if there is one."""
         if group is None:
             leave()
         else:
             dist.destroy_process_group(group)
 
     def __getattr__(self, name: str) -> Any:
-        """What `args.distributed_state` has beside this."""
+        """Look up other members in `args.distributed_state`."""
         if name.startswith("__") or name == "args":
             raise AttributeError(name)
         return getattr(self.args.distributed_state, name)
 
     def __repr__(self) -> str:
-        """What there is to know."""
+        """Return a one-line summary."""
         return (
             f"Distributed environment: {self.distributed_type.value}, backend {self.backend}, process "
             f"{self.process_index} of {self.num_processes} ({self.local_process_index} on this machine), device "

@@ -1,4 +1,4 @@
-"""What processes tell each other: tensors joined, added up, padded, and flags."""
+"""Collectives of the accelerator: gather, reduce, pad, and flags shared by all processes."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ class Collectives(Processes):
     flag_tensor: torch.Tensor | None = None
 
     def gather(self, tensor: Any) -> Any:
-        """The tensors of all processes, joined along the first dimension, on every process; nested ones too.
+        """Concatenate (nested) tensors of all processes along the first dimension, on every process.
 
-        Processes must give equal shapes: `pad_across_processes` sees to that. A number becomes a vector. One process
-        gets back what it gave.
+        Shapes must be equal on all processes, see `pad_across_processes`. Scalars become vectors. A single process gets
+        its input back.
 
         Raises:
-            TypeError: there is something else than tensors among them, and several processes.
+            TypeError: with several processes, `tensor` holds something other than tensors.
         """
         return tensor if self.num_processes == 1 else map_nested(all_gather, tensor)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """As `gather`, without the samples that only fill up the last batch of a loader, and each batch once.
+        """As `gather`, without the samples that pad the last batch of a loader, and with each batch once.
 
         Args:
-            input_data: tensors, nested or not. If there are other things among them they are pickled: see
-                `join_objects` for what becomes of it, which is better than a row of keys.
+            input_data: tensors, nested or not. Other objects are pickled and joined by `join_objects`, which unlike the
+                reference joins the values of dicts.
             use_gather_object: pickle tensors, too, so that their shapes may differ.
         """
         if use_gather_object or not has_only_tensors(input_data):
             return self._gather_objects(input_data)
         gather = functools.partial(all_gather, every=copies_of_batches(self.args))
         gathered = input_data if self.num_processes == 1 else map_nested(gather, input_data)
-        return _first_of_each(gathered, self.gradient_state.remainder) if self._is_short else gathered
+        return _truncate(gathered, self.gradient_state.remainder) if self._ends_padded else gathered
 
     @property
-    def _is_short(self) -> bool:
-        """Whether some of the samples only fill up the last round."""
+    def _ends_padded(self) -> bool:
+        """Return whether this is the last batch and it was padded with repeated samples."""
         return self.gradient_state.end_of_dataloader and self.gradient_state.remainder > 0
 
     def _gather_objects(self, data: Any) -> Any:
@@ -65,16 +65,16 @@ class Collectives(Processes):
         everything: list[Any] = [None] * self.num_processes
         dist.all_gather_object(everything, data)
         gathered = join_objects(everything[:: copies_of_batches(self.args)])
-        return cut_objects(gathered, self.gradient_state.remainder) if self._is_short else gathered
+        return cut_objects(gathered, self.gradient_state.remainder) if self._ends_padded else gathered
 
     @contextlib.contextmanager
-    def other_loader(self) -> Iterator[None]:
-        """Within it another loader is read; afterwards what is known of the end of the present one is known again."""
-        known = self.gradient_state.told
+    def keep_loader_position(self) -> Iterator[None]:
+        """Restore `end_of_dataloader` and `remainder` after another loader was read in the block."""
+        known = self.gradient_state.loader_end
         try:
             yield
         finally:
-            self.gradient_state.told = known
+            self.gradient_state.loader_end = known
 
     @property
     def end_of_dataloader(self) -> bool:
@@ -95,16 +95,16 @@ class Collectives(Processes):
         self.gradient_state.remainder = samples
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """Sum, mean or maximum over all processes; a copy in one process.
+        """Reduce (nested) tensors over all processes; returns copies.
 
         Args:
-            tensor: tensors, nested or not, of equal shapes in all processes.
+            tensor: tensors, nested or not, of equal shapes on all processes.
             reduction: `sum`, `mean` (of floating point numbers) or `max`.
-            scale: as in the reference it counts on TPUs only, so that elsewhere it changes nothing.
+            scale: no effect except on TPUs, as in the reference.
 
         Raises:
-            TypeError: there is something else than tensors among them.
-            ValueError: there is no such reduction.
+            TypeError: `tensor` holds something other than tensors.
+            ValueError: unknown reduction.
         """
         if reduction not in _REDUCTIONS:
             raise ValueError(
@@ -126,32 +126,32 @@ class Collectives(Processes):
         """Pad tensors along `dim` to the longest of all processes, so that they can be gathered.
 
         Args:
-            tensor: tensors, nested or not; without such a dimension they stay as they are.
-            dim: which one; negative ones count from the last.
-            pad_index: what is filled in.
-            pad_first: fill in before, not behind.
+            tensor: tensors, nested or not; those without the dimension `dim` are returned unchanged.
+            dim: dimension to pad; negative ones count from the last.
+            pad_index: padding value.
+            pad_first: pad at the beginning.
 
         Raises:
-            TypeError: there is something else than tensors among them.
+            TypeError: `tensor` holds something other than tensors.
         """
         if self.num_processes == 1 and has_only_tensors(tensor):
             return tensor
         return map_nested(lambda leaf: pad_to_longest(leaf, dim, pad_index, pad_first), tensor)
 
     def set_trigger(self) -> None:
-        """Raise a flag that `check_trigger` sees on all processes."""
+        """Set a flag that `check_trigger` reads on all processes."""
         self.flag_tensor = torch.tensor(1, device=self.device)
 
     def check_trigger(self) -> bool:
-        """Whether some process has called `set_trigger` since it was last seen."""
+        """Return whether any process has called `set_trigger`, and reset the flag."""
         flag = torch.tensor(0, device=self.device) if self.flag_tensor is None else self.flag_tensor
         raised = bool(self.reduce(flag).item() >= 1)
         self.flag_tensor = torch.tensor(0, device=self.device) if raised else flag
         return raised
 
 
-def _first_of_each(gathered: Any, samples: int) -> Any:
-    """The first samples of each tensor; of none if there is a number among them, which is not of samples."""
+def _truncate(gathered: Any, samples: int) -> Any:
+    """Return the first samples of each tensor; unchanged if one is a scalar."""
     try:
         return map_nested(lambda leaf: leaf[:samples], gathered)
     except IndexError:

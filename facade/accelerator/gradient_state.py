@@ -1,4 +1,4 @@
-"""Where an own loop stands: in which loader, at its end or not, and whether gradients are exchanged now."""
+"""Gradient synchronisation and position in the data loaders of a custom loop."""
 
 from __future__ import annotations
 
@@ -7,99 +7,99 @@ from typing import Any
 
 
 class GradientState:
-    """As `accelerate.state.GradientState`, but of one accelerator, not of all.
+    """As `accelerate.state.GradientState`, but one object per accelerator instead of shared state.
 
     Args:
-        settings: `num_steps`, `adjust_scheduler`, `sync_with_dataloader` and `sync_each_batch`, where they are given.
+        settings: any of `num_steps`, `adjust_scheduler`, `sync_with_dataloader` and `sync_each_batch`.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.plugin_kwargs = settings
         self.sync_gradients = True
         self._loaders: list[weakref.ref[Any]] = []
-        self.told: tuple[bool, int] | None = None
-        """What an evaluation says of the end of its loader; None where the loader that is read says it."""
+        self.loader_end: tuple[bool, int] | None = None
+        """`end_of_dataloader` and `remainder` as set by an evaluation; None to read them from the active loader."""
 
     @property
     def initialized(self) -> bool:
-        """Always."""
+        """Return True: there is no shared state to initialise."""
         return True
 
     @property
     def num_steps(self) -> int:
-        """Micro-batches in a window of `accumulate`."""
+        """Return the micro-batches in a window of `accumulate`."""
         return self.plugin_kwargs.get("num_steps", 1)
 
     @property
     def adjust_scheduler(self) -> bool:
-        """Whether a prepared schedule counts the steps that it leaves out."""
+        """Return whether a prepared schedule counts the steps that it skips."""
         return self.plugin_kwargs.get("adjust_scheduler", False)
 
     @property
     def sync_with_dataloader(self) -> bool:
-        """Whether the last batch of a prepared loader ends a window."""
+        """Return whether the last batch of a prepared loader ends a window."""
         return self.plugin_kwargs.get("sync_with_dataloader", True)
 
     @property
     def sync_each_batch(self) -> bool:
-        """Whether gradients are exchanged for each micro-batch."""
+        """Return whether gradients are synchronised in each micro-batch."""
         return self.plugin_kwargs.get("sync_each_batch", False)
 
     @property
     def dataloader_references(self) -> list[Any]:
-        """The prepared loaders that are being read, the innermost last; first a None."""
+        """Return None followed by the prepared loaders being read, the innermost last."""
         return [None, *(loader for reference in self._loaders if (loader := reference()) is not None)]
 
     @property
     def active_dataloader(self) -> Any:
-        """The prepared loader that is being read, the innermost one; None outside of them."""
+        """Return the innermost prepared loader being read, or None."""
         return self.dataloader_references[-1]
 
     @property
     def in_dataloader(self) -> bool:
-        """Whether a prepared loader is being read."""
+        """Return whether a prepared loader is being read."""
         return self.active_dataloader is not None
 
     @property
     def end_of_dataloader(self) -> bool:
-        """Whether the batch that was handed out last is the last one of its loader."""
-        if self.told is not None:
-            return self.told[0]
+        """Return whether the current batch is the last one of its loader."""
+        if self.loader_end is not None:
+            return self.loader_end[0]
         return self.in_dataloader and self.active_dataloader.end_of_loader
 
     @end_of_dataloader.setter
     def end_of_dataloader(self, ends: bool) -> None:
-        self.told = ends, self.remainder
+        self.loader_end = ends, self.remainder
 
     @property
     def remainder(self) -> int:
-        """Samples in the last, shorter round of that loader; 0 if it is a full one, -1 if that is unknown."""
-        if self.told is not None:
-            return self.told[1]
+        """Return the samples in the last round of the loader if that is not full; 0 if it is, -1 if unknown."""
+        if self.loader_end is not None:
+            return self.loader_end[1]
         return self.active_dataloader.remainder if self.in_dataloader else -1
 
     @remainder.setter
     def remainder(self, samples: int) -> None:
-        self.told = self.end_of_dataloader, samples
+        self.loader_end = self.end_of_dataloader, samples
 
-    def reads(self, loader: Any) -> None:
-        """A prepared loader hands out a batch."""
-        self.told = None
+    def enter_loader(self, loader: Any) -> None:
+        """Make a prepared loader that yields a batch the active one."""
+        self.loader_end = None
         if self.active_dataloader is not loader:
-            self.leaves(loader)
+            self.exit_loader(loader)
             self._loaders.append(weakref.ref(loader))
 
-    def leaves(self, loader: Any) -> None:
-        """A prepared loader has ended."""
-        self.told = None
+    def exit_loader(self, loader: Any) -> None:
+        """Remove an exhausted loader from the active ones."""
+        self.loader_end = None
         self._loaders = [one for one in self._loaders if one() not in (None, loader)]
 
     def _set_sync_gradients(self, sync_gradients: bool) -> None:
-        """The reference's name of setting `sync_gradients`, which Trainers call."""
+        """Set `sync_gradients` by the reference's private name, which Trainer subclasses call."""
         self.sync_gradients = sync_gradients
 
     def __repr__(self) -> str:
-        """What there is to know."""
+        """Return a one-line summary."""
         return (
             f"GradientState(sync_gradients={self.sync_gradients}, end_of_dataloader={self.end_of_dataloader}, "
             f"remainder={self.remainder}, {self.plugin_kwargs})"

@@ -1,4 +1,4 @@
-"""From a loss to gradients: scaled, accumulated, exchanged or not, clipped."""
+"""Backward pass, gradient accumulation, synchronisation and clipping of the accelerator."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from .processes import DistributedType
 
 
 class Gradients(Collectives):
-    """The members of `accelerate.Accelerator` around the backward pass, of a run of Lightning or of an own loop."""
+    """The members of `accelerate.Accelerator` around the backward pass, in a run of Lightning or a custom loop."""
 
     step = 0
     _backward: Callable[..., None] | None = None
     _optimizer: Callable[[], Any] = staticmethod(lambda: None)
     strategy: Strategy = OWN_LOOP
-    """That of the run, or of the last one."""
+    """Strategy of the current run, or of the last one."""
     _scaler: LossScaler | None = None
-    _unscaled_run = False  # whether a run goes on whose precision is known to need no scaler
-    _windows = 0  # how many blocks of `accumulate` this is in
+    _unscaled_run = False  # in a run whose precision needs no scaler
+    _windows = 0  # depth of nested `accumulate` blocks
 
     @property
     def in_run(self) -> bool:
-        """Whether Lightning runs, so that windows, precision and strategy are its concern."""
+        """Return whether Lightning runs, and handles accumulation, precision and strategy."""
         return self._backward is not None or self.strategy.runs
 
     @property
     def _optimizers(self) -> list[PreparedOptimizer]:
-        """Those that `prepare` made."""
-        raise NotImplementedError("`Preparing` has them; this class only uses them.")
+        """Return the prepared optimizers."""
+        raise NotImplementedError
 
     @property
     def sync_gradients(self) -> bool:
-        """Whether gradients are exchanged, and the optimizer steps, after this micro-batch."""
+        """Return whether gradients are synchronised and the optimizer steps after this micro-batch."""
         return self.gradient_state.sync_gradients
 
     @sync_gradients.setter
@@ -53,7 +53,7 @@ class Gradients(Collectives):
 
     @property
     def gradient_accumulation_steps(self) -> int:
-        """Micro-batches in a window."""
+        """Return the micro-batches in an accumulation window."""
         return self.gradient_state.num_steps
 
     @gradient_accumulation_steps.setter
@@ -67,17 +67,16 @@ class Gradients(Collectives):
 
     @property
     def scaler(self) -> LossScaler | None:
-        """Scales losses under fp16, on the CPU too; None in other precisions."""
-        if (
-            self._unscaled_run or self.mixed_precision != "fp16" or self.distributed_type == DistributedType.DEEPSPEED
-        ):  # that has its own
+        """Return the loss scaler of fp16, on the CPU too; None in other precisions."""
+        own = self.distributed_type == DistributedType.DEEPSPEED  # which has its own scaler
+        if self._unscaled_run or self.mixed_precision != "fp16" or own:
             return None
         if self._scaler is None:
             self._scaler = LossScaler(self.device.type)
         return self._scaler
 
     def renew_scaler(self) -> LossScaler | None:
-        """A scaler with the scale of the last training, but without what an interrupted step left in it."""
+        """Replace the scaler, keeping the scale, to drop the state of an interrupted step."""
         last = self.scaler
         if last is not None:
             self._scaler = LossScaler(self.device.type)
@@ -86,12 +85,12 @@ class Gradients(Collectives):
 
     @property
     def native_amp(self) -> bool:
-        """Whether forward passes are cast."""
+        """Return whether forward passes are cast."""
         return self.mixed_precision != "no"
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
-        """Whether fp16 left out the last optimizer step; never for optimizers that skip it themselves (fused ones)."""
+        """Return whether fp16 skipped the last optimizer step; False for fused optimizers, which skip it themselves."""
         if not self.in_run and self._optimizers:
             return any(optimizer.step_was_skipped for optimizer in self._optimizers)
         skipped = self.strategy.step_was_skipped
@@ -101,10 +100,10 @@ class Gradients(Collectives):
         return scaler is not None and scaler.step_was_skipped
 
     def autocast(self, autocast_handler: Any = None) -> contextlib.AbstractContextManager[Any]:
-        """What forward passes of the model run in, for other code, in a training or not.
+        """Return the autocast context of the model's forward passes, for other code.
 
         Args:
-            autocast_handler: has `enabled` and `cache_enabled`, as `accelerate.utils.AutocastKwargs`.
+            autocast_handler: object like `accelerate.utils.AutocastKwargs`, with `enabled` and `cache_enabled`.
         """
         dtype = HALF.get(PRECISIONS[self.mixed_precision])
         if dtype is None:
@@ -115,14 +114,14 @@ class Gradients(Collectives):
         )
 
     def backward(self, loss: torch.Tensor, learning_rate: float | None = None, **kwargs: Any) -> None:
-        """Backward pass of one micro-batch, the way that strategy and precision want it.
+        """Run the backward pass of one micro-batch through strategy and precision plugin.
 
-        In a block of `accumulate` of an own loop the loss is divided by the length of the window; in a training the
-        Trainer has done so, where it is to be.
+        In an `accumulate` block of a custom loop the loss is divided by the length of the window; in a training the
+        Trainer does that.
 
         Args:
             loss: of the micro-batch.
-            learning_rate: for an optimizer that steps in the backward pass, such as LOMO; others do not need it.
+            learning_rate: for optimizers that step in the backward pass, such as LOMO.
             kwargs: for `torch.Tensor.backward`.
         """
         if self._windows and not self.in_run:
@@ -134,15 +133,15 @@ class Gradients(Collectives):
             self._backward(loss, **kwargs)
         elif optimizer is not None:
             optimizer.fused_backward(loss, learning_rate)
-        else:  # an own loop, whose prepared optimizers take the scale of fp16 out again
+        else:  # a custom loop, whose prepared optimizers unscale
             scaler = self.scaler if self._optimizers else None
             (loss if scaler is None else scaler.scale(loss)).backward(**kwargs)
 
     def lomo_backward(self, loss: torch.Tensor, learning_rate: float) -> None:
-        """Backward pass that steps, as LOMO wants it.
+        """Run the backward pass of LOMO, which also steps.
 
         Raises:
-            ValueError: there is no learning rate, or no such optimizer.
+            ValueError: no learning rate, or no such optimizer.
         """
         if learning_rate is None or self._stepping_in_backward() is None:
             raise ValueError(
@@ -153,7 +152,7 @@ class Gradients(Collectives):
 
     @property
     def has_lomo_optimizer(self) -> bool:
-        """Whether the optimizer steps in the backward pass."""
+        """Return whether the optimizer steps in the backward pass."""
         return self._stepping_in_backward() is not None
 
     def _stepping_in_backward(self) -> Any:
@@ -162,27 +161,26 @@ class Gradients(Collectives):
 
     @contextlib.contextmanager
     def accumulate(self, *models: nn.Module) -> Iterator[None]:
-        """A micro-batch of an own loop: gradients are exchanged, and prepared optimizers step, at the end of a window.
+        """Accumulate gradients in a custom loop: synchronise and step at the end of a window.
 
-        In a training the Trainer counts, and this changes nothing.
+        Without effect in a training, where the Trainer counts.
 
         Args:
-            models: whose gradients stay in their process until then.
+            models: models whose gradients stay local until the end of the window.
         """
         if self.in_run:
             yield
             return
         self._count_micro_batch()
-        exchange = self.sync_gradients or (self.use_distributed and self.sync_each_batch)
+        sync = self.sync_gradients or (self.use_distributed and self.sync_each_batch)
         with contextlib.ExitStack() as stack:
-            for model in () if exchange else models:
+            for model in () if sync else models:
                 stack.enter_context(self.no_sync(model))
             self._windows += 1
-            stack.callback(self._leave_window)
-            yield
-
-    def _leave_window(self) -> None:
-        self._windows -= 1
+            try:
+                yield
+            finally:
+                self._windows -= 1
 
     def _count_micro_batch(self) -> None:
         state = self.gradient_state
@@ -194,15 +192,15 @@ class Gradients(Collectives):
             self.sync_gradients = self.step % state.num_steps == 0
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
-        """Keep the gradients of a model in this process during the backward passes of the block."""
+        """Skip gradient synchronisation of a model in the backward passes of the block."""
         return self.strategy.no_sync(model)
 
     @contextlib.contextmanager
     def trigger_sync_in_backward(self, model: nn.Module) -> Iterator[None]:
-        """Exchange gradients in the next backward pass, although the forward passes were in `no_sync`.
+        """Synchronise gradients in the next backward pass, although the forward passes ran in `no_sync`.
 
         Args:
-            model: of DistributedDataParallel, or that of the run under it; others are left as they are.
+            model: a DistributedDataParallel, or the model of the run inside one; others are unaffected.
         """
         wrapper: Any = self.strategy.ddp if self.strategy.is_trained(model) else model
         if not isinstance(wrapper, nn.parallel.DistributedDataParallel):
@@ -220,10 +218,10 @@ class Gradients(Collectives):
                 setattr(wrapper, name, value)
 
     def unscale_gradients(self, optimizer: Any = None) -> None:
-        """Take the loss scale of fp16 out of the gradients; twice in one step is fine, and other precisions too.
+        """Divide gradients by the loss scale of fp16; idempotent within a step, no effect in other precisions.
 
         Args:
-            optimizer: one optimizer or several, by default that of the run, or all prepared ones.
+            optimizer: one optimizer or several; by default that of the run, or all prepared ones.
         """
         scaler = self.scaler
         if scaler is None:
@@ -236,10 +234,10 @@ class Gradients(Collectives):
                 scaler.unscale_(inner)
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
-        """Scale gradients down to `max_norm`, without the loss scale of fp16; returns the norm that they had.
+        """Unscale gradients and clip them to `max_norm`; returns the norm before clipping.
 
-        Where gradients are spread over processes it is that of all of them, and all have to call it. DeepSpeed clips in
-        its step, to `max_grad_norm` of the arguments, and all there is to know before is the norm of the last one.
+        With sharded gradients this is a collective, and the norm is global. DeepSpeed clips within its step, to
+        `max_grad_norm` of the arguments; then this returns the norm of the last step.
         """
         if self.strategy.clips_in_step:
             return torch.as_tensor(self.strategy.norm_of_last_step())
@@ -248,10 +246,10 @@ class Gradients(Collectives):
         return self.strategy.clip(parameters, max_norm, norm_type)
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
-        """Cut each gradient off at `clip_value`, without the loss scale of fp16; where they are sharded, too.
+        """Unscale gradients and clamp their values to `clip_value`, also sharded ones.
 
         Raises:
-            NotImplementedError: under DeepSpeed, which keeps the gradients to itself.
+            NotImplementedError: DeepSpeed holds the gradients.
         """
         if self.distributed_type == DistributedType.DEEPSPEED:
             raise NotImplementedError(

@@ -1,4 +1,4 @@
-"""Optimizers and schedules of own loops, which step at the end of a window only."""
+"""Optimizers and schedules of custom loops, which step at the end of an accumulation window."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ...lightning_modules.optim import steps_in_backward
 
 
 def _of_optimizer(name: str) -> property:
-    """An attribute that is kept by the optimizer that was prepared."""
+    """Return a property that delegates to the wrapped optimizer."""
     return property(
         lambda self: getattr(self.optimizer, name), lambda self, value: setattr(self.optimizer, name, value)
     )
 
 
 class PreparedOptimizer(Optimizer):
-    """As `accelerate.optimizer.AcceleratedOptimizer`: steps and clears gradients where a window of `accumulate` ends.
+    """As `accelerate.optimizer.AcceleratedOptimizer`: steps and clears gradients at the end of an `accumulate` window.
 
-    While Lightning runs, it is the optimizer that it was made of.
+    While Lightning runs it only delegates.
 
     Args:
-        optimizer: is stepped; what this does not have itself is its.
-        accelerator: knows where windows end, and the loss scale of fp16.
+        optimizer: the wrapped optimizer; other attributes are delegated to it.
+        accelerator: gives the end of windows, and the loss scaler of fp16.
     """
 
     state: Any = _of_optimizer("state")
@@ -36,7 +36,7 @@ class PreparedOptimizer(Optimizer):
         self.step_was_skipped = False
 
     def __getattr__(self, name: str) -> Any:
-        """What the optimizer has beside this."""
+        """Delegate to the optimizer."""
         if name == "optimizer" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.optimizer, name)
@@ -46,28 +46,28 @@ class PreparedOptimizer(Optimizer):
         self.optimizer.add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the optimizer."""
+        """Return the state of the wrapped optimizer."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Into the optimizer."""
+        """Load into the wrapped optimizer."""
         self.optimizer.load_state_dict(state_dict)
 
     def train(self) -> None:
-        """Tell an optimizer that has two modes, such as those without a schedule."""
+        """Switch an optimizer with two modes, such as a schedule-free one, to training."""
         getattr(self.optimizer, "train", lambda: None)()
 
     def eval(self) -> None:
-        """See `train`."""
+        """Switch to evaluation, see `train`."""
         getattr(self.optimizer, "eval", lambda: None)()
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
-        """Clear the gradients, but in the middle of a window."""
+        """Clear the gradients at the end of a window."""
         if self._steps:
             self.optimizer.zero_grad(set_to_none=True if set_to_none is None else set_to_none)
 
     def step(self, closure: Any = None) -> Any:
-        """Step, but in the middle of a window; without the loss scale, and not with infinite gradients."""
+        """Step at the end of a window, through the loss scaler, which skips infinite gradients."""
         if not self._steps or steps_in_backward(self.optimizer):
             return None
         scaler = None if self.accelerator.in_run else self.accelerator.scaler
@@ -83,26 +83,26 @@ class PreparedOptimizer(Optimizer):
         return self.accelerator.in_run or self.accelerator.sync_gradients
 
     def __getstate__(self) -> dict[str, Any]:
-        """All of it: torch leaves out what a plain optimizer does not need."""
+        """Return all attributes: torch keeps only those of a plain optimizer."""
         return dict(vars(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
 
     def __repr__(self) -> str:
-        """That of the optimizer."""
+        """Return the class name and the wrapped optimizer."""
         return f"{type(self).__name__}({self.optimizer!r})"
 
 
 class PreparedScheduler:
     """As `accelerate.scheduler.AcceleratedScheduler`: steps with the optimizer, once for each process.
 
-    For schedules are made for the batches of one process, and with several there are so many fewer steps.
+    A schedule is written for the steps of a single process; with N processes there are N times fewer.
 
     Args:
-        scheduler: is stepped; what this does not have itself is its.
+        scheduler: the wrapped schedule; other attributes are delegated to it.
         accelerator: see `PreparedOptimizer`.
-        optimizers: it waits for those, where they skip a step.
+        optimizers: the schedule does not step when one of these skipped its step.
     """
 
     def __init__(self, scheduler: Any, accelerator: Any, optimizers: list[PreparedOptimizer]) -> None:
@@ -111,13 +111,13 @@ class PreparedScheduler:
         self.optimizers = optimizers
 
     def __getattr__(self, name: str) -> Any:
-        """What the schedule has beside this."""
+        """Delegate to the schedule."""
         if name == "scheduler" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.scheduler, name)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """Step as often as there are processes, if the optimizer did; in the middle of a window only be counted."""
+        """Step once for each process if the optimizers stepped; within a window only count, if so configured."""
         accelerator = self.accelerator
         if accelerator.in_run:
             self.scheduler.step(*args, **kwargs)

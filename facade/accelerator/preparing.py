@@ -1,10 +1,9 @@
-"""What an own loop is made of: models, loaders, optimizers and schedules, prepared for several processes."""
+"""Preparation of models, loaders, optimizers and schedules of custom loops for several processes."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import logging
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -31,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Preparing(Gradients):
-    """The members of `accelerate.Accelerator` that prepare things, and let them go."""
+    """The members of `accelerate.Accelerator` that prepare objects and release them."""
 
     dataloader_config: SimpleNamespace
     device_placement = True
@@ -47,17 +46,17 @@ class Preparing(Gradients):
 
     @property
     def split_batches(self) -> bool:
-        """Whether the samples of one batch are dealt out to all processes."""
+        """Return whether the samples of one batch are split over all processes."""
         return self.dataloader_config.split_batches
 
     @property
     def dispatch_batches(self) -> bool | None:
-        """Whether process 0 reads for all."""
+        """Return whether process 0 reads the batches for all."""
         return self.dataloader_config.dispatch_batches
 
     @property
     def even_batches(self) -> bool:
-        """Whether the last round is filled up; may be set, and counts for loaders that are made afterwards."""
+        """Return whether the last round is padded; setting it affects loaders prepared afterwards."""
         return self.dataloader_config.even_batches
 
     @even_batches.setter
@@ -66,34 +65,30 @@ class Preparing(Gradients):
 
     @property
     def use_seedable_sampler(self) -> bool:
-        """Whether an order depends on seed and epoch alone."""
+        """Return whether the shuffled order depends on seed and epoch alone."""
         return self.dataloader_config.use_seedable_sampler
 
     @property
     def non_blocking(self) -> bool:
-        """Whether copies to the device are waited for."""
+        """Return whether copies to the device are asynchronous."""
         return self.dataloader_config.non_blocking
 
     @property
     def use_stateful_dataloader(self) -> bool:
-        """False: loaders here know where they stand without it."""
+        """Return False: loaders here keep their position without it."""
         return False
 
     def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
-        """Prepare models, optimizers, schedules and loaders, each by its own method; the rest stays as it is.
+        """Prepare models, optimizers, schedules and loaders, each by its own method; return others unchanged.
 
         Args:
-            args: one gives one, several give a tuple, in their order.
+            args: the objects; several are returned as a tuple in their order.
             device_placement: for each of them, whether it is moved to the device.
 
         Raises:
-            ValueError: there are not as many `device_placement` as things, or a model lies on several devices.
+            ValueError: `device_placement` has another length, or a model lies on several devices.
         """
         places: list[bool | None] = [None] * len(args) if device_placement is None else list(device_placement)
-        if len(places) != len(args):
-            raise ValueError(
-                f"device_placement has {len(places)} values for {len(args)} things: give one for each, or leave it out."
-            )
         ready = [self._prepare_one(one, place) for one, place in zip(args, places, strict=True)]
         ready = [self.prepare_scheduler(one) if isinstance(one, LRScheduler) else one for one in ready]
         return ready[0] if len(ready) == 1 else tuple(ready)
@@ -108,18 +103,18 @@ class Preparing(Gradients):
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
-        """Move a model to this process's device, cast its forward passes, and let processes exchange its gradients.
+        """Move a model to the device, cast its forward passes, and wrap it in `DistributedDataParallel`.
 
-        The model of a training is prepared by Lightning; it, and what is sharded, stays as it is.
+        The model of a training, which Lightning prepares, and sharded models are returned unchanged.
 
         Args:
-            model: any; it stays in the mode in which it is.
-            device_placement: False leaves it where it is.
-            evaluation_mode: it is not trained, and so not wrapped in `DistributedDataParallel`.
+            model: any model; its mode is kept.
+            device_placement: False leaves it on its device.
+            evaluation_mode: do not wrap it: it is not trained.
 
         Raises:
-            ValueError: it lies on several devices, and there are several processes.
-            NotImplementedError: it would have to be sharded for an own loop.
+            ValueError: several processes, and the model lies on several devices.
+            NotImplementedError: it would have to be sharded for a custom loop.
         """
         is_of_run = self.strategy.runs and self.strategy.is_trained(model)
         if is_of_run or sharding.is_sharded(model) or model in self._models:
@@ -135,12 +130,11 @@ class Preparing(Gradients):
         if self.native_amp:
             cast_for_good(model, self.autocast)
         trained = not evaluation_mode and any(parameter.requires_grad for parameter in model.parameters())
-        model = self._exchanging(model) if trained and self.num_processes > 1 else model
+        model = self._wrap_in_ddp(model) if trained and self.num_processes > 1 else model
         self._models.append(model)
         return model
 
-    def _exchanging(self, model: nn.Module) -> nn.Module:
-        """A model whose backward passes average the gradients of all processes."""
+    def _wrap_in_ddp(self, model: nn.Module) -> nn.Module:
         if self.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
             raise NotImplementedError(
                 f"accelerator.prepare cannot shard a model for an own loop: with {self.distributed_type.value} "
@@ -153,18 +147,18 @@ class Preparing(Gradients):
     def prepare_data_loader(
         self, data_loader: DataLoader, device_placement: bool | None = None, slice_fn_for_dispatch: Any = None
     ) -> DataLoader:
-        """A loader that gives this process its share, in an order that depends on the seed and the epoch.
+        """Shard a loader over the processes, in an order that depends on seed and epoch.
 
-        While somebody iterates over it, `gather_for_metrics` knows which samples only fill up the last batch.
+        While it is iterated, `gather_for_metrics` drops the samples that pad the last batch.
 
         Args:
-            data_loader: One of torch's. What the Trainer made stays as it is; so do, in one process, loaders that
-                iterate in a way of their own.
-            device_placement: False leaves batches where they were read, otherwise they are moved to the device.
-            slice_fn_for_dispatch: Not used: a batch is read for one process.
+            data_loader: a torch DataLoader. Loaders of the Trainer are returned unchanged, and in one process those
+                with an iteration of their own.
+            device_placement: False does not move batches to the device.
+            slice_fn_for_dispatch: not used: a batch is read for one process.
 
         Raises:
-            NotImplementedError: There are several processes, and the loader hands out samples instead of batches.
+            NotImplementedError: several processes, and the loader yields samples instead of batches.
         """
         ready = _prepared_loader(self, data_loader, placed=device_placement is not False)
         if not any(ready is known for known in self._dataloaders):
@@ -172,11 +166,11 @@ class Preparing(Gradients):
         return ready
 
     def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> PreparedOptimizer:
-        """One that steps at the end of a window of `accumulate`, see `PreparedOptimizer`.
+        """Wrap an optimizer so that it steps at the end of an `accumulate` window, see `PreparedOptimizer`.
 
         Args:
-            optimizer: any; one that is prepared stays as it is.
-            device_placement: False leaves its state where it is, otherwise that goes where the parameters are.
+            optimizer: any; prepared ones are returned unchanged.
+            device_placement: False does not move its state to the device of the parameters.
         """
         if isinstance(optimizer, PreparedOptimizer):
             return optimizer
@@ -187,7 +181,7 @@ class Preparing(Gradients):
         return ready
 
     def prepare_scheduler(self, scheduler: Any) -> PreparedScheduler:
-        """One that steps with its prepared optimizer, see `PreparedScheduler`."""
+        """Wrap a schedule so that it steps with its prepared optimizer, see `PreparedScheduler`."""
         if isinstance(scheduler, PreparedScheduler):
             return scheduler
         of = getattr(scheduler, "optimizer", None)
@@ -197,28 +191,31 @@ class Preparing(Gradients):
         return ready
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """A loader without its first batches: of a map-style dataset they are not read."""
+        """Return a loader without its first batches; those of a map-style dataset are not read."""
         return loader_after(dataloader, num_batches)
 
     @contextlib.contextmanager
     def join_uneven_inputs(self, joinables: list[Any], even_batches: bool | None = None) -> Iterator[None]:
-        """Let processes have different numbers of batches: those that are done go along with the others.
+        """Allow uneven numbers of batches: finished processes shadow the collectives of the others.
 
         Unlike in the reference, on the CPU too.
 
         Args:
             joinables: the prepared models.
-            even_batches: within the block, that of the prepared loaders; by default that of the accelerator.
+            even_batches: of the prepared loaders within the block; by default that of the accelerator.
         """
         if self.num_processes == 1:
             yield
             return
         uneven = not (self.even_batches if even_batches is None else even_batches)
-        with self._dealt_out(even_batches), Join(joinables, enable=uneven, throw_on_early_termination=False):
+        with (
+            self._override_even_batches(even_batches),
+            Join(joinables, enable=uneven, throw_on_early_termination=False),
+        ):
             yield
 
     @contextlib.contextmanager
-    def _dealt_out(self, even_batches: bool | None) -> Iterator[None]:
+    def _override_even_batches(self, even_batches: bool | None) -> Iterator[None]:
         samplers: list[Any] = [loader.batch_sampler for loader in self._dataloaders if even_batches is not None]
         known = [(one, one.even_batches) for one in samplers if hasattr(one, "even_batches")]
         if len(known) < len(samplers):
@@ -232,18 +229,18 @@ class Preparing(Gradients):
                 sampler.even_batches = before
 
     def verify_device_map(self, model: nn.Module) -> bool:
-        """Whether a model, or a part of it, lies on several devices, as `device_map` puts it."""
+        """Return whether a model, or a part of it, lies on several devices (`device_map`)."""
         return any(len(getattr(module, "hf_device_map", ())) > 1 for module in model.modules())
 
     def free_memory(self, *objects: Any) -> list[None]:
-        """Forget what was prepared, and drop cached memory of the device; a None for each thing that is given."""
+        """Release prepared objects and the cached memory of the device; returns a None for each argument."""
         for known in (self._models, self._prepared_optimizers, self._schedulers, self._dataloaders):
             known.clear()
         self.step = 0
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        return list(itertools.repeat(None, len(objects)))
+        return [None] * len(objects)
 
     def clear(self, *objects: Any) -> list[None]:
         """As `free_memory`."""
@@ -251,7 +248,7 @@ class Preparing(Gradients):
 
 
 def _ddp_options(args: Any) -> dict[str, Any]:
-    """The `ddp_*` arguments that are given, for an own loop."""
+    """Return the `ddp_*` arguments that are set, as keywords of DistributedDataParallel."""
     options = {
         "find_unused_parameters": args.ddp_find_unused_parameters,
         "bucket_cap_mb": args.ddp_bucket_cap_mb,
@@ -262,12 +259,12 @@ def _ddp_options(args: Any) -> dict[str, Any]:
 
 
 def _prepared_loader(accelerator: Any, loader: DataLoader, *, placed: bool) -> DataLoader:
-    """As `accelerate.Accelerator.prepare_data_loader`: see `Accelerator.prepare_data_loader` here.
+    """Return the loader of `Preparing.prepare_data_loader`.
 
     Args:
-        accelerator: whose processes share the data.
-        loader: one of torch's.
-        placed: batches are moved to the device.
+        accelerator: its processes share the data.
+        loader: a torch DataLoader.
+        placed: move batches to the device.
     """
     alone = accelerator.num_processes == 1
     if isinstance(loader, EpochLoader) or (alone and not iterates_as_torch(loader)):
@@ -296,7 +293,7 @@ def _prepared_loader(accelerator: Any, loader: DataLoader, *, placed: bool) -> D
 
 
 class _Watcher:
-    """Puts batches on the device, and tells the accelerator which is the last one."""
+    """Move batches to the device, and record the active loader in the accelerator."""
 
     def __init__(self, accelerator: Any, *, placed: bool) -> None:
         self.accelerator = accelerator
@@ -305,12 +302,14 @@ class _Watcher:
     def handed_out(self, loader: EpochLoader, batch: Any) -> Any:
         """See `BatchWatcher`."""
         accelerator = self.accelerator
-        accelerator.gradient_state.reads(loader)
+        accelerator.gradient_state.enter_loader(loader)
         if not self.placed:
             return batch
-        device, go_on = accelerator.device, accelerator.dataloader_config.non_blocking
-        return map_nested(lambda leaf: leaf.to(device, non_blocking=go_on) if hasattr(leaf, "to") else leaf, batch)
+        device, non_blocking = accelerator.device, accelerator.dataloader_config.non_blocking
+        return map_nested(
+            lambda leaf: leaf.to(device, non_blocking=non_blocking) if hasattr(leaf, "to") else leaf, batch
+        )
 
     def ended(self, loader: EpochLoader) -> None:
         """See `BatchWatcher`."""
-        self.accelerator.gradient_state.leaves(loader)
+        self.accelerator.gradient_state.exit_loader(loader)

@@ -1,4 +1,4 @@
-"""Which process this is, how the work is distributed, and what only some of the processes do."""
+"""Ranks, kind of distribution, and functions that run on some ranks only."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class DistributedType(str, Enum):
 
     @property
     def on_several_devices(self) -> bool:
-        """Whether each process has a device of its own, and the whole model on it."""
+        """Return whether each process has a device of its own, and the whole model on it."""
         return self.value in _ON_SEVERAL_DEVICES
 
 
 def distribution(args: TrainingArguments) -> DistributedType:
-    """What the arguments make of their processes; sharding needs several of them, also on the CPU.
+    """Return the kind of distribution; sharding needs several processes.
 
-    Unlike in the reference, which knows FSDP on GPUs only, this is FSDP wherever weights are sharded.
+    Unlike in the reference, which has FSDP on GPUs only, this is FSDP on any device.
     """
     if args.deepspeed:
         return DistributedType.DEEPSPEED
@@ -56,7 +56,7 @@ def distribution(args: TrainingArguments) -> DistributedType:
 
 
 def fsdp_version(args: TrainingArguments) -> int | None:
-    """1 or 2, where the arguments ask for FSDP; a grid with a dimension to shard over is version 2."""
+    """Return the FSDP version of the arguments, or None; a grid with a sharding dimension is version 2."""
     settings = settings_of(args)
     if settings is not None:
         return settings.version
@@ -71,12 +71,12 @@ class Processes:
 
     @property
     def device(self) -> torch.device:
-        """The device of this process."""
+        """Return the device of this process."""
         return self.args.device
 
     @property
     def num_processes(self) -> int:
-        """Number of processes."""
+        """Return the number of processes."""
         return self.args.world_size
 
     @property
@@ -91,36 +91,36 @@ class Processes:
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this is process 0."""
+        """Return whether this is process 0."""
         return self.process_index == 0
 
     @property
     def is_local_main_process(self) -> bool:
-        """Whether this is the first process of this machine."""
+        """Return whether this is the first process of this machine."""
         return self.local_process_index == 0
 
     @property
     def is_last_process(self) -> bool:
-        """Whether this is the last of all processes."""
+        """Return whether this is the last of all processes."""
         return self.process_index == self.num_processes - 1
 
     @property
     def distributed_type(self) -> DistributedType:
-        """`NO`, `MULTI_CPU`, `MULTI_GPU`, `FSDP` or `DEEPSPEED`; also equal to these words."""
+        """Return `NO`, `MULTI_CPU`, `MULTI_GPU`, `FSDP` or `DEEPSPEED`; members equal these strings."""
         return distribution(self.args)
 
     @property
     def use_distributed(self) -> bool:
-        """Whether there are several processes."""
+        """Return whether there are several processes."""
         return self.distributed_type != DistributedType.NO and self.num_processes > 1
 
     @property
     def mixed_precision(self) -> str:
-        """`no`, `bf16` or `fp16`."""
+        """Return `no`, `bf16` or `fp16`."""
         return self.args.mixed_precision
 
     def wait_for_everyone(self) -> None:
-        """Wait until all processes have come here."""
+        """Wait for all processes at a barrier."""
         if self.num_processes > 1:
             dist.barrier()
 
@@ -130,11 +130,11 @@ class Processes:
             print(*args, **kwargs)
 
     def main_process_first(self) -> contextlib.AbstractContextManager[None]:
-        """Run the block on process 0, and only then on the others, also if it fails there."""
+        """Run the block on process 0 first, then on the others, even if it fails on process 0."""
         return self._first(self.is_main_process)
 
     def local_main_process_first(self) -> contextlib.AbstractContextManager[None]:
-        """As `main_process_first`, on each machine by its first process."""
+        """As `main_process_first`, with the first process of each machine."""
         return self._first(self.is_local_main_process)
 
     @contextlib.contextmanager
@@ -149,14 +149,14 @@ class Processes:
 
     @contextlib.contextmanager
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
-        """This process's contiguous share of a list, tuple, tensor, array or `Dataset`, or of a dict of them.
+        """Yield the contiguous share of this process of a list, tuple, tensor, array, `Dataset`, or dict of them.
 
         Args:
-            inputs: what is shared; one process has all of it. Other values, such as text, are whole on each process.
-            apply_padding: fill up shorter shares with the last one, so that they can be gathered.
+            inputs: data to split; other values, such as text, stay whole on each process.
+            apply_padding: pad shorter shares with the last element, so that they can be gathered.
 
         Raises:
-            ValueError: the values of a dict are not equally long.
+            ValueError: the values of a dict differ in length.
         """
         yield share_of_inputs(inputs, self.process_index, self.num_processes, apply_padding)
 
@@ -164,34 +164,33 @@ class Processes:
 class Grid(Processes):
     """The members of `accelerate.Accelerator` about the dimensions of parallelism.
 
-    Processes that share the layers of one copy of the model have consecutive numbers, and so have, of the copies, those
-    that shard one among them.
+    Ranks that split layers (tensor parallel) are consecutive; then come those that shard one copy of the model.
     """
 
     @property
     def parallelism_config(self) -> Any:
-        """That of the arguments."""
+        """Return the `parallelism_config` of the arguments."""
         return self.args.parallelism_config
 
     @property
     def tensor_parallel_rank(self) -> int:
-        """Among the processes that split layers; 0 where none are split.
+        """Return the rank among the processes that split layers; 0 if none are split.
 
         Raises:
-            RuntimeError: there is no `parallelism_config`; `hasattr` says no.
+            RuntimeError: no `parallelism_config`; `hasattr` returns False.
         """
         groups = self._groups("tensor_parallel_rank")
         return self.process_index % groups.tp_size
 
     @property
     def data_parallel_rank(self) -> int:
-        """Among the copies of the model; 0 where there is one. Otherwise see `tensor_parallel_rank`."""
+        """Return the rank among the copies of the model; errors as of `tensor_parallel_rank`."""
         groups = self._groups("data_parallel_rank")
         return data_rank(self.args) // groups.dp_shard_size if groups.dp_replicate_enabled else 0
 
     @property
     def data_parallel_shard_rank(self) -> int:
-        """Among the processes that shard one copy; 0 where they do not. Otherwise see `tensor_parallel_rank`."""
+        """Return the rank among the processes that shard one copy; errors as of `tensor_parallel_rank`."""
         groups = self._groups("data_parallel_shard_rank")
         return data_rank(self.args) % groups.dp_shard_size
 
@@ -203,31 +202,31 @@ class Grid(Processes):
 
 
 class ProcessDecorators(Processes):
-    """Functions that some processes run; on the others they do nothing and return None.
+    """Decorators for functions that run on some processes; on the others they return None.
 
-    Which process it is, is asked when the function is called.
+    The rank is read when the function is called.
     """
 
     def on_main_process(self, function: Function | None = None) -> Function:
-        """Have a function run by process 0 only."""
+        """Run a function on process 0 only."""
         return self._where(function, lambda: self.is_main_process)
 
     def on_local_main_process(self, function: Function | None = None) -> Function:
-        """Have a function run by the first process of each machine only."""
+        """Run a function on the first process of each machine only."""
         return self._where(function, lambda: self.is_local_main_process)
 
     def on_last_process(self, function: Function) -> Function:
-        """Have a function run by the last process only."""
+        """Run a function on the last process only."""
         return self._where(function, lambda: self.is_last_process)
 
     def on_process(self, function: Function | None = None, process_index: int | None = None) -> Function:
-        """Have a function run by one process only; without it, the decorator. A single process runs all."""
+        """Run a function on one process only; without a function, return the decorator."""
         if function is None and process_index is not None:
             return functools.partial(self.on_process, process_index=process_index)
         return self._where(function, lambda: self.process_index == process_index)
 
     def on_local_process(self, function: Function | None = None, local_process_index: int | None = None) -> Function:
-        """As `on_process`, on each machine."""
+        """As `on_process`, with the rank within each machine."""
         if function is None and local_process_index is not None:
             return functools.partial(self.on_local_process, local_process_index=local_process_index)
         return self._where(function, lambda: self.local_process_index == local_process_index)

@@ -1,4 +1,4 @@
-"""Members of the reference's object that are not here: why, and what to do instead."""
+"""Unsupported members of `accelerate.Accelerator`, with the reason and the alternative."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REFUSED: dict[str, str] = {
     "pipeline_parallel_rank": "pipelines are not here, nor in the reference",
     "context_parallel_rank": "the reference has none. It is process_index // tp_size % cp_size",
 }
-"""By name, in half a sentence each. `hasattr` is False for them, and they cannot be set."""
+"""Reasons by member. `hasattr` is False for these members, and they cannot be set."""
 
 _UNKNOWN = (
     "it is not an accelerate.Accelerator, but has those of its members that Trainers and their libraries use. For a "
@@ -54,10 +54,10 @@ _UNKNOWN = (
 
 
 class RefusedError(RuntimeError, AttributeError):
-    """A RuntimeError, which ranks of a grid are in the reference, that `hasattr` takes for no."""
+    """A RuntimeError, as of grid ranks in the reference, that is an AttributeError for `hasattr`."""
 
 
 def refusal(name: str) -> AttributeError:
-    """The error for a member that is not here."""
+    """Return the error for an unsupported member."""
     text = f"trainer.accelerator has no {name!r}: {REFUSED.get(name, _UNKNOWN)}."
     return RefusedError(text) if REFUSED.get(name) is _GRID else AttributeError(text)

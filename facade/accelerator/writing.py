@@ -1,4 +1,4 @@
-"""Models as their users gave them: without wrappers, as whole weights, and as files."""
+"""Unwrapped models, full state dicts, and files."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ StrPath = str | os.PathLike[str]
 
 
 class Writing(Gradients):
-    """The members of `accelerate.Accelerator` that look under wrappers, and write files."""
+    """The members of `accelerate.Accelerator` that unwrap models and write files."""
 
     def unwrap_model(self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True) -> Any:
-        """The user's own model under DistributedDataParallel, FSDP, DeepSpeed and DataParallel.
+        """Return the user's model inside DistributedDataParallel, FSDP, DeepSpeed and DataParallel.
 
         Args:
             model: wrapped or not.
-            keep_fp32_wrapper: False also undoes the casts of forward passes that `prepare` made; never those of a run.
-            keep_torch_compile: False also gives the model under `torch.compile`. Otherwise a compiled one stays it:
-                unlike in the reference the one that is given is not changed.
+            keep_fp32_wrapper: False also removes the casts of forward passes that `prepare` added, but not of a run.
+            keep_torch_compile: False also unwraps `torch.compile`. Otherwise a compiled model stays compiled; unlike in
+                the reference, `model` is not modified.
         """
         inner = inspection.unwrap_model(model)
         if not keep_fp32_wrapper:
@@ -38,24 +38,23 @@ class Writing(Gradients):
         return compiled if compiled._orig_mod is inner else type(compiled)(inner, compiled.dynamo_ctx)
 
     def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
-        """The weights of a model, as those of the user's own one.
+        """Return the full state dict of a model under the names of the unwrapped one.
 
-        Where weights are spread over processes all have to call it, and process 0 gets them, whole, in host memory;
-        the others get an empty dict.
+        With sharded weights this is a collective: process 0 gets them in host memory, the others an empty dict.
 
         Args:
             model: wrapped or not.
-            unwrap: False gives the names that the wrapper gives, where the model is not sharded.
+            unwrap: False keeps the names of the wrapper, if the model is not sharded.
         """
         weights = self.strategy.whole_weights(model, keep=self.is_main_process)
         return (inspection.unwrap_model(model) if unwrap else model).state_dict() if weights is None else weights
 
     def save(self, obj: Any, f: Any, safe_serialization: bool = False) -> None:
-        """Write something to a file, from the process that saves.
+        """Write an object to a file, on the saving process only.
 
         Args:
-            obj: anything that torch writes; with `safe_serialization`, tensors by name.
-            f: a path; for torch's format also an open file.
+            obj: anything `torch.save` takes; with `safe_serialization`, tensors by name.
+            f: path; for torch's format also an open file.
             safe_serialization: write safetensors. Tensors that share memory are written once.
         """
         if not self._writes:
@@ -74,20 +73,17 @@ class Writing(Gradients):
         max_shard_size: int | str = "10GB",
         safe_serialization: bool = True,
     ) -> None:
-        """Write the weights of a model to a folder, from the process that saves; of its configuration nothing.
+        """Write the weights of a model, not its configuration, to a folder, on the saving process only.
 
         Args:
-            model: wrapped or not; where it is sharded all processes have to call this.
-            save_directory: is made; older parts of weights in it are removed.
-            max_shard_size: of a file, in bytes or such as "5GB"; with more, there are several and an index.
+            model: wrapped or not; with a sharded one this is a collective.
+            save_directory: created if missing; older weight shards in it are removed.
+            max_shard_size: of a file, in bytes or such as "5GB"; larger weights are split, with an index.
             safe_serialization: `model.safetensors`, otherwise `pytorch_model.bin`.
 
         Raises:
-            NotADirectoryError: there is a file of that name.
-            RuntimeError: some weights are on the meta device, that is, nowhere.
+            RuntimeError: some weights are on the meta device.
         """
-        if os.path.isfile(save_directory):
-            raise NotADirectoryError(f"save_directory={os.fspath(save_directory)!r} is a file: pass a folder.")
         weights = self.get_state_dict(model)
         if any(isinstance(value, torch.Tensor) and value.is_meta for value in weights.values()):
             raise RuntimeError(
@@ -97,7 +93,7 @@ class Writing(Gradients):
             return
         from huggingface_hub import save_torch_state_dict
 
-        # The names that safetensors cannot hold, as those of tied weights, are kept as this format keeps them.
+        # safetensors holds a shared tensor once: the other names of tied weights go into the metadata.
         own, aliases = without_sharing(weights) if safe_serialization else (weights, None)
         require_local(save_directory, "save_directory")
         os.makedirs(save_directory, exist_ok=True)
@@ -110,5 +106,5 @@ class Writing(Gradients):
 
     @property
     def should_save_model(self) -> bool:
-        """Whether this process is to call `save_model`; all of them, where weights may be spread."""
+        """Return whether this process has to call `save_model`; True on all if weights may be sharded."""
         return self.is_local_main_process if self.args.parallelism_config is None else True

@@ -192,7 +192,7 @@ class Evaluation:
 
     def _tell_accelerator_where_it_ends(self) -> bool:
         ends = self.feed.is_last.popleft() if self.feed.is_last else False
-        self.trainer.accelerator.gradient_state.told = ends, self.feed.remainder if ends else -1
+        self.trainer.accelerator.gradient_state.loader_end = ends, self.feed.remainder if ends else -1
         return ends
 
     def _main_input(self, batch: Any) -> Any:

@@ -50,7 +50,7 @@ def evaluate_loader(
         to_device=trainer._prepare_input,
         gather_losses=trainer._gather_losses,
     )
-    with monitored(trainer), evaluating(trainer.args), trainer.accelerator.other_loader():
+    with monitored(trainer), evaluating(trainer.args), trainer.accelerator.keep_loader_position():
         if trainer._run is None:  # a training has compared it at its start
             require_same_evaluation(trainer, dataloader)
         _run_lightning(trainer, evaluation, started, test=description == "Prediction")

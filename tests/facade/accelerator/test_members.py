@@ -20,7 +20,7 @@ OWN = {
     "bind",
     "end_of_dataloader",
     "in_run",
-    "other_loader",
+    "keep_loader_position",
     "remainder",
     "renew_scaler",
     "strategy",

@@ -202,7 +202,7 @@ def test_the_end_of_a_loader_is_that_of_the_one_that_is_read(tmp_path):
     accelerator = Accelerator(arguments(tmp_path))
     seen = []
     for batch in accelerator.prepare(DataLoader(torch.arange(5), batch_size=2)):
-        with accelerator.other_loader():
+        with accelerator.keep_loader_position():
             list(accelerator.prepare(DataLoader(torch.arange(3), batch_size=2)))
         seen.append((batch.tolist(), accelerator.end_of_dataloader, accelerator.remainder))
     assert seen == [([0, 1], False, 1), ([2, 3], False, 1), ([4], True, 1)]
