@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 class TrackioCallback(PredictionLogger):
     """As `transformers.integrations.TrackioCallback`, but logs after the training go to the same run.
 
-    Reads the arguments `run_name`, `project`, `trackio_space_id` (None keeps the data on this machine),
+    Reads the arguments `run_name`, `project`, `trackio_space_id` (unset keeps the data on this machine),
     `trackio_bucket_id`, `trackio_static_space_id` and `hub_private_repo`, and trackio's own environment variables
     (`TRACKIO_DIR`, `TRACKIO_SPACE_ID`, ...). As in later versions of the reference, a static copy of the Space is made
     when training is over, unless `trackio_static_space_id=False`; a project on this machine is uploaded as one when
@@ -32,7 +32,7 @@ class TrackioCallback(PredictionLogger):
     SPACE_URL = "https://huggingface.co/spaces/{space_id}"
 
     platform = "trackio"
-    advice = "trackio_space_id=None keeps the run on this machine; a Space needs `hf auth login`."
+    advice = "A Space (`trackio_space_id`) needs `hf auth login`; without one the run stays on this machine."
     ends_with_training = True
 
     def __init__(self) -> None:

@@ -101,9 +101,9 @@ class ReportingArguments:
         },
     )
     trackio_space_id: str | None = field(
-        default="trackio",
+        default=None,
         metadata={
-            "help": "Hub Space that Trackio writes to; None keeps its data on this machine.",
+            "help": "Hub Space that Trackio writes to, such as 'trackio'; unset keeps its data on this machine.",
             "becomes": "`space_id` of `trackio.init`",
         },
     )

@@ -72,6 +72,9 @@ BETTER = {
     ("--generation_config", "--generation-config"): {"type": "convert_or_keep"},
     ("--debug",): {"type": "pick"},
     ("--include_num_input_tokens_seen", "--include-num-input-tokens-seen"): {"type": "convert_or_keep"},
+    # as in 5.23: without a value it is version 2, and results of Trackio stay on this machine unless a Space is named
+    ("--fsdp",): {"type": "convert_or_keep", "nargs": "?", "const": True},
+    ("--trackio_space_id", "--trackio-space-id"): {"default": "None"},
     ("--colors",): {"type": "pick"},
     ("--log_level", "--log-level"): {"kind of choices": "list"},
     ("--log_level_replica", "--log-level-replica"): {"kind of choices": "list"},

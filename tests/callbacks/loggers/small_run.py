@@ -59,6 +59,7 @@ def trainer(api: Any, folder: Path, callbacks: list[Any] | None = None, model: A
         "use_cpu": True,
         "dataloader_pin_memory": False,
         "hub_token": SECRET,
+        "trackio_space_id": None,  # the default here, as since transformers 5.6
         **changes,
     }
     torch.manual_seed(5)

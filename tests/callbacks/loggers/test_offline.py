@@ -112,7 +112,7 @@ def trackio_folder(tmp_path_factory):
 @needs("trackio")
 def test_trackio_has_the_logs_of_the_reference_and_goes_on_after_the_training(trackio_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("TRACKIO_DIR", str(trackio_folder))
-    local = {"report_to": "trackio", "trackio_space_id": None}
+    local = {"report_to": "trackio"}
     for api in (transformers, lightrainer):
         name = api.__name__
         made = trainer(api, tmp_path / name, project=name, run_name="named", **local)

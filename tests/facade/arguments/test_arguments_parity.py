@@ -15,6 +15,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig as ReferenceAccelera
 from lightrainer.facade.arguments import AcceleratorConfig, TrainingArguments, training_arguments
 
 FIELDS = [item.name for item in dataclasses.fields(Reference)]
+TYPES = {item.name: item.type for item in dataclasses.fields(Reference)}  # the reference's parser changes them
 CHOICES_ADDED_LATER = {"batch_rebalance"}
 LATER = {
     "activation_checkpointing": (bool | None, None),
@@ -26,11 +27,20 @@ LATER = {
     "ddp_static_graph": (bool | None, None),
 }
 """Fields of 5.23 that 5.3.0 does not have, with their types and defaults."""
+LATER_DEFAULTS = {"trackio_space_id": None}
+"""Defaults of 5.23 for fields of 5.3.0."""
+LATER_PARAMETERS = {"activation_checkpointing", "multiprocessing_context", "in_order"}
+"""Parameters that 5.23 has and the setters of 5.3.0 have not."""
 METHODS = [
     name
     for name, value in vars(Reference).items()
     if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
 ]
+
+
+def theirs_of(**kwargs):
+    """Make the reference's arguments with the defaults of 5.23."""
+    return Reference(**{**LATER_DEFAULTS, **copy.deepcopy(kwargs)})
 
 
 def plain(value):
@@ -51,11 +61,9 @@ def values(args):
     return {name: plain(getattr(args, name)) for name in FIELDS}
 
 
-def annotation(item):
+def annotation(kind):
     """The declared type as text, without modules and in a fixed order."""
-    text = (
-        item.type.__name__ if isinstance(item.type, type) and not str(item.type).startswith("list") else str(item.type)
-    )
+    text = kind.__name__ if isinstance(kind, type) and not str(kind).startswith("list") else str(kind)
     return {part.strip().rpartition("[")[2].rpartition(".")[2] for part in text.split("|")}
 
 
@@ -82,13 +90,13 @@ def test_fields_of_later_versions_come_after_them(name):
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_field_is_declared_as_in_the_reference(name):
     ours, theirs = (TrainingArguments.__dataclass_fields__[name], Reference.__dataclass_fields__[name])
-    assert plain(ours.default) == plain(theirs.default)
+    assert plain(ours.default) == plain(LATER_DEFAULTS.get(name, theirs.default))
     assert ours.default_factory == theirs.default_factory
     assert ours.init == theirs.init
     choices = [one for one in ours.metadata.get("choices") or [] if one not in CHOICES_ADDED_LATER]
     assert choices == list(theirs.metadata.get("choices") or [])
     if name != "parallelism_config":  # the reference names a class of accelerate
-        assert annotation(ours) - ({"bool"} if name == "fsdp" else set()) == annotation(theirs)
+        assert annotation(ours.type) - ({"bool"} if name == "fsdp" else set()) == annotation(TYPES[name])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -97,7 +105,7 @@ def test_methods_and_properties_are_called_as_in_the_reference(name):
     assert isinstance(ours, property) == isinstance(theirs, property)
     if not isinstance(theirs, property):
         mine, reference = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
-        assert [(p.name, p.default, p.kind) for p in mine.values()] == [
+        assert [(p.name, p.default, p.kind) for p in mine.values() if p.name not in LATER_PARAMETERS] == [
             (p.name, p.default, p.kind) for p in reference.values()
         ]
 
@@ -179,7 +187,7 @@ CONSTRUCTED = [
 
 @pytest.mark.parametrize("kwargs", CONSTRUCTED, ids=str)
 def test_every_field_has_the_value_it_has_in_the_reference(kwargs):
-    assert values(TrainingArguments(**copy.deepcopy(kwargs))) == values(Reference(**copy.deepcopy(kwargs)))
+    assert values(TrainingArguments(**copy.deepcopy(kwargs))) == values(theirs_of(**kwargs))
 
 
 def test_the_comparison_sees_a_difference():
@@ -206,7 +214,7 @@ NOT_IN_EFFECT = [
 @pytest.mark.parametrize("kwargs", NOT_IN_EFFECT, ids=str)
 def test_what_is_not_in_effect_is_read_as_in_the_reference_too(kwargs, anything_goes):
     ours = TrainingArguments(**copy.deepcopy(kwargs))
-    theirs = Reference(**copy.deepcopy(kwargs))
+    theirs = theirs_of(**kwargs)
     assert values(ours) == values(theirs)
     assert ours.mixed_precision == theirs.mixed_precision
 
@@ -217,7 +225,7 @@ def test_configurations_are_read_from_files(field, tmp_path, anything_goes):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(content[field]))
     kwargs = {field: str(path), "fsdp": "full_shard"}
-    assert values(TrainingArguments(**kwargs)) == values(Reference(**kwargs))
+    assert values(TrainingArguments(**kwargs)) == values(theirs_of(**kwargs))
 
 
 def test_the_references_own_configuration_object_is_understood():
@@ -245,7 +253,7 @@ SETTERS = [
 @pytest.mark.parametrize(("method", "kwargs"), SETTERS, ids=str)
 def test_a_setter_sets_what_it_sets_in_the_reference(method, kwargs):
     extra = {"metric_for_best_model": "f1", "eval_strategy": "epoch"}
-    ours, theirs = TrainingArguments(**extra), Reference(**extra)
+    ours, theirs = TrainingArguments(**extra), theirs_of(**extra)
     assert getattr(ours, method)(**kwargs) is ours
     getattr(theirs, method)(**kwargs)
     assert values(ours) == values(theirs)
@@ -257,7 +265,7 @@ def test_pushing_to_the_hub_sets_what_it_sets_in_the_reference(monkeypatch):
     monkeypatch.setattr(setters, "raise_for_unsupported", lambda args, names: None)
     kwargs = {"model_id": "me/model", "strategy": "end", "private_repo": True, "always_push": True, "revision": "v1"}
     ours = TrainingArguments().set_push_to_hub(**kwargs)
-    assert values(ours) == values(Reference().set_push_to_hub(**kwargs))
+    assert values(ours) == values(theirs_of().set_push_to_hub(**kwargs))
 
 
 @pytest.mark.parametrize("kwargs", CONSTRUCTED[:20], ids=str)
@@ -266,7 +274,7 @@ def test_dicts_and_text_are_those_of_the_reference(kwargs):
     def without_accelerator(d):
         return {key: value for key, value in d.items() if key != "accelerator_config" and key not in LATER}
 
-    ours, theirs = TrainingArguments(**copy.deepcopy(kwargs)), Reference(**copy.deepcopy(kwargs))
+    ours, theirs = TrainingArguments(**copy.deepcopy(kwargs)), theirs_of(**kwargs)
     assert without_accelerator(ours.to_dict()) == without_accelerator(theirs.to_dict())
     assert list(ours.to_dict()) == [*theirs.to_dict(), *LATER]
     assert without_accelerator(ours.to_sanitized_dict()) == without_accelerator(theirs.to_sanitized_dict())
@@ -287,7 +295,7 @@ def test_dicts_and_json_go_back_to_the_same_arguments(kwargs):
 
 @pytest.mark.parametrize("kwargs", [{"use_cpu": True}, {"use_cpu": True, "log_level": "info"}, {"warmup_steps": 0.3}])
 def test_properties_have_the_values_they_have_in_the_reference(kwargs):
-    ours, theirs = TrainingArguments(**kwargs), Reference(**kwargs)
+    ours, theirs = TrainingArguments(**kwargs), theirs_of(**kwargs)
     for name in METHODS:
         if isinstance(getattr(Reference, name), property):
             assert plain(getattr(ours, name)) == plain(getattr(theirs, name)), name

@@ -107,7 +107,7 @@ ENTRIES: dict[str, Effect] = {
     "logging_dir": Effect("elsewhere", _where, becomes(["out"], ["elsewhere"]), {"report_to": "tensorboard"}),
     "run_name": Effect("first", told_to_trackio("init", "name"), becomes(None, "first"), TRACKIO),
     "project": Effect("mine", told_to_trackio("init", "project"), becomes("huggingface", "mine"), TRACKIO),
-    "trackio_space_id": Effect(None, told_to_trackio("init", "space_id"), becomes("trackio", None), TRACKIO),
+    "trackio_space_id": Effect("mine", told_to_trackio("init", "space_id"), becomes(None, "mine"), TRACKIO),
     "trackio_bucket_id": Effect("me/data", told_to_trackio("init", "bucket_id"), becomes(None, "me/data"), TRACKIO),
     "trackio_static_space_id": Effect(
         False, told_to_trackio("freeze", "project"), becomes("huggingface", "no call"), TRACKIO
