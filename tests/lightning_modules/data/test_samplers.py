@@ -1,6 +1,7 @@
 """Every process gets the samples, in the order, that accelerate gives it."""
 
 import itertools
+import tracemalloc
 from types import SimpleNamespace
 
 import accelerate.data_loader as reference
@@ -332,3 +333,23 @@ def test_stream_that_knows_epochs_seeds_itself():
     shard = IterableShard(stream, 8, rank=0, world_size=1)
     shard.set_epoch(1)
     assert list(shard) == list(DrawingStream(5))
+
+
+def test_an_order_takes_eight_bytes_a_sample(monkeypatch):
+    """Beside one array of the order only some numbers of Python are there at a time; a list has all of them."""
+    drawn = []
+    randperm = torch.randperm
+    monkeypatch.setattr(torch, "randperm", lambda *args, **kwargs: drawn.append(args) or randperm(*args, **kwargs))
+    order = SeedableRandomSampler(range(1_000_000), seed=0)
+
+    def peak_of(numbers):
+        tracemalloc.start()
+        try:
+            return sum(1 for _ in numbers), tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    count, peak = peak_of(order)
+    assert (count, len(drawn)) == (1_000_000, 1)
+    assert peak < 8 * 1_000_000
+    assert peak_of(RandomSampler(range(1_000_000), generator=torch.Generator()))[1] > 8 * 300_000
