@@ -1,4 +1,4 @@
-"""Which checkpoint is written and read when, and what a resumed training has to make anew.
+"""Saving of checkpoints during a training, and resumption from them.
 
 Not here: the files themselves (`lightning_modules/checkpoints`). Imports every room but `facade/trainer`.
 """

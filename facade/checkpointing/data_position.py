@@ -1,4 +1,4 @@
-"""Where a training stands in its data: written into checkpoints, and found again by the run that goes on."""
+"""Position of a training in its data: saved in checkpoints, and restored by the resumed run."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 
 class DataPosition:
-    """Epoch, window, the state of the loader, and the random generators.
+    """Save and restore epoch, window, loader state and random generators.
 
     Args:
         host: the Trainer.
-        elastic: finds the position where the batches are laid out differently.
+        elastic: maps the position to another layout of batches.
     """
 
     host = WeakAttribute["Trainer"]()
@@ -41,15 +41,15 @@ class DataPosition:
         self.host = host
         self.elastic = elastic
         self.evaluated_before: dict[str, Any] = {}
-        """The states of the workers of evaluation loaders, by the names of the loaders."""
+        """Worker states of evaluation loaders, by name of the loader."""
 
     def save(self, folder: str, run: TrainerModule, loaders: Mapping[str, Any]) -> None:
-        """Write where this process stands; every one does.
+        """Write the position of this process; called on every process.
 
         Args:
             folder: the checkpoint.
             run: the training.
-            loaders: those for evaluations whose workers stay alive, by name.
+            loaders: evaluation loaders with persistent workers, by name.
         """
         epoch, done = run.next_position
         with run.interrupted_evaluation.generators_before():
@@ -72,14 +72,14 @@ class DataPosition:
         read: Reader,
         on_positioned: Callable[[], None],
     ) -> tuple[WindowLoader, TrainingLength]:
-        """Return the data from where the training goes on, and how long the training is from there.
+        """Return the loader of windows from the position to resume at, and the adjusted length of the training.
 
         Args:
             dataloader: all of the data.
             length: of a training without a checkpoint.
-            checkpoint: the folder to go on from.
-            read: micro-batches of a window.
-            on_positioned: called when the loader is where the training goes on.
+            checkpoint: the folder to resume from.
+            read: reads the micro-batches of a window.
+            on_positioned: called once the loader has reached the position.
         """
         host, elastic = self.host, self.elastic
         elastic.steps_ahead = 0
@@ -102,14 +102,14 @@ class DataPosition:
             return windows, length
         self.evaluated_before = {} if stored is None else stored["evaluated"]
         if host.args.ignore_data_skip and done < windows.windows:
-            done, loader_state = 0, _from_its_start(loader_state)
+            done, loader_state = 0, _from_epoch_start(loader_state)
         if host.state.global_step >= length.max_steps and stored is not None and not stored["ended"]:
-            done = windows.windows  # all steps are taken, and the end of the epoch is still to come
+            done = windows.windows  # all steps are taken, only the end of the epoch is left
         windows.start_at(epoch, done, on_positioned=on_positioned, loader_state=loader_state)
         return windows, length
 
     def apply_progress(self, run: TrainerModule, checkpoint: str | None) -> None:
-        """Let a run go on with what its next log is made of, and with the evaluation in which it was interrupted."""
+        """Restore the meters of the next log, and an interrupted evaluation."""
         stored = self.elastic.stored.read(checkpoint)
         run.interrupted_evaluation.owed = None if stored is None else stored["in_evaluation"]
         progress = None if stored is None else self.elastic.progress(stored, str(checkpoint))
@@ -117,14 +117,14 @@ class DataPosition:
             run.apply_progress(progress)
 
     def save_rng(self, folder: str, run: TrainerModule | None) -> None:
-        """Write the generators; in the middle of an evaluation as they were before it, for it is made anew."""
+        """Write the random generators; during an evaluation those from before it, as it will be repeated."""
         args, distributed = self.host.args, self.host.args.world_size > 1
         name = checkpoints.rng_state_name(args.process_index if distributed else None)
         with contextlib.nullcontext() if run is None else run.interrupted_evaluation.generators_before():
             save_rng_file(os.path.join(folder, name), distributed)
 
     def load_rng(self, checkpoint: str) -> None:
-        """Have the generators as they were; the files are there for each process, or a warning says so."""
+        """Restore the random generators of this process; warn if their file is missing."""
         args, distributed = self.host.args, self.host.args.world_size > 1
         name = checkpoints.rng_state_name(args.process_index if distributed else None)
         path = self.elastic.stored.rng_path(checkpoint) or os.path.join(checkpoint, name)
@@ -136,7 +136,7 @@ class DataPosition:
     def _find(
         self, length: TrainingLength, sized: bool, stored: dict[str, Any] | None, checkpoint: str
     ) -> tuple[int, int, dict[str, Any] | None]:
-        """Epoch, window and state of the loader where the training goes on."""
+        """Return epoch, window and loader state to resume at."""
         if stored is None:
             return (*self._counted(length, sized), None)
         if stored["layout"] != self.elastic.layout():
@@ -151,7 +151,7 @@ class DataPosition:
         return (*self._counted(length, sized), None)
 
     def _counted(self, length: TrainingLength, sized: bool) -> tuple[int, int]:
-        """What follows from the steps alone, as in the reference."""
+        """Return epoch and window computed from the global step alone, as in the reference."""
         state = self.host.state
         if sized:
             return divmod(state.global_step, length.num_update_steps_per_epoch)
@@ -159,15 +159,15 @@ class DataPosition:
         return int(epoch), round(part * length.num_update_steps_per_epoch)
 
 
-def _from_its_start(loader_state: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What gives the epoch its order, and no more."""
+def _from_epoch_start(loader_state: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a loader state that keeps the order of the epoch, but starts at its beginning."""
     if loader_state is None or "handed_out" not in loader_state:
         return None
     return {**loader_state, "next_seed": loader_state["seed"], "workers": None}
 
 
 def _as_plain(state: dict[str, Any]) -> Any:
-    """Without the loader's state where that is not made of plain values: it then reads its way to the position."""
+    """Convert to plain values; drop a loader state that cannot be: the loader then skips batches by reading them."""
     try:
         return to_plain(state)
     except UnsafeValueError as error:

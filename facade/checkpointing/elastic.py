@@ -1,4 +1,4 @@
-"""A training that goes on with other processes, or other batches, than its checkpoint was made with."""
+"""Resumption with another number of processes or another batch size than that of the checkpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NOT_SAID: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "evaluated": (),
     "ended": True,
     "progress": None,
@@ -36,14 +36,14 @@ _NOT_SAID: dict[str, Any] = {
     "asked": None,
     "group": None,
 }
-"""What a position does not say that plain Lightning wrote, see `lightning_modules.tasks.resumable`."""
+"""Defaults for positions that plain Lightning wrote, see `lightning_modules.tasks.resumable`."""
 
 
 class StoredPositions:
-    """What processes wrote into checkpoints of their position in the data, and of their generators.
+    """Read the data positions and random generators that the processes saved in checkpoints.
 
     Args:
-        host: the Trainer, whose arguments say which process this is.
+        host: the Trainer, whose arguments give the rank.
     """
 
     host = WeakAttribute["Trainer"]()
@@ -52,12 +52,12 @@ class StoredPositions:
         self.host = host
 
     def read(self, checkpoint: str | None, rank: int | None = None) -> dict[str, Any] | None:
-        """Return the position of a process; None without a checkpoint, or if it is of another library.
+        """Return the position of a process; None without a checkpoint, or for one of another library.
 
         Args:
             checkpoint: the folder.
-            rank: of the process among those that read different data; by default it is that of this one, or the first
-                of which there is a file: of several machines each may have those of its own processes.
+            rank: data-parallel rank; by default that of this process or, as each machine may only hold the files of its
+                own processes, the first with a file.
         """
         if checkpoint is None:
             return None
@@ -67,17 +67,17 @@ class StoredPositions:
         return self._load(there[0]) if there else None
 
     def path(self, folder: str, rank: int) -> str:
-        """Return the file of a process."""
+        """Return the path of the position of a process."""
         return os.path.join(folder, checkpoints.data_state_name(rank))
 
     def _all_paths(self, checkpoint: str) -> list[str]:
-        """Files of all processes that are here, in the order of their ranks."""
+        """Return the existing files of all processes in the order of ranks."""
         first = Path(self.path(checkpoint, 0))
         found = first.parent.glob(first.name.replace("0", "*"))
         return sorted(map(str, found), key=lambda path: (len(path), path))
 
     def rng_path(self, checkpoint: str) -> str | None:
-        """Return the file with this process's generators; the first one takes that of any first one."""
+        """Return the file of generators of this rank; rank 0 accepts that of a run with any number of processes."""
         args = self.host.args
         rank, several = data_rank(args), args.world_size > 1
         ranks = [self._rank_before(checkpoint, rank) if several else None, *([0, None] if rank == 0 else [])]
@@ -92,12 +92,10 @@ class StoredPositions:
             raise ValueError(
                 f"{path} does not hold a position in the data ({error!r}): take another checkpoint."
             ) from error
-        return require_position({**_NOT_SAID, **state} if isinstance(state, dict) else state, path)
+        return require_position({**_DEFAULTS, **state} if isinstance(state, dict) else state, path)
 
     def _rank_before(self, checkpoint: str, rank: int) -> int:
-        """Which process read this data when a checkpoint was made, where several got the same batches, see
-        `copies_of_batches`.
-        """
+        """Return the process that read this data for the checkpoint; several may share it (`copies_of_batches`)."""
         if rank == 0:
             return 0
         own = self.path(checkpoint, self.host.args.process_index)
@@ -106,11 +104,10 @@ class StoredPositions:
 
 
 class ElasticResumption:
-    """Keeps the samples of a step, and their order, where that can be, and says what becomes of them where it cannot.
+    """Keep the samples per step and their order if possible; warn otherwise.
 
-    A checkpoint knows how its batches were laid out over processes (`layout`), and what the arguments asked for then
-    (`asked`). Where they ask for the same again, on another number of processes, the samples of a step are what is
-    kept.
+    A checkpoint holds the layout of batches over processes (`layout`) and the arguments at that time (`asked`). If the
+    arguments are unchanged, but not the number of processes, the samples per step are kept.
 
     Args:
         host: the Trainer.
@@ -122,13 +119,13 @@ class ElasticResumption:
         self.host = host
         self.stored = StoredPositions(host)
         self.length_group: int | None = None
-        """The batch by which lengths are grouped, so that their order stays; None means that of the arguments."""
+        """Batch size for grouping by length, kept to preserve the order; None for that of the arguments."""
         self.steps_ahead = 0
-        """By how many steps the position in the data is ahead of the steps taken, which may have been larger."""
+        """Steps by which the data position is ahead of the global step, if earlier steps were larger."""
         self._asked: dict[str, int] | None = None
 
     def layout(self) -> dict[str, int]:
-        """Return how the batches of a step are laid out over processes now."""
+        """Return the current layout of the batches of a step over processes."""
         args = self.host.args
         return {
             "world_size": data_ranks(args),
@@ -137,7 +134,7 @@ class ElasticResumption:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of it."""
+        """Return the state for checkpoints."""
         args = self.host.args
         return {
             "layout": self.layout(),
@@ -149,17 +146,17 @@ class ElasticResumption:
 
     @contextlib.contextmanager
     def same_global_batch(self, checkpoint: str | None) -> Iterator[None]:
-        """Keep the samples of a step where nothing but the number of processes changed.
+        """Keep the samples per step if only the number of processes changed.
 
-        In the meantime the Trainer's arguments are a copy of those given, with the numbers that are in use.
+        Within the block the arguments of the Trainer are a copy with the adjusted batch size and accumulation.
         """
         host, stored = self.host, self.stored.read(checkpoint)
         given, batch_size = host.args, host._train_batch_size
         self._asked = _asked(given)
-        instead = self._instead(stored)
+        instead = self._adjusted(stored)
         self.length_group = self._group_of(stored, instead)
         if stored is not None and instead is not None:
-            self._warn_what_is_kept(stored["layout"], instead)
+            self._warn_of_adjustment(stored["layout"], instead)
             self._apply(*instead)
         try:
             yield
@@ -172,16 +169,16 @@ class ElasticResumption:
     def position(
         self, length: TrainingLength, stored: dict[str, Any], checkpoint: str
     ) -> tuple[int, int, dict[str, Any] | None]:
-        """Return epoch, window and state of the loader where the samples seen so far end."""
+        """Return epoch, window and loader state after the samples seen so far."""
         before, now = stored["layout"], self.layout()
         seen, each = stored["done"] * _samples(before), _samples(now)
         done, rest = divmod(seen, each)
-        self._warn_what_changed(before, now, seen, rest)
+        self._warn_of_change(before, now, seen, rest)
         if stored["done"] >= stored["windows"]:
             done = length.num_update_steps_per_epoch
         done = min(done, length.num_update_steps_per_epoch)
-        first = self.stored.read(checkpoint, rank=0) or stored  # its order is the order
-        if _is_of_its_own_kind(first["loader"]):
+        first = self.stored.read(checkpoint, rank=0) or stored  # the order of rank 0 is that of all
+        if _is_foreign(first["loader"]):
             alone = {**before, "accumulation": now["accumulation"]} == now
             return stored["epoch"], done, stored["loader"] if alone and not rest else None
         return stored["epoch"], done, self._same_order(first["loader"], done * now["accumulation"], checkpoint)
@@ -189,17 +186,16 @@ class ElasticResumption:
     def length_from(
         self, length: TrainingLength, sized: bool, epoch: int, done: int, stored: dict[str, Any] | None
     ) -> TrainingLength:
-        """Return how long a training is that took some of its steps with more samples, or fewer, than now.
+        """Return the length of a training whose earlier steps took another number of samples.
 
-        `max_steps` is reached, in as many epochs as that takes; `num_train_epochs` are gone through to their end, in as
-        many steps as that takes.
+        With `max_steps` the number of epochs is adjusted, with `num_train_epochs` the number of steps.
 
         Args:
-            length: what it would be without a checkpoint.
+            length: without a checkpoint.
             sized: whether an epoch has a length.
-            epoch: where the training goes on.
-            done: steps of that epoch, as they are now, that are done.
-            stored: what the checkpoint knows of its position.
+            epoch: epoch to resume in.
+            done: completed steps of that epoch in the current layout.
+            stored: position in the checkpoint.
         """
         if stored is None:
             return length
@@ -208,7 +204,7 @@ class ElasticResumption:
         if stored["layout"] != self.layout():
             before = self.host.state.global_step + self._steps_left_out(stored)
             self.steps_ahead = epoch * each + done - before if sized else _ahead_in_stream(stored, done)
-        if not sized:  # it is not to begin again before the steps that are left are taken
+        if not sized:  # the stream must not restart before the remaining steps are taken
             windows = length.max_steps + max(self.steps_ahead, 0)
             batches = windows * args.gradient_accumulation_steps
             return length._replace(num_update_steps_per_epoch=windows, steps_in_epoch=batches)
@@ -227,9 +223,9 @@ class ElasticResumption:
         return length._replace(max_steps=max_steps)
 
     def progress(self, stored: dict[str, Any], checkpoint: str) -> dict[str, Any] | None:
-        """Return what the next log is made of; of other processes than now, each gets the mean of what they had.
+        """Return the meters of the next log; their mean if the number of processes changed.
 
-        None where not all of their files are there, as each of several machines may have its own.
+        None if files of some processes are missing, as each machine may only hold its own.
         """
         processes = stored["layout"]["world_size"]
         if stored["progress"] is None or processes == data_ranks(self.host.args):
@@ -241,8 +237,8 @@ class ElasticResumption:
         joined = LossMeter.joined([progress["losses"]["losses"] for progress in each])
         return {**each[0], "losses": {**each[0]["losses"], "losses": joined}}
 
-    def _instead(self, stored: dict[str, Any] | None) -> tuple[int, int] | None:
-        """Batch of a process and accumulation that keep the samples of a step; None where the arguments' will do."""
+    def _adjusted(self, stored: dict[str, Any] | None) -> tuple[int, int] | None:
+        """Return the batch size and accumulation that keep the samples per step; None if the arguments do."""
         if stored is None or self._asked_before(stored) != self._asked:
             return None
         now = self.layout()
@@ -253,7 +249,7 @@ class ElasticResumption:
         return batch, each // batch
 
     def _asked_before(self, stored: dict[str, Any]) -> dict[str, int]:
-        """What the arguments asked for; in checkpoints that do not say so, what the training had."""
+        """Return the arguments at the time of the checkpoint; without a record, those of its layout."""
         before = stored["layout"]
         unit = before["world_size"] if self._splits_batches else 1
         return stored["asked"] or {"batch": before["batch_size"] * unit, "accumulation": before["accumulation"]}
@@ -264,7 +260,7 @@ class ElasticResumption:
         return bool(config.split_batches)
 
     def _group_of(self, stored: dict[str, Any] | None, instead: tuple[int, int] | None) -> int | None:
-        """The batch by which lengths are grouped, so that the order stays, as long as a step takes the same samples."""
+        """Return the stored batch size for grouping by length if a step takes the same samples, else None."""
         now = self.layout()
         samples = _samples(now) if instead is None else now["world_size"] * instead[0] * instead[1]
         if stored is None or samples != _samples(stored["layout"]):
@@ -282,14 +278,14 @@ class ElasticResumption:
         host.accelerator.apply_accumulation(host.args)
 
     def _steps_left_out(self, stored: dict[str, Any]) -> int:
-        """Steps of earlier epochs that nobody took, as a callback ended those before, in steps of now."""
+        """Return the steps skipped in epochs that a callback ended early, converted to the current layout."""
         position = stored["epoch"] * stored["windows"] + stored["done"]
         left_out = max(position - self.host.state.global_step - stored["ahead"], 0)
         return left_out * _samples(stored["layout"]) // _samples(self.layout())
 
     def _same_order(self, loader: dict[str, Any] | None, handed_out: int, checkpoint: str) -> dict[str, Any] | None:
-        """A state with which a loader reads on in the order that was drawn for the epoch."""
-        if loader is None or "began" in loader:  # what the iteration began with is all that is known, and enough
+        """Return a loader state that continues in the order drawn for the epoch."""
+        if loader is None or "began" in loader:  # the generator at the start is all there is, and enough
             return loader
         if loader["start"] is None:
             return None
@@ -298,7 +294,7 @@ class ElasticResumption:
         rng = load_rng_file(path) if path is not None else loader["start"]
         return {**kept, "handed_out": handed_out, "before_ahead": rng, "workers": None}
 
-    def _warn_what_is_kept(self, before: dict[str, int], instead: tuple[int, int]) -> None:
+    def _warn_of_adjustment(self, before: dict[str, int], instead: tuple[int, int]) -> None:
         now = self.layout()
         if not self.host.args.should_log:
             return
@@ -318,7 +314,7 @@ class ElasticResumption:
             _samples(before),
         )
 
-    def _warn_what_changed(self, before: dict[str, int], now: dict[str, int], seen: int, rest: int) -> None:
+    def _warn_of_change(self, before: dict[str, int], now: dict[str, int], seen: int, rest: int) -> None:
         if not self.host.args.should_log:
             return
         changed = ", ".join(f"{name} {before[name]} -> {now[name]}" for name in now if before[name] != now[name])
@@ -339,8 +335,8 @@ class ElasticResumption:
         )
 
 
-def _is_of_its_own_kind(loader: dict[str, Any] | None) -> bool:
-    """Whether it is the state of a loader that is neither ours nor a plain one, such as torchdata's."""
+def _is_foreign(loader: dict[str, Any] | None) -> bool:
+    """Return whether the state is of a foreign loader with its own state_dict, such as torchdata's."""
     return loader is not None and "handed_out" not in loader and "began" not in loader
 
 
@@ -349,10 +345,10 @@ def _asked(args: Any) -> dict[str, int]:
 
 
 def _ahead_in_stream(stored: dict[str, Any], done: int) -> int:
-    """As `ElasticResumption.steps_ahead`, by the steps of the present round through a stream; none at its end."""
+    """Return `ElasticResumption.steps_ahead` for the current pass over a stream; 0 at its end."""
     return 0 if stored["done"] >= stored["windows"] else stored["ahead"] + done - stored["done"]
 
 
 def _samples(layout: dict[str, int]) -> int:
-    """Samples of all processes in one step."""
+    """Return the samples of all processes in one step."""
     return layout["world_size"] * layout["batch_size"] * layout["accumulation"]

@@ -1,4 +1,4 @@
-"""An evaluation in which a training was interrupted: whoever goes on makes it anew, to the same numbers."""
+"""Evaluations that are interrupted: the resumed training repeats them with the same results."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class Before(NamedTuple):
-    """What an evaluation changes."""
+    """State before an evaluation, as far as an evaluation changes it."""
 
     generators: dict[str, Any]
     own: list[dict[str, Any]]
-    """Of the generators of collator and data."""
+    """States of the generators of collator and data."""
     logs: int
     synchronised: bool
-    """Whether DistributedDataParallel begins it with the buffers of the first process."""
+    """True if the next forward pass of DistributedDataParallel broadcasts the buffers of rank 0."""
 
 
 class InterruptedEvaluation:
-    """Remembers how things were before an evaluation, and brings them back for it.
+    """Capture the state before an evaluation, and restore it to repeat the evaluation.
 
     Args:
         run: the training.
@@ -40,11 +40,11 @@ class InterruptedEvaluation:
         self.run = run
         self.before: Before | None = None
         self.owed: dict[str, Any] | None = None
-        """The `state` in the checkpoint that the training goes on from."""
+        """The `state` of the checkpoint that the training resumes from, if it was saved in an evaluation."""
 
     @contextlib.contextmanager
-    def possible(self) -> Iterator[None]:
-        """An evaluation of the training: what is saved in the middle of it is saved as before it."""
+    def during_evaluation(self) -> Iterator[None]:
+        """Capture the state before an evaluation, for checkpoints saved during it."""
         state, ddp = self.run.facade.state, self.run.strategy.ddp
         synchronised = ddp is not None and ddp.require_forward_param_sync
         self.before = Before(
@@ -57,7 +57,7 @@ class InterruptedEvaluation:
 
     @contextlib.contextmanager
     def generators_before(self) -> Iterator[None]:
-        """Have the random generators as they were before the evaluation, if this is in the middle of one."""
+        """Restore, within the block, the random generators to their states before the current evaluation."""
         if self.before is None:
             yield
             return
@@ -71,9 +71,9 @@ class InterruptedEvaluation:
             restore_own(own, *self._draws)
 
     def state(self) -> dict[str, Any] | None:
-        """What `make_up` needs, where the training is saved in the middle of an evaluation; else None.
+        """Return what `repeat` needs, or None outside of an evaluation.
 
-        One at the end of an epoch is made by whoever goes on, like everything that is due there.
+        An evaluation at the end of an epoch needs none: the resumed training ends the epoch again.
         """
         if self.before is None or self.run.epoch_ended:
             return None
@@ -81,8 +81,8 @@ class InterruptedEvaluation:
         buffers = {name: buffer.cpu() for name, buffer in self._buffers()} if apart else {}
         return {"logs": self.before.logs, "synchronised": self.before.synchronised, "buffers": buffers}
 
-    def make_up(self) -> None:
-        """Make the evaluation that is owed, if one is."""
+    def repeat(self) -> None:
+        """Repeat the evaluation that the checkpoint was saved in, if any."""
         run, owed = self.run, self.owed
         facade, self.owed = run.facade, None
         if owed is None:
@@ -94,7 +94,7 @@ class InterruptedEvaluation:
                     buffer.copy_(owed["buffers"][name])
         if run.strategy.ddp is not None:
             run.strategy.ddp.require_forward_param_sync = owed["synchronised"]
-        with self.possible():
+        with self.during_evaluation():
             metrics = facade._evaluate(run.trial, run.ignore_keys)
         facade._determine_best_metric(metrics=metrics, trial=run.trial)
         if run.stopping:

@@ -1,4 +1,4 @@
-"""Checkpoints that are there: which one to go on from, and what is read from it."""
+"""Choice of the checkpoint to resume from, and restoration of its state and of the best model."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Wanted = str | bool | None
 
 
 class CheckpointRestorer:
-    """Finds the checkpoint that a training begins with, and reads its state.
+    """Find the checkpoint that a training resumes from, and read its state.
 
     Args:
         host: the Trainer.
-        hub: where checkpoints may be, too.
-        resume_from: a trial may have a checkpoint where none was asked for.
+        hub: finds checkpoints in the repository.
+        resume_from: maps `resume_from_checkpoint` to the checkpoint of a trial, if it has one.
     """
 
     host = WeakAttribute["Trainer"]()
@@ -48,28 +48,27 @@ class CheckpointRestorer:
         self.hub = hub
         self.resume_from = resume_from
 
-    # --- which one
+    # --- choice of the checkpoint
 
-    def where_to_begin(self, wanted: Wanted, *, is_trial: bool, own_weights: bool) -> str | None:
-        """Return the checkpoint to begin with, see `Trainer.train`; None for a training that begins anew.
+    def find_checkpoint(self, wanted: Wanted, *, is_trial: bool, own_weights: bool) -> str | None:
+        """Return the checkpoint to resume from, see `Trainer.train`; None to start from scratch.
 
-        Under `torchrun`, checkpoints that this training wrote before it was started again go before what the script
-        asks for, unless that is False. Those of other jobs in the same folder are no matter. Every process is told the
-        same by the first one.
+        After a restart by `torchrun`, checkpoints of this job take precedence over the choice of the script, unless
+        that is False; those of other jobs in the same folder do not. All processes get the same answer.
 
         Args:
-            wanted: what the script asks for.
-            is_trial: of a hyperparameter search, which goes on by itself.
-            own_weights: whether `_load_from_checkpoint` is not overridden: an override may read weights of any form.
+            wanted: the choice of the script.
+            is_trial: the training is a trial of a search, which has its own resumption.
+            own_weights: `_load_from_checkpoint` is not overridden; an override may read weights in any form.
 
         Raises:
-            CheckpointNotFoundError: there is none.
-            ValueError: it is damaged, or was made by a training that cannot be gone on with.
+            CheckpointNotFoundError: there is no such checkpoint.
+            ValueError: it is damaged, or belongs to an incompatible training.
         """
         launcher = owners.own_launcher()
         if launcher is None or is_trial:
             return self._find(wanted, own_weights)
-        owners.begin_training(self._launchers(launcher))
+        owners.begin_training(self._all_gather(launcher) if self._on_several_machines else [launcher])
         own = self._newest(wanted=owners.is_of_this_training)
         if not self._on_several_machines:
             own = from_first_process(own, self.host.args.world_size)
@@ -88,13 +87,13 @@ class CheckpointRestorer:
         return found
 
     def _find(self, wanted: Wanted, own_weights: bool) -> str | None:
-        """The checkpoint to go on from, checked before anything is touched; True means the newest intact one."""
-        found = self._found(self.resume_from(wanted), own_weights)
+        """Return the checkpoint to resume from, after validation."""
+        found = self._resolve(self.resume_from(wanted), own_weights)
         if found is not None:
             self.host._strategy.require_fitting(found)
         return found
 
-    def _found(self, wanted: Wanted, own_weights: bool) -> str | None:
+    def _resolve(self, wanted: Wanted, own_weights: bool) -> str | None:
         strategy = self.host._strategy
         if wanted is None or wanted is False:
             return None
@@ -113,19 +112,19 @@ class CheckpointRestorer:
         return folder
 
     def _newest(self, **choice: Any) -> str | None:
-        """The newest intact one; of several machines, all of which have to call this, the newest that is on each.
+        """Return the newest intact checkpoint; of several machines (collective) the newest that all have.
 
         Raises:
-            CheckpointNotFoundError: some of the machines have checkpoints, and others have none of these.
+            CheckpointNotFoundError: some machines have checkpoints and others have none.
         """
         found = self._newest_here(**choice)
         while self._on_several_machines:
-            steps = self._of_everybody((socket.gethostname(), -1 if found is None else _step_of(found)))
+            steps = self._all_gather((socket.gethostname(), -1 if found is None else _step_of(found)))
             oldest, newest = min(step for _, step in steps), max(step for _, step in steps)
             if oldest == newest:
                 break
             if oldest < 0:
-                raise checkpoints.CheckpointNotFoundError(self._said_of_machines(steps))
+                raise checkpoints.CheckpointNotFoundError(self._differing_machines(steps))
             found = self._newest_here(**choice, up_to=oldest)
         return found
 
@@ -139,7 +138,7 @@ class CheckpointRestorer:
             folder, wanted=lambda path: _step_of(path) <= up_to and wanted(path), weights=weights
         )
 
-    def _said_of_machines(self, steps: list[tuple[str, int]]) -> str:
+    def _differing_machines(self, steps: list[tuple[str, int]]) -> str:
         has = sorted({f"checkpoint-{step} on {host}" for host, step in steps if step >= 0})
         lacks = sorted({host for host, step in steps if step < 0})
         return (
@@ -159,38 +158,34 @@ class CheckpointRestorer:
             )
         return newest
 
-    def _launchers(self, own: str) -> list[str]:
-        """Those of all machines."""
-        return self._of_everybody(own) if self._on_several_machines else [own]
-
     @property
     def _on_several_machines(self) -> bool:
         return self.host.args.world_size > self.host.args.local_world_size
 
-    def _of_everybody(self, own: Any) -> list[Any]:
-        everybody: list[Any] = [None] * self.host.args.world_size
-        dist.all_gather_object(everybody, own)
-        return everybody
+    def _all_gather(self, own: Any) -> list[Any]:
+        gathered: list[Any] = [None] * self.host.args.world_size
+        dist.all_gather_object(gathered, own)
+        return gathered
 
-    # --- what is in it
+    # --- its state
 
     def read_state(self, checkpoint: str) -> TrainerState:
-        """Return the state in a checkpoint; intervals that it lacks, as Lightning has others, are the present ones."""
+        """Return the state of a checkpoint; intervals missing in one of Lightning are those of the arguments."""
         path = os.path.join(checkpoint, TRAINER_STATE_NAME)
         stored = TrainerState.load_from_json(path)
         named = json.loads(Path(path).read_text(encoding="utf-8"))
         for name in ("logging_steps", "eval_steps", "save_steps", "train_batch_size"):
             if name not in named:
                 setattr(stored, name, getattr(self.host.state, name))
-        stored.trial_name = stored.trial_params = None  # whether this is a trial, and of which name, is known here
+        stored.trial_name = stored.trial_params = None  # set by the current search, if any
         stored.best_model_checkpoint = self._best_of_this_run(stored.best_model_checkpoint, checkpoint)
         return stored
 
     def _best_of_this_run(self, best: Any, checkpoint: str) -> str | None:
-        """The best checkpoint, if it is one of this run, or of the one before that is gone on with.
+        """Return the best checkpoint if it belongs to this run or the resumed one, else None.
 
-        A state may name any folder, be it that the run was moved, or that somebody wants it read or the others
-        deleted.
+        A state file may name any folder: the run was moved, or the file was tampered with to have a foreign folder
+        read, or the checkpoints beside it deleted.
         """
         if best is None:
             return None
@@ -217,7 +212,7 @@ class CheckpointRestorer:
     # --- the best one
 
     def has_best(self) -> bool:
-        """Return whether there is a best checkpoint; say so if it is not that of the best evaluation."""
+        """Return whether there is a best checkpoint; warn if it is not that of the best evaluation."""
         state = self.host.state
         best, step = state.best_model_checkpoint, state.best_global_step
         if best is None and not step:
@@ -235,7 +230,7 @@ class CheckpointRestorer:
         return best is not None
 
     def load_best(self) -> None:
-        """Fill the model with the weights of the best checkpoint; warn if that is not there any more."""
+        """Load the weights of the best checkpoint; warn if it is missing or damaged."""
         state, strategy = self.host.state, self.host._strategy
         best = str(state.best_model_checkpoint)
         logger.info("Loading the best model from %s (%s)", best, state.best_metric)
@@ -255,7 +250,7 @@ def _step_of(checkpoint: str | Path) -> int:
 
 
 def _damaged_in(folder: str, weights: bool) -> str:
-    """Say what is wrong with each checkpoint that was passed over; nothing where there is none."""
+    """Describe the problems of the damaged checkpoints; empty if there are none."""
     found = checkpoints.list_checkpoints(folder) if os.path.isdir(folder) else []
     said = [f"{one.name} ({'; '.join(checkpoints.problems(one, weights=weights))})" for one in found]
     return f"Damaged, and so passed over: {', '.join(said)}. " if said else ""

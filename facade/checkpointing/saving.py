@@ -1,4 +1,4 @@
-"""Checkpoints on their way to the disk: when which part is written, by whom, and what becomes of older ones."""
+"""Saving of models and checkpoints: staging, writing, commit, rotation."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from ...lightning_modules.checkpoints import (
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ..distributed.collectives import from_first_process
-from .callback_states import CallbackStates, LightningCallbackStates, Writer
 from .signals import SignalListening
+from .training_state import CallbackStates, LightningCallbackStates, Writer
 
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
@@ -39,13 +39,13 @@ _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class CheckpointSaver:
-    """Writes models and checkpoints; a checkpoint gets its name when it is complete, and mostly on the disk.
+    """Write models and checkpoints; a checkpoint is renamed to its final name once it is complete.
 
     Args:
         host: the Trainer.
-        callbacks: what its callbacks keep.
-        lightning: what its Lightning callbacks keep.
-        signals: which may want a training state where the arguments do not.
+        callbacks: states of its callbacks.
+        lightning: states of its Lightning callbacks.
+        signals: may require a training state although `save_only_model` is set.
     """
 
     host = WeakAttribute["Trainer"]()
@@ -63,25 +63,25 @@ class CheckpointSaver:
         self.signals = signals
         self.background = BackgroundWriter()
         self.writer: Writer = WriteNow()
-        """Writes the large files of what is being saved."""
-        self._staging: str | None = None  # the folder of the checkpoint that is being written
-        self._to_push: str | None = None  # a checkpoint that is to be uploaded when all of it is written
-        self._best_before: str | None = None  # the best checkpoint before the last one was begun
+        """Writes large files of the current save."""
+        self._staging: str | None = None  # folder of the checkpoint being written
+        self._to_push: str | None = None  # checkpoint to upload once it is written
+        self._best_before: str | None = None  # best checkpoint before the current save
 
     # --- a model
 
     def save_model(self, folder: str, *, internal: bool, run: TrainerModule | None) -> None:
-        """Write a model by `Trainer._save`; all processes have to call it.
+        """Write a model by `Trainer._save`; collective over all processes.
 
         Args:
-            folder: where to.
-            internal: a checkpoint may be what it is part of.
-            run: the training that runs.
+            folder: the target.
+            internal: the call comes from this package, so that `folder` may be a checkpoint.
+            run: the current training.
         """
         host, strategy, saves = self.host, self.host._strategy, self.host.args.should_save
         if strategy.saves_parts(checkpoint=internal and self.is_checkpoint(folder)):
             follow = internal and self.saves_training_state
-            # All of them first: the one whose disk is full for the rest would leave the others waiting.
+            # The collective write first: a rank that failed on the other files would leave the others waiting.
             strategy.save_weights(folder, step=host.state.global_step, states_follow=follow)
             if saves:
                 host._save(folder, state_dict={})
@@ -93,11 +93,11 @@ class CheckpointSaver:
             host._save(folder) if weights is None else host._save(folder, state_dict=weights)
 
     def write_model(self, folder: str, state_dict: dict[str, Any] | None) -> None:
-        """Write weights, what processes the data, and the arguments, see `Trainer._save`.
+        """Write weights, processing class and arguments, see `Trainer._save`.
 
         Args:
-            folder: where to.
-            state_dict: other weights than those of the model; an empty one means that they are written elsewhere.
+            folder: the target.
+            state_dict: weights in place of those of the model; empty if they are written elsewhere.
         """
         os.makedirs(folder, exist_ok=True)
         logger.info("Saving the model to %s", checkpoints.final_path(folder))
@@ -115,32 +115,32 @@ class CheckpointSaver:
 
     @property
     def saves_training_state(self) -> bool:
-        """Whether a checkpoint is to hold more than the model, as it always does where a training is interrupted."""
+        """Return whether checkpoints hold the training state; always for interrupted trainings."""
         return not self.host.args.save_only_model or self.signals.is_interrupted
 
     def is_checkpoint(self, folder: str) -> bool:
-        """Return whether this is the folder of the checkpoint that is being written."""
+        """Return whether this is the folder of the checkpoint being written."""
         return folder == self._staging
 
     def save(
         self, run_dir: str, parts: Iterable[Callable[[str], None]], *, run: TrainerModule | None, at_once: bool
     ) -> None:
-        """Write `checkpoint-{step}`: beside its name, so that nobody ever sees half of one, then rename it.
+        """Write `checkpoint-{step}` to a staging folder and rename it, so that no partial checkpoint is visible.
 
         Args:
-            run_dir: the folder in which checkpoints are.
-            parts: write what a training goes on from into a folder, each on its own.
-            run: the training that runs.
-            at_once: somebody looks at the files.
+            run_dir: the folder of checkpoints.
+            parts: functions that each write a part of the training state into a folder.
+            run: the current training.
+            at_once: write in the foreground, as the files are read right after.
 
         Raises:
-            DiskFullError: there is not enough space for it; nothing has been written.
+            DiskFullError: not enough space; nothing was written.
         """
         host, saves = self.host, self.host.args.should_save
         self.background.wait_until_flushed()
         self.finish_writing()
         final = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{host.state.global_step}"
-        with self.lightning.told(run), self._staged(final, run_dir, run is None or at_once) as (folder, together):
+        with self.lightning.collected(run), self._staged(final, run_dir, run is None or at_once) as (folder, together):
             with together.part():
                 host.save_model(str(folder), _internal_call=True)
             self._note_best(run_dir, final)
@@ -161,7 +161,7 @@ class CheckpointSaver:
             self.push_written()
 
     def push_written(self) -> None:
-        """Let the newest checkpoint be uploaded once all of it is there; called often, and quick."""
+        """Start the upload of the newest checkpoint once it is written."""
         checkpoint = self._to_push
         if checkpoint is None or self.background.is_busy:
             return
@@ -170,7 +170,7 @@ class CheckpointSaver:
             self.host._push_from_checkpoint(checkpoint)
 
     def finish_writing(self) -> None:
-        """Wait for the checkpoint that is on its way, on all processes; only a full disk is forgiven."""
+        """Wait on all processes for the background write; a full disk only warns."""
         state = self.host.state
         try:
             self.background.wait()
@@ -179,14 +179,14 @@ class CheckpointSaver:
         self.host.accelerator.wait_for_everyone()
         best, before = state.best_model_checkpoint, self._best_before
         if best is not None and before is not None and not os.path.exists(best) and os.path.exists(before):
-            state.best_model_checkpoint = before  # the last one was to be the best, and could not be written
+            state.best_model_checkpoint = before  # writing the new best one failed
         self.push_written()
 
     @contextlib.contextmanager
     def _staged(
         self, final: Path, run_dir: str, at_once: bool
     ) -> Iterator[tuple[Path, checkpoints.DiskErrorConsensus]]:
-        """The folder in the making, shared by all processes; the one that saves begins and commits it."""
+        """Yield the staging folder, the same on all processes; the saving process begins and commits it."""
         args = self.host.args
         owner = from_first_process(checkpoints.owner_token(), args.world_size)
         folder = checkpoints.staging_path(final, owner)
@@ -223,13 +223,13 @@ class CheckpointSaver:
             self.writer, self._staging = WriteNow(), None
 
     def _other_disk(self, folder: Path) -> checkpoints.OtherDisk:
-        """Of a machine that does not see what the process that saves writes, but has states of its own to write."""
+        """Return the disk of a machine that does not see the folder, but has states of its own to write."""
         args = self.host.args
         apart = args.world_size > args.local_world_size and args.local_process_index == 0
         return checkpoints.OtherDisk(folder, apart and not args.should_save and self.saves_training_state)
 
     def _require_whole_files(self, final: Path) -> None:
-        """Refuse to leave parts on disks of which nobody sees all."""
+        """Refuse shards on several disks, which no process could read together."""
         if self.host.args.fsdp and self.host._strategy.saves_parts(checkpoint=True):
             raise ValueError(
                 f"fsdp_config['state_dict_type']='SHARDED_STATE_DICT': {socket.gethostname()} does not see {final}, "
@@ -238,7 +238,7 @@ class CheckpointSaver:
             )
 
     def _begin(self, final: Path, run_dir: str, owner: str) -> None:
-        """Make the folder, where there is room for it, if need be in the place of an older checkpoint."""
+        """Create the staging folder; remove older checkpoints if the space is needed."""
         best, limit = self.host.state.best_model_checkpoint, self.host.args.save_total_limit
         older = checkpoints.sort_checkpoints(run_dir, best_model_checkpoint=best)[:-1] if limit else []
         spare = [path for path in older if best is None or not os.path.exists(best) or not os.path.samefile(path, best)]
@@ -268,15 +268,15 @@ class CheckpointSaver:
             self.background.flush(final)
 
     def bytes_to_save(self) -> int:
-        """Return the size of a checkpoint."""
+        """Return the estimated size of a checkpoint in bytes."""
         states = list(getattr(self.host.optimizer, "state", {}).values()) if self.saves_training_state else []
         further = [self.callbacks.tensors(), self.lightning.checkpoint]
         return self.host._strategy.bytes_to_save(states, further, processes=self.host.args.world_size)
 
     def _may_write_later(self) -> bool:
-        """Whether it is worth while, and no callback can tell that the files come a little later.
+        """Return whether to write in the background: large enough, and no callback reads the files.
 
-        After the last step there is nothing to go on with meanwhile: what is written then needs no copy.
+        After the last step no training overlaps with the write, so that a snapshot is not worth its memory.
         """
         least = self.host.background_checkpoints
         if least is None or self.host.control.should_training_stop:
@@ -286,11 +286,10 @@ class CheckpointSaver:
         return not any(reads_checkpoints(callback) for callback in self.host.callback_handler.callbacks)
 
     def _may_flush_later(self) -> bool:
-        """Whether `train` need not wait for the disk after the last step.
+        """Return whether `train` may return before the last checkpoint is flushed to the disk.
 
-        What it leaves is complete for everybody but a power failure, and that finds the checkpoint before it: which a
-        limit of 1 gives up, and other machines or processes that write know nothing of. A training that is told to end
-        before its time may be about to lose the machine.
+        Only a power failure could then damage it, and the checkpoint before it remains: unless the limit is 1, or
+        several machines or processes write. An interrupted training may be about to lose the machine.
         """
         args, state = self.host.args, self.host.state
         if state.global_step < state.max_steps or self.signals.is_interrupted:
@@ -309,7 +308,7 @@ class CheckpointSaver:
     # --- a training
 
     def begin_training(self) -> None:
-        """Forget what was not uploaded of another training, and say at once if checkpoints could not be written."""
+        """Reset the pending upload, and raise if `output_dir` cannot hold checkpoints."""
         self._to_push = None
         args = self.host.args
         if not args.should_save or args.save_strategy == "no":
@@ -328,9 +327,9 @@ class CheckpointSaver:
 
     @contextlib.contextmanager
     def writing_to(self, run_dir: str) -> Iterator[None]:
-        """Let other runs know that this one writes checkpoints there; nothing is on its way when the block is left.
+        """Mark the folder as written by this run; wait for the background write at the end of the block.
 
-        An exception goes before what went wrong with the last checkpoint.
+        An error of that write is logged, so that it does not replace an exception of the block.
         """
         args = self.host.args
         marked = args.should_save and args.save_strategy != "no"
@@ -345,12 +344,12 @@ class CheckpointSaver:
             self.background.snapshot.release()
 
     def remove_leftovers(self, run_dir: str) -> None:
-        """Remove what a killed run left half-written."""
+        """Remove incomplete checkpoints of a killed run."""
         if self.host.args.should_save and os.path.isdir(run_dir):
             checkpoints.remove_leftovers(run_dir)
 
     def keep_only_best(self, run_dir: str) -> None:
-        """Remove all checkpoints but the best one at the end of a training, where `save_total_limit` is 1."""
+        """Remove all checkpoints but the best one at the end of a training if `save_total_limit` is 1."""
         best = self.host.state.best_model_checkpoint
         if not self.host.args.should_save or best is None or self.host.args.save_total_limit != 1:
             return
@@ -364,7 +363,7 @@ class CheckpointSaver:
 
 
 def _without_tokens(args: Any) -> Any:
-    """A copy of the arguments that holds no token: what is saved is passed on."""
+    """Return a copy of the arguments without tokens, as saved files are shared."""
     copied = copy.copy(args)
     for name in vars(copied):
         if name.endswith("_token"):

@@ -1,4 +1,4 @@
-"""What ends a training before its time: signals (`checkpoint_on_signals`, `enable_jit_checkpoint`), a time limit."""
+"""Early ends of a training: signals (`checkpoint_on_signals`, `enable_jit_checkpoint`) and time limits."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 class SignalListening:
-    """The callbacks by which a training listens to signals, and what worker processes know of that.
+    """Manage the callbacks that listen to signals, and the flag that worker processes read.
 
     Args:
-        host: the Trainer whose trainings a signal ends with a checkpoint.
+        host: the Trainer.
     """
 
     host = WeakAttribute["Trainer"]()
@@ -32,13 +32,13 @@ class SignalListening:
     def __init__(self, host: Trainer) -> None:
         self.host = host
         self.newest_checkpoint: str | None = None
-        """The checkpoint that was written last."""
+        """The last checkpoint of this training."""
+        # The default listener; not in the list of callbacks, which scripts compare with their own.
         self._listener: JITCheckpointCallback | None = None
-        # Where nobody asked for it; it is in no list, as scripts know the callbacks that are theirs.
 
     @property
     def handled(self) -> tuple[int, ...]:
-        """The signals that end a training with a checkpoint, as arguments and attributes have it now."""
+        """Return the signals that end a training with a checkpoint."""
         args, given = self.host.args, tuple(self.host.checkpoint_on_signals)
         if args.enable_jit_checkpoint:
             return tuple(dict.fromkeys((signal.SIGTERM, *given)))
@@ -46,34 +46,34 @@ class SignalListening:
 
     @cached_property
     def shared_flag(self) -> torch.Tensor:
-        """Whether the training listens now, in memory that worker processes see."""
+        """Flag in shared memory: True while the training listens to signals."""
         return torch.zeros(1, dtype=torch.bool).share_memory_()
 
     @property
     def is_leaving(self) -> bool:
-        """Whether a signal is what stops the training, so that its end is left to the one that goes on from here."""
+        """Return whether a signal stops the training, so that a resumed training has to finish it."""
         return any(callback.leaving for callback in self.listeners())
 
     @property
     def time_is_up(self) -> bool:
-        """Whether a time limit stops the training, with a checkpoint from which it may go on."""
+        """Return whether a time limit stops the training with a checkpoint to resume from."""
         limits = [one for one in self.host.callback_handler.callbacks if isinstance(one, TimeLimitCallback)]
         return any(one.stopped and one.save for one in limits)
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the training stops before its end, with a checkpoint to go on from."""
+        """Return whether the training stops early with a checkpoint to resume from."""
         return self.is_leaving or self.time_is_up
 
     def listeners(self) -> list[JITCheckpointCallback]:
-        """Return all callbacks that listen to signals, the user's own too."""
+        """Return all callbacks that listen to signals, also those of the user."""
         unlisted = [] if self._listener is None else [self._listener]
         listed = self.host.callback_handler.callbacks
         return [one for one in listed if isinstance(one, JITCheckpointCallback)] + unlisted
 
     @contextlib.contextmanager
     def until_the_end(self) -> Iterator[None]:
-        """Let nobody listen any more at the end, and pass on a signal that stopped the training."""
+        """Stop listening at the end of the block, and re-raise a signal that stopped the training."""
         self.newest_checkpoint = None
         try:
             yield
@@ -82,23 +82,19 @@ class SignalListening:
             self.host.callback_handler.unlisted = {}
             for callback in listeners:
                 callback.stop_listening()
-            if any(callback.told for callback in listeners):
-                self._say_how_to_go_on()
+            if self.newest_checkpoint is not None and any(callback.told for callback in listeners):
+                logger.warning(
+                    "The checkpoint is %s. To go on from it: trainer.train(resume_from_checkpoint=True)",
+                    self.newest_checkpoint,
+                )
         for callback in listeners:
             callback.pass_on()
 
-    def _say_how_to_go_on(self) -> None:
-        if self.newest_checkpoint is not None:
-            logger.warning(
-                "The checkpoint is %s. To go on from it: trainer.train(resume_from_checkpoint=True)",
-                self.newest_checkpoint,
-            )
-
     def begin_training(self, save: Callable[[], None]) -> None:
-        """Listen, or do not, as arguments and attributes have it now.
+        """Install or remove listeners according to arguments and attributes.
 
         Args:
-            save: writes a checkpoint in the middle of something else.
+            save: writes a checkpoint immediately, outside of the regular events.
         """
         host, wanted = self.host, self.host.args.enable_jit_checkpoint
         own = [callback for callback in self.listeners() if callback.on_change == self._tell_workers]
@@ -126,7 +122,7 @@ class SignalListening:
 
 
 def _events(listener: JITCheckpointCallback) -> dict[str, object]:
-    """Its methods, by the events that it listens to; at others it only obeys managers, which it has none of."""
+    """Return the methods of an unlisted listener by event, without those that only serve resource managers."""
     cls = type(listener)
     return {
         event: getattr(listener, event)

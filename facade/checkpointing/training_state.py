@@ -1,28 +1,44 @@
-"""What a checkpoint holds beside the model and the position in the data: optimizer, schedule, and loss scale."""
+"""Training state in checkpoints: optimizer, schedule, loss scale, and callbacks of both APIs."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import logging
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
+from ...callbacks import TrainerControl, collect_states, is_exportable
+from ...callbacks.tensor_states import CALLBACK_STATES_NAME, load_state_dicts, state_dicts
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import SCALER_NAME, SCHEDULER_NAME
+from ...lightning_modules.checkpoints.callback_paths import without_foreign_paths
 from ...lightning_modules.checkpoints.state_guards import loading_schedule
+from ...lightning_modules.common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from .callback_states import Writer
 
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
+    from ..trainer.trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
 
+LIGHTNING_CALLBACKS_NAME = "lightning_callbacks.pt"
+"""File of a checkpoint with the states of Lightning callbacks; not in the reference."""
+
+_OWN = ("epoch", "global_step", "pytorch-lightning_version", "state_dict")
+_NOT_THERE = "%s holds the states of callbacks that are not there: %s"
+
+Writer = checkpoints.WriteNow | checkpoints.WriteLater
+
 
 class TrainingState:
-    """The files that the steps of a training go on from; each is written by one method, and read by another.
+    """Write and read the states of optimizer, schedule and loss scaler.
 
     Args:
-        host: the Trainer whose training it is.
+        host: the Trainer.
     """
 
     host = WeakAttribute["Trainer"]()
@@ -31,12 +47,12 @@ class TrainingState:
         self.host = host
 
     def save_optimizer_and_schedule(self, folder: str, writer: Writer, *, checkpoint: bool) -> None:
-        """Write both; all processes have to call it.
+        """Write both; collective over all processes.
 
         Args:
-            folder: where to.
+            folder: the target.
             writer: writes large files.
-            checkpoint: it is a checkpoint that is written, into which processes may put parts.
+            checkpoint: `folder` is a checkpoint, which may hold the shards of each process.
         """
         host, saves = self.host, self.host.args.should_save
         write = writer.tensors if saves else None
@@ -45,7 +61,7 @@ class TrainingState:
             checkpoints.save_torch(host.lr_scheduler.state_dict(), os.path.join(folder, SCHEDULER_NAME))
 
     def load_optimizer_and_schedule(self, checkpoint: str) -> None:
-        """Load both; warn where they are not there."""
+        """Load both; warn if they are missing."""
         if not self.host._strategy.load_optimizer(checkpoint):
             return
         state = self.host._strategy.read_schedule(checkpoint)
@@ -63,7 +79,7 @@ class TrainingState:
             checkpoints.save_torch(scaler.state_dict(), os.path.join(folder, SCALER_NAME))
 
     def load_scaler(self, checkpoint: str) -> None:
-        """Load the loss scale, where the precision has one; warn where it is not there."""
+        """Load the loss scale of fp16; warn if it is missing."""
         scaler = self.host.accelerator.scaler
         if scaler is None:
             return
@@ -72,3 +88,177 @@ class TrainingState:
             scaler.load_state_dict(checkpoints.load_torch(path))
         else:
             logger.warning("%s has no %s: fp16 goes on with a new loss scale.", checkpoint, SCALER_NAME)
+
+
+class CallbackStates:
+    """Save and restore TrainerCallbacks: small states in `trainer_state.json`, tensors in a separate file.
+
+    Args:
+        host: the Trainer.
+    """
+
+    host = WeakAttribute["Trainer"]()
+
+    def __init__(self, host: Trainer) -> None:
+        self.host = host
+
+    def exportable(self) -> list[Any]:
+        """Return the callbacks, and the control, that are an `ExportableState`."""
+        everything = [*self.host.callback_handler.callbacks, self.host.control]
+        return [callback for callback in everything if is_exportable(callback)]
+
+    def exported(self) -> dict[str, Any]:
+        """Return the states of exportable callbacks by class name, as in `trainer_state.json`."""
+        return collect_states(self.exportable())
+
+    def restore_exported(self) -> None:
+        """Recreate callbacks from the states of their classes in `trainer.state`."""
+        missing = []
+        for name, stored in self.host.state.stateful_callbacks.items():
+            states = stored if isinstance(stored, list) else [stored]
+            present = [callback for callback in self.exportable() if type(callback).__name__ == name]
+            if not present:
+                missing.append(name)
+            for callback, state in zip(present, states, strict=False):
+                self._replace(callback, type(callback).from_state(state))
+        if missing:
+            logger.warning(
+                "The checkpoint has states of callbacks that are not included here, and ignored: %s", ", ".join(missing)
+            )
+
+    def tensors(self) -> dict[str, Any]:
+        """Return the states of callbacks with `state_dict` and `load_state_dict`."""
+        return state_dicts(self.host.callback_handler.callbacks)
+
+    def save(self, folder: str, writer: Writer) -> None:
+        """Write states with tensors, if any; called on the saving process."""
+        states = self.tensors()
+        if states:
+            writer.tensors(states, os.path.join(folder, CALLBACK_STATES_NAME))
+
+    def load(self, checkpoint: str) -> None:
+        """Load states with tensors; warn of those without a callback."""
+        path = os.path.join(checkpoint, CALLBACK_STATES_NAME)
+        if not os.path.isfile(path):
+            return
+        left = load_state_dicts(self.host.callback_handler.callbacks, checkpoints.load_torch(path))
+        if left:
+            logger.warning(_NOT_THERE, path, ", ".join(left))
+
+    def _replace(self, callback: Any, restored: Any) -> None:
+        if isinstance(callback, TrainerControl):
+            self.host.control = restored
+        else:
+            present = self.host.callback_handler.callbacks
+            present[present.index(callback)] = restored
+
+
+class LightningCallbackStates:
+    """Save and restore Lightning callbacks with the checkpoint dict of a plain Lightning Trainer.
+
+    Args:
+        host: the Trainer.
+        callbacks: its Lightning callbacks; the list may grow.
+    """
+
+    host = WeakAttribute["Trainer"]()
+
+    def __init__(self, host: Trainer, callbacks: list[Any]) -> None:
+        self.host = host
+        self.callbacks = callbacks
+        self.checkpoint: dict[str, Any] | None = None
+        """The Lightning checkpoint of the current save."""
+
+    @contextlib.contextmanager
+    def collected(self, run: TrainerModule | None) -> Iterator[None]:
+        """Call `on_save_checkpoint` of the callbacks once for all parts of a checkpoint."""
+        self.checkpoint = self._collect(run)
+        try:
+            yield
+        finally:
+            self.checkpoint = None
+
+    def weights(self, run: TrainerModule | None) -> dict[str, Any] | None:
+        """Return the weights to save if a callback such as WeightAveraging replaces them, else None."""
+        checkpoint = self.checkpoint or self._collect(run)
+        if checkpoint is None or "state_dict" not in checkpoint:
+            return None
+        return {name.removeprefix("model."): weight for name, weight in checkpoint["state_dict"].items()}
+
+    def save(self, folder: str, writer: Writer) -> None:
+        """Write the states of the callbacks, if any; called on the saving process."""
+        checkpoint = self.checkpoint
+        if checkpoint is None:
+            return
+        kept = _plain({name: _without_function(state) for name, state in checkpoint.pop("callbacks").items()})
+        further = _plain({name: value for name, value in checkpoint.items() if name not in _OWN})
+        if kept or further:
+            writer.tensors({"callbacks": kept, "further": further}, os.path.join(folder, LIGHTNING_CALLBACKS_NAME))
+
+    def load(self, checkpoint: str, run: TrainerModule) -> None:
+        """Restore the callbacks of a run, after the weights of the checkpoint were loaded."""
+        path = os.path.join(checkpoint, LIGHTNING_CALLBACKS_NAME)
+        if not os.path.isfile(path):
+            return
+        stored = checkpoints.load_torch(path)
+        states, further = ({name: from_plain(v) for name, v in part.items()} for part in stored.values())
+        states = without_foreign_paths(states, self.callbacks, checkpoint, str(self.host.args.output_dir))
+        whole = {**further, "callbacks": states, **_lightnings_own(run), "state_dict": _weights_of(run)}
+        whole["global_step"] = self.host.state.global_step
+        for callback in self.callbacks:
+            callback.on_load_checkpoint(run.lightning_trainer, run, whole)
+        for callback in self.callbacks:
+            if callback.state_key in states:
+                if hasattr(callback, "running_mean"):
+                    callback.running = callback.running_mean  # where Lightning's SpikeDetection looks for it
+                callback.load_state_dict(copy.deepcopy(states.pop(callback.state_key)))
+        if states:
+            logger.warning(_NOT_THERE, path, ", ".join(states))
+
+    def _collect(self, run: TrainerModule | None) -> dict[str, Any] | None:
+        """Return a Lightning checkpoint filled in by the callbacks; None without callbacks."""
+        if run is None or not self.callbacks:
+            return None
+        weights = _weights_of(run)
+        states = {one.state_key: state for one in self.callbacks if (state := one.state_dict())}
+        checkpoint: dict[str, Any] = {**_lightnings_own(run), "state_dict": weights, "callbacks": states}
+        for callback in self.callbacks:
+            callback.on_save_checkpoint(run.lightning_trainer, run, checkpoint)
+        if checkpoint["state_dict"] is weights:
+            del checkpoint["state_dict"]
+        return checkpoint
+
+
+def _lightnings_own(run: TrainerModule) -> dict[str, Any]:
+    trainer = run.lightning_trainer
+    return {
+        "epoch": trainer.current_epoch,
+        "global_step": trainer.global_step,
+        "pytorch-lightning_version": version("lightning"),
+    }
+
+
+def _weights_of(run: TrainerModule) -> dict[str, Any]:
+    """Return the weights of the module; empty if sharded, where weight averaging is refused."""
+    return {} if run.strategy.spread is not None else run.state_dict()
+
+
+def _without_function(state: Any) -> Any:
+    """Drop the annealing function that states of `SWALR` hold before torch 2.10; it is recreated on load."""
+    schedule = state.get("scheduler_state") if isinstance(state, dict) else None
+    if not isinstance(schedule, dict) or "anneal_func" not in schedule:
+        return state
+    return {**state, "scheduler_state": {name: value for name, value in schedule.items() if name != "anneal_func"}}
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that can be stored safely; warn of the others."""
+    written = {}
+    for name, value in values.items():
+        try:
+            written[name] = to_plain(value)
+        except UnsafeValueError as error:
+            logger.warning(
+                "The checkpoint goes without %r, as it holds what cannot be written safely: %s.", name, error
+            )
+    return written

@@ -39,13 +39,12 @@ from ..arguments import TrainingArguments
 from ..arguments.enums import DebugOption, HPSearchBackend
 from ..arguments.parallelism import copies_of_batches, data_ranks, groups_of, read_parallelism, samples_of_rank
 from ..arguments.unknown import SignatureOfInit, refuse_unknown, understand_old_names
-from ..checkpointing.callback_states import CallbackStates, LightningCallbackStates
 from ..checkpointing.data_position import DataPosition
 from ..checkpointing.elastic import ElasticResumption
 from ..checkpointing.restoring import CheckpointRestorer
 from ..checkpointing.saving import CheckpointSaver
 from ..checkpointing.signals import SignalListening
-from ..checkpointing.training_state import TrainingState
+from ..checkpointing.training_state import CallbackStates, LightningCallbackStates, TrainingState
 from ..distributed.consistency import monitored
 from ..distributed.xla_device import print_metrics
 from ..evaluation.best_metric import BestMetric
@@ -649,7 +648,7 @@ class Trainer:
             self._token_counter.flush()
             self.log(logs, **inspection.accepted_arguments(self.log, start_time=start_time))  # overrides may lack it
         if self.control.should_evaluate:
-            with run.interrupted_evaluation.possible():
+            with run.interrupted_evaluation.during_evaluation():
                 metrics = self._evaluate(trial, ignore_keys_for_eval)
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
             if self.args.save_strategy == "best":

@@ -58,7 +58,7 @@ class TrainingRun:
         trainer._signals.begin_training(self._save_at_once)
         trainer._hub.begin_training()
         trainer._search.count_training()
-        checkpoint = trainer._restorer.where_to_begin(
+        checkpoint = trainer._restorer.find_checkpoint(
             resume_from_checkpoint, is_trial=trial is not None, own_weights=is_own(trainer, "_load_from_checkpoint")
         )
         require_training_data(trainer)
@@ -188,7 +188,7 @@ class TrainingRun:
         """Restore the generators, and make up for an evaluation in which the training was interrupted."""
         self.trainer._load_rng_state(checkpoint)
         if self.trainer._run is not None:
-            self.trainer._run.interrupted_evaluation.make_up()
+            self.trainer._run.interrupted_evaluation.repeat()
 
     def _start_state(self, length: TrainingLength, checkpoint: str | None) -> None:
         trainer = self.trainer

@@ -17,7 +17,7 @@ from tiny import At, files, points, tiny, told, trainer
 import lightrainer
 from lightrainer.__main__ import main
 from lightrainer.callbacks._files import is_folder_name, trial_folder
-from lightrainer.facade.checkpointing import callback_states
+from lightrainer.facade.checkpointing import training_state
 from lightrainer.facade.search import retries
 from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader
 from lightrainer.lightning_modules.checkpoints import folder_io, load_torch, save_torch
@@ -235,7 +235,7 @@ DELETING = {
 def test_no_folder_of_anyones_choice_is_deleted(tmp_path, victim, monkeypatch, caplog, door, guarded):
     """Without the guard, the negative control, it is."""
     if not guarded:
-        for module in (folder_io, callback_states):
+        for module in (folder_io, training_state):
             monkeypatch.setattr(module, "without_foreign_paths", lambda states, *_: dict(states))
     DELETING[door](tmp_path, victim)
     assert victim.exists() == guarded
