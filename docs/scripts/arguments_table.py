@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightrainer import Seq2SeqTrainingArguments
+from lightrainer.facade.arguments.fields import BECOMES
 from lightrainer.facade.arguments.support import PARTLY
 from lightrainer.facade.parser.help_formatter import concern
 
@@ -44,7 +45,7 @@ def sections(kind: type[Seq2SeqTrainingArguments]) -> Iterator[str]:
 
 def row(item: dataclasses.Field[Any]) -> str:
     """One line of a table."""
-    becomes = item.metadata["becomes"] + remark(item.name)
+    becomes = BECOMES[item.name] + remark(item.name)
     cells = (f"`{item.name}`", default(item), item.metadata["help"], becomes)
     escaped = [cell.replace("|", "\\|") for cell in cells]
     return f"| {' | '.join(escaped)} |\n"

@@ -263,7 +263,9 @@ def _sharding(args: ArgumentFields) -> None:
     if not chosen:
         args.fsdp = []
     elif isinstance(chosen, str):
-        args.fsdp = [member(FSDPOption, word) for word in chosen.split()]
+        # TRL's command line, which takes the type of this field apart, can be told of no bool.
+        as_bool = {"true": True, "false": []}.get(chosen.strip().lower())
+        args.fsdp = [member(FSDPOption, word) for word in chosen.split()] if as_bool is None else as_bool
     config: Any = {} if args.fsdp_config is None else args.fsdp_config
     if isinstance(config, str) and not config.startswith("{"):
         config = read_object(_existing("fsdp_config", config), "fsdp_config", "settings of FSDP")

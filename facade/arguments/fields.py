@@ -1,7 +1,8 @@
 """All fields of the training arguments, put together in the documented order."""
 
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from .result_fields import (
@@ -100,6 +101,17 @@ class GenerationArguments:
         },
     )
 
+
+def _without_becomes(item: Field[Any]) -> str:
+    """Take out of the metadata of a field what argparse, to which libraries pass all of it, does not know."""
+    metadata = dict(item.metadata)
+    becomes = metadata.pop("becomes")
+    item.metadata = MappingProxyType(metadata)
+    return becomes
+
+
+BECOMES = {item.name: _without_becomes(item) for kind in (ArgumentFields, GenerationArguments) for item in fields(kind)}
+"""What each argument becomes in Lightning, or in lightrainer."""
 
 CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {
     "run": ("How long to train, in what portions, and where the results go.", (RunArguments,)),

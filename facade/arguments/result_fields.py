@@ -52,7 +52,7 @@ class ReportingArguments:
         default="no",
         metadata={
             "help": "Count input tokens: 'all', 'non_padding' (by attention mask) or 'no'; True means 'all'.",
-            "value_name": "WHICH",
+            "metavar": "WHICH",
             "becomes": "`state.num_input_tokens_seen`",
         },
     )
@@ -79,7 +79,7 @@ class ReportingArguments:
             "becomes": "`PrinterCallback` in place of `ProgressCallback`",
         },
     )
-    report_to: str | list[str] | None = field(
+    report_to: None | str | list[str] = field(  # noqa: RUF036 - TRL takes the last but one
         default="none",
         metadata={
             "help": "Trackers that receive the logs, such as 'tensorboard'; 'all' installed ones, or 'none'.",

@@ -48,7 +48,7 @@ class PlatformArguments:
         default=None,
         metadata={
             "help": "How batches are dealt out to processes: a dict, or the path of a JSON file.",
-            "value_name": "JSON|FILE",
+            "metavar": "JSON|FILE",
             "becomes": "how samplers and loaders deal out batches",
         },
     )
@@ -205,7 +205,7 @@ class DistributedArguments:
             "becomes": "`DDPStrategy(timeout=)`",
         },
     )
-    fsdp: list[FSDPOption] | bool | str | None = field(
+    fsdp: list[FSDPOption] | str | None = field(
         default=None,
         metadata={
             "help": "Shard the model over processes with FSDP: True, or words such as 'full_shard auto_wrap'.",
@@ -218,7 +218,7 @@ class DistributedArguments:
         default=None,
         metadata={
             "help": "Settings of FSDP: a dict, or the path of a JSON file.",
-            "value_name": "JSON|FILE",
+            "metavar": "JSON|FILE",
             "becomes": "options of that strategy",
         },
     )
@@ -226,7 +226,7 @@ class DistributedArguments:
         default=None,
         metadata={
             "help": "Settings of DeepSpeed: a dict, or the path of a JSON file.",
-            "value_name": "JSON|FILE",
+            "metavar": "JSON|FILE",
             "becomes": "`Trainer(strategy=)`: `DeepSpeedStrategy`",
         },
     )

@@ -62,7 +62,7 @@ class OptimizationArguments:
         default=None,
         metadata={
             "help": "Further settings of the schedule, such as {'num_cycles': 2}; as a dict or as JSON.",
-            "value_name": "JSON",
+            "metavar": "JSON",
             "becomes": "`get_scheduler(scheduler_specific_kwargs=)`",
         },
     )
@@ -116,7 +116,7 @@ class OptimizationArguments:
             "becomes": "`configure_optimizers()`: `eps` of Adam and its kin",
         },
     )
-    optim_target_modules: str | list[str] | None = field(
+    optim_target_modules: None | str | list[str] = field(  # noqa: RUF036 - TRL takes the last but one
         default=None,
         metadata={
             "help": "Modules that low-rank optimizers such as GaLore and APOLLO work on.",
@@ -209,7 +209,7 @@ class ExecutionArguments:
         default=None,
         metadata={
             "help": "Settings of torch.utils.checkpoint, handed to the model's gradient_checkpointing_enable() if any.",
-            "value_name": "JSON",
+            "metavar": "JSON",
             "becomes": "`enable_activation_checkpointing(model, ...)`",
         },
     )
@@ -295,7 +295,7 @@ class LaterExecutionArguments:
                 "Settings of torch.utils.checkpoint, and two more: 'every_n_layers' takes only every n-th layer, "
                 "'offload' keeps in main memory what the others still have to keep."
             ),
-            "value_name": "JSON",
+            "metavar": "JSON",
             "becomes": "`enable_activation_checkpointing(model, every_n_layers=, offload=, ...)`",
         },
     )

@@ -36,13 +36,17 @@ def wrong_types(args: ArgumentFields, names: Collection[str] | None = None) -> d
         value = getattr(args, item.name)
         if is_secret_name(item.name):
             value = secret(value)
-        expected = _expected(item.name, item.type, value)
+        expected = _expected(item.name, _TYPES[item.name], value)
         if expected:
             kind = value.kind if isinstance(value, SecretThing) else type(value).__name__
             article = "an" if kind[0] in "aeiou" else "a"
             found[item.name] = f"{item.name}={value!r} is {article} {kind}; pass {expected}."
     _explain_keys(args, found)
     return found
+
+
+# Kept apart: TRL's command line writes other types into the fields.
+_TYPES = {item.name: item.type for kind in (ArgumentFields, GenerationArguments) for item in fields(kind)}
 
 
 def _declared(args: ArgumentFields) -> tuple[Field[Any], ...]:

@@ -40,7 +40,7 @@ def add_field(container: Any, item: Field[Any], declared: Any) -> None:
     aliases = [aliases] if isinstance(aliases, str) else aliases
     settings = settings_of(item, declared)
     action = container.add_argument(*_flags("", item.name), *aliases, **settings)
-    name = item.metadata.get("value_name", value_name(settings, declared))
+    name = value_name(settings, declared)
     if name is not None and action.metavar is None:
         SHOWN[action] = {"metavar": name}
     if item.default is True and settings.get("const") is True:

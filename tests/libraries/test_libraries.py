@@ -170,3 +170,34 @@ def test_launchers_train_as_the_arguments_do(tmp_path, kind):
         assert ("taken from its variables" in figures["plan"]) == (name != "arguments")
         found.append((figures["logs"], (folder / "model" / "model.safetensors").read_bytes()))
     assert found[0] == found[1] == found[2]
+
+
+TRL_COMMANDS = {"sft": ["text"], "dpo": ["prompt", "chosen", "rejected"]}
+MODEL = "import sys, tiny_models as t; [it.save_pretrained(sys.argv[1]) for it in (t.causal_lm(), t.tokenizer())]"
+
+
+@pytest.mark.parametrize("command", TRL_COMMANDS)
+def test_the_command_line_of_trl_trains_as_on_the_reference(tmp_path, command):
+    """`trl sft` and `trl dpo` start `accelerate launch`, which starts Python once more: names are served there too."""
+    need("trl_sft")
+    model, data = tmp_path / "model", tmp_path / "data"
+    assert execute(["-c", MODEL, str(model)]).returncode == 0
+    data.mkdir()
+    texts = ("sun moon river", "king queen fish", "fire road leaf", "wind bird stone")
+    rows = [dict(zip(TRL_COMMANDS[command], (*texts[at:], *texts), strict=False)) for at in range(4)] * 4
+    (data / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = (
+        f"--model_name_or_path {model} --dataset_name {data} --max_steps 3 --save_steps 3 --max_length 32 --use_cpu "
+    )
+    words += "--report_to none --per_device_train_batch_size 2 --logging_steps 1 --learning_rate 1e-3 "
+    words += "--bf16 False --dtype float32 --num_processes 1 --output_dir"
+    found = []
+    for runner, is_ours in (([], False), (["-m", "lightrainer"], True)):
+        out = tmp_path / str(is_ours)
+        done = execute([*runner, "-m", "trl.cli.main", command, *words.split(), str(out)])
+        assert done.returncode == 0, done.stdout[-6000:]
+        state = json.loads((out / "checkpoint-3" / "trainer_state.json").read_text())
+        found.append(([entry.get("loss") for entry in state["log_history"]], (out / "model.safetensors").read_bytes()))
+        assert (out / "checkpoint-3" / "_manifest.json").exists() == is_ours
+    assert found[0] == found[1]
+    assert len(set(found[0][0])) == 3

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.tensorboard import SummaryWriter
 
 import lightrainer
+from lightrainer.facade.arguments.fields import BECOMES
 from lightrainer.lightning_modules import checkpoints
 from lightrainer.lightning_modules.data import lengths, loaders, rebalancing
 from lightrainer.lightning_modules.models import activation_checkpointing as activations
@@ -52,7 +53,7 @@ def test_every_argument_has_one_row(tool):
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_argument_says_what_it_becomes(name):
-    text = FIELDS[name].metadata["becomes"]
+    text = BECOMES[name]
     assert len(text) > 5
     assert not text.endswith(".")
 
@@ -86,7 +87,7 @@ def parameters(name):
 def test_parameters_that_the_table_names_exist():
     found = set()
     for item in FIELDS.values():
-        for name, inside in re.findall(r"`([\w.]+)\(([^`)]*=[^`)]*)\)`", item.metadata["becomes"]):
+        for name, inside in re.findall(r"`([\w.]+)\(([^`)]*=[^`)]*)\)`", BECOMES[item.name]):
             found.add(name)
             if name not in OF_THE_USER:
                 assert set(re.findall(r"(\w+)=", inside)) <= parameters(name), item.name
