@@ -53,7 +53,8 @@ def adapted(seed: int) -> peft.PeftModel:
 
 
 def trainer_of(folder: Path, strategy: str, *, seed: int = 7, stop: int | None = None) -> lightrainer.Trainer:
-    """See `short_trainer`."""
+    """See `short_trainer`; adapters begin with other numbers in each process."""
+    seed += 100 * int(os.environ.get("RANK", "0"))
     shares, data = int(os.environ.get("WORLD_SIZE", "1")), (samples(16, 1), samples(12, 2))
     return short_trainer(
         folder, adapted(seed), data, shares=shares, stop=stop, num_train_epochs=3, **STRATEGIES[strategy]

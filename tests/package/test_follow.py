@@ -41,6 +41,12 @@ def test_a_change_without_a_row_is_named(follow, older, tmp_path):
     assert "hyperparameter_search.renamed changed from 5.3.0 to 5.23.0 and has no row" in said
 
 
+def test_a_row_without_a_reason_is_named(follow):
+    open_rows = "| changed | what | why |\n|---|---|---|\n| `a.b` | new |\n| `a.c` | new | |\n| `a.d` | new | torch |\n"
+    assert list(follow.unexplained(f"Open:\n\n{open_rows}")) == ["`a.b`", "`a.c`"]
+    assert list(follow.unexplained(follow.PAGE.read_text(encoding="utf-8"))) == []
+
+
 def test_each_test_in_the_table_is_there(follow):
     named = re.findall(r"`(tests/\S+?\.py)(?:::(\w+))?`", follow.PAGE.read_text(encoding="utf-8"))
     assert named
