@@ -143,5 +143,5 @@ def _first_samples(value: Any, count: int, size: int) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A number, or lists of numbers: metrics are logged, and written to JSON."""
-    return value.detach().cpu().tolist() if isinstance(value, torch.Tensor) else value
+    """Return a number, or lists of numbers, of tensors and what numpy has: metrics are logged, and written to JSON."""
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -1,7 +1,8 @@
-"""torchmetrics objects, fed batch by batch and read by name, in memory that does not grow with the data.
+"""Metrics of torchmetrics and plain functions, fed batch by batch and read by name.
 
 `BatchMetrics` turns a batch into the arguments of any metrics, `StageMetrics` keeps a set for each stage and loader of
-a LightningModule, `TokenLoss` and `TokenPerplexity` count each token the same over uneven batches and over processes.
+a LightningModule, `FunctionMetric` calls a function once with all of an evaluation, `TokenLoss` and `TokenPerplexity`
+count each token the same over uneven batches and over processes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from numbers import Number
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..internals.lightning_import import torchmetrics
+from .collecting import join_objects
 from .metric_inputs import IGNORED, InputKind, input_kind, metric_inputs, shifted
 
 Metric, MetricCollection = torchmetrics.Metric, torchmetrics.MetricCollection
@@ -30,14 +33,15 @@ class Arguments(NamedTuple):
 
 
 class BatchMetrics(nn.Module):
-    """As a `compute_metrics` function, but made of torchmetrics objects: nothing is kept but their sums.
+    """As a `compute_metrics` function, but made of torchmetrics objects, which keep sums only, and plain functions.
 
     Works in `Trainer(compute_metrics=...)` and in `LossModule(metrics=...)`; both take the metrics without this class
     too, which is only needed to say how a batch becomes the arguments of `update`.
 
     Args:
-        metrics: a `Metric`, a `MetricCollection`, or a dict of them. A metric is called as the dict calls it, by itself
-            and in a collection by its class; a metric that computes several values gives each of them its name.
+        metrics: a `Metric`, a `MetricCollection`, or a dict of them and of functions. A metric is called as the dict
+            calls it, by itself and in a collection by its class; a metric that computes several values gives each of
+            them its name. Functions are called as `function(predictions, labels)`, see `FunctionMetric`.
         prepare: `prepare(predictions, labels)` returns the arguments of `update`: a tuple, a dict of keywords, or None
             where nothing is to be counted. It may also take `inputs`, the batch, and `loss`. By default predictions
             are taken for logits, and labels of -100 are left out; `metric_inputs.py` has the rule in full.
@@ -45,13 +49,13 @@ class BatchMetrics(nn.Module):
             models.
 
     Raises:
-        TypeError: something is no metric.
+        TypeError: something is no metric and no function.
         ValueError: no rule says how logits and labels reach a metric, and there is no `prepare`.
     """
 
     def __init__(self, metrics: Any, prepare: Callable[..., Any] | None = None, *, shift: bool | None = None) -> None:
         super().__init__()
-        named = dict(metrics) if _is_named(metrics) else {"": metrics}
+        named = {name: _as_metric(name, one) for name, one in metrics.items()} if _is_named(metrics) else {"": metrics}
         _require_metrics(named)
         self.names = list(named)
         self.metrics: Any = nn.ModuleList(named.values())
@@ -171,6 +175,11 @@ def _is_named(metrics: Any) -> bool:
     return isinstance(metrics, Mapping) and not isinstance(metrics, MetricCollection)
 
 
+def _as_metric(name: str, value: Any) -> Any:
+    is_function = callable(value) and not isinstance(value, (type, Metric, MetricCollection))
+    return FunctionMetric(value, name) if is_function else value
+
+
 def _require_metrics(named: Mapping[str, Any]) -> None:
     wrong = [
         f"{name!r}: {type(metric).__name__}" if name else type(metric).__name__
@@ -179,9 +188,9 @@ def _require_metrics(named: Mapping[str, Any]) -> None:
     ]
     if wrong or not named:
         raise TypeError(
-            "metrics must be a torchmetrics Metric, a MetricCollection, or a dict of them, but there "
+            "metrics must be a torchmetrics Metric, a MetricCollection, or a dict of them and of functions, but there "
             f"{'is nothing in it' if not named else 'is ' + ', '.join(wrong)}. A list of metrics becomes a "
-            "MetricCollection(list)."
+            "MetricCollection(list), and a function has a name: {'accuracy': function}."
         )
 
 
@@ -247,7 +256,61 @@ def name_in_stage(stage: str, name: str, loaders: Any, index: int) -> str:
 
 def is_number(value: Any) -> bool:
     """Tell whether it can be logged: a matrix of confusion, or a value for each class, cannot."""
-    return isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+    return isinstance(value, Number) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+
+
+class FunctionMetric(torchmetrics.Metric):
+    """Call a function once with the predictions and labels of all batches, of all processes, as tensors.
+
+    Everything is kept on the device until then. Rows of different lengths are padded with -100 on the right. With
+    several processes the samples are in another order than in the dataset.
+
+    Args:
+        function: `function(predictions, labels)` returns a number, a tensor with one, or a dict of them.
+        name: of the metric, for messages.
+    """
+
+    full_state_update = False
+
+    preds: Any
+    target: Any
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Any], name: str) -> None:
+        super().__init__()
+        self.function, self.name = function, name
+        self.add_state("preds", [], dist_reduce_fx=join_objects)
+        self.add_state("target", [], dist_reduce_fx=join_objects)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FunctionMetric:
+        """Make an empty one with the same function: a copy of a method would copy its object, too."""
+        return FunctionMetric(self.function, self.name)
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Keep a batch.
+
+        Raises:
+            TypeError: one of them is no tensor, which processes could not exchange.
+        """
+        if not (isinstance(preds, Tensor) and isinstance(target, Tensor)):
+            raise TypeError(
+                f"The function {self.name!r} in metrics is given tensors, but `prepare` returned a "
+                f"{type(preds).__name__} and a {type(target).__name__}. Make of the tensors what is needed, such as "
+                "texts, in the function."
+            )
+        self.preds.append(preds.detach())
+        self.target.append(target.detach())
+
+    def sync(self, *args: Any, **kwargs: Any) -> None:
+        """Gather one tensor a process: their batches may differ in number."""
+        if self.preds:
+            self.preds, self.target = [join_objects(self.preds)], [join_objects(self.target)]
+        super().sync(*args, **kwargs)
+
+    def compute(self) -> Any:
+        """Return what the function returns; NaN, without calling it, if there is no sample."""
+        kept = (self.preds, self.target)
+        given: list[Any] = [join_objects(each) if isinstance(each, list) and each else each for each in kept]
+        return self.function(*given) if len(given[0]) else float("nan")
 
 
 class TokenLoss(torchmetrics.Metric):

@@ -71,8 +71,9 @@ class LossModule(OptimizerModule):
         schedule: learning rate over the steps; constant by default. A `ScheduleConfig`, or one of the other forms. Its
             `total_steps` may be left out: the length of the training is taken. Schedules of other libraries are stepped
             after each epoch, or as `schedule_interval` says; plateau schedules with `monitor`.
-        metrics: torchmetrics objects, or `BatchMetrics` of them, as in `Trainer(compute_metrics=...)`: updated with
-            what the model returns beside the loss, and the labels. Lightning's sampler for several processes repeats
+        metrics: torchmetrics objects, a dict of them and of functions of predictions and labels, or `BatchMetrics`, as
+            in `Trainer(compute_metrics=...)`: updated with what the model returns beside the loss, and the labels, of
+            which functions are given those of all batches together. Lightning's sampler for several processes repeats
             samples where they do not divide, and they count twice; `DataModule` makes loaders of other kinds.
         train_metrics: the same for the batches of the training, as the model was when it saw them. True stands for
             those in `metrics`.
@@ -161,16 +162,19 @@ class LossModule(OptimizerModule):
         return self._evaluated("test", batch, dataloader_idx)
 
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
-        """Return what the model returns for a batch, of which it is given what it is given in the training.
+        """Return the predictions for a batch: the output of the model, without the loss where it returns its own.
 
-        But all of a tuple whose parts `forward` cannot do without: they have no labels among them.
+        The model is given what it is given in the training, but all of a tuple whose parts `forward` cannot do without:
+        they have no labels among them.
         """
         named = isinstance(batch, Mapping)
         if not named and needs_all(self.model, batch):
             arguments, keywords = as_arguments(tuple(batch) if isinstance(batch, (tuple, list)) else (batch,))
-            return self.model(*arguments, **keywords)
-        withheld = self.loss_fn is not None or (self.label_smoothing and not named)
-        return self.call_model(batch, without=self.label_names if withheld else ())
+            outputs = self.model(*arguments, **keywords)
+        else:
+            withheld = self.loss_fn is not None or (self.label_smoothing and not named)
+            outputs = self.call_model(batch, without=self.label_names if withheld else ())
+        return self.predictions_of(outputs) if self.loss_fn is None else outputs
 
     def compute_loss(self, batch: Any, items: torch.Tensor | None = None) -> tuple[torch.Tensor, Any]:
         """As `Trainer.compute_loss`: the loss of a batch, and what the model returned; the place to override.

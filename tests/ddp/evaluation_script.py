@@ -98,6 +98,7 @@ def metrics_of(api: Any, seen: list[Any]) -> dict[str, Any]:
     torch_metrics = {
         "token_loss": api.TokenLoss(),
         "perplexity": api.TokenPerplexity(),
+        "plain": lambda predictions, labels: (predictions.argmax(-1) == labels).float().mean(),
         "several": MetricCollection([MulticlassAccuracy(CLASSES, average="micro"), MulticlassAUROC(CLASSES)]),
     }
     # The sum of powers of 2, one for each sample, says which were counted and how often.

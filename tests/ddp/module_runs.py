@@ -98,6 +98,14 @@ def pad(items):
     return {"input_ids": (ids - 1).clamp(min=0), "labels": ids - 1 + (ids == 0) * -99}
 
 
+def share_of_hits(predictions, labels):
+    return (predictions.argmax(-1) == labels).float().mean()
+
+
+def how_many(predictions, labels):
+    return len(labels)
+
+
 def make_trainer(**options: Any) -> Trainer:
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 1}
     with lightning_internals.quiet():
@@ -117,13 +125,13 @@ def words(share: int, folder: Path, **options: Any) -> dict[str, Any]:
         source,
         optimizer={"learning_rate": 0.01, "weight_decay": 0.1},
         schedule={"name": "linear"},
-        metrics={"acc": MulticlassAccuracy(TOKENS, average="micro")},
+        metrics={"acc": MulticlassAccuracy(TOKENS, average="micro"), "plain": share_of_hits},
     )
     data = DataModule(texts(40), texts(10, seed=3), collate_fn=pad, batch_size=share)
     trainer = make_trainer(gradient_clip_val=0.5, default_root_dir=folder, **options)
     set_seed(42)
     trainer.fit(module, data)
-    found = {name: float(trainer.callback_metrics[name]) for name in ("val_loss", "val_acc")}
+    found = {name: float(trainer.callback_metrics[name]) for name in ("val_loss", "val_acc", "val_plain")}
     sharded = any(hasattr(parameter, "full_tensor") for parameter in module.parameters())
     module.save_pretrained(folder / "saved")
     return {**found, "steps": trainer.global_step, "weights": values_of(module), "sharded": sharded}
@@ -131,7 +139,8 @@ def words(share: int, folder: Path, **options: Any) -> dict[str, Any]:
 
 def evaluated(share: int, **options: Any) -> dict[str, Any]:
     """Eleven samples, which fill no round."""
-    module = LossModule(seeded(Points), metrics={"acc": MulticlassAccuracy(3, average="micro")})
+    metrics = {"acc": MulticlassAccuracy(3, average="micro"), "plain": share_of_hits, "count": how_many}
+    module = LossModule(seeded(Points), metrics=metrics)
     data = DataModule(None, {"a": points(11), "b": points(3, seed=4)}, batch_size=share)
     results = make_trainer(**options).validate(module, data, verbose=False)
     return {name: value for result in results for name, value in result.items()}

@@ -70,7 +70,10 @@ def test_torchmetrics_count_each_sample_once(ranks, kind):
 @pytest.mark.filterwarnings("ignore:No (positive|negative) samples")
 @pytest.mark.parametrize("kind", KINDS)
 def test_torchmetrics_are_exact(ranks, kind):
-    """Sums, and lists of all samples, of which some processes have none; the third sample has no label at all."""
+    """Sums, and lists of all samples, of which some processes have none; the third sample has no label at all.
+
+    A plain function is given such lists.
+    """
     for count in lengths(len(ranks), kind):
         logits, labels = counted_tokens(count)
         loss = functional.cross_entropy(logits.double(), labels).item()
@@ -81,6 +84,7 @@ def test_torchmetrics_are_exact(ranks, kind):
             assert found["eval_token_loss"] == pytest.approx(loss, rel=1e-5)
             assert found["eval_perplexity"] == pytest.approx(math.exp(loss), abs=1e-5)
             assert found["eval_several_MulticlassAccuracy"] == pytest.approx(accuracy)
+            assert found["eval_plain"] == pytest.approx(accuracy)
             assert found["eval_several_MulticlassAUROC"] == pytest.approx(auroc)
 
 

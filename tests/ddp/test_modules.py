@@ -30,7 +30,7 @@ def test_the_same_training_as_in_one_process(alone, both, name):
     assert first == second
     assert first["steps"] == alone["steps"] == 10
     assert first["weights"] == pytest.approx(alone["weights"], abs=2e-5)
-    assert first["val_acc"] == pytest.approx(alone["val_acc"])
+    assert first["val_acc"] == first["val_plain"] == pytest.approx(alone["val_acc"])
     assert first["sharded"] == (name == "sharded")
 
 
@@ -52,7 +52,9 @@ def test_each_sample_is_evaluated_once(both):
     expected = evaluated(4)
     first, second = (rank["evaluated"] for rank in both.ranks)
     assert first == second == pytest.approx(expected, rel=1e-5)
-    assert set(expected) == {"val_a_loss", "val_b_loss", "val_a_acc", "val_b_acc"}
+    assert set(expected) == {f"val_{data}_{name}" for data in "ab" for name in ("loss", "acc", "plain", "count")}
+    for data, count in (("a", 11), ("b", 3)):
+        assert (first[f"val_{data}_plain"], first[f"val_{data}_count"]) == (first[f"val_{data}_acc"], count)
 
 
 @pytest.mark.parametrize("name", ["pairs", "pairs accumulated", "task", "task accumulated"])

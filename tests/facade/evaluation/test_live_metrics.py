@@ -26,6 +26,10 @@ def by_hand(prediction):
     return {"accuracy": float((np.argmax(prediction.predictions, axis=-1) == prediction.label_ids).mean())}
 
 
+def share_of_hits(logits, labels):
+    return (logits.argmax(-1) == labels).numpy().mean(dtype=np.float32)
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(points(7, seed=2))
@@ -62,8 +66,9 @@ class Counting(Metric):
         (lambda: {"accuracy": accuracy()}, "eval_accuracy"),
         (lambda: BatchMetrics({"accuracy": accuracy()}), "eval_accuracy"),
         (lambda: {"all": MetricCollection([accuracy(), MulticlassF1Score(3)])}, "eval_all_MulticlassAccuracy"),
+        (lambda: {"accuracy": share_of_hits}, "eval_accuracy"),
     ],
-    ids=["a metric", "a collection", "a dict", "our own class", "a dict of collections"],
+    ids=["a metric", "a collection", "a dict", "our own class", "a dict of collections", "a dict of functions"],
 )
 @pytest.mark.parametrize("dataset", [lambda: points(6, seed=2), Stream], ids=["6 samples", "a stream of 7"])
 def test_the_value_is_that_of_a_function(tmp_path, metrics, name, dataset):
@@ -73,6 +78,7 @@ def test_the_value_is_that_of_a_function(tmp_path, metrics, name, dataset):
     expected = function.evaluate()
     found = made.evaluate()
     assert found[name] == pytest.approx(expected["eval_accuracy"])
+    assert type(found[name]) is float
     assert found["eval_loss"] == expected["eval_loss"]
     assert made.state.log_history[-1][name] == found[name]
     prediction, arrays = made.predict(dataset()), function.predict(dataset())

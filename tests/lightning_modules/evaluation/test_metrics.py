@@ -1,11 +1,14 @@
 """torchmetrics objects under one roof: names, one set of inputs for each kind, nothing kept."""
 
+import copy
+
+import numpy as np
 import pytest
 import torch
 from torchmetrics import Metric, MetricCollection
 from torchmetrics import classification as of
 
-from lightrainer.lightning_modules.evaluation.metrics import BatchMetrics, TokenLoss, as_batch_metrics
+from lightrainer.lightning_modules.evaluation.metrics import BatchMetrics, TokenLoss, as_batch_metrics, is_number
 
 CLASSES = 3
 
@@ -173,7 +176,8 @@ def test_a_batch_that_is_not_counted_shows_what_states_look_like(make):
     [
         (3, "there is int"),
         ([of.BinaryAccuracy()], r"there is list. A list of metrics becomes a MetricCollection\(list\)"),
-        ({"a": of.BinaryAccuracy(), "b": len}, "there is 'b': builtin_function_or_method"),
+        ({"a": of.BinaryAccuracy(), "b": "len"}, "there is 'b': str"),
+        (len, "there is builtin_function_or_method"),
         ({}, "nothing in it"),
         (of.BinaryAccuracy, "there is (type|ABCMeta)"),
     ],
@@ -181,6 +185,56 @@ def test_a_batch_that_is_not_counted_shows_what_states_look_like(make):
 def test_what_is_no_metric(metrics, message):
     with pytest.raises(TypeError, match=message):
         BatchMetrics(metrics)
+
+
+class Judge:
+    """Counts how often it is asked, and cannot be copied."""
+
+    calls = 0
+
+    def __deepcopy__(self, memo):
+        raise AssertionError("copied")
+
+    def f1(self, predictions, labels):
+        self.calls += 1
+        return of.MulticlassF1Score(CLASSES)(predictions, labels)
+
+
+def test_a_function_is_given_all_batches_at_once():
+    """So it need not be a mean over samples; labels of -100 are left out, gradients and what was before are let go."""
+    batches = [batch(5, 1), batch(4, 2), (batch()[0], torch.full((6,), -100)), batch(1, 3)]
+    logits, labels = (torch.cat(parts) for parts in zip(*batches[:2], batches[3], strict=True))
+    judge = Judge()
+    metrics = copy.deepcopy(BatchMetrics({"f1": judge.f1, "many": lambda *given: {"rows": np.int64(len(given[1]))}}))
+    for _ in range(2):
+        updated(metrics, *((rows.requires_grad_(), told) for rows, told in batches))
+        found = metrics.compute()
+        assert found == {"f1": of.MulticlassF1Score(CLASSES)(logits, labels), "many_rows": 10}
+        assert not found["f1"].requires_grad
+        assert all(is_number(value) for value in found.values())
+        metrics.reset()
+    assert judge.calls == 2
+    updated(metrics, batches[2])
+    with pytest.warns(UserWarning, match="called before the ``update`` method"):
+        assert np.isnan(metrics.compute()["f1"])
+    assert judge.calls == 2, "it is not called with nothing"
+    apart = [float(of.MulticlassF1Score(CLASSES)(*one)) for one in batches[:2] + batches[3:]]
+    assert sum(apart) / 3 != pytest.approx(float(found["f1"])), "the mean over batches is another number"
+
+
+def test_rows_of_several_lengths_and_processes_reach_a_function():
+    seen = []
+    rows = BatchMetrics({"rows": lambda *given: seen.extend(given)}, lambda predictions, labels: (predictions, labels))
+    metric = rows.metrics[0]
+    updated(rows, (torch.ones(1, 2), torch.ones(1)), (torch.ones(1, 3), torch.ones(1)))
+    other = {2: torch.ones(2, 4), 1: torch.ones(2)}
+    metric.dist_sync_fn = lambda kept, group: [kept, other[kept.ndim]]
+    metric.distributed_available_fn = lambda: True
+    rows.compute()
+    assert [(one == 1).sum(-1).tolist() for one in seen] == [[2, 3, 4, 4], 4]
+    assert (seen[0] == -100).sum() == 3
+    with pytest.raises(TypeError, match=r"The function 'rows' in metrics is given tensors, but .* a list and a Tensor"):
+        rows.update(["a"], torch.ones(1))
 
 
 def test_what_is_taken_up():

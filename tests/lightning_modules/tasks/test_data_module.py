@@ -256,9 +256,9 @@ class TestStages:
         module, trainer = LossModule(seeded(Net)), make_trainer()
         (found,) = trainer.test(module, data, verbose=False)
         outputs = trainer.predict(module, data)
-        assert [len(output["logits"]) for output in outputs] == [5, 5]
+        assert [len(logits) for logits in outputs] == [5, 5]
         labels = torch.stack([item["labels"] for item in points(10, seed=5)])
-        logits = torch.cat([output["logits"] for output in outputs])
+        logits = torch.cat(outputs)
         assert found["test_loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item())
 
     def test_stages_without_data(self):

@@ -1,6 +1,7 @@
 """Any model that returns a loss trains under `lightning.Trainer`, with Lightning's own features."""
 
 import math
+import types
 
 import pytest
 import torch
@@ -231,18 +232,39 @@ def test_validation_during_the_training():
     assert alone["val_loss"] == pytest.approx(fitted, rel=1e-5)
 
 
-def test_predictions_are_what_the_model_returns():
-    """Also without labels."""
+@pytest.mark.parametrize("labels", [True, False])
+def test_predictions_are_what_the_model_returns_beside_the_loss(labels):
     module = make_module()
-    data = DataLoader([{"x": sample["x"]} for sample in samples(5)], batch_size=3)
-    outputs = make_trainer().predict(module, data)
-    assert [set(output) for output in outputs] == [{"loss", "logits"}] * 2
+    rows = samples(5) if labels else [{"x": sample["x"]} for sample in samples(5)]
+    data = DataLoader(rows, batch_size=3)
+    predicted = torch.cat(make_trainer().predict(module, data))
     module.eval()
-    for output, batch in zip(outputs, data, strict=True):
-        assert output["loss"] is None
-        # Without gradients torch may choose other kernels.
-        torch.testing.assert_close(output["logits"], module(**batch)["logits"])
-        torch.testing.assert_close(output["logits"], module(batch["x"])["logits"])
+    # Without gradients torch may choose other kernels.
+    torch.testing.assert_close(predicted, torch.cat([module(**batch)["logits"] for batch in data]))
+    torch.testing.assert_close(predicted, torch.cat([module(batch["x"])["logits"] for batch in data]))
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda x: (x.mean(), x, 2 * x), "(x, 2x)"),
+        (lambda x: {"loss": x.mean(), "a": x, "b": 2 * x}, "(x, 2x)"),
+        (lambda x: (x.mean(), x), "x"),
+        (lambda x: types.SimpleNamespace(loss=x.mean(), logits=x), "x"),
+        (lambda x: x, "x"),
+    ],
+)
+def test_predictions_of_every_form_of_outputs(make, expected):
+    """As `Trainer.predict` gives them: several in a tuple, one by itself."""
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return make(x)
+
+    rows = torch.randn(3, 4)
+    (found,) = make_trainer().predict(LossModule(Model()), DataLoader([{"x": row} for row in rows], batch_size=3))
+    wanted = (rows, 2 * rows) if expected == "(x, 2x)" else rows
+    torch.testing.assert_close(found, wanted)
 
 
 def test_state_dict_round_trip(tmp_path):

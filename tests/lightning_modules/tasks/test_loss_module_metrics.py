@@ -58,6 +58,7 @@ METRICS = {
         "acc",
     ),
     "a dict": (lambda: {"acc": MulticlassAccuracy(3, average="micro"), "loss_by_token": TokenLoss()}, "acc"),
+    "functions": (lambda: {"acc": lambda logits, labels: (logits.argmax(-1) == labels).float().mean().item()}, "acc"),
     "our own class": (
         lambda: BatchMetrics(
             MulticlassAccuracy(3, average="micro"), lambda predictions, labels: (predictions[0].argmax(-1), labels)
@@ -85,11 +86,13 @@ def test_over_the_whole_epoch(tmp_path, name, stage):
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec", "ignore:The number of training")
 def test_in_a_fit(tmp_path):
     """Logged after each epoch, of which the sanity check is none; nothing of them is in a checkpoint."""
-    module = LossModule(Model(), metrics={"acc": MulticlassAccuracy(3, average="micro")})
+    metrics = {"acc": MulticlassAccuracy(3, average="micro"), "rows": lambda logits, labels: len(labels)}
+    module = LossModule(Model(), metrics=metrics, train_metrics=True)
     trainer = plain_trainer(tmp_path, max_epochs=2)
     trainer.fit(module, loader(8), loader(6, seed=2))
     expected = expected_accuracy(module.model, items(6, seed=2))
     assert float(trainer.callback_metrics["val_acc"]) == pytest.approx(expected)
+    assert (trainer.callback_metrics["train_rows"], trainer.callback_metrics["val_rows"]) == (8, 6)
     assert set(module.state_dict()) == {"model.layer.weight", "model.layer.bias"}
 
 
