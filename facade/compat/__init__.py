@@ -1,4 +1,4 @@
-"""Functions of the reference's `trainer_utils` that scripts import and nothing here needs.
+"""Helper functions of the reference that scripts import and the package itself does not use.
 
 They behave as those of the reference do. May import any room of the facade; none imports this one.
 """

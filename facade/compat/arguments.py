@@ -1,4 +1,4 @@
-"""Functions that read arguments, and those that count them."""
+"""Parse argument values, count the parameters of a function, and compare a run with its checkpoint."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ DataClassType = NewType("DataClassType", object)
 log_levels = {name: level for name, level in LOG_LEVELS.items() if name != "passive"}
 """As `transformers.training_args.log_levels`."""
 trainer_log_levels = {**log_levels, "passive": -1}
-"""As `transformers.training_args.trainer_log_levels`: what `log_level` may be."""
+"""As `transformers.training_args.trainer_log_levels`: the values of `log_level`."""
 
 
 def make_choice_type_function(choices: Iterable[Any]) -> Callable[[str], Any]:
-    """As `transformers.hf_argparser.make_choice_type_function`: from a text to the choice that is written so."""
+    """As `transformers.hf_argparser.make_choice_type_function`: map a text to the choice of that spelling."""
     by_text = {str(choice): choice for choice in choices}
     return lambda text: by_text.get(text, text)
 
@@ -46,7 +46,7 @@ def str_to_bool(value: str, to_bool: bool = True) -> int | bool:
     """As `transformers.training_args.str_to_bool`.
 
     Raises:
-        ValueError: It means neither yes nor no.
+        ValueError: The text is neither a true nor a false word.
     """
     word = value.lower()
     if word not in ("y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0"):
@@ -56,7 +56,7 @@ def str_to_bool(value: str, to_bool: bool = True) -> int | bool:
 
 
 def _convert_str_dict(passed_value: dict[str, Any]) -> dict[str, Any]:
-    """As `transformers.training_args._convert_str_dict`: truth values and numbers written as text, in place."""
+    """As `transformers.training_args._convert_str_dict`: parse truth values and numbers, in place."""
     for key, value in passed_value.items():
         if isinstance(value, dict):
             _convert_str_dict(value)
@@ -74,14 +74,14 @@ def _converted(text: str) -> Any:
 
 
 def number_of_arguments(func: Callable[..., Any]) -> int:
-    """As `transformers.trainer_utils.number_of_arguments`: how many are left to pass."""
+    """As `transformers.trainer_utils.number_of_arguments`: count the parameters left to pass."""
     if isinstance(func, functools.partial):
         return len(inspect.signature(func.func).parameters) - len(func.args) - len(func.keywords)
     return len(inspect.signature(func).parameters)
 
 
 def compare_trainer_and_checkpoint_args(training_args: Any, trainer_state: Any) -> None:
-    """As `transformers.trainer_utils.compare_trainer_and_checkpoint_args`: warn of what a resumed run does otherwise.
+    """As `transformers.trainer_utils.compare_trainer_and_checkpoint_args`: warn of arguments that differ.
 
     Args:
         training_args: of the run.

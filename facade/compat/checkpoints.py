@@ -1,10 +1,11 @@
-"""Functions for checkpoint folders."""
+"""Read and clean checkpoint folders, restore random states, and reissue the warnings that saving raised."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from ...lightning_modules.common.local_paths import StrPath
 
 __all__ = [
     "load_sharded_checkpoint",
+    "reissue_pt_warnings",
     "remove_dummy_checkpoint",
     "rotate_checkpoints",
     "safe_globals",
@@ -35,19 +37,19 @@ class _Keys(NamedTuple):
 
 
 def load_sharded_checkpoint(model: nn.Module, folder: StrPath, strict: bool = True, prefer_safe: bool = True) -> _Keys:
-    """As `transformers.trainer_utils.load_sharded_checkpoint`: weights from several files that an index names.
+    """As `transformers.trainer_utils.load_sharded_checkpoint`: load weights from the files of an index.
 
     Args:
         model: loaded in place, one file after the other.
         folder: holds the index.
         strict: refuse a checkpoint with more or fewer names than the model has.
-        prefer_safe: where there are two indexes take that of the safetensors.
+        prefer_safe: with two indexes, take the one of safetensors files.
 
     Returns:
         The names that are missing, and those that the model does not have.
 
     Raises:
-        ValueError: There is no index, or it is damaged, or leads out of its folder; or a file holds other things than
+        ValueError: There is no index, it is damaged, it names a path outside the folder, or a file holds more than
             tensors.
         RuntimeError: Names differ, and `strict` is set; nothing was loaded.
     """
@@ -82,13 +84,13 @@ def _read(file: Path) -> dict[str, torch.Tensor]:
 
 
 def remove_dummy_checkpoint(is_main_process: bool, output_dir: StrPath, filenames: Iterable[str]) -> None:
-    """As `transformers.trainer_pt_utils.remove_dummy_checkpoint`: delete files, in the main process, where they are."""
+    """As `transformers.trainer_pt_utils.remove_dummy_checkpoint`: delete existing files, in the main process."""
     for name in filenames if is_main_process else ():
         Path(output_dir, name).unlink(missing_ok=True)
 
 
 def safe_globals() -> contextlib.AbstractContextManager[Any]:
-    """As `transformers.trainer_pt_utils.safe_globals`: meanwhile `torch.load` reads states of numpy's generator."""
+    """As `transformers.trainer_pt_utils.safe_globals`: allow `torch.load` to read states of numpy's generator."""
     numpy: Any = np
     core = getattr(np, "_core", None) or numpy.core
     allowed = [core.multiarray._reconstruct, np.ndarray, np.dtype, type(np.dtype(np.uint32))]
@@ -98,13 +100,13 @@ def safe_globals() -> contextlib.AbstractContextManager[Any]:
 def set_rng_state_for_device(
     device_name: str, device_module: Any, checkpoint_rng_state: dict[str, Any], is_distributed: bool
 ) -> None:
-    """As `transformers.trainer_pt_utils.set_rng_state_for_device`: an error is logged, and nothing is raised.
+    """As `transformers.trainer_pt_utils.set_rng_state_for_device`: an error is logged, not raised.
 
     Args:
         device_name: such as "CUDA".
         device_module: such as `torch.cuda`.
-        checkpoint_rng_state: what a checkpoint keeps, by the device's name in small letters.
-        is_distributed: it has the states of all devices.
+        checkpoint_rng_state: states of a checkpoint by lower-case device name.
+        is_distributed: the states of all devices are given.
     """
     try:
         state = checkpoint_rng_state[device_name.lower()]
@@ -113,3 +115,10 @@ def set_rng_state_for_device(
         logger.error(
             "The random numbers of %s could not be set back, so the run goes on with others: %s", device_name, error
         )
+
+
+def reissue_pt_warnings(caught_warnings: Sequence[Any]) -> None:
+    """As `transformers.trainer_pt_utils.reissue_pt_warnings`: all but UserWarnings, where there are two or more."""
+    for caught in caught_warnings if len(caught_warnings) > 1 else ():
+        if caught.category is not UserWarning:
+            warnings.warn(caught.message, caught.category, stacklevel=2)

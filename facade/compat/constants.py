@@ -45,12 +45,12 @@ __all__ = [
 ]
 
 FSDP_MODEL_NAME = "pytorch_model_fsdp"
-"""As `transformers.trainer.FSDP_MODEL_NAME`: how the reference calls what a sharded model is saved in."""
+"""As `transformers.trainer.FSDP_MODEL_NAME`: file name of a sharded model's weights."""
 
 DEFAULT_CALLBACKS = [DefaultFlowCallback]
-"""As `transformers.trainer.DEFAULT_CALLBACKS`, to be read."""
+"""As `transformers.trainer.DEFAULT_CALLBACKS`; changing it has no effect."""
 
 DEFAULT_PROGRESS_CALLBACK = default_progress_callback()
-"""As `transformers.trainer.DEFAULT_PROGRESS_CALLBACK`, to be read."""
+"""As `transformers.trainer.DEFAULT_PROGRESS_CALLBACK`; changing it has no effect."""
 
 _re_checkpoint = re.compile(rf"^{PREFIX_CHECKPOINT_DIR}-(\d+)$")

@@ -1,7 +1,8 @@
-"""Memory: what a stage of the Trainer took, and a batch size that fits."""
+"""Measure the memory of a stage of the Trainer, format durations, and find a batch size that fits."""
 
 from __future__ import annotations
 
+import datetime
 import functools
 import logging
 import sys
@@ -38,16 +39,16 @@ class TrainerMemoryTracker:
         """Begin to measure the stage of the calling method.
 
         Raises:
-            ValueError: It is none of `stages`.
+            ValueError: The calling method is not in `stages`.
         """
         if not self.skip_memory_metrics:
             self._tracker.start(self._stage())
 
     def stop_and_update_metrics(self, metrics: dict[str, Any] | None = None) -> None:
-        """End the stage of the calling method, and add what it took to `metrics`, in bytes.
+        """End the stage of the calling method, and add its memory to `metrics`, in bytes.
 
         Raises:
-            ValueError: It is none of `stages`.
+            ValueError: The calling method is not in `stages`.
         """
         if not self.skip_memory_metrics:
             self._tracker.stop(self._stage(), metrics)
@@ -59,10 +60,16 @@ class TrainerMemoryTracker:
         return self.stages[caller]
 
 
+def _secs2timedelta(secs: float) -> str:
+    """As `transformers.trainer_pt_utils._secs2timedelta`: h:mm:ss and hundredths."""
+    whole = int(secs)
+    return f"{datetime.timedelta(seconds=whole)}.{int(abs(secs - whole) * 100):02d}"
+
+
 def find_executable_batch_size(
     function: Callable[..., Any] | None = None, starting_batch_size: int = 128, auto_find_batch_size: bool = False
 ) -> Callable[..., Any]:
-    """As `transformers.trainer_utils.find_executable_batch_size`, without accelerate: a tenth less until it fits.
+    """As `transformers.trainer_utils.find_executable_batch_size`, without accelerate: shrink by a tenth until it fits.
 
     Args:
         function: takes the batch size first; without one this is a decorator.
@@ -81,7 +88,7 @@ def find_executable_batch_size(
         )
     if not auto_find_batch_size:
         return functools.partial(function, batch_size=starting_batch_size)
-    size = starting_batch_size  # kept from call to call, as there
+    size = starting_batch_size  # kept between calls, as in the reference
 
     @functools.wraps(function)
     def shrinking(*args: Any, **kwargs: Any) -> Any:

@@ -1,18 +1,23 @@
-"""Functions that look at a model, its layers and its parameters."""
+"""Inspect a model, its layers and its parameters; placeholder optimizer and schedule of layer-wise runs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from ...lightning_modules.models.inspection import base_of_adapter
 from ...lightning_modules.models.special_tokens import align_special_tokens
 
 __all__ = [
+    "LayerWiseDummyOptimizer",
+    "LayerWiseDummyScheduler",
     "align_special_tokens",
     "check_target_module_exists",
     "get_model_param_count",
@@ -26,20 +31,20 @@ __all__ = [
 
 
 def _is_peft_model(model: Any) -> bool:
-    """As `transformers.trainer_utils._is_peft_model`, which libraries import; peft itself is not."""
+    """As `transformers.trainer_utils._is_peft_model`, without importing peft."""
     return base_of_adapter(model) is not model
 
 
 def unwrap_peft_model(model: Any) -> Any:
-    """As `transformers.trainer_utils.unwrap_peft_model`: the model inside of adapters; others as they are."""
+    """As `transformers.trainer_utils.unwrap_peft_model`: return the model inside adapters, or `model` itself."""
     return base_of_adapter(model)
 
 
 def validate_quantization_for_training(model: Any) -> None:
-    """As `transformers.trainer_utils.validate_quantization_for_training`: that a quantized model can be trained.
+    """As `transformers.trainer_utils.validate_quantization_for_training`: check that a quantized model can be trained.
 
     Raises:
-        ValueError: It cannot; says why.
+        ValueError: The model cannot be trained; names the reason.
     """
     quantizer = getattr(model, "hf_quantizer", None)
     if not getattr(model, "is_quantized", False) or getattr(model, "_hf_peft_config_loaded", False):
@@ -61,13 +66,13 @@ def get_parameter_names(
     forbidden_layer_types: Sequence[type],
     forbidden_layer_names: Iterable[str] | None = None,
 ) -> list[str]:
-    """As `transformers.trainer_pt_utils.get_parameter_names`: without those of some layers.
+    """As `transformers.trainer_pt_utils.get_parameter_names`: leave out the parameters of some layers.
 
     Args:
         model: the model.
         forbidden_layer_types: layers whose parameters are left out.
-        forbidden_layer_names: regular expressions; parameters are left out in whose name, in small letters, or in the
-            end of it that some layer sees, one of them is found.
+        forbidden_layer_names: regular expressions; a parameter is left out if one is found in its lower-case name, full
+            or relative to a layer.
     """
     patterns = [re.compile(pattern) for pattern in forbidden_layer_names or ()]
     return _parameter_names(model, tuple(forbidden_layer_types), patterns)
@@ -85,25 +90,25 @@ def _parameter_names(model: nn.Module, types: tuple[type, ...], patterns: list[r
 
 
 def get_model_param_count(model: nn.Module, trainable_only: bool = False) -> int:
-    """As `transformers.trainer_pt_utils.get_model_param_count`: numbers in the parameters, those elsewhere too."""
+    """As `transformers.trainer_pt_utils.get_model_param_count`: count elements, DeepSpeed's shards included."""
     counted = [parameter for parameter in model.parameters() if parameter.requires_grad or not trainable_only]
     return sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in counted)
 
 
 def get_module_class_from_name(module: nn.Module, name: str) -> type | None:
-    """As `transformers.trainer_pt_utils.get_module_class_from_name`: the first layer's class that is called so."""
+    """As `transformers.trainer_pt_utils.get_module_class_from_name`: return the first layer class of that name."""
     return next((type(layer) for layer in module.modules() if type(layer).__name__ == name), None)
 
 
 def check_target_module_exists(
     optim_target_modules: str | Sequence[str], key: str, return_is_regex: bool = False
 ) -> bool | tuple[bool, bool]:
-    """As `transformers.trainer_utils.check_target_module_exists`: whether a module is one of those that are meant.
+    """As `transformers.trainer_utils.check_target_module_exists`: match a module's name against target modules.
 
     Args:
         optim_target_modules: a regular expression for the whole name, or a list of parts of names and of expressions.
         key: the name of the module.
-        return_is_regex: say also whether it was found by a regular expression.
+        return_is_regex: also return True if a regular expression matched.
     """
     if isinstance(optim_target_modules, str):
         found, by_expression = re.fullmatch(optim_target_modules, key) is not None, optim_target_modules != key
@@ -115,11 +120,11 @@ def check_target_module_exists(
 
 
 def is_attention_mask_causal(attention_mask: torch.Tensor | None) -> bool:
-    """As `transformers.trainer_pt_utils.is_attention_mask_causal`: whether no position looks ahead.
+    """As `transformers.trainer_pt_utils.is_attention_mask_causal`: return True if no position attends to a later one.
 
     Args:
-        attention_mask: of shape (batch, length), which says nothing of that; of (batch, length, length) or (batch,
-            heads, length, length), of which the first is looked at: 0 or a large negative number is masked.
+        attention_mask: of shape (batch, length), always causal; or of (batch, length, length) or (batch, heads, length,
+            length), of which the first is checked: 0 or a large negative number is masked.
     """
     if attention_mask is None or attention_mask.dim() == 2:
         return True
@@ -133,6 +138,50 @@ def is_attention_mask_causal(attention_mask: torch.Tensor | None) -> bool:
 
 
 def is_optimizer_factory(optimizer_cls_or_factory: Any) -> bool:
-    """As `transformers.trainer_optimizer.is_optimizer_factory`: whether it is anything else than an optimizer class."""
+    """As `transformers.trainer_optimizer.is_optimizer_factory`: return True for anything but an optimizer class."""
     is_class = isinstance(optimizer_cls_or_factory, type)
-    return not (is_class and issubclass(optimizer_cls_or_factory, torch.optim.Optimizer))
+    return not (is_class and issubclass(optimizer_cls_or_factory, Optimizer))
+
+
+class LayerWiseDummyOptimizer(Optimizer):
+    """As `transformers.trainer_pt_utils.LayerWiseDummyOptimizer`: does nothing; those of the layers do.
+
+    Args:
+        optimizer_dict: the optimizer of each parameter.
+        **kwargs: `lr`, the learning rate that its own group shows.
+    """
+
+    def __init__(self, optimizer_dict: Mapping[Any, Optimizer] | None = None, **kwargs: Any) -> None:
+        self.optimizer_dict = optimizer_dict
+        super().__init__([torch.randn(1, 1)], {"lr": kwargs.get("lr", 1e-3)})
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do nothing."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Do nothing."""
+
+
+class LayerWiseDummyScheduler(LRScheduler):
+    """As `transformers.trainer_pt_utils.LayerWiseDummyScheduler`: shows the rates of the layers.
+
+    Args:
+        *args: not used.
+        **kwargs: `lr`, shown where there are no layers, and what `LayerWiseDummyOptimizer` takes.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.default_lr = kwargs["lr"]
+        super().__init__(LayerWiseDummyOptimizer(**kwargs), -1)
+
+    def get_lr(self) -> list[float | torch.Tensor]:
+        """Return the rate of each group of each optimizer."""
+        optimizer: Any = self.optimizer
+        inner = optimizer.optimizer_dict
+        if inner is None:
+            return [self.default_lr]
+        groups = chain.from_iterable(one.param_groups for one in inner.values())
+        return [group["lr"] for group in groups]
+
+    def _get_closed_form_lr(self) -> list[Any]:
+        return self.base_lrs

@@ -1,4 +1,4 @@
-"""Tensors and arrays in lists, tuples and mappings, all of them treated alike."""
+"""Pad, concatenate and truncate tensors and arrays nested in lists, tuples and mappings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def atleast_1d(tensor_or_array: Any) -> Any:
-    """As `transformers.trainer_pt_utils.atleast_1d`: a number becomes a vector of one."""
+    """As `transformers.trainer_pt_utils.atleast_1d`: turn a number into a vector of one."""
     return (torch if isinstance(tensor_or_array, torch.Tensor) else np).atleast_1d(tensor_or_array)
 
 
@@ -65,7 +65,7 @@ def nested_concat(tensors: Any, new_tensors: Any, padding_index: int = -100) -> 
 
     Raises:
         AssertionError: The two are not of the same type.
-        TypeError: Something in them is neither a tensor nor an array.
+        TypeError: A leaf is neither a tensor nor an array.
     """
     both = isinstance(tensors, torch.Tensor) and isinstance(new_tensors, torch.Tensor)
     if not both and type(tensors) is not type(new_tensors):
@@ -84,9 +84,9 @@ def nested_concat(tensors: Any, new_tensors: Any, padding_index: int = -100) -> 
 
 
 def nested_new_like(arrays: Any, num_samples: int, padding_index: int = -100) -> Any:
-    """As `transformers.trainer_pt_utils.nested_new_like`: arrays for so many samples, filled with `padding_index`.
+    """As `transformers.trainer_pt_utils.nested_new_like`: make arrays of `num_samples` rows of `padding_index`.
 
-    As in the reference, those inside of a list or a tuple are filled with -100 whatever `padding_index` is.
+    As in the reference, arrays inside a list or a tuple are filled with -100, whatever `padding_index` is.
     """
     if isinstance(arrays, (list, tuple)):
         return type(arrays)(nested_new_like(array, num_samples) for array in arrays)
@@ -94,18 +94,18 @@ def nested_new_like(arrays: Any, num_samples: int, padding_index: int = -100) ->
 
 
 def expand_like(arrays: np.ndarray, new_seq_length: int, padding_index: int = -100) -> np.ndarray:
-    """As `transformers.trainer_pt_utils.expand_like`: padded along the second axis."""
+    """As `transformers.trainer_pt_utils.expand_like`: pad along the second axis."""
     missing = [(0, 0), (0, new_seq_length - arrays.shape[1])] + [(0, 0)] * (arrays.ndim - 2)
     return np.pad(arrays, missing, constant_values=padding_index)
 
 
 def nested_truncate(tensors: Any, limit: int) -> Any:
-    """As `transformers.trainer_pt_utils.nested_truncate`: the first `limit` samples of each."""
+    """As `transformers.trainer_pt_utils.nested_truncate`: keep the first `limit` samples of each leaf."""
     return map_nested(lambda value: value[:limit], tensors)
 
 
 class EvalLoopContainer:
-    """As `transformers.trainer_pt_utils.EvalLoopContainer`: gathers batches, and turns them into arrays on demand.
+    """As `transformers.trainer_pt_utils.EvalLoopContainer`: gather batches, and convert them to arrays on demand.
 
     Args:
         do_nested_concat: join the batches; otherwise they are kept as a list.
@@ -119,17 +119,17 @@ class EvalLoopContainer:
         self.arrays: Any = None
 
     def add(self, tensors: Any) -> None:
-        """Take in another batch."""
+        """Append a batch."""
         self.tensors = self._with(self.tensors, tensors if self.do_nested_concat else [tensors])
 
     def to_cpu_and_numpy(self) -> None:
-        """Turn what was added into arrays in main memory."""
+        """Convert the appended batches to arrays in main memory."""
         if self.tensors is not None:
             self.arrays = self._with(self.arrays, nested_numpify(self.tensors))
             self.tensors = None
 
     def get_arrays(self) -> Any:
-        """All of it as arrays; None where nothing was added."""
+        """Return all batches as arrays; None if there are none."""
         self.to_cpu_and_numpy()
         return self.arrays
 

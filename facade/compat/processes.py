@@ -1,4 +1,4 @@
-"""Functions for scripts that run in several processes."""
+"""Gather tensors and order work between the processes of a script."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .nested import atleast_1d
 
 
 def is_main_process(local_rank: int) -> bool:
-    """As `transformers.trainer_utils.is_main_process`: rank 0, or -1 where there is one process only."""
+    """As `transformers.trainer_utils.is_main_process`: True for rank 0, and for -1, a single process."""
     return local_rank in (-1, 0)
 
 
@@ -36,7 +36,7 @@ def torch_distributed_zero_first(local_rank: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def suppress_progress_bars() -> Iterator[None]:
-    """As `transformers.trainer_utils.suppress_progress_bars`: those of huggingface_hub show nothing meanwhile."""
+    """As `transformers.trainer_utils.suppress_progress_bars`: hide the progress bars of huggingface_hub."""
     from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 
     disable_progress_bars()
@@ -47,11 +47,11 @@ def suppress_progress_bars() -> Iterator[None]:
 
 
 def distributed_concat(tensor: Any, num_total_examples: int | None = None) -> Any:
-    """As `transformers.trainer_pt_utils.distributed_concat`: what all processes have, one after the other.
+    """As `transformers.trainer_pt_utils.distributed_concat`: concatenate the tensors of all ranks.
 
     Args:
-        tensor: of the same shape in all of them; also several in lists, tuples or mappings.
-        num_total_examples: cut off what is beyond.
+        tensor: of the same shape on all ranks; also several in lists, tuples or mappings.
+        num_total_examples: rows to keep.
     """
     if isinstance(tensor, (list, tuple)):
         return type(tensor)(distributed_concat(part, num_total_examples) for part in tensor)
@@ -67,9 +67,9 @@ def distributed_concat(tensor: Any, num_total_examples: int | None = None) -> An
 def distributed_broadcast_scalars(
     scalars: Sequence[float],
     num_total_examples: int | None = None,
-    device: torch.device | str | None = torch.device("cuda"),  # noqa: B008 - as there
+    device: torch.device | str | None = torch.device("cuda"),  # noqa: B008 - the reference's default
 ) -> torch.Tensor:
-    """As `transformers.trainer_pt_utils.distributed_broadcast_scalars`: the numbers of all processes in a vector."""
+    """As `transformers.trainer_pt_utils.distributed_broadcast_scalars`: concatenate the numbers of all ranks."""
     return distributed_concat(torch.tensor(scalars, device=device), num_total_examples)
 
 
@@ -80,12 +80,12 @@ def _processes() -> int:
 
 
 def nested_gather(tensors: Any, parallel_mode: ParallelMode, name: str | None = None) -> Any:
-    """As `transformers.trainer_pt_utils.nested_gather`: from all processes, where there are several.
+    """As `transformers.trainer_pt_utils.nested_gather`: gather from all ranks.
 
     Args:
         tensors: tensors, also in lists, tuples or mappings; None stays None.
         parallel_mode: that of the training arguments.
-        name: not used; XLA needs one.
+        name: not used.
     """
     if tensors is not None and parallel_mode == ParallelMode.DISTRIBUTED:
         return distributed_concat(tensors)

@@ -1,4 +1,4 @@
-"""Which services a run can report to."""
+"""Callback classes by name of the tracking service, and checks for installed search libraries."""
 
 from ...callbacks import loggers
 from ...callbacks.reporting import CALLBACKS

@@ -1,4 +1,4 @@
-"""Samplers of the reference that its Trainer does not use any more, and scripts still do."""
+"""Samplers of the reference that its Trainer no longer uses, for scripts that do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...lightning_modules.data.lengths import get_length_grouped_indices, sample
 
 
 def get_dataloader_sampler(dataloader: Any) -> Any:
-    """As `transformers.trainer_pt_utils.get_dataloader_sampler`: the innermost sampler; None without one."""
+    """As `transformers.trainer_pt_utils.get_dataloader_sampler`: return the innermost sampler, or None."""
     inner = getattr(dataloader, "batch_sampler", None)
     return getattr(dataloader, "sampler", None) if inner is None else get_dataloader_sampler(inner)
 
@@ -36,23 +36,23 @@ class DistributedSamplerWithLoop(DistributedSampler):
     def __iter__(self) -> Iterator[int]:
         indices = list(super().__iter__())
         missing = -len(indices) % self.batch_size
-        # A process that began with a sample that another one ends with does not take it a second time.
+        # Skip a first sample that the sampler's own padding already repeats on another rank.
         start = 1 if self.rank < len(cast(Sized, self.dataset)) % self.num_replicas else 0
         return iter(indices + indices[start : start + missing])
 
 
 class DistributedLengthGroupedSampler(DistributedSampler):
-    """As `transformers.trainer_pt_utils.DistributedLengthGroupedSampler`: samples of similar length, shared out.
+    """As `transformers.trainer_pt_utils.DistributedLengthGroupedSampler`: samples grouped by length, split over ranks.
 
     Args:
         batch_size: samples in a batch.
         dataset: its samples are measured where `lengths` is not given.
-        num_replicas: processes; by default those of torch.distributed.
-        rank: this process; by default that of torch.distributed.
-        seed: the order is drawn with it and the epoch.
-        drop_last: leave out samples instead of giving some twice.
+        num_replicas: number of ranks; by default that of torch.distributed.
+        rank: by default that of torch.distributed.
+        seed: seeds the order, together with the epoch.
+        drop_last: drop samples instead of repeating some.
         lengths: length of each sample.
-        model_input_name: which column is measured, by default "input_ids".
+        model_input_name: column whose length is measured, by default "input_ids".
 
     Raises:
         ValueError: Neither `dataset` nor `lengths`.
@@ -93,14 +93,14 @@ class DistributedLengthGroupedSampler(DistributedSampler):
 
 
 class ShardSampler(Sampler[int]):
-    """As `transformers.trainer_pt_utils.ShardSampler`: in order, whole batches dealt out to the processes in turn.
+    """As `transformers.trainer_pt_utils.ShardSampler`: in order, whole batches assigned to the ranks in turn.
 
     Args:
         dataset: has a length.
         batch_size: samples in a batch of one process.
-        drop_last: leave out a last round that is not full; otherwise it is filled up from the start.
-        num_processes: how many there are.
-        process_index: which of them this is.
+        drop_last: drop an incomplete last round; otherwise it is filled up from the start.
+        num_processes: number of ranks.
+        process_index: this rank.
     """
 
     def __init__(
@@ -131,14 +131,14 @@ class ShardSampler(Sampler[int]):
 
 
 class IterableDatasetShard(IterableDataset):
-    """As `transformers.trainer_pt_utils.IterableDatasetShard`: the share of one process of a stream.
+    """As `transformers.trainer_pt_utils.IterableDatasetShard`: one rank's share of a stream.
 
     Args:
         dataset: the stream. Where it has a `generator` and no `set_epoch`, that is seeded at the start of each epoch.
         batch_size: samples in a batch of one process.
-        drop_last: leave out a last round that is not full; otherwise it is filled up from the first one.
-        num_processes: how many there are.
-        process_index: which of them this is.
+        drop_last: drop an incomplete last round; otherwise it is filled up from the first one.
+        num_processes: number of ranks.
+        process_index: this rank.
         seed: seeds the generator, together with the epoch.
     """
 
@@ -161,7 +161,7 @@ class IterableDatasetShard(IterableDataset):
         self.num_examples = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch begins, to the stream too."""
+        """Set the epoch, also on the stream if it has `set_epoch`."""
         self.epoch = epoch
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)

@@ -87,11 +87,11 @@ SERVED: dict[str, dict[str, str]] = {
             ".lightning_modules.data.rebalancing": "BatchRebalanceSampler",
             ".facade.compat.samplers": "DistributedLengthGroupedSampler DistributedSamplerWithLoop "
             "IterableDatasetShard ShardSampler get_dataloader_sampler",
-            ".facade.compat.models": "get_model_param_count get_module_class_from_name get_parameter_names "
-            "is_attention_mask_causal",
-            ".facade.compat.checkpoints": "remove_dummy_checkpoint safe_globals set_rng_state_for_device",
-            ".facade.compat.layerwise": "LayerWiseDummyOptimizer LayerWiseDummyScheduler",
-            ".facade.compat.metrics": "_secs2timedelta reissue_pt_warnings",
+            ".facade.compat.models": "LayerWiseDummyOptimizer LayerWiseDummyScheduler get_model_param_count "
+            "get_module_class_from_name get_parameter_names is_attention_mask_causal",
+            ".facade.compat.checkpoints": "reissue_pt_warnings remove_dummy_checkpoint safe_globals "
+            "set_rng_state_for_device",
+            ".facade.compat.memory": "_secs2timedelta",
         }
     ),
     "trainer_optimizer": targets(
@@ -99,8 +99,7 @@ SERVED: dict[str, dict[str, str]] = {
             _ENUMS: "OptimizerNames ParallelMode",
             ".lightning_modules": "Adafactor",
             ".lightning_modules.optim": "_parse_optim_args=parse_optimizer_args",
-            ".facade.compat.models": "check_target_module_exists is_optimizer_factory",
-            ".facade.compat.layerwise": "LayerWiseDummyOptimizer",
+            ".facade.compat.models": "LayerWiseDummyOptimizer check_target_module_exists is_optimizer_factory",
         }
     ),
     "trainer_jit_checkpoint": targets(
@@ -149,7 +148,7 @@ SERVED: dict[str, dict[str, str]] = {
             "get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_greedy_schedule get_reduce_on_plateau_schedule "
             "get_scheduler TYPE_TO_SCHEDULER_FUNCTION=SCHEDULES",
             ".lightning_modules.optim.greedy": "GreedyLR StreamingAverage",
-            ".facade.compat.layerwise": "LayerWiseDummyOptimizer LayerWiseDummyScheduler",
+            ".facade.compat.models": "LayerWiseDummyOptimizer LayerWiseDummyScheduler",
             _ENUMS: "SchedulerType",
         }
     ),

@@ -2,13 +2,14 @@
 
 import logging
 import types
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from same_values import same
 from torch import nn
-from transformers import trainer_utils
+from transformers import trainer_pt_utils, trainer_utils
 
 from lightrainer.facade.compat import checkpoints
 
@@ -59,3 +60,16 @@ def test_small_things_of_checkpoints(tmp_path, caplog):
     with caplog.at_level(logging.ERROR, "lightrainer"):
         checkpoints.set_rng_state_for_device("CUDA", module, {}, False)
     assert "CUDA" in caplog.text
+
+
+def test_warnings_that_were_caught():
+    for here in (checkpoints, trainer_pt_utils):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warnings.warn("one", UserWarning, stacklevel=1)
+            warnings.warn("two", FutureWarning, stacklevel=1)
+        with warnings.catch_warnings(record=True) as again:
+            warnings.simplefilter("always")
+            here.reissue_pt_warnings(caught)
+            here.reissue_pt_warnings(caught[1:])
+        assert [one.category for one in again] == [FutureWarning]

@@ -1,7 +1,7 @@
-"""Batch sizes that fit, and the memory of stages."""
+"""Batch sizes that fit, the memory of stages, and durations."""
 
 import pytest
-from transformers import trainer_utils
+from transformers import trainer_pt_utils, trainer_utils
 
 from lightrainer.facade.compat import memory
 
@@ -70,3 +70,8 @@ def test_the_memory_tracker_knows_its_stage_by_its_caller():
             host.other()
     skipped = memory.TrainerMemoryTracker(skip_memory_metrics=True)
     skipped.start()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 61.239, 3600 * 30 + 0.5])
+def test_times(seconds):
+    assert memory._secs2timedelta(seconds) == trainer_pt_utils._secs2timedelta(seconds)
