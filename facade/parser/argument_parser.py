@@ -1,4 +1,4 @@
-"""Fills dataclasses, such as the training arguments, from a command line or a file."""
+"""Fill dataclasses, such as the training arguments, from a command line or a file."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from .options import add_field, chosen_type, keeps_default, to_bool
 
 
 def old_names(kind: Any) -> set[str]:
-    """The names of transformers 4 that a dataclass takes besides its fields; none where they are not accepted."""
+    """Return the names of transformers 4 that a dataclass takes beside its fields; none if they are not accepted."""
     if not old_style.accepted() or not issubclass(kind, NamesItsArguments):
         return set()
     return set(kind._old_names())
 
 
 def add_old_options(parser: ArgumentParser, kinds: Iterable[Any], words: Sequence[str]) -> None:
-    """Add to a parser the old options that a command line has, and no others, so that its help stays as it is.
+    """Add the old options that occur on a command line to a parser, and no others, so that its help is unchanged.
 
     Args:
         parser: The parser.
@@ -137,13 +137,13 @@ class HfArgumentParser(ArgumentParser):
         args_filename: str | os.PathLike[str] | None = None,
         args_file_flag: str | None = None,
     ) -> tuple[Any, ...]:
-        """As the method of that name in the reference: what the command line says, one object for each dataclass.
+        """As the method of that name in the reference: build one object for each dataclass from the command line.
 
-        Options that are read later win over those before them: files come first, then the command line.
+        Later options win over earlier ones: files are read first, then the command line.
 
         Args:
             args: The words of the command line; by default those this program was started with.
-            return_remaining_strings: Return what is not understood as a list, instead of raising.
+            return_remaining_strings: Return unknown words as a list, instead of raising.
             look_for_args_file: Read options from the file beside the program that is named like it, but for the
                 ending ".args", if there is one.
             args_filename: Read them from this file instead.
@@ -153,11 +153,11 @@ class HfArgumentParser(ArgumentParser):
             The objects; then a Namespace, if other options were added to the parser; then the list, if asked for.
 
         Raises:
-            ValueError: There are words that are not understood, or a dataclass does not accept its values.
+            ValueError: There are unknown words, or a dataclass does not accept its values.
             FileNotFoundError: A file of options that was named is not there.
             SystemExit: A value cannot be converted, or is missing: argparse prints what is wrong and ends the program.
         """
-        args = None if args is None else secret_words(args)  # in tracebacks, too, only this is seen
+        args = None if args is None else secret_words(args)  # rebound, so that tracebacks hold no secret
         words = secret_words(sys.argv[1:]) if args is None else list(args)
         files = _files_beside(look_for_args_file, args_filename)
         if args_file_flag:
@@ -186,7 +186,7 @@ class HfArgumentParser(ArgumentParser):
             for names in known
         ]
         for kind, values in zip(self.dataclass_types, inputs, strict=True):
-            if not old_names(kind).isdisjoint(values):  # what nobody wrote does not contradict them
+            if not old_names(kind).isdisjoint(values):  # a default must not conflict with an old name
                 for name in [name for name in values if name in self._unwritten(namespace)]:
                     del values[name]
         others = {name: value for name, value in given.items() if not any(name in names for names in known)}
@@ -194,7 +194,7 @@ class HfArgumentParser(ArgumentParser):
         return [*found, Namespace(**others)] if others else found
 
     def _unwritten(self, namespace: Namespace) -> set[str]:
-        """Fields that have a default and nothing else."""
+        """Return the fields that hold their default."""
         return {
             action.dest
             for action in self._actions
@@ -212,19 +212,19 @@ class HfArgumentParser(ArgumentParser):
         return " ".join(said)
 
     def _advice(self, name: str, known: set[str]) -> str:
-        """What took the place of a training argument, or the nearest of the known names."""
+        """Suggest the successor of a training argument, or the nearest known name."""
         training = any(issubclass(kind, ArgumentFields) for kind in self.dataclass_types)
         return (advice if training else did_you_mean)(name, sorted(known))
 
     def _check_value(self, action: Action, value: Any) -> None:
-        """As in argparse, but with the nearest of the choices; a method to override, though not a public one."""
+        """As in argparse, but suggest the nearest choice."""
         try:
             super()._check_value(action, value)
         except ArgumentError as error:
             raise ArgumentError(action, f"{error.message}.{did_you_mean(value, action.choices or ())}") from None
 
     def error(self, message: str) -> NoReturn:
-        """As in argparse, but what looks like a token of the Hub is not shown."""
+        """As in argparse, but mask tokens of the Hub."""
         super().error(redacted(message))
 
     def parse_dict(self, args: dict[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
@@ -232,7 +232,7 @@ class HfArgumentParser(ArgumentParser):
 
         Args:
             args: The fields of all the dataclasses; values are passed on as they are.
-            allow_extra_keys: Leave keys out that are no field, instead of raising.
+            allow_extra_keys: Ignore keys that are no field, instead of raising.
 
         Raises:
             ValueError: There are such keys, or a dataclass does not accept its values.
@@ -256,7 +256,7 @@ class HfArgumentParser(ArgumentParser):
         """As the method of that name in the reference: `parse_dict` of a JSON file.
 
         Raises:
-            ValueError: It is not JSON, which says where; or see `parse_dict`.
+            ValueError: The file is not JSON, names the position; or see `parse_dict`.
         """
         content = secret_values(read_object(json_file, keys="field names and their values"))
         return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
@@ -266,7 +266,7 @@ class HfArgumentParser(ArgumentParser):
 
         Raises:
             ImportError: PyYAML is not installed.
-            ValueError: It is not YAML, which says where; or see `parse_dict`.
+            ValueError: The file is not YAML, names the position; or see `parse_dict`.
         """
         try:
             import yaml
@@ -275,16 +275,20 @@ class HfArgumentParser(ArgumentParser):
                 f"Reading {yaml_file} needs PyYAML: pip install pyyaml, or write the file as JSON and use "
                 "parse_json_file."
             ) from error
-        content: dict[str, Any] = {}
+        content: Any = None
         problem = ""
         try:
-            content = secret_values(_as_dict(yaml.safe_load(Path(yaml_file).read_text(encoding="utf-8")), yaml_file))
+            content = yaml.safe_load(Path(yaml_file).read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             place = getattr(error, "problem_mark", None)
             where = f" in line {place.line + 1}, column {place.column + 1}" if place else ""
             problem = f"{getattr(error, 'problem', None) or error}{where}"
-        if problem:  # not raised by the handler: the frames of the parser hold the text, which may have a token in it
+        if problem:  # raised outside the handler: the YAML parser's frames hold the text, which may contain a token
             raise ValueError(f"{yaml_file}: the file is not YAML: {problem}.")
+        if not isinstance(content, dict):
+            raise ValueError(
+                f"{yaml_file} holds a {type(content).__name__}; write field names and their values into it."
+            )
         return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
 
 
@@ -303,7 +307,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _files_beside(look: bool, filename: str | os.PathLike[str] | None) -> list[Path]:
-    """The file of options that was passed, or the one beside the program, if there is one."""
+    """Return the file of options that was passed, or the one beside the program, if it exists."""
     if filename:
         return _existing([Path(filename)])
     # In an interactive session the program has no name.
@@ -314,7 +318,7 @@ def _files_beside(look: bool, filename: str | os.PathLike[str] | None) -> list[P
 
 
 def _named_files(words: list[str], flag: str) -> tuple[list[Path], list[str]]:
-    """The files that follow the flag, and the other words."""
+    """Split words into the files that follow the flag, and the others."""
     parser = ArgumentParser(add_help=False)
     parser.add_argument(flag, dest="files", action="append", default=[])
     namespace, rest = parser.parse_known_args(words)
@@ -322,13 +326,13 @@ def _named_files(words: list[str], flag: str) -> tuple[list[Path], list[str]]:
 
 
 def _existing(files: list[Path]) -> list[Path]:
-    """The files, all of which somebody has named.
+    """Check that files the user named exist, and return them.
 
     Raises:
-        FileNotFoundError: One is not there; without its options the program would do something else, without a word.
+        FileNotFoundError: A file is missing; without its options the program would silently run with others.
     """
     for file in files:
-        if file.is_dir() or not file.exists():  # a pipe of the shell is no file, and can be read
+        if file.is_dir() or not file.exists():  # `is_file` would refuse a pipe of the shell
             kind = "is a folder" if file.is_dir() else "there is no such file"
             beside = [one.name for one in file.parent.iterdir()] if file.parent.is_dir() else []
             raise FileNotFoundError(
@@ -336,9 +340,3 @@ def _existing(files: list[Path]) -> list[Path]:
                 "file with options such as `--learning_rate 1e-4`, or leave it out."
             )
     return files
-
-
-def _as_dict(content: Any, file: str | os.PathLike[str]) -> dict[str, Any]:
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} holds a {type(content).__name__}; write field names and their values into it.")
-    return content

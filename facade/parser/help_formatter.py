@@ -1,4 +1,4 @@
-"""How the help of a command line is laid out."""
+"""Format the help of a command line."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..arguments.fields import CONCERNS
 
 _MANY = 20
 SHOWN: WeakKeyDictionary[Action, dict[str, Any]] = WeakKeyDictionary()
-"""What the help shows of an option in the place of its own `metavar` or `help`, which are those of the reference."""
+"""Attributes that replace an option's `metavar` or `help` in the help; its own equal those of the reference."""
 
 
 def concern(kind: type, name: str) -> tuple[str, str] | None:
-    """The heading that a field of the training arguments stands under, and a sentence about what it holds.
+    """Return the heading of a field of the training arguments, and the sentence below the heading.
 
-    Both are those of the class that declares the field: a subclass may change its default and it stays there.
+    Both follow from the class that declares the field first: a subclass may change its default.
 
     Args:
         kind: Any dataclass.
@@ -26,16 +26,15 @@ def concern(kind: type, name: str) -> tuple[str, str] | None:
     Returns:
         None for a field that is not one of the training arguments.
     """
-    # The class that is furthest from the subclass is the one that brought the field in.
+    # The last class of the MRO that has the field declared it.
     owner = next(base for base in reversed(kind.__mro__) if name in getattr(base, "__dataclass_fields__", ()))
     return next(((heading, sentence) for heading, (sentence, owners) in CONCERNS.items() if owner in owners), None)
 
 
 class ArgumentHelpFormatter(ArgumentDefaultsHelpFormatter):
-    """As `argparse.ArgumentDefaultsHelpFormatter`, but each option is shown in one spelling and many are not repeated.
+    """As `argparse.ArgumentDefaultsHelpFormatter`, but with one spelling of each option and a short usage line.
 
-    Long lists of choices follow the text of an option, in place of its value's name; defaults of None and False are not
-    shown.
+    Long lists of choices follow an option's text instead of standing for its value; defaults None and False are hidden.
     """
 
     def __init__(self, prog: str, *args: Any, **kwargs: Any) -> None:
@@ -66,7 +65,7 @@ class ArgumentHelpFormatter(ArgumentDefaultsHelpFormatter):
         text = action.help or ""
         if action.choices and action.metavar is not None:
             text += f" One of: {', '.join(map(str, action.choices))}.".replace("%", "%%")
-        # Neither of what is off unless asked for, nor of what is not set, does the default say anything.
+        # Defaults of flags that are off and of unset options are left out.
         off = action.default is False or action.nargs == 0
         if off or action.default in (None, SUPPRESS) or "%(default)" in text:
             return text
@@ -75,7 +74,7 @@ class ArgumentHelpFormatter(ArgumentDefaultsHelpFormatter):
 
 
 def _shown(action: Action) -> Action:
-    """The option with what the help shows in the place of what it says itself."""
+    """Return the option with its attributes in `SHOWN` applied."""
     if action not in SHOWN:
         return action
     shown = copy.copy(action)

@@ -1,4 +1,4 @@
-"""From one field of a dataclass to the options of a command line."""
+"""Turn one field of a dataclass into options of a command line."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ WORDS = {
     **dict.fromkeys(("yes", "true", "t", "y", "1"), True),
     **dict.fromkeys(("no", "false", "f", "n", "0"), False),
 }
-"""Words for True and False on a command line, in small letters."""
+"""Lower-case words for True and False on a command line."""
 
 PASSED_ON = ("help", "choices", "metavar", "nargs", "const", "action", "required")
-"""Keys of a field's metadata that are meant for argparse; all others belong to somebody else."""
+"""Keys of a field's metadata that are passed to argparse."""
 
 _LONGEST_CHOICES = 60
 
@@ -29,9 +29,9 @@ def add_field(container: Any, item: Field[Any], declared: Any) -> None:
     """Add the options of a field to a parser or to a group of one.
 
     Args:
-        container: What has argparse's `add_argument`.
+        container: A parser or group.
         item: The field; it is not changed.
-        declared: Its type, not as text.
+        declared: Its resolved type.
 
     Raises:
         ValueError: The type cannot be read from a command line.
@@ -51,14 +51,14 @@ def add_field(container: Any, item: Field[Any], declared: Any) -> None:
 
 
 def _flags(prefix: str, name: str) -> list[str]:
-    """The option with underscores, as the field is written, and the one with dashes."""
+    """Return the option with underscores, and the one with dashes."""
     written = f"--{prefix}{name}"
     dashed = "--" + written[2:].replace("_", "-")
     return [written] if written == dashed else [written, dashed]
 
 
 def settings_of(item: Field[Any], declared: Any) -> dict[str, Any]:
-    """The keyword arguments of `add_argument` for a field."""
+    """Return the keyword arguments of `add_argument` for a field."""
     given = {key: item.metadata[key] for key in PASSED_ON if key in item.metadata}
     kind, keep_text = chosen_type(item.name, declared)
     choices = choices_of(kind)
@@ -74,14 +74,14 @@ def settings_of(item: Field[Any], declared: Any) -> dict[str, Any]:
 
 
 def chosen_type(name: str, declared: Any) -> tuple[Any, bool]:
-    """The one type of a union that text is turned into, and whether other text stays what it is.
+    """Return the member of a union that text is converted to, and whether text that does not convert is kept.
 
-    Of `str` and something else it is the something else; with None among three or more it is the second member, or
-    the first where None is the second. These are the reference's rules; where it fails (`str | list[str] | None`,
+    Of `str` and another type it is the other one; with None among three or more members it is the second, or the first
+    if None is the second. These are the reference's rules; where the reference fails (`str | list[str] | None`,
     `str | bool | None`) the field is read as text or as a truth value.
 
     Raises:
-        ValueError: A union of several types, none of which is `str`.
+        ValueError: The union has several types, none of which is `str`.
     """
     members: tuple[Any, ...] = get_args(declared) if get_origin(declared) in (Union, types.UnionType) else ()
     others = [member for member in members if member is not types.NoneType]
@@ -103,19 +103,19 @@ def chosen_type(name: str, declared: Any) -> tuple[Any, bool]:
 
 
 def choices_of(kind: Any) -> Sequence[Any]:
-    """The values of a Literal, or those of an enumeration's members; empty for other types."""
+    """Return the values of a Literal or of an enumeration's members; an empty list for other types."""
     if get_origin(kind) is Literal:
         return get_args(kind)
     return [member.value for member in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
 
 
 def converter(name: str, kind: Any, keep_text: bool = False) -> Callable[[str], Any]:
-    """What makes a value of this type out of text.
+    """Return the function that converts text to a type.
 
     Args:
         name: The field's, for the error.
         kind: A type that is neither a choice nor a list.
-        keep_text: Text that cannot be converted stays as it is.
+        keep_text: Keep text that cannot be converted.
     """
     if kind is Any or kind is object:
         return str
@@ -131,7 +131,7 @@ def converter(name: str, kind: Any, keep_text: bool = False) -> Callable[[str], 
 
 
 def to_bool(text: str | bool) -> bool:
-    """True or False for one of `WORDS`, in capital or small letters."""
+    """Parse one of `WORDS`, in upper or lower case."""
     if isinstance(text, bool):
         return text
     if text.lower() not in WORDS:
@@ -140,7 +140,7 @@ def to_bool(text: str | bool) -> bool:
 
 
 def to_dict(text: str) -> dict[str, Any]:
-    """The dict that is written as JSON."""
+    """Parse a JSON object."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -161,7 +161,7 @@ def _or_text(convert: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _picker(choices: Iterable[Any]) -> Callable[[str], Any]:
-    """From text to the choice that is written like it; argparse refuses other text, because it is no choice."""
+    """Return a function from text to the choice of that spelling; argparse refuses text that is no choice."""
     written = {str(choice): choice for choice in choices}
     return lambda text: written.get(text, text)
 
@@ -188,7 +188,7 @@ def _default(item: Field[Any]) -> dict[str, Any]:
 
 
 def _flag(item: Field[Any], declared: Any, keep_text: bool) -> dict[str, Any]:
-    """`--x` alone means True; where None means "unset", a value must be written. No default is False."""
+    """Return settings where `--x` alone means True; with None as "unset" a value is required. No default is False."""
     found: dict[str, Any] = {"type": _or_text(to_bool) if keep_text else to_bool}
     default = _default(item).get("default")
     optional = types.NoneType in get_args(declared)
@@ -210,7 +210,7 @@ def _several(item: Field[Any], kind: Any) -> dict[str, Any]:
 
 
 def keeps_default(item: Field[Any], kind: Any) -> bool:
-    """Whether argparse must not see the default: it would take text for the one element of a list."""
+    """Return True for a list field with text as its default, which argparse would parse as its one element."""
     return (kind is list or get_origin(kind) is list) and isinstance(item.default, str)
 
 
@@ -218,7 +218,7 @@ _METAVARS = {"int": "INT", "float": "FLOAT", "bool": "BOOL", "dict": "JSON"}
 
 
 def value_name(settings: dict[str, Any], declared: Any) -> str | None:
-    """A short name for the value, in the help; a few choices speak for themselves.
+    """Return the name of the value in the help; None if a short list of choices is shown instead.
 
     Args:
         settings: The keyword arguments of `add_argument`.
