@@ -1,4 +1,4 @@
-"""Which of Lightning's cluster environments a run is given, so that it neither looks for one nor starts processes."""
+"""Choose Lightning's cluster environment for a run, so that it neither detects one nor starts processes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NAMES = {
 
 
 def environment_name(process: ProcessEnvironment) -> str:
-    """The class that stands for the launcher; machines with different numbers of processes are not for Lightning's.
+    """Return the name of the launcher's class; Lightning's own need equally many processes on each machine.
 
     Args:
-        process: where this process stands.
+        process: this process.
     """
     even = process.world_size % process.local_world_size == 0
     known = _NAMES.get(process.launcher or "") if even else None
@@ -28,10 +28,10 @@ def environment_name(process: ProcessEnvironment) -> str:
 
 
 def cluster_plugins(process: ProcessEnvironment, environment: str) -> list[Any]:
-    """Return what `lightning.Trainer(plugins=)` is given for it.
+    """Return the value of `lightning.Trainer(plugins=)`.
 
     Args:
-        process: where this process stands.
+        process: this process.
         environment: the class, see `environment_name`.
     """
     from ...lightning_modules.distributed.cluster_environments import GivenEnvironment, environment_of_launcher

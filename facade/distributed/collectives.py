@@ -1,4 +1,4 @@
-"""What processes give to each other, and what each takes of what all have."""
+"""Gather, broadcast and pad values across ranks, and split inputs between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 
 
 def require_tensor(leaf: Any) -> torch.Tensor:
-    """Look whether something can be exchanged.
+    """Return a leaf that collectives can exchange.
 
     Raises:
         TypeError: it is no tensor.
@@ -28,14 +28,14 @@ def require_tensor(leaf: Any) -> torch.Tensor:
 
 
 def has_only_tensors(value: Any) -> bool:
-    """Whether there is nothing else in nested lists, tuples and mappings."""
+    """Return True if all leaves of nested lists, tuples and mappings are tensors."""
     if isinstance(value, Mapping):
         return all(map(has_only_tensors, value.values()))
     return all(map(has_only_tensors, value)) if isinstance(value, (list, tuple)) else isinstance(value, torch.Tensor)
 
 
 def all_gather(leaf: Any, every: int = 1) -> torch.Tensor:
-    """A tensor of all processes, or of every second, third, ...; joined along its first dimension.
+    """Concatenate the tensors of all ranks, or of every `every`-th, along their first dimension.
 
     Raises:
         TypeError: it is no tensor.
@@ -47,11 +47,11 @@ def all_gather(leaf: Any, every: int = 1) -> torch.Tensor:
 
 
 def from_first_process(value: Value, processes: int) -> Value:
-    """What the first of all processes has; anything that can be pickled.
+    """Broadcast a picklable value from rank 0.
 
     Args:
-        value: of this process.
-        processes: how many there are; a single one asks nobody.
+        value: of this rank.
+        processes: the world size; nothing is exchanged if it is 1.
     """
     if processes == 1:
         return value
@@ -61,7 +61,7 @@ def from_first_process(value: Value, processes: int) -> Value:
 
 
 def pad_to_longest(leaf: Any, dim: int, pad_index: int, pad_first: bool) -> torch.Tensor:
-    """A tensor as long along `dim` as the longest of all processes.
+    """Pad a tensor along `dim` to the longest of all ranks.
 
     Raises:
         TypeError: it is no tensor.
@@ -81,13 +81,13 @@ def pad_to_longest(leaf: Any, dim: int, pad_index: int, pad_first: bool) -> torc
 
 
 def share_of_inputs(inputs: Any, index: int, processes: int, pad: bool) -> Any:
-    """A contiguous share of a list, tuple, tensor, array or `Dataset`, or of each value of a dict.
+    """Return a rank's contiguous share of a list, tuple, tensor, array or `Dataset`, or of each value of a dict.
 
     Args:
-        inputs: other values are for everybody, such as text.
-        index: of the process; a single one has it all.
-        processes: how many there are.
-        pad: fill up with the last one to the length of the longest share.
+        inputs: values of other types, such as text, are returned unchanged.
+        index: the rank.
+        processes: the world size; a single rank gets all.
+        pad: repeat the last item up to the length of the longest share.
 
     Raises:
         ValueError: the values of a dict are not equally long.

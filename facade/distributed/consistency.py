@@ -1,4 +1,4 @@
-"""Consistency between the processes of a training: the same settings, model and data, and failures told by name."""
+"""Check that all ranks train with the same settings, model and data, and report failed ranks by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAY_DIFFER = {
     *("push_to_hub", "hub_model_id", "hub_token", "hub_private_repo", "hub_revision", "hub_strategy"),
     *("hub_always_push", "resume_from_checkpoint"),
 }
-"""Arguments that are about one process alone, or that only one of them looks at."""
+"""Arguments that concern one rank alone, or that only one rank reads."""
 
 _REMEDY = (
     "All of them have to train with the same script, arguments and data: what differs would give other numbers in each "
@@ -37,7 +37,7 @@ _KINDS = (bool, int, float, str, type(None))
 
 
 class ComparedTrainer(Protocol):
-    """What is compared of a Trainer, and its step, for messages."""
+    """The attributes of a Trainer that are compared, and its state, for messages."""
 
     args: Any
     model: nn.Module
@@ -48,12 +48,12 @@ class ComparedTrainer(Protocol):
 
     @property
     def plan(self) -> Any:
-        """Its `strategy.distributes` says whether each process may hold a part of the model that is its own."""
+        """`strategy.distributes` is True if each rank may hold its own part of the model."""
         ...
 
 
 class Length(Protocol):
-    """How long a training is."""
+    """The length of a training."""
 
     @property
     def max_steps(self) -> int:
@@ -67,22 +67,22 @@ class Length(Protocol):
 
 
 def monitored(trainer: ComparedTrainer, *, acts: bool = True) -> contextlib.AbstractContextManager[None]:
-    """Have errors of other processes told here by name, and the other way round; `acts` as in `company`."""
+    """Report errors of other ranks here by name, and those of this rank there; `acts` as in `company`."""
     if trainer.args.world_size == 1:
         return contextlib.nullcontext()
     return company(trainer.args.ddp_timeout, doing=lambda: f"after step {trainer.state.global_step}", acts=acts)
 
 
 def require_same_training(trainer: ComparedTrainer, length: Length, checkpoint: str | None) -> None:
-    """Look whether all processes are about to train with the same arguments, model, data and steps.
+    """Check that all ranks are about to train with the same arguments, model, data and steps.
 
     Args:
-        trainer: of this process.
-        length: steps that this process would take.
-        checkpoint: the folder from which it would go on.
+        trainer: of this rank.
+        length: steps of this rank.
+        checkpoint: the folder that this rank resumes from.
 
     Raises:
-        ValueError: they differ; names what, and in which processes.
+        ValueError: they differ; names the differences and the ranks.
     """
     if trainer.args.world_size == 1:
         return
@@ -92,7 +92,7 @@ def require_same_training(trainer: ComparedTrainer, length: Length, checkpoint: 
 
 
 def require_same_evaluation(trainer: ComparedTrainer, loader: Any) -> None:
-    """Look whether all processes are about to evaluate the same model on the same data, as `require_same_training`."""
+    """As `require_same_training`, for the model and the data of an evaluation."""
     if trainer.args.world_size > 1:
         _require_same(trainer, {"the dataset": getattr(loader, "whole_dataset", loader)}, {})
 
@@ -105,12 +105,12 @@ def _require_same(trainer: ComparedTrainer, data: Mapping[str, Any], facts: Mapp
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    """Return the versions of what computes: to read them takes milliseconds, and they stay."""
+    """Return the versions of lightrainer, torch and lightning; cached, since reading metadata takes milliseconds."""
     return {f"version of {name}": version(name) for name in ("lightrainer", "torch", "lightning")}
 
 
 def _steps_of_uneven_batches(args: Any, length: Length) -> dict[str, int]:
-    """What each process has to do as often as the others; elsewhere it follows from arguments and data."""
+    """Return the numbers of steps, which may differ between ranks with `even_batches=False` only."""
     config: Any = args.accelerator_config
     if config.even_batches:
         return {}
@@ -122,7 +122,7 @@ def _steps_of_uneven_batches(args: Any, length: Length) -> dict[str, int]:
 
 
 def _facts_of_model(trainer: ComparedTrainer) -> dict[str, str]:
-    """Names, shapes and types of what is trained; nothing where a process holds a part that is its own."""
+    """Return name, shape and dtype of parameters and buffers; an empty dict if ranks hold different parts."""
     model = trainer.model
     if trainer.plan.strategy.distributes and trainer.model_wrapped is not model:
         return {}
@@ -143,7 +143,7 @@ def _shape(tensor: Any) -> str:
 
 
 def _arguments(args: Any) -> dict[str, str]:
-    """The arguments that are documented; those that a subclass added are the script's, and may be anything."""
+    """Return the documented arguments as text; fields added by a subclass are not compared."""
     package = __name__.partition(".")[0]
     kind = next((one for one in type(args).__mro__ if one.__module__.partition(".")[0] == package), type(args))
     names = [field.name for field in dataclasses.fields(kind) if field.name not in _MAY_DIFFER]
@@ -151,7 +151,7 @@ def _arguments(args: Any) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    """A value in words that are the same in each process: no addresses, and sets in order."""
+    """Format a value equally in each process: without addresses, with sets sorted."""
     if isinstance(value, enum.Enum):
         return repr(value.value)
     if isinstance(value, _KINDS):
@@ -170,7 +170,7 @@ def _text(value: Any) -> str:
 
 
 def _lengths(data: Mapping[str, Any]) -> dict[str, str]:
-    """How long datasets and loaders are."""
+    """Return the lengths of datasets and loaders."""
     found: dict[str, str] = {}
     for name, one in data.items():
         if isinstance(one, Mapping):

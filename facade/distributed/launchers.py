@@ -1,7 +1,7 @@
-"""Who started this process, and together with how many others: what launchers leave in the environment.
+"""Read launcher, rank and world size from the environment variables of launchers.
 
-Only variables are read here, so that it costs nothing; addresses are looked up when a process joins the others
-(`process.py`), by Lightning's class for the launcher where there is one.
+Addresses are resolved later, when a process joins its group (`process_group.py`), by Lightning's class for the launcher
+if there is one.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ __all__ = ["Launch", "find_launch", "number_in", "on_this_machine"]
 
 
 TORCHRUN = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-"""Size, rank, local rank and local size, as torchrun and whoever follows it call them."""
+"""Size, rank, local rank and local size, as torchrun and compatible launchers name them."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What a launcher says of this process; there is no such thing in the reference.
+    """The place of this process among those of a launcher.
 
     Attributes:
-        launcher: Who it was: `torchrun`, `SLURM`, `LSF`, `MPI`, `mpi4py`, `Kubeflow`, `Lightning` or `variables`.
-        world_size: How many processes there are.
-        rank: Number of this one among all; None where the launcher left it out.
-        local_rank: Number of this one among those of its machine; None where it has to be found out.
-        local_world_size: How many of them run on this machine; None where it has to be found out.
-        variables: Where the four numbers are from: size, rank, local rank and local size.
+        launcher: `torchrun`, `SLURM`, `LSF`, `MPI`, `mpi4py`, `Kubeflow`, `Lightning` or `variables`.
+        world_size: Number of processes.
+        rank: None if the launcher does not set it.
+        local_rank: Rank among the processes of this machine; None if not yet known.
+        local_world_size: Number of processes on this machine; None if not yet known.
+        variables: Names of the variables of size, rank, local rank and local size.
     """
 
     launcher: str
@@ -43,15 +43,15 @@ class Launch:
     variables: tuple[str, ...] = field(default=TORCHRUN, compare=False, repr=False)
 
     def check(self) -> None:
-        """See that the numbers can be: processes of others would wait in vain for one that cannot.
+        """Check the ranges: other ranks would wait in vain for a process with a wrong rank.
 
         Raises:
-            RuntimeError: One of them is out of range.
+            RuntimeError: A number is out of range.
         """
         sizes, ranks, local_ranks, local_sizes = self.variables
         if self.world_size < 1:
             raise _out_of_range(sizes, self.world_size, "there is at least one process")
-        # -1 for "nobody started me" is an old custom.
+        # By an old convention rank -1 is a process without a launcher.
         if self.rank is not None and not (0 <= self.rank < self.world_size or self.world_size == 1 == -self.rank):
             said = f"{sizes}={self.world_size}, so ranks go from 0 to {self.world_size - 1}"
             raise _out_of_range(ranks, self.rank, said)
@@ -66,7 +66,7 @@ class Launch:
             raise _out_of_range(local_ranks, self.local_rank, f"{known}, so local ranks go from 0 to {here - 1}")
 
     def placed(self, hosts: Sequence[str]) -> Launch:
-        """The same, with its place on its machine: `hosts` are the names of the machines of all processes, by rank."""
+        """Return a copy with local rank and local size, from the host names of all processes by rank."""
         assert self.rank is not None
         beside = [rank for rank, host in enumerate(hosts) if host == hosts[self.rank]]
         local_rank = beside.index(self.rank) if self.local_rank is None else self.local_rank
@@ -74,10 +74,10 @@ class Launch:
 
 
 def find_launch() -> Launch | None:
-    """What is said of this process; None where nobody says anything.
+    """Return the launch described by the environment; None without a launcher.
 
-    The variables of torchrun come first, as they do for `accelerate`. Among schedulers those come first that say it of
-    each process: `mpirun` under SLURM leaves in all processes of a machine the number that SLURM gave to that machine.
+    The variables of torchrun come first, as for `accelerate`. SLURM comes after MPI: under SLURM, `mpirun` leaves the
+    same SLURM rank in all processes of a machine.
 
     Raises:
         RuntimeError: A variable is no number, or is out of range.
@@ -91,16 +91,16 @@ def find_launch() -> Launch | None:
 
 
 def number_in(variable: str, default: int) -> int:
-    """The whole number in a variable of the environment.
+    """Return the whole number in an environment variable.
 
     Raises:
-        RuntimeError: It is none.
+        RuntimeError: It is not a whole number.
     """
     return whole_number(variable, os.environ.get(variable), default)
 
 
 def whole_number(variable: str, text: str | None, default: int) -> int:
-    """The same, of what the variable held when it was read; None where it was not set.
+    """As `number_in`, for a value that was read before; None if the variable was not set.
 
     Raises:
         RuntimeError: see `number_in`.
@@ -117,13 +117,13 @@ def whole_number(variable: str, text: str | None, default: int) -> int:
 
 
 def on_this_machine() -> bool:
-    """Whether MASTER_ADDR can only be reached from processes of this machine."""
+    """Return True if MASTER_ADDR is a loopback address."""
     address = os.environ.get("MASTER_ADDR", "")
     return address == "localhost" or address.startswith("127.") or address == "::1"
 
 
 def port_of_job() -> int:
-    """A port that all processes of an `mpirun` come to without asking: from its name, or that of `accelerate`."""
+    """Return a port that all processes of a job derive alike from the job's name; 29500 without one."""
     for variable in ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "HYDRA_JOBID", "SLURM_JOB_ID"):
         if os.environ.get(variable):
             return 20000 + zlib.crc32(os.environ[variable].encode()) % 10000
@@ -131,7 +131,7 @@ def port_of_job() -> int:
 
 
 def _variables() -> Launch | None:
-    """Those of torchrun, which others set too."""
+    """Read the variables of torchrun, which other launchers set too."""
     if not _are_set("WORLD_SIZE", "RANK"):
         return None
     size, rank = number_in("WORLD_SIZE", 1), number_in("RANK", 0)
@@ -146,7 +146,7 @@ def _variables() -> Launch | None:
 
 
 def _variables_without_rank() -> Launch | None:
-    """WORLD_SIZE alone, which is not enough for more than one process; or a rank alone."""
+    """Read WORLD_SIZE without a rank; refuse a rank without WORLD_SIZE."""
     size = number_in("WORLD_SIZE", 1)
     for name in () if _are_set("WORLD_SIZE") or _has_group() else ("RANK", "LOCAL_RANK"):
         if number_in(name, 0) > 0:
@@ -158,13 +158,13 @@ def _variables_without_rank() -> Launch | None:
 
 
 def _has_group() -> bool:
-    """Whether the script has made the process group itself, and needs no variables for it."""
+    """Return True if the script has made the process group itself."""
     distributed = sys.modules.get("torch.distributed")
     return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 def _lsf() -> Launch | None:
-    """Those that jsrun sets."""
+    """Read the variables of jsrun."""
     needed = ("LSB_JOBID", "LSB_DJOB_RANKFILE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK")
     if not _are_set(*needed) or number_in("JSM_NAMESPACE_SIZE", 1) == 1:
         return None
@@ -183,7 +183,7 @@ _MPI = (
 
 
 def _mpi() -> Launch | None:
-    """Those of an mpirun that says everything."""
+    """Read the variables of an mpirun that sets all four numbers."""
     for names in _MPI:
         if _are_set(*names) and number_in(names[0], 1) > 1:
             size, rank, local_rank, local_size = (number_in(name, 0) for name in names)
@@ -192,7 +192,7 @@ def _mpi() -> Launch | None:
 
 
 def _pmi() -> Launch | None:
-    """Those of one that leaves out what happens on the machine."""
+    """Read the variables of an mpirun that leaves out the local numbers."""
     for names in _MPI:
         size, rank, local_rank, local_size = names
         if _are_set(size, rank) and number_in(size, 1) > 1:
@@ -202,7 +202,7 @@ def _pmi() -> Launch | None:
 
 
 def _slurm() -> Launch | None:
-    """Those that srun sets; not those that the script of a job has beside it, nor those of an interactive shell."""
+    """Read the variables of srun; not those of a batch script or of an interactive shell."""
     if not _are_set("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID") or number_in("SLURM_NTASKS", 1) == 1:
         return None
     if os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive") or is_batch_script():
@@ -214,15 +214,15 @@ def _slurm() -> Launch | None:
 
 
 def is_batch_script() -> bool:
-    """Whether this runs in the script of a SLURM job itself: on a node, but in none of the steps that srun makes.
+    """Return True in the batch script of a SLURM job, outside the steps that srun makes.
 
-    The script has the variables of the job's tasks although nobody started them.
+    The script has the variables of the job's tasks although these have not been started.
     """
     return "SLURMD_NODENAME" in os.environ and not {"SLURM_STEP_ID", "SLURM_STEPID"} & os.environ.keys()
 
 
 def _slurm_tasks_here(size: int, node: int) -> int | None:
-    """Tasks on this node, from texts such as `2(x3),1`; None where they do not add up to all."""
+    """Return the tasks on this node, from texts such as `2(x3),1`; None if they do not add up to the size."""
     for variable in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
         parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", os.environ.get(variable, ""))
         tasks = [int(count) for count, times in parts for _ in range(int(times or 1))]
@@ -235,7 +235,7 @@ def _slurm_tasks_here(size: int, node: int) -> int | None:
 
 
 def _lightning() -> Launch | None:
-    """Those of Lightning's own launcher: `lightning.Trainer` and `Fabric` start the script again, without a RANK."""
+    """Read the variables of Lightning's launcher: `lightning.Trainer` and `Fabric` restart the script without RANK."""
     if not _are_set("WORLD_SIZE", "LOCAL_RANK", "NODE_RANK") or number_in("WORLD_SIZE", 1) == 1:
         return None
     size, local_rank, node = (number_in(name, 0) for name in ("WORLD_SIZE", "LOCAL_RANK", "NODE_RANK"))
@@ -247,7 +247,7 @@ def _lightning() -> Launch | None:
 
 
 def _mpi4py() -> Launch | None:
-    """Of a launcher that leaves no variables, where the script has already asked for its communicator."""
+    """Read the communicator of mpi4py, for launchers without variables, if the script has initialized MPI."""
     module = loaded("mpi4py.MPI")
     if module is None or not module.Is_initialized() or module.Is_finalized():
         return None
@@ -263,10 +263,10 @@ def _out_of_range(variable: str, value: int, reason: str) -> RuntimeError:
 
 
 def port_in(variable: str) -> int:
-    """The port in a variable of the environment, which is set.
+    """Return the port in an environment variable that is set.
 
     Raises:
-        RuntimeError: It is none.
+        RuntimeError: It is no port.
     """
     port = number_in(variable, 0)
     if not 1 <= port <= 65535:

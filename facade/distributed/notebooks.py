@@ -1,4 +1,4 @@
-"""Several processes from within a notebook, where there is no command line to put torchrun into."""
+"""Start several processes from a notebook, without torchrun."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ def notebook_launcher(
     num_nodes: int = 1,
     max_restarts: int = 0,
 ) -> list[Any]:
-    """As `accelerate.notebook_launcher`, but what the function returns comes back, and any free port will do.
+    """As `accelerate.notebook_launcher`, but return the function's results, and use a free port by default.
 
-    The processes are forked, so the function sees all that the notebook has defined; what it changes there stays in
-    its process. Each joins the others when it makes its training arguments. If one fails the others are ended.
+    The processes are forked, so the function sees the notebook's variables; its changes to them stay in its process.
+    Each joins the group when it makes its training arguments. If one fails the others are ended.
 
     Args:
         function: Makes the training arguments, the model and the Trainer, and trains.
         args: Positional arguments of the function.
-        num_processes: How many on this machine; by default as many as there are GPUs. With 1 it is called right here.
+        num_processes: Number on this machine; by default the number of GPUs. With 1 the function is called in place.
         mixed_precision: "fp16" or "bf16" for arguments that set neither.
-        use_port: Port of the first machine at which all meet; with several machines it has to be given.
+        use_port: Rendezvous port on the first machine; required with several machines.
         master_addr: Address of the first machine.
         node_rank: Number of this machine.
-        num_nodes: How many machines call this function.
-        max_restarts: How often all processes are started again when one of them fails.
+        num_nodes: Number of machines that call this function.
+        max_restarts: Times that all processes are restarted after a failure.
 
     Returns:
-        What the function returned (it is pickled), in each process of this machine, by rank.
+        The function's pickled results in the processes of this machine, by rank.
 
     Raises:
-        ValueError: A number cannot be, or this process is itself one of several that a launcher has started.
-        RuntimeError: CUDA is in use in the notebook already, so that no process can be forked.
-        torch.distributed.elastic.multiprocessing.errors.ChildFailedError: A process failed; says which, and why.
+        ValueError: A number is out of range, or a launcher has started this process together with others.
+        RuntimeError: CUDA is initialized in the notebook, so that no process can be forked.
+        torch.distributed.elastic.multiprocessing.errors.ChildFailedError: A process failed; names rank and reason.
     """
     count = _number_of(num_processes)
     _check(count, mixed_precision, use_port, node_rank, num_nodes)
@@ -98,7 +98,7 @@ def _check(count: int, precision: str, port: Any, node: int, nodes: int) -> None
 
 @contextmanager
 def _said(precision: str) -> Iterator[None]:
-    """Tell training arguments of the precision, as `accelerate launch` does."""
+    """Set the variable by which `accelerate launch` passes the precision to training arguments."""
     name = "ACCELERATE_MIXED_PRECISION"
     before = os.environ.get(name)
     if precision != "no":
@@ -140,7 +140,7 @@ def _started(
 
 
 def _on_one_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """As torchrun has it; and a fork of a process whose threads have computed might wait for them for ever."""
+    """Call the function on one thread, as under torchrun; a fork may hang on threads that its parent has used."""
     import torch
 
     torch.set_num_threads(1)

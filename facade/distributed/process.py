@@ -1,7 +1,6 @@
-"""Which of how many processes this one is, and the device it works on.
+"""Determine rank, world size and device of this process.
 
-What launchers leave in the environment (`launchers.py`) is turned into one small value here; nothing else in the facade
-reads it.
+Only this module reads the launch (`launchers.py`) for the rest of the facade.
 """
 
 import logging
@@ -30,11 +29,11 @@ class ProcessEnvironment:
     Attributes:
         rank: Number of this process among all, from 0.
         local_rank: Number of this process among those of its machine, from 0.
-        world_size: How many processes there are.
-        local_world_size: How many of them run on this machine.
-        device: Where this process computes.
-        backend: Name of the torch.distributed backend; None where there is no process group.
-        launcher: Who started the processes, such as `torchrun` or `SLURM`; None where nobody did, or the script itself.
+        world_size: Number of processes.
+        local_world_size: Number of processes on this machine.
+        device: Device of this process.
+        backend: Name of the torch.distributed backend; None without a process group.
+        launcher: Such as `torchrun` or `SLURM`; None without one, or if the script made the process group.
     """
 
     rank: int
@@ -62,12 +61,12 @@ class ProcessEnvironment:
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this is the first process of all."""
+        """True on rank 0."""
         return self.rank == 0
 
     @property
     def is_local_main_process(self) -> bool:
-        """Whether this is the first process of its machine."""
+        """True on local rank 0."""
         return self.local_rank == 0
 
     @property
@@ -80,13 +79,13 @@ class ProcessEnvironment:
         return "MULTI_CPU" if self.device.type == "cpu" else "MULTI_GPU"
 
 
-# By process id (a fork may be told something else). Looked up once: properties of the device are read in every step.
+# By process id, since a fork may have another launch. Cached, since device properties are read in every step.
 _looked_up: dict[int, Launch | None] = {}
 
 
 def launched_world_size() -> int:
-    """How many processes the launcher says it started, looked up anew; 1 where there is no launcher."""
-    if os.getpid() in _joined:  # which has left the variables of torchrun, and knows more
+    """Return the launcher's number of processes, read anew; 1 without a launcher."""
+    if os.getpid() in _joined:  # joining has set the variables of torchrun
         return number_in("WORLD_SIZE", 1)
     launch = _looked_up[os.getpid()] = find_launch()
     if launch is None and is_batch_script():
@@ -95,7 +94,7 @@ def launched_world_size() -> int:
 
 
 def _world_size() -> int:
-    """The same, as it was last looked up; but WORLD_SIZE is read each time."""
+    """As `launched_world_size`, but cached unless WORLD_SIZE is set."""
     if os.environ.get("WORLD_SIZE") or os.getpid() not in _looked_up:
         return launched_world_size()
     launch = _looked_up[os.getpid()]
@@ -103,14 +102,14 @@ def _world_size() -> int:
 
 
 def state_is_configured() -> bool:
-    """Whether the script has said already how its processes stand: to `accelerate`, or to torch.distributed."""
+    """Return True if the script has set up a state of `accelerate` or a process group."""
     return _accelerate_state() is not None or _group_is_there()
 
 
 def join_others(
     use_cpu: bool = False, ddp_backend: str | None = None, ddp_timeout: float = 1800, configured: bool = False
 ) -> None:
-    """Join the processes that a launcher started together with this one; nothing where there are no others.
+    """Join the process group of a launcher; do nothing in a single process.
 
     Args:
         use_cpu: see `current_process`.
@@ -120,7 +119,7 @@ def join_others(
 
     Raises:
         RuntimeError: see there; or this is a fork of a process that has joined.
-        ValueError: The backend is not there.
+        ValueError: The backend is not available.
     """
     launched = launched_world_size() > 1
     if not launched and not ("torch.distributed" in sys.modules and _group_is_there()):
@@ -139,21 +138,21 @@ def join_others(
 def current_process(
     use_cpu: bool = False, ddp_backend: str | None = None, ddp_timeout: float = 1800, configured: bool = False
 ) -> ProcessEnvironment:
-    """As `transformers.TrainingArguments.distributed_state`: where this process stands.
+    """As `transformers.TrainingArguments.distributed_state`: return the place of this process.
 
-    A process that a launcher started together with others joins their process group on the first call, and leaves it
-    when the interpreter ends. A process group that is already there is taken as it is.
+    A process of a launcher joins its process group on the first call, and leaves it when the interpreter ends. An
+    existing process group is used as it is.
 
     Args:
-        use_cpu: Compute on the CPU although there is an accelerator.
+        use_cpu: Compute on the CPU even if there is an accelerator.
         ddp_backend: Backend of the process group; by default "nccl" on CUDA, "gloo" on the CPU.
         ddp_timeout: Seconds after which a collective call that never completes fails.
-        configured: Take over the state that the script gave to `accelerate`, with its device, if there is one.
+        configured: Use the state of `accelerate`, with its device, if the script has set one up.
 
     Raises:
-        RuntimeError: There are several processes, but the other variables of the launcher are missing; or this one was
-            started by one of them.
-        ValueError: The backend is not there.
+        RuntimeError: There are several processes, but the other variables of the launcher are missing; or this process
+            was started by one that has joined.
+        ValueError: The backend is not available.
     """
     state = _accelerate_state() if configured else None
     if state is not None:
@@ -190,7 +189,7 @@ def _join(use_cpu: bool, backend: str | None, timeout: float) -> ProcessEnvironm
     from .process_group import join, prepared
 
     launch = find_launch()
-    assert launch is not None  # its size was looked at
+    assert launch is not None  # the world size is above 1
     if not dist.is_available():
         raise RuntimeError(
             f"WORLD_SIZE={launch.world_size}, but this build of torch has no torch.distributed. "
@@ -218,8 +217,7 @@ def _from_group(use_cpu: bool) -> ProcessEnvironment:
     return _member(dist.get_rank(), dist.get_world_size(), str(dist.get_backend()), use_cpu, local_rank, local_size)
 
 
-# Cached as `_single` is. The last two are what the environment says; where the launcher has left the number of this
-# process on its machine out, all are taken to run on one.
+# Cached as `_single` is. Without a local rank in the environment all processes are taken to run on one machine.
 @lru_cache(maxsize=4)
 def _member(
     rank: int, size: int, backend: str, use_cpu: bool, local_rank_text: str | None, local_size_text: str | None
@@ -230,7 +228,7 @@ def _member(
 
 
 def _accelerate_state() -> Any:
-    """The state that a script has set up with `accelerate`, found without importing it; None without one."""
+    """Return the state that a script has set up with `accelerate`, without importing it; None without one."""
     module = loaded("accelerate.state")
     if module is None or not getattr(module.PartialState, "_shared_state", None):
         return None
@@ -245,7 +243,7 @@ def _from_accelerate(state: Any) -> ProcessEnvironment:
 
 
 def _processes_here(size: int, use_cpu: bool) -> int:
-    """How many processes of a group that the script made run on this machine, as far as its devices tell."""
+    """Estimate the processes on this machine of a group that the script made, from its devices."""
     import torch
 
     on_gpus = not use_cpu and torch.cuda.is_available()
@@ -257,7 +255,7 @@ def _device_of_rank(use_cpu: bool, local_rank: int) -> "torch.device":
 
     if use_cpu or not torch.cuda.is_available():
         return torch.device("cpu")
-    # The remainder is for launchers that show each process one GPU only: all of them then use their "cuda:0".
+    # The remainder serves launchers that make one GPU visible to each process: each then uses its "cuda:0".
     return torch.device("cuda", local_rank % torch.cuda.device_count())
 
 

@@ -1,4 +1,4 @@
-"""A process joins those that were started with it: the address of the first one, its place, the process group."""
+"""Join and leave the process group: resolve the address of rank 0, the local rank, and make the group."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ logger = logging.getLogger(__name__)
 
 _MARK = "LIGHTRAINER_JOINED"
 _SECONDS_TO_LEAVE = 5.0
-"""For what is left to do in a group that has lost a process."""
+"""Time limit for destroying a group that has lost a rank."""
 
 
 def prepared(launch: Launch, timeout: float) -> tuple[Launch, Any]:
-    """Look up what the launcher has left open, and leave the variables of torchrun for whoever reads them.
+    """Complete a launch, and set the variables of torchrun for other libraries.
 
     Args:
-        launch: what the launcher said.
-        timeout: seconds to wait for the others.
+        launch: from the launcher's variables.
+        timeout: seconds to wait for the other ranks.
 
     Returns:
-        The same with a place on its machine; and the store in which processes told each other their machines, None
-        where that was known.
+        The launch with local rank and size, and the store by which ranks exchanged their host names; None if the local
+        rank was known.
 
     Raises:
-        RuntimeError: rank or address are missing, or another process has joined in the place of this one.
+        RuntimeError: rank or address are missing, or this process has inherited its rank from one that has joined.
     """
     if launch.rank is None:
         raise RuntimeError(
@@ -58,15 +58,15 @@ def join(launch: Launch, store: Any, backend: str, timeout: float) -> None:
     """Make the process group, which is left when the interpreter ends.
 
     Args:
-        launch: what `prepared` returned.
-        store: the other thing it returned.
+        launch: from `prepared`.
+        store: from `prepared`.
         backend: of torch.distributed.
         timeout: seconds after which a collective call that never completes fails.
     """
     import torch.distributed as dist
 
-    # Its functions have the default group of the moment of its import as the default of an argument, and DDP imports
-    # it: imported later than the group is made it would keep the group, and its threads, alive beyond `leave`.
+    # Its functions bind the default group at import as the default of an argument, and DDP imports it: imported after
+    # the group is made, it would keep the group and its threads alive beyond `leave`.
     import torch.distributed.nn.functional  # noqa: F401 - for its effect
 
     if not _is_available(backend):
@@ -80,17 +80,17 @@ def join(launch: Launch, store: Any, backend: str, timeout: float) -> None:
     os.environ[_MARK] = f"{os.getpid()} {_place(launch)}"
     # A gloo group whose threads outlive Python may end with "terminate called without an active exception".
     atexit.register(leave)
-    current_monitor()  # from here on the others can read why this process ends
+    current_monitor()  # from here on the other ranks can read why this process ends
 
 
 @lru_cache(maxsize=4)
 def warn_of_other_group(backend: str | None, asked: str | None, timeout: float) -> None:
-    """Say that a group which was there before has another backend, or waits for another time.
+    """Warn that an existing group has another backend or timeout than the arguments.
 
     Args:
         backend: of the group.
-        asked: `ddp_backend`.
-        timeout: `ddp_timeout`, seconds.
+        asked: the argument `ddp_backend`.
+        timeout: the argument `ddp_timeout`, in seconds.
     """
     if asked is not None and backend is not None and asked != backend:
         logger.warning(
@@ -106,7 +106,7 @@ def warn_of_other_group(backend: str | None, asked: str | None, timeout: float) 
 
 
 def seconds_of_group() -> float | None:
-    """How long the default group waits for a process that does not answer; None where it does not say."""
+    """Return the timeout of the default group in seconds; None if it is not known."""
     import torch
     import torch.distributed as dist
 
@@ -121,18 +121,18 @@ def seconds_of_group() -> float | None:
 
 
 def leave() -> None:
-    """Leave the group of all processes, if there is one, so that its threads end before Python does."""
+    """Destroy the process group, if there is one, so that its threads end before Python does."""
     import torch.distributed as dist
 
     if dist.is_initialized():
         monitor = current_monitor()
         is_broken = monitor is not None and monitor.has_failed
         leave_monitor()
-        # What an error left behind holds the frames in which it was raised, and with them the model.
+        # The last error holds the frames in which it was raised, and with them the model.
         for name in ("last_exc", "last_value", "last_traceback"):
             if hasattr(sys, name):
                 delattr(sys, name)
-        # A DistributedDataParallel in a reference cycle would be taken apart after its group: it may abort or hang.
+        # A DistributedDataParallel in a reference cycle that is freed after its group may abort or hang.
         gc.collect()
         if is_broken:
             _leave_broken_group()
@@ -141,7 +141,7 @@ def leave() -> None:
 
 
 def _leave_broken_group() -> None:
-    """Wait no longer for what can still be sent to a machine that cannot be reached: gloo would, for ever."""
+    """Destroy the group with a time limit: gloo waits without end for an unreachable machine."""
     import torch.distributed as dist
 
     leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
@@ -152,7 +152,7 @@ def _leave_broken_group() -> None:
 def _is_available(backend: str) -> bool:
     import torch.distributed as dist
 
-    # Those of plugins are not known before they are registered, which is for torch to find out.
+    # torch checks the backends of plugins, which are known once they are registered.
     return backend not in ("nccl", "gloo", "mpi", "xccl") or dist.is_backend_available(backend)
 
 
@@ -161,7 +161,7 @@ def _available() -> list[str]:
 
 
 def _look_up_address(launch: Launch) -> None:
-    """MASTER_ADDR and MASTER_PORT, from Lightning's class for the launcher, or from the fact that all are here."""
+    """Set MASTER_ADDR and MASTER_PORT, from Lightning's class for the launcher or as loopback on one machine."""
     if os.environ.get("MASTER_PORT"):
         port_in("MASTER_PORT")
     if all(os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")):
@@ -188,7 +188,7 @@ def _lightning_environment(launch: Launch) -> Any:
     if launch.launcher == "MPI":
         if os.environ.get("MASTER_ADDR"):
             return None
-        try:  # the machines are asked for through MPI itself
+        try:  # the host names are exchanged by MPI itself
             import_module("mpi4py.MPI")
         except ImportError:
             return None
@@ -201,7 +201,7 @@ def _lightning_environment(launch: Launch) -> Any:
 
 
 def _take_nodes_of_step() -> None:
-    """The first process is on the first node of the step, which need not be that of the job."""
+    """Set the node list to that of the step: rank 0 is on its first node, which need not be the job's."""
     for variable in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"):
         if os.environ.get(variable):
             os.environ["SLURM_NODELIST"] = os.environ[variable]
@@ -209,14 +209,14 @@ def _take_nodes_of_step() -> None:
 
 
 def _look_up_place(launch: Launch, timeout: float) -> tuple[Launch, Any]:
-    """Let processes that do not know who is on their machine tell each other where they are."""
+    """Find local rank and size by exchanging host names, if the launcher does not set them."""
     if launch.local_rank is not None and launch.local_world_size is not None:
         return launch, None
     if on_this_machine():
         return launch.placed([""] * launch.world_size), None
-    if launch.launcher == "Lightning":  # its first process does not answer: it makes the group in its own way
+    if launch.launcher == "Lightning":  # its rank 0 makes the group itself and would not join the store
         return launch.placed([""] * launch.world_size), None
-    stores: Any = import_module("torch.distributed")  # which does not declare them
+    stores: Any = import_module("torch.distributed")  # whose stores are not declared for type checkers
     address, port = os.environ["MASTER_ADDR"], port_in("MASTER_PORT")
     delta = timedelta(seconds=timeout)
     with meeting(launch.rank, launch.world_size, timeout):
@@ -231,13 +231,13 @@ def _place(launch: Launch) -> str:
 
 
 def refuse_inherited_place(launch: Launch) -> None:
-    """A process that was started by one that has joined has its variables; were it to train too, both would hang.
+    """Refuse to join with the variables of a parent that has joined: both would hang.
 
     Args:
-        launch: what the variables say.
+        launch: from the variables.
 
     Raises:
-        RuntimeError: This is such a process.
+        RuntimeError: The variables are inherited.
     """
     pid, _, place = os.environ.get(_MARK, "").partition(" ")
     inherited = bool(pid) and int(pid) != os.getpid() and place == _place(launch)
@@ -252,8 +252,8 @@ def refuse_inherited_place(launch: Launch) -> None:
 
 
 def _use_one_thread_in_forks() -> None:
-    """As torchrun has it; and the fork of a process whose threads have computed might wait for them for ever."""
-    spawned = "--multiprocessing-fork" in sys.orig_argv  # so Python starts those that are not forked
+    """Compute on one thread in a fork, as under torchrun; a fork may hang on threads that its parent has used."""
+    spawned = "--multiprocessing-fork" in sys.orig_argv  # Python's option for spawned processes
     if multiprocessing.parent_process() is not None and not spawned:
         import torch
 
@@ -262,7 +262,7 @@ def _use_one_thread_in_forks() -> None:
 
 
 def _is_spawned_under_torchrun() -> bool:
-    """Whether a process of torchrun, not torchrun itself, started this one by multiprocessing; known on Linux only."""
+    """Return True if multiprocessing in a process of torchrun started this one; detected on Linux only."""
     parent = multiprocessing.parent_process()
     if parent is None or "TORCHELASTIC_RUN_ID" not in os.environ:
         return False

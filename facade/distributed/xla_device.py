@@ -1,4 +1,4 @@
-"""Whether this process computes through torch_xla, and what torch_xla tells of it; imported only when it does."""
+"""Detect torch_xla, and return its device and number of processes; imported only if it is used."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ...lightning_modules.common.libraries import is_installed
 
 INSTALL = "pip install torch_xla, of the version that your torch has, on a machine with TPUs"
 
-# What a machine with TPUs has; looking for it costs nothing, importing torch_xla seconds.
+# Device files of a machine with TPUs, checked first because importing torch_xla takes seconds.
 _CHIPS = ("/dev/accel0", "/dev/vfio/0")
 
 
 def xla_is_chosen() -> bool:
-    """Whether to compute through torch_xla: it is installed, and there are TPUs, or PJRT_DEVICE names a device.
+    """Return True if torch_xla is installed and there are TPUs, or PJRT_DEVICE names a device.
 
-    In the reference torch_xla is used wherever it is installed.
+    The reference uses torch_xla whenever it is installed.
     """
     if not has_xla():
         return False
@@ -28,33 +28,33 @@ def xla_is_chosen() -> bool:
 
 @lru_cache(maxsize=1)
 def has_xla() -> bool:
-    """Whether torch_xla is installed; it is not imported."""
+    """Return True if torch_xla is installed, without importing it."""
     return is_installed("torch_xla")
 
 
 def require_xla(asked: str) -> None:
-    """Say how to install torch_xla where it is not.
+    """Require torch_xla to be installed.
 
     Args:
         asked: the argument that needs it, with its value.
 
     Raises:
-        ImportError: it is not there.
+        ImportError: it is not installed.
     """
     if not has_xla():
         raise ImportError(f"{asked} needs the package torch_xla, which is not installed: {INSTALL}")
 
 
 def xla_device() -> Any:
-    """The device of torch_xla in this process."""
+    """Return the device of torch_xla in this process."""
     return import_module("torch_xla").device()
 
 
 def several_xla_processes() -> int:
-    """How many processes torch_xla's own launcher started on this machine."""
+    """Return the number of processes of torch_xla's own launcher on this machine."""
     return int(os.environ.get("PJRT_LOCAL_PROCESS_COUNT") or 1)
 
 
 def print_metrics() -> None:
-    """Print what torch_xla has counted: compilations, transfers, what fell back to the CPU."""
+    """Print the metrics of torch_xla: compilations, transfers, fallbacks to the CPU."""
     print(import_module("torch_xla.debug.metrics").metrics_report(), flush=True)
