@@ -35,7 +35,8 @@ def is_folder_name(name: Any) -> bool:
     """Whether a name is that of one folder, to be made inside of another: no path, nothing that leads out."""
     if not isinstance(name, str) or not name.strip() or name in (".", ".."):
         return False
-    return not any(character in name for character in "/\\\0") and not _names_a_drive(name)
+    is_drive = len(name) > 1 and name[1] == ":" and name[0].isalpha()
+    return not is_drive and not any(character in name for character in "/\\\0")
 
 
 def trial_folder(folder: str | os.PathLike[str], state: Any) -> str:
@@ -51,7 +52,3 @@ def trial_folder(folder: str | os.PathLike[str], state: Any) -> str:
         logger.warning("trial_name is %r, which cannot name a folder: %s is used itself.", state.trial_name, folder)
         return os.fspath(folder)
     return os.path.join(folder, state.trial_name)
-
-
-def _names_a_drive(name: str) -> bool:
-    return len(name) > 1 and name[1] == ":" and name[0].isalpha()

@@ -30,8 +30,6 @@ class GradientNormCallback(TrainerCallback):
     adds_to_logs = True
 
     def __init__(self, layer_of: Callable[[str], str | None] | None = None) -> None:
-        if layer_of is not None and not callable(layer_of):
-            raise TypeError(f"layer_of is {layer_of!r}, but it is a function of a parameter's name, or None.")
         self.layer_of = layer_of or layer_name
         self._norms: Any = None
         self._layers: list[str] = []

@@ -14,7 +14,7 @@ from typing import Any
 
 from ._others import Others, processes
 from .base import TrainerCallback
-from .state import TrainerControl, TrainerState
+from .state import TrainerControl, TrainerState, ends_epoch
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class JITCheckpointCallback(TrainerCallback):
         """Save and stop, unless the epoch ends here as well: then that has to come first."""
         if self._obey(control):
             control.should_save = False
-        elif self._asked() and (self.leaving or not _ends_epoch(state, control)):
+        elif self._asked() and (self.leaving or not ends_epoch(state, control)):
             self._leave(state, control)
 
     def on_epoch_end(
@@ -253,7 +253,7 @@ class JITCheckpointCallback(TrainerCallback):
         if getattr(args, "save_only_model", False) and not self.leaving:
             return
         self._saved = (state.global_step, True)
-        if self._asked() and not self.leaving and (self._at_epoch_end or not _ends_epoch(state, control)):
+        if self._asked() and not self.leaving and (self._at_epoch_end or not ends_epoch(state, control)):
             self._say(state)
             self.leaving = control.should_training_stop = True
 
@@ -409,11 +409,6 @@ def _save(trainer: Any) -> None:
         trainer._save_checkpoint(trainer.model, None)
     else:
         run._save_at_once()
-
-
-def _ends_epoch(state: TrainerState, control: TrainerControl) -> bool:
-    """Whether the end of the epoch comes next, in the uninterrupted run as well."""
-    return control.should_training_stop or control.should_epoch_stop or (state.epoch or 0) % 1 == 0
 
 
 def _name(number: int | None) -> str:

@@ -211,22 +211,16 @@ class TrainerState:
         """
         if trainer.hp_name is not None and trainer._trial is not None:
             self.trial_name = trainer.hp_name(trainer._trial)
-        self.trial_params = None if trial is None else _hyperparameters(trial)
+        self.trial_params = trial if trial is None or isinstance(trial, dict) else trial.params
         self.max_steps = max_steps
         self.num_train_epochs = num_train_epochs
         self.is_local_process_zero = trainer.is_local_process_zero()
         self.is_world_process_zero = trainer.is_world_process_zero()
 
 
-def _hyperparameters(trial: Any) -> dict[str, Any]:
-    """Return the hyperparameters of a trial, which is a dict or has them as `params`."""
-    parameters = trial if isinstance(trial, dict) else getattr(trial, "params", None)
-    if not isinstance(parameters, dict):
-        raise TypeError(
-            f"trial is a {type(trial).__name__}, from which no hyperparameters can be read: pass an optuna trial "
-            "or a dict of hyperparameters."
-        )
-    return parameters
+def ends_epoch(state: TrainerState, control: TrainerControl) -> bool:
+    """Return whether `on_epoch_end` follows this step, also in a run that is not interrupted here."""
+    return control.should_training_stop or control.should_epoch_stop or (state.epoch or 0) % 1 == 0
 
 
 def _as_json(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from ._others import Others, processes
 from ._work import clock
 from .base import TrainerCallback
-from .state import TrainerControl, TrainerState
+from .state import TrainerControl, TrainerState, ends_epoch
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class TimeLimitCallback(TrainerCallback):
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
         """Save and stop, unless the epoch ends here as well: then that has to come first."""
-        if self._is_up() and (self.stopped or not _ends_epoch(state, control)):
+        if self._is_up() and (self.stopped or not ends_epoch(state, control)):
             self._stop(state, control)
 
     def on_epoch_end(
@@ -160,8 +160,3 @@ def _read(limit: float | str) -> float:
         return float(text)
     except ValueError as error:
         raise ValueError(f"limit is {limit!r}, which is not read as a length of time. {_SO}") from error
-
-
-def _ends_epoch(state: TrainerState, control: TrainerControl) -> bool:
-    """Whether the end of the epoch comes next, in the uninterrupted run as well."""
-    return control.should_training_stop or control.should_epoch_stop or (state.epoch or 0) % 1 == 0

@@ -19,7 +19,8 @@ def _batch_size(loader: Any) -> int | None:
     return getattr(loader, "batch_size", None)
 
 
-def _only(loaders: Any) -> Any:
+def only_one(loaders: Any) -> Any:
+    """Return the loader of a list of one, and anything else unchanged."""
     return loaders[0] if isinstance(loaders, (list, tuple)) and len(loaders) == 1 else loaders
 
 
@@ -42,8 +43,8 @@ OF_THE_TRAINER: dict[str, Callable[[Any], Any]] = {
     "learning_rate": _learning_rate,
     "per_device_train_batch_size": lambda trainer: _batch_size(trainer.train_dataloader),
     "train_batch_size": lambda trainer: _batch_size(trainer.train_dataloader),
-    "per_device_eval_batch_size": lambda trainer: _batch_size(_only(trainer.val_dataloaders)),
-    "eval_batch_size": lambda trainer: _batch_size(_only(trainer.val_dataloaders)),
+    "per_device_eval_batch_size": lambda trainer: _batch_size(only_one(trainer.val_dataloaders)),
+    "eval_batch_size": lambda trainer: _batch_size(only_one(trainer.val_dataloaders)),
     "world_size": lambda trainer: trainer.world_size,
     "process_index": lambda trainer: trainer.global_rank,
     "local_process_index": lambda trainer: trainer.local_rank,

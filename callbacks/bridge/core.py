@@ -11,7 +11,7 @@ from typing import Any
 from ..flow import DefaultFlowCallback
 from ..handler import CallbackHandler
 from ..state import TrainerControl, TrainerState
-from .arguments import BridgeArguments
+from .arguments import BridgeArguments, only_one
 from .reports import BridgeCheckpoints, Reports, as_training, epochs_done, planned_epochs, planned_steps
 
 logger = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class BridgeCore:
         configs = trainer.lr_scheduler_configs
         handler.lr_scheduler = configs[0].scheduler if configs else None
         handler.train_dataloader = trainer.train_dataloader
-        handler.eval_dataloader = _only(trainer.val_dataloaders)
+        handler.eval_dataloader = only_one(trainer.val_dataloaders)
 
     def _apply_plan(self, trainer: Any) -> None:
         state = self.state
@@ -298,7 +298,7 @@ class BridgeCore:
         self._validation.settle(trainer)
         self._catch_up()
         self._reports.changed(trainer.callback_metrics)
-        self.callback_handler.eval_dataloader = _only(loaders)
+        self.callback_handler.eval_dataloader = only_one(loaders)
         self._evaluation_started = time.perf_counter()
 
     def _predicted(self, metrics: dict[str, float]) -> None:
@@ -355,11 +355,6 @@ def _model_of(module: Any) -> Any:
         return module
     own = {id(parameter) for parameter in inner.parameters()}
     return inner if all(id(parameter) in own for parameter in module.parameters()) else module
-
-
-def _only(loaders: Any) -> Any:
-    """The one loader where there is just one."""
-    return loaders[0] if isinstance(loaders, (list, tuple)) and len(loaders) == 1 else loaders
 
 
 def is_last_step(trainer: Any) -> bool:

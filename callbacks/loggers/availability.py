@@ -116,6 +116,23 @@ def is_wandb_available() -> bool:
     return is_installed("wandb")
 
 
+AVAILABLE = {
+    "azure_ml": is_azureml_available,
+    "clearml": is_clearml_available,
+    "codecarbon": is_codecarbon_available,
+    "comet_ml": is_comet_installed,
+    "dagshub": lambda: is_dagshub_available() and is_mlflow_available(),
+    "dvclive": is_dvclive_available,
+    "flyte": is_flytekit_available,
+    "mlflow": is_mlflow_available,
+    "swanlab": is_swanlab_available,
+    "tensorboard": is_tensorboard_available,
+    "trackio": is_trackio_available,
+    "wandb": is_wandb_available,
+}
+"""The check of each name in `report_to`."""
+
+
 def require(there: bool, platform: str, callback: str) -> None:
     """Raise where the package of a callback is not there.
 

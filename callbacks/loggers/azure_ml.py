@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
-from .availability import is_azureml_available
 from .base import LoggerCallback
 from .values import number
 
@@ -28,9 +27,6 @@ class AzureMLCallback(LoggerCallback):
     def __init__(self, azureml_run: Any = None) -> None:
         super().__init__()
         self.azureml_run = azureml_run
-
-    def _available(self) -> bool:
-        return is_azureml_available()
 
     def on_init_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any

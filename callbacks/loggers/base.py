@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from ..base import TrainerCallback
 from ..state import TrainerControl, TrainerState
-from .availability import require
+from .availability import AVAILABLE, require
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,8 @@ class LoggerCallback(TrainerCallback):
         self._lost = 0
 
     def _available(self) -> bool:
-        """Whether the package is there."""
-        raise NotImplementedError(f"{type(self).__name__} has to say whether its package is installed.")
+        """Return whether the package is installed."""
+        return AVAILABLE[self.platform]()
 
     @property
     def uploads_checkpoints(self) -> bool:

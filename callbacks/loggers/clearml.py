@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 from ..state import TrainerControl, TrainerState
-from .availability import is_clearml_available, is_switched_on
+from .availability import is_switched_on
 from .base import LoggerCallback
 from .values import SUMMARY, checkpoint_folder, config_of, flattened, number
 
@@ -53,9 +53,6 @@ class ClearMLCallback(LoggerCallback):
         self.ends_with_training = False  # True for a task that was made here
         self._suffix = ""
         self._checkpoints_saved: list[Any] = []
-
-    def _available(self) -> bool:
-        return is_clearml_available()
 
     @property
     def uploads_checkpoints(self) -> bool:

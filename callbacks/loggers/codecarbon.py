@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
-from .availability import is_codecarbon_available
 from .base import LoggerCallback
 
 
@@ -40,9 +39,6 @@ class CodeCarbonCallback(LoggerCallback):
         self._codecarbon: Any = import_module("codecarbon")
         self.tracker: Any = None
         self._measuring = False
-
-    def _available(self) -> bool:
-        return is_codecarbon_available()
 
     def on_init_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any

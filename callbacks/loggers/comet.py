@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
-from .availability import is_comet_installed, is_switched_on
+from .availability import is_switched_on
 from .base import PredictionLogger
 from .values import config_of, rewrite_logs
 
@@ -42,9 +42,6 @@ class CometCallback(PredictionLogger):
     def __init__(self) -> None:
         super().__init__()
         self._experiment: Any = None
-
-    def _available(self) -> bool:
-        return is_comet_installed()
 
     @property
     def run_id(self) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..state import TrainerControl, TrainerState
-from .availability import is_dagshub_available, is_switched_on
+from .availability import is_switched_on
 from .mlflow import MLflowCallback
 
 
@@ -32,9 +32,6 @@ class DagsHubCallback(MLflowCallback):
         super().__init__()
         self.Repo: Any = import_module("dagshub.upload").Repo
         self.repo: Any = None
-
-    def _available(self) -> bool:
-        return is_dagshub_available() and super()._available()
 
     def on_train_end(
         self, args: Any, state: TrainerState, control: TrainerControl, train_dataloader: Any = None, **kwargs: Any

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from ..state import TrainerControl, TrainerState
-from .availability import is_dvclive_available, is_switched_on
+from .availability import is_switched_on
 from .base import LoggerCallback
 
 logger = logging.getLogger(__name__)
@@ -42,9 +42,6 @@ class DVCLiveCallback(LoggerCallback):
         self._own = live is None
         self._options = kwargs
         self._log_model = _from_environment() if log_model is None else log_model
-
-    def _available(self) -> bool:
-        return is_dvclive_available()
 
     @property
     def uploads_checkpoints(self) -> bool:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
-from .availability import is_flyte_deck_standard_available, is_flytekit_available, is_installed
+from .availability import is_flyte_deck_standard_available, is_installed
 from .base import LoggerCallback
 from .values import checkpoint_folder
 
@@ -39,9 +39,6 @@ class FlyteCallback(LoggerCallback):
         self.cp: Any = import_module("flytekit").current_context().checkpoint
         self.save_log_history = save_log_history
         self.sync_checkpoints = sync_checkpoints
-
-    def _available(self) -> bool:
-        return is_flytekit_available()
 
     @property
     def uploads_checkpoints(self) -> bool:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
-from .availability import is_mlflow_available, is_switched_on
+from .availability import is_switched_on
 from .base import LoggerCallback
 from .values import checkpoint_folder, config_of, flattened, number
 
@@ -52,9 +52,6 @@ class MLflowCallback(LoggerCallback):
         validation = import_module("mlflow.utils.validation")
         self._longest_value: int = validation.MAX_PARAM_VAL_LENGTH
         self._most_params: int = validation.MAX_PARAMS_TAGS_PER_BATCH
-
-    def _available(self) -> bool:
-        return is_mlflow_available()
 
     @property
     def uploads_checkpoints(self) -> bool:

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import Any
 
 from ..state import TrainerState
-from .availability import is_swanlab_available
 from .base import PredictionLogger
 from .values import SUMMARY, description, parameter_count, rewrite_logs, without_summary
 
@@ -41,9 +40,6 @@ class SwanLabCallback(PredictionLogger):
     def __init__(self) -> None:
         super().__init__()
         self._swanlab: Any = import_module("swanlab")
-
-    def _available(self) -> bool:
-        return is_swanlab_available()
 
     def _start(self, args: Any, state: TrainerState, model: Any) -> None:
         if os.environ.get("SWANLAB_LOG_MODEL") is not None:

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
-from .availability import is_trackio_available
 from .base import PredictionLogger
 from .values import description, parameter_count, rewrite_logs, without_summary
 
@@ -44,9 +43,6 @@ class TrackioCallback(PredictionLogger):
         self._description: dict[str, Any] = {}
         self._args: Any = None
         self._model: Any = None
-
-    def _available(self) -> bool:
-        return is_trackio_available()
 
     def on_push_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from ..state import TrainerControl, TrainerState
-from .availability import is_switched_on, is_wandb_available
+from .availability import is_switched_on
 from .base import PredictionLogger, write_architecture
 from .values import SUMMARY, checkpoint_folder, config_of, description, parameter_count, rewrite_logs, without_summary
 
@@ -71,9 +71,6 @@ class WandbCallback(PredictionLogger):
         super().__init__()
         self._wandb: Any = import_module("wandb")
         self._log_model = WandbLogModel(os.environ.get("WANDB_LOG_MODEL", "false"))
-
-    def _available(self) -> bool:
-        return is_wandb_available()
 
     @property
     def uploads_checkpoints(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Both are light; what they stand beside is loaded when it is used.
 from ..facade.arguments import old_style
@@ -89,3 +89,13 @@ def _installed_version() -> str | None:
 def installed() -> bool:
     """Whether names are served in this process."""
     return _served is not None
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Run `install` for `%load_ext lightrainer` in a notebook."""
+    install()
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """Run `uninstall` for `%unload_ext lightrainer` in a notebook."""
+    uninstall()

@@ -9,7 +9,8 @@ import os
 from collections.abc import Callable
 from types import ModuleType
 
-from ...lightning_modules.common.libraries import is_installed, loaded
+from ...callbacks.progress_notebook import is_in_notebook as is_in_notebook
+from ...lightning_modules.common.libraries import is_installed
 
 
 def _library(name: str) -> Callable[[], bool]:
@@ -128,12 +129,6 @@ def _multiplies(device: str, dtype: str) -> bool:
 def is_torch_tf32_available() -> bool:
     """As `transformers.utils.is_torch_tf32_available`: a GPU of NVIDIA, Ampere or newer."""
     return is_torch_cuda_available() and _torch().cuda.get_device_properties(0).major >= 8
-
-
-def is_in_notebook() -> bool:
-    """As `transformers.utils.is_in_notebook`."""
-    running = (shell := loaded("IPython")) and shell.get_ipython()
-    return bool(running and "IPKernelApp" in running.config)
 
 
 def is_training_run_on_sagemaker() -> bool:

@@ -13,7 +13,7 @@ from transformers.integrations import integration_utils as reference
 
 import lightrainer
 from lightrainer.callbacks import EVENTS, LoggerCallback, TrainerControl, TrainerState, loggers, reads_checkpoints
-from lightrainer.callbacks.loggers import availability, comet
+from lightrainer.callbacks.loggers import availability
 from lightrainer.callbacks.loggers.values import flattened, number, parameter_count, rewrite_logs
 from lightrainer.callbacks.reporting import CALLBACKS
 
@@ -38,7 +38,7 @@ EXTRA = {
 @pytest.fixture(params=STAND_INS)
 def tracker(request, monkeypatch):
     """Its name, its callback and what its client is told."""
-    monkeypatch.setattr(comet, "is_comet_installed", lambda: True)
+    monkeypatch.setitem(availability.AVAILABLE, "comet_ml", lambda: True)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://dagshub.com/me/repository.mlflow")
     monkeypatch.setattr(loggers.ClearMLCallback, "_trainings_of", {})
     record = STAND_INS[request.param](monkeypatch)

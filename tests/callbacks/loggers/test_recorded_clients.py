@@ -12,7 +12,7 @@ from transformers.integrations import integration_utils as reference
 
 import lightrainer
 from lightrainer.callbacks import TrainerControl, TrainerState, loggers
-from lightrainer.callbacks.loggers import comet
+from lightrainer.callbacks.loggers import availability
 
 OWN_FIELDS = set(vars(lightrainer.TrainingArguments())) - set(vars(transformers.TrainingArguments()))
 
@@ -75,7 +75,7 @@ def test_a_given_azure_ml_run_is_used(monkeypatch, tmp_path):
 def comet_is_there(monkeypatch):
     monkeypatch.setattr(reference, "_is_comet_installed", True)
     monkeypatch.setattr(reference, "_is_comet_recent_enough", True)
-    monkeypatch.setattr(comet, "is_comet_installed", lambda: True)
+    monkeypatch.setitem(availability.AVAILABLE, "comet_ml", lambda: True)
 
 
 def public(calls):
