@@ -1,4 +1,4 @@
-"""Files that are either there whole or not there, and names that become folders, which must not lead anywhere else."""
+"""Atomic file writes, and checks of names that become folders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def is_folder_name(name: Any) -> bool:
-    """Whether a name is that of one folder, to be made inside of another: no path, nothing that leads out."""
+    """Return whether a name is a single path component that stays inside its parent folder."""
     if not isinstance(name, str) or not name.strip() or name in (".", ".."):
         return False
     is_drive = len(name) > 1 and name[1] == ":" and name[0].isalpha()
@@ -40,7 +40,7 @@ def is_folder_name(name: Any) -> bool:
 
 
 def trial_folder(folder: str | os.PathLike[str], state: Any) -> str:
-    """Where a callback writes: a folder of its own for a trial of a search, inside of the usual one.
+    """Return the folder a callback writes to: a subfolder of `folder` for each trial of a search.
 
     Args:
         folder: the usual one.

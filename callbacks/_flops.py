@@ -1,4 +1,4 @@
-"""Floating point operations: counted as they run, and what a device can do at most."""
+"""Count floating point operations as they run, and look up the peak of a device."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def peak_flops(device_name: str, kind: str, *, tf32: bool = True) -> float | Non
 
 
 def device_name(device: Any) -> str:
-    """What the maker calls a device; empty for a CPU."""
+    """Return the vendor name of a device; empty for a CPU."""
     if device.type != "cuda":
         return ""
     import torch
@@ -109,7 +109,7 @@ def device_name(device: Any) -> str:
 
 
 def may_use_tf32() -> bool:
-    """Whether products of float32 may be rounded to TF32; yes where torch cannot tell, so that no share is too high."""
+    """Return whether float32 matmuls may use TF32; True where torch cannot tell, so that the MFU is not overstated."""
     import torch
 
     try:

@@ -1,4 +1,4 @@
-"""How callbacks put values of their own into the logs."""
+"""Read logged values, and add the values of callbacks to the logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def going_on(owner: Any, what: str) -> Iterator[None]:
-    """Turn whatever goes wrong inside into a warning: what only shows a training must not end it.
+    """Turn exceptions inside the block into warnings: a display that fails must not end the training.
 
     Args:
         owner: the callback; it warns once of each `what`.
@@ -70,12 +70,12 @@ def text_of(value: Any, most: int = 200) -> str:
 
 
 def is_training_log(logs: Any) -> bool:
-    """Whether these are the logs of training steps, not those of an evaluation, of the end, or of a script."""
+    """Return whether these are logs of training steps, and not of an evaluation, of the end, or of a script."""
     return bool(logs) and "loss" in logs
 
 
 def split_history(log_history: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Split the logs of a training from those of evaluations after its end, which measure whatever model is there then.
+    """Split the logs of a training from those of evaluations after its end, which may measure another model.
 
     Args:
         log_history: of a `TrainerState`. A training ends with the entry that has `train_runtime`; steps that are logged

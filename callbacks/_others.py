@@ -1,4 +1,4 @@
-"""What processes that train together tell each other of a signal."""
+"""Agree across ranks on a signal or an elapsed time limit, without synchronizing the accelerator."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 
 
 class Others:
-    """Tells all processes of a signal; over the network of the hosts, so that no accelerator is waited for.
+    """Shares a signal among all ranks with asynchronous all-reduces over gloo.
 
-    All call `exchange` at the same places. What is said there is heard at the next call. An exchange takes some
-    tenths of a millisecond, so short steps do not have one each: with every exchange the processes also agree on the
-    call that has the next one.
+    All ranks call `exchange` at the same places; a value sent in one call is received in the next. An exchange takes
+    some tenths of a millisecond, so short steps skip it: each exchange also agrees on the call that does the next one.
     """
 
     seconds = 0.025
@@ -31,7 +30,7 @@ class Others:
         self.agreed = 0
 
     def exchange(self, number: int, now: bool) -> int:
-        """Say which signal there was here, 0 for none, and hear what all said the last time; with `now`, this time."""
+        """Send this rank's signal, 0 for none, and return the one agreed on last time, or with `now` this time."""
         if self.agreed:
             return self.agreed
         self._calls += 1
@@ -43,7 +42,7 @@ class Others:
         return self.agreed
 
     def leave(self) -> None:
-        """Give up what is needed for talking; a process that fails may be alone, and then leaves it as it is."""
+        """Destroy the process group, unless the other ranks do not answer any more."""
         import torch.distributed as dist
 
         under_way, self._under_way = self._under_way, None
@@ -76,7 +75,7 @@ class Others:
 
 
 def processes() -> int:
-    """How many processes train together; 1 also where torch is not in use."""
+    """Return the world size; 1 where torch.distributed is not initialized."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 1

@@ -1,4 +1,4 @@
-"""How much was done since a moment, counted from what the state knows."""
+"""Measure steps, samples and tokens between two points of a training from its state."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .state import TrainerState
 
 
 class Stretch:
-    """Time, steps, samples and tokens since it was begun, over all processes.
+    """Time, steps, samples and tokens since `begin`, over all processes.
 
-    Nothing on a device is looked at. Samples follow from the part of the epoch that was done, where the size of the
+    Never synchronizes a device. Samples follow from the part of the epoch that was done, where the size of the
     data is known, and otherwise from the size of a batch.
     """
 
@@ -34,7 +34,7 @@ class Stretch:
         self._tokens = state.num_input_tokens_seen
 
     def end(self, args: Any, state: TrainerState, loader: Any = None) -> bool:
-        """Take the figures of what was done, begin anew, and say whether that was anything.
+        """Store the figures since `begin`, begin anew, and return whether any step was done.
 
         Args:
             args: `gradient_accumulation_steps` and `world_size`.

@@ -157,9 +157,9 @@ class TrainerCallback:
 
 
 def reads_checkpoints(callback: Any) -> bool:
-    """Whether a callback may look at a checkpoint's files when it hears that one was written.
+    """Return whether a callback may read the files of a checkpoint in `on_save`.
 
-    True for whatever overrides `on_save`, unless its class says `reads_checkpoints = False`.
+    True for any callback that overrides `on_save`, unless its class says `reads_checkpoints = False`.
     """
     on_save = getattr(callback, "on_save", None)
     if on_save is None or getattr(on_save, "__qualname__", "") == "TrainerCallback.on_save":
@@ -168,7 +168,7 @@ def reads_checkpoints(callback: Any) -> bool:
 
 
 def require_number(name: str, value: Any, *, whole: bool = False) -> None:
-    """Look at a number that a callback is made with.
+    """Check the type of a numeric parameter.
 
     Args:
         name: of the parameter.

@@ -1,4 +1,4 @@
-"""The average of the weights over the training, which often is the better model."""
+"""Exponential moving average of the weights."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class EMACallback(TrainerCallback):
             swap.change()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds: the average itself, not a copy, and the number of updates."""
+        """Return the state for a checkpoint: the averages, not copies of them, and the number of updates."""
         return {"updates": self.updates, "averages": dict(self.averages)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -199,10 +199,10 @@ class EMACallback(TrainerCallback):
 
 
 class _Swap:
-    """Lets a model have other weights for each forward pass in evaluation mode.
+    """Swaps averaged weights into a model for each forward pass in evaluation mode.
 
-    Only the memory that the parameters refer to is exchanged, so this takes microseconds, optimizers and processes know
-    them as the same parameters, and whatever happens in the pass, the training finds its own.
+    Exchanges only the storage behind the parameters, so it takes microseconds and optimizers and wrappers keep the same
+    parameter objects. The weights are swapped back even if the forward pass fails.
     """
 
     def __init__(self, model: Any, weights: dict[str, Any], averages: dict[str, Any]) -> None:
@@ -217,7 +217,7 @@ class _Swap:
             self._hooks = [before, model.register_forward_hook(self._after, always_call=True)]
 
     def __deepcopy__(self, memo: Any) -> _Swap:
-        """A copy of the model has its own weights only."""
+        """Return the same object, so that the hooks of a copied model stay without effect."""
         return self
 
     def change(self) -> None:
@@ -263,7 +263,7 @@ def _precise(weight: Any) -> Any:
 
 
 def _require_whole(model: Any) -> None:
-    """Refuse models of which this process has only a part."""
+    """Refuse models whose parameters are sharded."""
     spread = [name for name, weight in model.named_parameters() if _is_spread(weight)]
     if spread:
         raise ValueError(

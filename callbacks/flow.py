@@ -50,5 +50,5 @@ class DefaultFlowCallback(TrainerCallback):
 
 
 def _is_due(step: int, interval: float) -> bool:
-    """Whether `step` is a multiple of `interval`; an interval of 0 is never due."""
+    """Return whether `step` is a multiple of `interval`; an interval of 0 is never due."""
     return interval > 0 and step % interval == 0

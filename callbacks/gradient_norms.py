@@ -1,4 +1,4 @@
-"""How large the gradients of each layer are."""
+"""Log the gradient norm of each layer."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def layer_name(parameter: str) -> str:
 
 
 def _may_be_logged(args: Any, state: TrainerState, control: TrainerControl) -> bool:
-    """Whether a log may be due after the coming step; only that of every few steps is known before."""
+    """Return whether a log may be due after the coming step; only logs by interval are known in advance."""
     if control.should_log or getattr(args, "logging_strategy", None) != "steps":
         return getattr(args, "logging_strategy", None) != "no" or control.should_log
     step, every = state.global_step + 1, state.logging_steps
@@ -97,7 +97,7 @@ def _dense(gradient: Any) -> Any:
 
 
 def _fetched(norms: list[Any]) -> list[float]:
-    """All norms at once; those of gradients that are spread over processes are put together first."""
+    """Fetch all norms with one synchronization; norms of sharded gradients are gathered first."""
     import torch
 
     whole = [norm.full_tensor() if hasattr(norm, "full_tensor") else norm for norm in norms]
@@ -105,7 +105,7 @@ def _fetched(norms: list[Any]) -> list[float]:
 
 
 def _clipped_by(norm: float | None, limit: float | None) -> float:
-    """By what clipping has divided the gradients, as `torch.nn.utils.clip_grad_norm_` does it."""
+    """Return the factor by which `torch.nn.utils.clip_grad_norm_` has divided the gradients."""
     if norm is None or not limit or limit <= 0:
         return 1.0
     return max((norm + 1e-6) / limit, 1.0)

@@ -246,13 +246,13 @@ class CallbackHandler(TrainerCallback):
         return ", ".join(type(cb).__name__ for cb in self.callbacks) or "none"
 
     def _make_way_for(self, added: Any) -> None:
-        """Take out the bars that were there, if one comes that says it stands in for them."""
+        """Remove the callbacks that the added one replaces (`takes_place_of`)."""
         replaced = getattr(added, "takes_place_of", None)
         if replaced is not None:
             self.callbacks[:] = [present for present in self.callbacks if not isinstance(present, replaced)]
 
     def _first_reader_of_logs(self) -> int:
-        """The place before everybody who reads the logs, for one that adds to them."""
+        """Return the index before all callbacks that read the logs, for one that adds to them."""
         for index, present in enumerate(self.callbacks):
             function = getattr(getattr(present, "on_log", None), "__func__", None)
             reads = function is not None and function is not TrainerCallback.on_log
@@ -303,9 +303,9 @@ def _check_is_callback(candidate: Any) -> None:
 
 @functools.lru_cache(maxsize=256)  # once for each class
 def _warn_of_misspelt_events(kind: type) -> None:
-    """Say which methods were probably meant for events, and are never called."""
+    """Warn of methods that look like misspelt events and are never called."""
     if any("lightning" in base.__module__ and base.__name__ == "Callback" for base in kind.__mro__):
-        return  # who is both has the hooks of Lightning too
+        return  # its other `on_` methods may be hooks of Lightning
     own = [base for base in kind.__mro__ if base not in (TrainerCallback, object)]
     methods = {name: part for base in own for name, part in vars(base).items() if isinstance(part, FunctionType)}
     called = {name for part in methods.values() for name in part.__code__.co_names}
@@ -325,7 +325,7 @@ _OTHER_WORDS = (
     *(("train_epoch", "epoch"), ("train_batch", "step"), ("batch", "step"), ("start", "begin")),
     *(("validation", "evaluate"), ("evaluation", "evaluate")),
 )
-"""What other libraries call the same, and its word here."""
+"""Words of other libraries, each with its equivalent here."""
 
 
 def _event_like(name: str) -> str | None:

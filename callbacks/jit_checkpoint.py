@@ -1,4 +1,4 @@
-"""A checkpoint just in time, when the process is asked to end."""
+"""Save a checkpoint when the process receives a signal to end."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _OwnManager(CheckpointManager):
 
     @property
     def is_checkpoint_requested(self) -> bool:
-        """Whether there was a signal; set to True it asks for the same, and `train` returns: nothing is passed on."""
+        """True after a signal. Setting it to True requests a checkpoint too, but `train` then returns normally."""
         return self.callback.received is not None
 
     @is_checkpoint_requested.setter
@@ -107,7 +107,7 @@ class JITCheckpointCallback(TrainerCallback):
             training in another thread nothing is listened to.
         save: writes a checkpoint of the present state. With it, a signal in the middle of an evaluation saves at once,
             and once more after the evaluation; and one after the last step saves what would be lost otherwise.
-        insisted_on: those among `signals` that somebody asked for by name, by default all. They are listened to
+        insisted_on: those among `signals` that were asked for by name, by default all. They are handled
             although the process ignores them, and if they cannot be, a warning says so; the others stay ignored.
         on_change: called with whether signals are listened to, when that changes.
     """
@@ -127,9 +127,9 @@ class JITCheckpointCallback(TrainerCallback):
         self.insisted_on = self.signals if insisted_on is None else tuple(insisted_on)
         self.on_change = on_change
         self.leaving = False
-        """Whether this is what stops the training, or saves in the middle of it."""
+        """True while this callback stops the training, or saves in the middle of it."""
         self.told = False
-        """Whether this has said, in the first process, that it stops the present or the last training."""
+        """True once the first process has logged that this callback stops the present or the last training."""
         self.received: int | None = None
         """The signal that this process, or with several of them any process, got."""
         self._previous: dict[int, Any] = {}
@@ -167,7 +167,7 @@ class JITCheckpointCallback(TrainerCallback):
 
     @property
     def is_listening(self) -> bool:
-        """Whether signals of this process come here."""
+        """Return whether this callback handles the signals of this process."""
         return self._listening_in == os.getpid()
 
     def on_train_begin(
@@ -225,7 +225,7 @@ class JITCheckpointCallback(TrainerCallback):
     ) -> TrainerControl | None:
         """Save at once, as an evaluation may take longer than there is time; then let it go on.
 
-        Unless it is Ctrl-C, after which nobody wants to wait: whoever goes on from there begins with the evaluation.
+        Ctrl-C interrupts the evaluation after saving; a resumed training starts with that evaluation.
 
         Raises:
             KeyboardInterrupt: see above.
@@ -301,7 +301,7 @@ class JITCheckpointCallback(TrainerCallback):
             others.leave()
 
     def pass_on(self) -> None:
-        """Hand a signal that stopped the training to whoever would have got it.
+        """Pass a signal that stopped the training on to its previous handler.
 
         That is the handler that was there before; where there was none, so that the signal would have ended the
         process, the interpreter exits with 128 plus the number of the signal, by way of a `SystemExit`.
@@ -320,7 +320,7 @@ class JITCheckpointCallback(TrainerCallback):
             signal.raise_signal(number)
 
     def _receive(self, number: int, frame: Any) -> None:
-        """Only note it: between any two instructions of the training there is little else that can be done."""
+        """Record the signal only: a handler runs between arbitrary instructions of the training."""
         if self._listening_in != os.getpid():  # a process that was forked off, which is to end as any other
             signal.signal(number, self._previous.get(number, _DEFAULT.get(number, signal.SIG_DFL)))
             signal.raise_signal(number)
@@ -334,13 +334,13 @@ class JITCheckpointCallback(TrainerCallback):
                 self._answer()
 
     def _answer(self) -> None:
-        """Tell whoever pressed Ctrl-C what comes now; past the buffers, one of which may be in the middle of a line."""
+        """Acknowledge Ctrl-C on file descriptor 2; the buffer of `sys.stderr` may be in the middle of a line."""
         if self._speaks and logger.isEnabledFor(logging.WARNING):
             with contextlib.suppress(OSError):
                 os.write(2, b"\nInterrupted: saving a checkpoint first. Once more to stop without.\n")
 
     def _give_up(self) -> None:
-        """Let signals be the script's again, without a checkpoint for this one."""
+        """Restore the previous handlers, without a checkpoint for this signal."""
         self.received, self.leaving = None, False
         self._let_go()
 
@@ -357,7 +357,7 @@ class JITCheckpointCallback(TrainerCallback):
         return None if isinstance(self.jit_manager, _OwnManager) else self.jit_manager
 
     def _obey(self, control: TrainerControl) -> bool:
-        """Do at once, as the reference, what a manager of the script's own asks for."""
+        """Save and stop at once where the script's own manager requests it, as the reference does."""
         manager = self._foreign_manager()
         if manager is None or not manager.is_checkpoint_requested:
             return False
@@ -370,7 +370,7 @@ class JITCheckpointCallback(TrainerCallback):
             self.on_change(listening)
 
     def _asked(self, now: bool = False) -> bool:
-        """Whether to stop, the same in all processes, which call this at the same places."""
+        """Return whether to stop; all ranks call it at the same places and get the same answer."""
         if self._others is None:
             return self.received is not None and self.is_listening
         if not self.is_listening:

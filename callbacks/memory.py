@@ -1,4 +1,4 @@
-"""How much memory the training takes."""
+"""Log host and device memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses and gradients that are NaN or infinite: the weights never see them."""
+"""Skip optimizer steps whose loss or gradients are NaN or infinite."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class NaNGuardCallback(TrainerCallback):
     def on_step_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """Remember running statistics: the forward pass changes them before anybody knows the loss."""
+        """Copy the running statistics: the forward pass changes them before the loss is known."""
         self._losses = []
         present, kept = self._statistics
         _copy(kept, present)
@@ -128,7 +128,7 @@ class NaNGuardCallback(TrainerCallback):
     def on_train_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """Look no more."""
+        """Remove the forward hook."""
         self._let_go()
 
     def _answer(self, said: str, state: TrainerState, control: TrainerControl) -> None:
@@ -161,7 +161,7 @@ class NaNGuardCallback(TrainerCallback):
 
 
 def _any_process_has_bad(losses: list[torch.Tensor], gradients: list[torch.Tensor]) -> bool:
-    """Whether a number here or in another process is NaN or infinite: one wait for the device."""
+    """Return whether a loss or gradient on any rank is NaN or infinite; synchronizes the device once."""
     import torch
 
     parts = [_values(one) for one in gradients]
@@ -177,7 +177,7 @@ def _any_process_has_bad(losses: list[torch.Tensor], gradients: list[torch.Tenso
 
 
 def _transport(device: torch.device) -> torch.device:
-    """Where a tensor has to be for the process group to carry it."""
+    """Return the device on which the backend of the process group takes tensors."""
     import torch
 
     if str(torch.distributed.get_backend()) == "nccl":
@@ -192,7 +192,7 @@ def _values(tensor: Any) -> torch.Tensor:
 
 
 def _parameters(model: Any, optimizer: Any) -> list[torch.nn.Parameter]:
-    """Those that the step would change."""
+    """Return the parameters of the optimizer, or else of the model."""
     groups = getattr(optimizer, "param_groups", None)
     if groups is not None:
         return [parameter for group in groups for parameter in group["params"]]
@@ -210,7 +210,7 @@ def _named(model: Any, parameters: list[torch.nn.Parameter]) -> list[str]:
 
 
 def _said(step: int, losses: list[torch.Tensor], bad: list[str]) -> str:
-    """What is wrong with a step, in this process."""
+    """Describe the bad losses and gradients of a step on this rank."""
     of_model = f"the loss is {', '.join(f'{loss.float().mean().item():.4g}' for loss in losses)}" if losses else ""
     more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
     of_gradients = f"gradients are NaN or infinite in {', '.join(bad[:_NAMED])}{more}" if bad else ""
@@ -240,7 +240,7 @@ def _running_statistics(model: Any) -> Iterator[torch.Tensor]:
 
 
 def _copy(to: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-    """Copy all of them at once, where a loop would launch something for each."""
+    """Copy all tensors with one fused call, where a loop would launch a kernel for each."""
     if to:
         import torch
 

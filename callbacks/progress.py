@@ -1,4 +1,4 @@
-"""Showing how training goes: a live bar, or plain lines."""
+"""Show the progress of training as a bar or as plain lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .state import TrainerControl, TrainerState
 
 _LONGEST_NUMBER = 10**300
 _FIRST_BESIDE_THE_BAR = ("loss", "eval_loss", "epoch", "samples/s", "tokens/s", "lr")
-"""What is kept longest where a terminal is narrow."""
+"""Order in which values are kept in a narrow terminal."""
 _ROOM_TO_GROW = 4
 """Columns for counts and times that become longer until the next log."""
 _SHOWN_BESIDE_THE_BAR = {"epoch": "epoch", "loss": "loss", "eval_loss": "eval_loss", "learning_rate": "lr"}
@@ -172,13 +172,13 @@ class PrinterCallback(TrainerCallback):
 
 
 def beside_the_bar(logs: dict[str, Any]) -> dict[str, str]:
-    """Those of the logs that stand beside a bar, shortened, by their labels."""
+    """Return the logged values shown beside a bar, shortened, by label."""
     values = {label: number_of(logs.get(key)) for key, label in _SHOWN_BESIDE_THE_BAR.items()}
     return {label: f"{value:.4g}" for label, value in values.items() if value is not None}
 
 
 def fitting(beside: dict[str, str], room: int) -> dict[str, str]:
-    """As many of the values as there is room for, the most wanted ones first.
+    """Return as many of the values as fit, the most important first.
 
     Args:
         beside: what might stand beside a bar, by its labels.

@@ -1,4 +1,4 @@
-"""How training goes, as a table in a notebook."""
+"""Show the progress of training as a table in a notebook."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class NotebookProgressCallback(ProgressCallback):
             with going_on(self, "Showing the evaluation"):
                 by_epoch = getattr(args, "eval_strategy", "no") == "epoch"
                 place = {"Epoch": f"{state.epoch or 0:.4g}"} if by_epoch else {"Step": state.global_step}
-                if self._has_ended:  # it may be another model by now: the best one, or one that somebody loaded
+                if self._has_ended:  # the model may be another one by now: the best, or one that was loaded
                     self.table.add_apart({next(iter(place)): "after training", **_titles(metrics or {})})
                 else:
                     self.table.add({**place, **_losses(state), **_titles(metrics or {})})
@@ -258,7 +258,7 @@ def default_progress_callback() -> type[ProgressCallback]:
 
 
 def is_in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook; found out without importing IPython."""
+    """Return whether this process is a notebook kernel, without importing IPython."""
     ipython = loaded("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and "IPKernelApp" in getattr(shell, "config", {})

@@ -1,4 +1,4 @@
-"""From the names in `report_to` to callbacks."""
+"""Resolve the names in `report_to` to callback classes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def available_reporting_integrations() -> list[str]:
 def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[TrainerCallback]]:
     """As `transformers.integrations.get_reporting_integration_callbacks`, but "none" and "all" may be in a list.
 
-    In a job of Kubeflow that takes reports, its callback is among them whatever is asked for.
+    In a job of Kubeflow that takes reports, its callback is always among them.
 
     Args:
         report_to: a name or several; `None` and "none" stand for no callback, "all" for everything that is installed.

@@ -1,4 +1,4 @@
-"""What a training run knows about itself, and the switches by which callbacks steer it."""
+"""State and control of a training run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TrainerControl(ExportableState):
 
 
 def is_exportable(candidate: object) -> bool:
-    """Whether `candidate` is an `ExportableState`: ours, or a class of that name from another library."""
+    """Return whether `candidate` is an `ExportableState`: ours, or a class of that name from another library."""
     return any(base.__name__ == ExportableState.__name__ for base in type(candidate).__mro__)
 
 
@@ -129,11 +129,11 @@ class TrainerState:
     best_model_checkpoint: str | None = None
     """The checkpoint folder that belongs to `best_metric`."""
     is_local_process_zero: bool = True
-    """Whether this is the first process of its machine."""
+    """True in the first process of each machine."""
     is_world_process_zero: bool = True
-    """Whether this is the first process of all."""
+    """True in the first process of all."""
     is_hyper_param_search: bool = False
-    """Whether the run is one trial of a hyperparameter search."""
+    """True if the run is one trial of a hyperparameter search."""
     trial_name: str | None = None
     """The name of that trial."""
     trial_params: dict[str, Any] | None = None
@@ -224,7 +224,7 @@ def ends_epoch(state: TrainerState, control: TrainerControl) -> bool:
 
 
 def _as_json(value: Any) -> Any:
-    """Give values that metrics and hyperparameters are often made of a JSON form."""
+    """Convert arrays, tensors, dataclasses and paths to JSON values."""
     to_plain = getattr(value, "tolist", None)  # numpy and torch, numbers and arrays
     if to_plain is not None:
         return to_plain()

@@ -1,4 +1,4 @@
-"""The part of a checkpoint that holds what callbacks know, tensors included."""
+"""Save and load the states of callbacks, tensors included."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CALLBACK_STATES_NAME = "callback_states.pt"
 
 
 def keeps_state(callback: Any) -> bool:
-    """Whether a callback has both `state_dict` and `load_state_dict`, and so a state that belongs in checkpoints."""
+    """Return whether a callback has `state_dict` and `load_state_dict`, and so a state for checkpoints."""
     return all(callable(getattr(callback, name, None)) for name in ("state_dict", "load_state_dict"))
 
 

@@ -1,4 +1,4 @@
-"""How fast the training is, and how much of the device it uses."""
+"""Log throughput and model FLOPs utilization."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ class ThroughputCallback(TrainerCallback):
     - `mfu`: these as a share of what the devices can do at most, 0 to 1 (model FLOPs utilization: Chowdhery et al.
       2022, PaLM, appendix B). Only where the peak is known.
 
-    Measured is the time since the last log, evaluation or checkpoint, whatever came last, and the steps since then; so
-    evaluating and saving does not count. No device is asked for anything: the time is taken when a log is due, for
-    which the loss has just been fetched anyway.
+    Time and steps count from the latest log, evaluation or checkpoint, so evaluating and saving are left out. The
+    device is not synchronized: a log has just fetched the loss anyway.
 
     Args:
         flops: where the number of operations comes from. "count" watches the first step of a training operation by

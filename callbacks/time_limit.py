@@ -52,7 +52,7 @@ class TimeLimitCallback(TrainerCallback):
         self.save = save
         self.over_all_runs = over_all_runs
         self.stopped = False
-        """Whether this is what stops, or stopped, the training."""
+        """True once this callback stops the training."""
         self._began: float | None = None
         self._ran = 0.0
         self._before = 0.0
@@ -111,7 +111,7 @@ class TimeLimitCallback(TrainerCallback):
         return self._ran if self._began is None else time.monotonic() - self._began
 
     def _is_up(self) -> bool:
-        """Whether to stop, the same in all processes, which call this at the same places."""
+        """Return whether to stop; all ranks call it at the same places and get the same answer."""
         up = self._began is not None and self.elapsed >= self.limit
         return up if self._others is None else self._others.exchange(int(up), now=False) > 0
 

@@ -1,4 +1,4 @@
-"""The Lightning callback that is the home of TrainerCallbacks without a Trainer."""
+"""Lightning callback that runs TrainerCallbacks without the Trainer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LightningBridge(BridgeCore, Callback):
         return {"trainer_state": dataclasses.asdict(self.state), "callback_states": tensors}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there; callbacks take up their states in place."""
+        """Restore state, control and callbacks, in place."""
         known = {field.name for field in dataclasses.fields(TrainerState)}
         stored = {name: value for name, value in state_dict["trainer_state"].items() if name in known}
         self.state = TrainerState(**stored)
@@ -163,7 +163,7 @@ class LightningBridge(BridgeCore, Callback):
         self._leave(trainer)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Nothing to tell; what was logged before is not of this evaluation."""
+        """Set aside the metrics logged before this evaluation; fires no event."""
         self._evaluation_begins(trainer, trainer.val_dataloaders)
 
     def on_validation_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
@@ -215,7 +215,7 @@ class LightningBridge(BridgeCore, Callback):
         self._predicted({})
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Somebody saves: `on_save` comes when it is done, at the next hook."""
+        """Note that a checkpoint is written; `on_save` fires at the next hook."""
         self._checkpoints.note()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -223,6 +223,6 @@ class LightningBridge(BridgeCore, Callback):
         self._leave(trainer)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """The last place for `on_save`."""
+        """Fire a pending `on_save` and restore the module."""
         self._catch_up()
         self._leave(trainer)

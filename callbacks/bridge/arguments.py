@@ -1,4 +1,4 @@
-"""What callbacks read as `args` where there are no training arguments: Lightning's settings under documented names."""
+"""Present the settings of a Lightning Trainer as `args` of callbacks, under the documented names."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ SETTINGS: dict[str, Any] = {
 class BridgeArguments:
     """As `transformers.TrainingArguments` for callbacks that read them: documented names, to read only.
 
-    What Lightning has a setting for comes from its Trainer at the moment of asking; the rest is given to the bridge.
+    Settings of Lightning are read from its Trainer at each access; the others are given to the bridge.
 
     Args:
         given: settings of the bridge's user; see `SETTINGS`.
@@ -126,7 +126,7 @@ class BridgeArguments:
     """
 
     loads_models = False
-    """A Lightning Trainer loads no best model at the end, so nobody is to be told how."""
+    """False: a Lightning Trainer loads no best model at the end, so callbacks do not advise on it."""
 
     def __init__(self, **given: Any) -> None:
         for name in given:

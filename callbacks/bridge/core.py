@@ -1,4 +1,4 @@
-"""What the hooks of the bridge are made of: the events, and what the control asks of Lightning."""
+"""Fire the events from Lightning hooks, and carry out the switches of the control in Lightning."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ class BridgeFlow(DefaultFlowCallback):
             control.should_save = True
 
     def will_log(self, args: BridgeArguments, state: TrainerState, step: int) -> bool:
-        """Whether the step that is under way is one of those that are logged."""
+        """Return whether the current step will be logged."""
         first = args.logging_first_step and self._before == 0
         return first or (args.logging_strategy == "steps" and _passed(self._before, step, state.logging_steps))
 
 
 def _passed(before: int, step: int, interval: float) -> bool:
-    """Whether a multiple of the interval lies after `before` and up to `step`."""
+    """Return whether a multiple of the interval lies after `before` and up to `step`."""
     return interval > 0 and step // interval > before // interval
 
 
 class Interception:
-    """Listens to methods of the module and to steps of the optimizers."""
+    """Wraps methods of the module and hooks optimizer steps, and can undo both."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], Any]] = []
@@ -110,14 +110,14 @@ class Interception:
 
 
 class ValidationRequest:
-    """Has Lightning validate after the batch that is about to end, by its own settings."""
+    """Makes Lightning validate after the current batch by changing its settings."""
 
     def __init__(self) -> None:
         self._settings: tuple[Any, Any] | None = None
         self._said = False
 
     def make(self, trainer: Any) -> bool:
-        """Ask for it; false where there is nothing to validate with, which is said once."""
+        """Request the validation; warn once and return False where Lightning has no validation data."""
         possible = trainer.enable_validation and trainer.val_check_batch is not None
         if not possible:
             if not self._said:
@@ -167,7 +167,7 @@ class BridgeCore:
         self.control = getattr(self.callback_handler, event)(self.args, self.state, self.control)
 
     def _connect(self, trainer: Any, module: Any) -> None:
-        """Let events get what they are promised."""
+        """Set the objects that events are called with."""
         self.args.of(trainer)
         handler = self.callback_handler
         handler.model = _model_of(module) if self._model is None else self._model
@@ -197,7 +197,7 @@ class BridgeCore:
             self._interception.steps(optimizer, self._stepped)
 
     def _around_batch_start(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        """The module's answer -1 is how Lightning is told to leave an epoch."""
+        """Return -1, which makes Lightning leave the epoch, where a callback asked for it."""
         return -1 if self._leaves_epoch else original(*args, **kwargs)
 
     def _around_clipping(self, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -229,7 +229,7 @@ class BridgeCore:
         self._obey_stop(trainer)
 
     def _tell_of_skipped_step(self, trainer: Any) -> None:
-        """The scaler skipped it, or the optimizer cannot be listened to: the events come all the same."""
+        """Fire the step events where the scaler skipped the step or the optimizer has no hooks."""
         if self._awaits_pre_step:
             self._tell("on_pre_optimizer_step")
         if self._awaits_step:
@@ -254,7 +254,7 @@ class BridgeCore:
             self._reports.last_logged = self.state.global_step
 
     def _log_epoch(self, trainer: Any) -> None:
-        """What is known at the end of an epoch only, whether or not a log is due."""
+        """Log the metrics that are only known at the end of an epoch, and the training loss if a log is due."""
         metrics = self._reports.of_epoch(trainer.callback_metrics)
         due = self.control.should_log and self.state.global_step > self._reports.last_logged
         if due:
@@ -264,7 +264,7 @@ class BridgeCore:
             self._log(metrics)
 
     def _look_at_metrics(self, trainer: Any) -> None:
-        """After the last batch of an epoch: what is different at its end is the epoch's."""
+        """Record the metrics after the last batch of an epoch; those that change after it are epoch metrics."""
         if trainer.is_last_batch or trainer.should_stop or self.control.should_epoch_stop or is_last_step(trainer):
             self._reports.changed(trainer.callback_metrics)
 
@@ -274,14 +274,14 @@ class BridgeCore:
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
 
     def _validation_is_asked(self, trainer: Any) -> bool:
-        """Whether Lightning will validate after this batch because a callback wants it."""
+        """Request the validation that a callback asked for; return whether Lightning will run it after this batch."""
         if not self.control.should_evaluate:
             return False
         self.control.should_evaluate = self._validation.make(trainer)
         return self.control.should_evaluate
 
     def _validate_now(self, trainer: Any) -> None:
-        """At the end of an epoch Lightning has no place for it any more, so its loop is run here."""
+        """Run the validation loop directly: at the end of an epoch Lightning does not start one any more."""
         if self._evaluated_at == self.state.global_step or not self._validation.make(trainer):
             self.control.should_evaluate = False
             return
@@ -323,7 +323,7 @@ class BridgeCore:
         self._tell("on_save")
 
     def _catch_up(self) -> None:
-        """Tell of a checkpoint that another callback has written since the last hook."""
+        """Fire `on_save` for a checkpoint that another callback has written since the last hook."""
         if self._checkpoints.was_written_by_another:
             self._checkpoints.was_written_by_another = False
             if self.args.trainer is not None:
@@ -335,7 +335,7 @@ class BridgeCore:
             trainer.should_stop = True
 
     def _agree_to_stop(self, trainer: Any) -> None:
-        """Each process has its own metrics where the module does not combine them; all stop where one does."""
+        """Stop all ranks where one asks to: metrics differ between ranks unless the module reduces them."""
         if trainer.world_size > 1:
             wanted = self.control.should_training_stop
             self.control.should_training_stop = trainer.strategy.reduce_boolean_decision(wanted, all=False)
@@ -347,7 +347,7 @@ class BridgeCore:
 
 
 def _model_of(module: Any) -> Any:
-    """The user's model: what the module has under that name, if nothing else in it is trained."""
+    """Return the attribute `model` of the module if it holds all parameters, otherwise the module."""
     from torch import nn
 
     inner = getattr(module, "model", None)
@@ -358,7 +358,7 @@ def _model_of(module: Any) -> Any:
 
 
 def is_last_step(trainer: Any) -> bool:
-    """Whether Lightning ends by itself after this step."""
+    """Return whether Lightning ends by itself after this step."""
     by_steps = 0 < trainer.max_steps <= trainer.global_step
     last_epoch = trainer.max_epochs is not None and 0 < trainer.max_epochs <= trainer.current_epoch + 1
     return by_steps or (last_epoch and trainer.is_last_batch)

@@ -1,4 +1,4 @@
-"""Which hook of Lightning carries which event, under the facade and in a plain `lightning.Trainer`."""
+"""Table of the Lightning hooks in which each event fires, under the facade and in a plain `lightning.Trainer`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Carrier:
-    """The hooks in which an event is heard, the usual one first."""
+    """The hooks in which an event fires, the usual one first."""
 
     facade: tuple[str, ...] = ()
-    """Hooks of the LightningModule behind `lightrainer.Trainer`; none where it is the Trainer that speaks."""
+    """Hooks of the LightningModule behind `lightrainer.Trainer`; none where the Trainer itself fires the event."""
     plain: tuple[str, ...] = ()
-    """Hooks of `LightningBridge`; none where a plain Lightning Trainer knows nothing of the kind."""
+    """Hooks of `LightningBridge`; none where a plain Lightning Trainer has no such event."""
     note: str = ""
-    """When more than one is named, or none."""
+    """Remark for the table."""
 
 
 HOOKS: dict[str, Carrier] = {

@@ -1,4 +1,4 @@
-"""What callbacks are told of a run of Lightning: metrics under documented names, lengths, and checkpoints."""
+"""Translate metrics, lengths and checkpoints of a Lightning run to the documented names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def as_training(metrics: dict[str, Any]) -> dict[str, float]:
 
 
 def as_metric_for_best_model(name: str | None) -> str | None:
-    """What Lightning calls `val_loss` is `eval_loss`."""
+    """Rename a monitored metric: `val_loss` becomes `eval_loss`."""
     return None if name is None else f"eval_{_EVALUATION.sub('', name)}"
 
 
@@ -38,7 +38,7 @@ def _once(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    """Tensors of one element as numbers: the one place that waits for the device."""
+    """Return tensors of one element as numbers; the only place that synchronizes the device."""
     found = {}
     for name, value in metrics.items():
         if hasattr(value, "numel"):
@@ -55,7 +55,7 @@ _SHARDED = ("FSDPStrategy", "DeepSpeedStrategy", "XLAFSDPStrategy")
 
 
 class Reports:
-    """Collects on the device, so that nothing waits for it between two logs."""
+    """Accumulates losses on the device, so that it is not synchronized between two logs."""
 
     def __init__(self) -> None:
         self.started = time.perf_counter()
@@ -124,7 +124,7 @@ class Reports:
 
 
 def _is_same(old: Any, new: Any) -> bool:
-    """The same value, be it not a number; asked at the end of an epoch only, as it waits for the device."""
+    """Return whether two values are equal, NaN included. Synchronizes the device, so it is called once an epoch."""
     if old is None or new is old:
         return new is old
     left, right = float(old), float(new)
@@ -132,7 +132,7 @@ def _is_same(old: Any, new: Any) -> bool:
 
 
 def planned_steps(trainer: Any) -> int:
-    """Optimizer steps of the whole training, 0 where nobody knows."""
+    """Return the optimizer steps of the whole training, 0 where unknown."""
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
     try:
@@ -143,7 +143,7 @@ def planned_steps(trainer: Any) -> int:
 
 
 def planned_epochs(trainer: Any, max_steps: int) -> int:
-    """Passes over the data, the last of them perhaps in part; 0 where nobody knows."""
+    """Return the number of passes over the data, the last one possibly partial; 0 where unknown."""
     batches = trainer.num_training_batches
     if max_steps and 0 < batches < math.inf:
         return math.ceil(max_steps / math.ceil(batches / trainer.accumulate_grad_batches))
@@ -197,7 +197,7 @@ class BridgeCheckpoints:
 
 
 def _makes_folders(trainer: Any) -> bool:
-    """Whether the plugin that writes makes folders in the documented layout, also where another one wraps it."""
+    """Return whether the checkpoint plugin, or one that it wraps, writes folders in the documented layout."""
     plugin = trainer.strategy.checkpoint_io
     while plugin is not None:
         if any(base.__name__ == "FolderCheckpointIO" for base in type(plugin).__mro__):

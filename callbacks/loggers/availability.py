@@ -1,4 +1,4 @@
-"""Which trackers are installed, and what to say of those that are not."""
+"""Check which trackers are installed, and refuse those that are not."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ PACKAGES = {
     "trackio": "trackio",
     "wandb": "wandb",
 }
-"""What to install for each name in `report_to`."""
+"""The packages to install for each name in `report_to`."""
 
 
 class MissingTrackerError(ImportError, RuntimeError):
-    """The package of a tracker is not there: a RuntimeError in the reference, an ImportError for everybody else."""
+    """The package of a tracker is not there: a RuntimeError in the reference, an ImportError by its nature."""
 
 
 def is_switched_on(variable: str, default: str = "FALSE") -> bool:
-    """Whether an environment variable says 1, on, true, y or yes, in any case."""
+    """Return whether an environment variable is 1, on, true, y or yes, in any case."""
     return os.environ.get(variable, default).strip().upper() in {"1", "ON", "TRUE", "Y", "YES"}
 
 
@@ -66,7 +66,7 @@ def is_comet_available() -> bool:
 
 
 def is_comet_installed() -> bool:
-    """Whether comet_ml is there, and not older than `COMET_AT_LEAST`."""
+    """Return whether comet_ml is installed in `COMET_AT_LEAST` or newer."""
     found = installed("comet_ml") if is_installed("comet_ml") else None
     return found is not None and not is_older(found, COMET_AT_LEAST)
 

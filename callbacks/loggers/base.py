@@ -1,4 +1,4 @@
-"""What the callbacks of all trackers share."""
+"""Base class of the tracker callbacks."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class LoggerCallback(TrainerCallback):
     platform: ClassVar[str] = ""
     """Its name in `report_to`."""
     advice: ClassVar[str] = ""
-    """What to do where its run cannot be opened; a sentence."""
+    """Advice for when its run cannot be opened; a sentence."""
     ends_with_training: bool = False
-    """Whether the run is closed when training ends; the next training opens another one."""
+    """True closes the run when training ends; the next training opens another one."""
     save_model: Callable[[str], Any] | None = None
     """Writes the model to a folder, called by all processes; set by the Trainer."""
 
@@ -49,12 +49,12 @@ class LoggerCallback(TrainerCallback):
 
     @property
     def uploads_checkpoints(self) -> bool:
-        """Whether it reads the files of checkpoints when they are saved."""
+        """Return whether it reads the files of checkpoints in `on_save`."""
         return False
 
     @property
     def reads_checkpoints(self) -> bool:
-        """Whether checkpoints have to be on the disk when it hears of them: if they are uploaded, or in an override."""
+        """Return whether checkpoints have to be on disk at `on_save`: to upload them, or for an override."""
         own = type(self).on_save.__module__.startswith(__package__ or "")
         return self.uploads_checkpoints or not own
 
@@ -159,7 +159,7 @@ class LoggerCallback(TrainerCallback):
 
 
 class PredictionLogger(LoggerCallback):
-    """One that is told the metrics of `predict`, too."""
+    """Tracker that also receives the metrics of `predict`."""
 
     def on_predict(
         self,

@@ -43,7 +43,7 @@ class ClearMLCallback(LoggerCallback):
     advice = "CLEARML_OFFLINE_MODE=1 keeps the task on this machine, `clearml-init` stores credentials."
 
     _trainings_of: ClassVar[dict[str, int]] = {}
-    """How many trainings there have been in each task, by its id."""
+    """Number of trainings in each task, by its id."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class ClearMLCallback(LoggerCallback):
         )
 
     def _is_overridden(self, switch: str) -> bool:
-        """Whether what was set in the interface is used; offers the switch for it where the task is made."""
+        """Return whether values set in the ClearML interface apply; create the switch for it in a local task."""
         if not self._clearml.Task.running_locally():
             return not self._clearml_task.get_parameter(switch, default=True, cast=True)
         self._clearml_task.set_parameter(

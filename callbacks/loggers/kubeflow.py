@@ -87,7 +87,7 @@ class KubeflowCallback(TrainerCallback):
             status["estimatedRemainingSeconds"] = max(0, int(left))
         try:
             _post({"trainerStatus": status})
-        except Exception as error:  # whatever it is, the training matters more
+        except Exception as error:  # a report that fails must not end the training
             logger.debug("Kubeflow has not got the report of step %s (%s).", state.global_step, type(error).__name__)
 
 

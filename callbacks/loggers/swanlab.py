@@ -92,7 +92,7 @@ def _without_variable(name: str) -> Iterator[None]:
 
 
 def _naming(args: Any, state: TrainerState) -> dict[str, Any]:
-    """What the experiment is called, and whether it is one that exists."""
+    """Return project, name, id and resume mode of the experiment."""
     naming: dict[str, Any] = {"project": os.environ.get("SWANLAB_PROJECT")}
     name = "-".join(filter(None, (args.run_name, state.trial_name)))
     if name:

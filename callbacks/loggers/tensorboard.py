@@ -119,7 +119,7 @@ def _logging_dir(args: Any, state: TrainerState) -> str:
 
 
 def _as_text(described: Any) -> str:
-    """Return JSON for arguments or a configuration, or whatever comes nearest."""
+    """Return arguments or a configuration as JSON, with `str` for values that have no JSON form."""
     if hasattr(described, "to_json_string"):
         return described.to_json_string()
     if dataclasses.is_dataclass(described) and not isinstance(described, type):

@@ -126,6 +126,6 @@ class TrackioCallback(PredictionLogger):
 
 
 def _static_space(project: str) -> str:
-    """A name that the Hub takes, and that nobody has."""
+    """Return a valid name for a Space, made unique by a random suffix."""
     plain = re.sub(r"-+", "-", re.sub(r"[^a-z0-9._-]", "-", project.strip().lower())).strip("-_.")
     return f"{(plain or 'trackio-project')[:81].rstrip('-')}-static-{secrets.token_hex(3)}"

@@ -1,4 +1,4 @@
-"""What trackers are told: names of logs, numbers, descriptions of a run."""
+"""Convert logs, numbers and descriptions of a run for trackers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def number(value: Any) -> float | int | None:
 
 
 def is_number(value: Any) -> bool:
-    """Whether `number` finds one; nothing is copied from a device for it."""
+    """Return whether `number` would return a number, without a copy from the device."""
     return isinstance(value, (int, float)) or (hasattr(value, "item") and getattr(value, "ndim", None) == 0)
 
 
@@ -62,7 +62,7 @@ def config_of(model: Any) -> dict[str, Any]:
 
 
 def parameter_count(model: Any) -> int | None:
-    """How many weights a model has, by its own count if it has one."""
+    """Return the number of parameters of a model, by its own `num_parameters` if it has one."""
     if callable(getattr(model, "num_parameters", None)):
         return model.num_parameters()
     if callable(getattr(model, "parameters", None)):

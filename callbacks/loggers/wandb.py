@@ -30,7 +30,7 @@ class WandbLogModel(str, Enum):
 
     @property
     def is_enabled(self) -> bool:
-        """Whether any is."""
+        """Return whether any model becomes an artifact."""
         return self is not WandbLogModel.FALSE
 
     @classmethod
@@ -178,7 +178,7 @@ class WandbCallback(PredictionLogger):
 
 
 def _naming(args: Any, state: TrainerState) -> dict[str, Any]:
-    """What the run is called; a trial is one of a group."""
+    """Return the options that name the run; the trials of a search share a group."""
     naming: dict[str, Any] = {"mode": "disabled"} if is_switched_on("WANDB_DISABLED") else {}
     if state.trial_name is not None:
         naming |= {"name": state.trial_name, "group": args.run_name or args.output_dir}

@@ -72,7 +72,7 @@ class RunReportCallback(TrainerCallback):
     def on_log(
         self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
     ) -> TrainerControl | None:
-        """Add speed and memory to the logs of the training, where nobody else has."""
+        """Add speed and memory to the training logs, unless another callback has."""
         if not is_training_log(logs):
             return
         present = dict(logs)

@@ -21,14 +21,14 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to places between 0 and 1."""
+    """Maps values to positions between 0 and 1."""
 
     low: float
     high: float
     is_logarithmic: bool = False
 
     def place(self, value: float) -> float:
-        """Where a value is, 0 for the lower end and 1 for the upper one."""
+        """Return the position of a value, 0 at the lower end and 1 at the upper one."""
         low, high = self._stretched(self.low), self._stretched(self.high)
         return (self._stretched(value) - low) / (high - low)
 
@@ -184,7 +184,7 @@ def _distinct(curve: Curve, across: Scale) -> list[float]:
 
 
 def _notes(curve: Curve, *, several: bool) -> list[str]:
-    """What is to be said of values that cannot be drawn."""
+    """Describe the values that cannot be drawn."""
     others = curve.others
     if not others:
         return []

@@ -1,4 +1,4 @@
-"""From the history of logs to the curves that are drawn together."""
+"""Group the log history into panels of curves."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Curve:
     """One line of a chart."""
 
     label: str
-    """What it is called in the legend."""
+    """Its label in the legend."""
     points: Points
     """All that was logged."""
     is_sparse: bool = False
-    """Whether each point counts, and is marked."""
+    """True marks each point."""
     unit: str = ""
 
     @property
@@ -56,10 +56,10 @@ class Panel:
     title: str
     curves: list[Curve]
     from_zero: bool = False
-    """Whether the axis begins at zero."""
+    """True starts the axis at zero."""
     may_be_logarithmic: bool = False
     is_noisy: bool = True
-    """Whether a mean of neighbours says more than the single values, where there are many."""
+    """True smooths the curve where it has many points."""
     unit: str = ""
 
 
@@ -162,7 +162,7 @@ def _speed(curves: dict[str, Points], name: str) -> Panel:
 
 
 def _rest(curves: dict[str, Points]) -> list[Panel]:
-    """What a script logs of its own."""
+    """Return a panel for each value that a script logs itself."""
     known = {"loss", "learning_rate", "grad_norm", *_SPEEDS, *_MEMORY}
     names = [name for name in curves if name not in known and not name.startswith(("eval_", "grad_norm/"))]
     return [Panel(name, [Curve(name, curves[name])]) for name in names[:_MOST_METRICS]]

@@ -102,7 +102,7 @@ class _Frame:
         return f'<path d="M{places}" fill="none" {style}/>'
 
     def _line_at(self, step: float) -> str:
-        """Where a value is no number."""
+        """Return a vertical line at a step whose value is not finite."""
         return f'<path d="M{self._x(step)} {self.top}V{self.bottom}" stroke="#d92d20" stroke-dasharray="2 3"/>'
 
     def _legend(self) -> Iterator[str]:

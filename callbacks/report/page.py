@@ -135,7 +135,7 @@ _SETTINGS = (
     "torch_compile",
     "seed",
 )
-# Nothing may be fetched: whoever opens the page tells nobody.
+# The page may load nothing from the network, so that opening it discloses nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
@@ -183,7 +183,7 @@ _NOTHING = '<figure class="card"><div class="empty">Nothing has been logged yet.
 
 
 def run_name(args: Any) -> str:
-    """What to call a run: its `run_name`, or else the name of its folder."""
+    """Return the name of a run: its `run_name`, or else the name of its folder."""
     folder = str(getattr(args, "output_dir", "") or "")
     name = str(getattr(args, "run_name", None) or folder)
     return (name.rstrip("/").rpartition("/")[2] if name == folder else name) or "training"

@@ -7,16 +7,16 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 INSTALL = "LIGHTRAINER_INSTALL"
-"""Set to 1: Python processes that are started serve from their beginning. 0 keeps a child from it."""
+"""Set to 1, child Python processes intercept imports from their start; 0 keeps a child from it."""
 VERBOSE = "LIGHTRAINER_VERBOSE"
-"""The id of the process that says at its end which names were served."""
+"""The id of the process that reports at its end which names were served."""
 DRY_RUN = "LIGHTRAINER_DRY_RUN"
 """Set to 1: the Trainer prints its plan and ends the process before the first step; read by the Trainer."""
 RECORDER = "LIGHTRAINER_RECORDER"
 """A file that Python processes run at their start; set by `lightrainer compare`."""
 
 KERAS_BACKEND = "KERAS_BACKEND"
-"""What Keras computes in; read by Keras when it is imported."""
+"""The backend of Keras; read by Keras when it is imported."""
 KERAS_BACKENDS = ("torch", "tensorflow")
 
 FOLDER = str(Path(__file__).with_name("children"))
@@ -24,7 +24,7 @@ FOLDER = str(Path(__file__).with_name("children"))
 
 
 def switch_on(environment: MutableMapping[str, str]) -> None:
-    """Change an environment so that Python processes started with it serve; what was there stays.
+    """Change an environment so that Python processes started with it intercept imports; other entries stay.
 
     Args:
         environment: Changed in place.
@@ -34,7 +34,7 @@ def switch_on(environment: MutableMapping[str, str]) -> None:
 
 
 def choose_keras_backend(environment: MutableMapping[str, str], name: str | None = None) -> None:
-    """Say what Keras computes in, where models are trained by us; by itself it takes TensorFlow.
+    """Set the backend of Keras; its own default is TensorFlow.
 
     Args:
         environment: Changed in place.

@@ -1,4 +1,4 @@
-"""Answers the imports of served modules."""
+"""Import finder and loaders for served modules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Finder:
 
     def __init__(self) -> None:
         self.serves_from_the_start = False
-        """Whether this process was started to serve: what it has when the library is loaded are modules, no models."""
+        """True if this process intercepts from its start: then it holds no model yet when the library is loaded."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """As `importlib.abc.MetaPathFinder.find_spec`.
@@ -41,14 +41,14 @@ class Finder:
         if package.is_stand_in(loaded) if inside else getattr(spec_of_others(name), "origin", None) is None:
             return package.find(inside)
         if inside and loaded is not None:
-            # The library runs its own `__init__` again now and then, without asking anybody.
+            # The library sometimes runs its own `__init__` again, which undoes this.
             serve_top_level(loaded, TOP_LEVEL)
         if inside in SERVED:
             return served_spec(name)
         return self._with_more(name, path, target) if name in RENAMED or not inside else None
 
     def _with_more(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
-        """The library's own module, with some names served in it."""
+        """Return the spec of the library's own module, with some names served in it."""
         spec = spec_of_others(name, path, target)
         if spec is not None and spec.loader is not None:
             names = {} if "." in name else TOP_LEVEL
@@ -66,7 +66,7 @@ class Finder:
 
 
 def spec_of_others(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-    """What the other finders say of a module; None where they do not know it."""
+    """Return the spec that the other finders have for a module, or None."""
     for finder in list(sys.meta_path):
         find = getattr(finder, "find_spec", None)
         if find is None or getattr(finder, "is_of_lightrainer", False):
@@ -78,7 +78,7 @@ def spec_of_others(name: str, path: Any = None, target: Any = None) -> ModuleSpe
 
 
 def served_spec(name: str) -> ModuleSpec:
-    """The spec of a served module, with the place of the reference's own file."""
+    """Return the spec of a served module, with the origin of the reference's own file."""
     inside = name.partition(".")[2]
     parent = sys.modules.get(name.rpartition(".")[0])
     theirs = spec_of_others(name, getattr(parent, "__path__", None))
@@ -90,7 +90,7 @@ def served_spec(name: str) -> ModuleSpec:
 
 
 class ServedLoader(Loader):
-    """Makes a served module; its names are looked up when they are asked for."""
+    """Creates a served module, whose names are resolved on first access."""
 
     def __init__(
         self, ours: Mapping[str, str], theirs: Callable[[str], Any], their_names: Callable[[], list[str]] = list
@@ -106,7 +106,7 @@ class ServedLoader(Loader):
 
 
 class _Afterwards:
-    """A loader that lets another one load a module, and then does something with it."""
+    """Wrapper around a loader that calls a function after the module is loaded."""
 
     def __init__(self, loader: Any, act: Callable[[], None]) -> None:
         self._loader, self._act = loader, act

@@ -17,7 +17,7 @@ from .names import SERVED, TOP_LEVEL
 
 
 class Replaced:
-    """Puts ours in the place of what is loaded already, as far as that is safe, and can put it back.
+    """Replaces modules that are loaded already, as far as that is safe, and can undo it.
 
     A module is replaced in `sys.modules` and in its package. Names that modules of the reference had taken from it are
     replaced there too. What other modules hold is theirs: they are named in a warning.
@@ -28,7 +28,7 @@ class Replaced:
         self._replaced: dict[int, tuple[Any, str, str]] = {}
 
     def replace(self) -> None:
-        """Do it, and warn of the modules that keep what they had."""
+        """Replace the modules, and warn of those that keep the names they imported before."""
         library = loaded(LIBRARY)
         if library is None:
             sys.modules.pop(LIBRARY, None)
@@ -63,7 +63,7 @@ class Replaced:
     def _replace_module(self, module: ModuleType, inside: str) -> None:
         name = f"{LIBRARY}.{inside}"
         package = sys.modules[name.rpartition(".")[0]]
-        # What is not ours stays the very object that others have got already.
+        # Other names stay the same objects, since modules hold them already.
         loader = ServedLoader(SERVED[inside], lambda asked: getattr(module, asked), lambda: dir(module))
         spec = served_spec(name)
         spec.loader = loader
@@ -98,7 +98,7 @@ class Replaced:
 
 
 def _held(values: dict[int, Any]) -> Iterator[tuple[ModuleType, str, Any]]:
-    """The modules that hold one of the values in a variable."""
+    """Yield the modules that hold one of the values, with the name of the variable."""
     for key, module in list(sys.modules.items()):
         if not isinstance(module, ModuleType) or isinstance(module, ServedModule) or key == LIBRARY:
             continue

@@ -1,4 +1,4 @@
-"""Messages of this package under the names that scripts know: `transformers.trainer` and the like."""
+"""Forward log records of this package to the loggers of the reference, such as `transformers.trainer`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ NAMES = {
     "lightrainer.lightning_modules.optim.schedules": "transformers.optimization",
     "lightrainer.lightning_modules.common.seeding": "transformers.trainer_utils",
 }
-"""Loggers of this package, with those of the reference that speak for them; theirs is that of the nearest parent."""
+"""Loggers of this package with their counterparts in the reference; a logger that is absent uses its nearest parent."""
 
 
 class _Forward(logging.Handler):
-    """Says a message with another logger, as if it had been called instead: scripts may have replaced its methods."""
+    """Logs a record through the methods of another logger, since scripts may have replaced them."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class _Forward(logging.Handler):
 
 
 def forward() -> None:
-    """From now on our loggers speak through those of the reference. Levels are theirs, too."""
+    """Forward our loggers to those of the reference, whose levels then apply."""
     # All are made first: making a logger later would put it between another one and the parent that is set here.
     loggers = {name: logging.getLogger(name) for name in sorted(NAMES)}
     for name, logger in loggers.items():
@@ -69,5 +69,5 @@ def _parent(name: str) -> logging.Logger:
 
 
 def _forget_levels() -> None:
-    """Make all loggers find out anew which levels are on; setting a level is what does so."""
+    """Clear the cached levels of all loggers, which setting a level does."""
     logging.root.setLevel(logging.root.level)

@@ -1,4 +1,4 @@
-"""Modules that look each name up where it is, when it is first asked for."""
+"""Modules that resolve each name on first access."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .targets import renamed, resolve, written
 
 
 class ServedModule(ModuleType):
-    """A module of the reference whose names are ours where the table has them, and somebody else's otherwise.
+    """Module of the reference that takes names in the table from this package, and all others from elsewhere.
 
     Args:
         name: In full, such as `transformers.trainer`.
@@ -64,7 +64,7 @@ class ServedModule(ModuleType):
 
 
 def serve_top_level(module: ModuleType, top_level: Mapping[str, str]) -> None:
-    """Let a package that is loaded answer some of its names from served modules, if it does not yet.
+    """Resolve some names of a loaded package from served modules; does nothing the second time.
 
     Only the class of the module object is changed, so that everything else stays the package's own business.
 

@@ -1,4 +1,4 @@
-"""What `--verbose` says at the end: which names were served, and from where."""
+"""Report of `--verbose`: the names that were served, and their sources."""
 
 from __future__ import annotations
 

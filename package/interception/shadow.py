@@ -1,4 +1,4 @@
-"""The reference's own module without what is ours: loaded when a name is asked for that only it has."""
+"""Load the reference's own module with our names in place of its own definitions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Shadow:
         self._module: ModuleType | None = None
 
     def get(self, name: str) -> Any:
-        """What the reference's module calls so.
+        """Return a name of the reference's module.
 
         Raises:
             AttributeError: There is nothing of that name.
@@ -45,7 +45,7 @@ class Shadow:
         return [] if source is None else sorted(name for name in defined(ast.parse(source)) if name[0] != "_")
 
     def _loaded(self, spec: ModuleSpec) -> ModuleType:
-        # Whoever asks while it is being run sees what it has so far, as with any module.
+        # As in any circular import, an access while it runs sees the names defined so far.
         if self._module is None:
             self._module = module = ModuleType(spec.name)
             module.__dict__.update(__file__=spec.origin, __package__=spec.parent, __spec__=spec, __loader__=spec.loader)

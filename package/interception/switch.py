@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-# Both are light; what they stand beside is loaded when it is used.
+# Both are light; the heavy modules beside them are loaded on use.
 from ..facade.arguments import old_style
 from ..lightning_modules.common import followed
 from . import environment, logs, report
@@ -27,7 +27,7 @@ _served: _Served | None = None
 
 
 def install(children: bool = True) -> Finder:
-    """From now on `transformers.Trainer` is ours, and so are the other names of the Trainer API; no reference.
+    """Serve `transformers.Trainer` and the other names of the Trainer API from this package.
 
     Where the library is installed, everything else remains its own. Where it is not, a stand-in has what a script
     needs that brings its own model. Best called before anything imports the library; what is loaded already is
@@ -87,7 +87,7 @@ def _installed_version() -> str | None:
 
 
 def installed() -> bool:
-    """Whether names are served in this process."""
+    """Return whether imports are intercepted in this process."""
     return _served is not None
 
 

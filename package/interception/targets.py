@@ -1,4 +1,4 @@
-"""Where a served name is found: `.facade:Trainer` is a name of this package, `torch.optim:AdamW` another's."""
+"""Resolve targets of served names: `.facade:Trainer` is in this package, `torch.optim:AdamW` in another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OURS = __name__.partition(".")[0]
 
 
 def targets(homes: dict[str, str]) -> dict[str, str]:
-    """A table of names from a shorter one.
+    """Expand a compact table of names.
 
     Args:
         homes: For each module the names that it has, separated by spaces; `A=B` serves under the name A what the
@@ -43,7 +43,7 @@ def resolve(target: str) -> Any:
 
 
 def written(target: str) -> str:
-    """A target as one reads it: `lightrainer.facade.Trainer`."""
+    """Return a target in dotted form: `lightrainer.facade.Trainer`."""
     home, _, name = target.partition(":")
     return ".".join(filter(None, ((_OURS + home if home.startswith(".") else home), name)))
 
@@ -65,7 +65,7 @@ _INSTEAD = {"send_example_telemetry": "It does nothing any more: leave it out."}
 
 
 def renamed(module: str, name: str) -> Any:
-    """What took the place of an old name, with a warning that says so; None where it is no old name.
+    """Return the successor of an old name with a warning; None if it is not an old name.
 
     Args:
         module: The module, in full.

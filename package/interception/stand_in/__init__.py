@@ -1,1 +1,1 @@
-"""A `transformers` for where there is none: what a script needs that brings its own model."""
+"""Stand-in for `transformers` where it is not installed, for scripts that bring their own model."""

@@ -1,6 +1,6 @@
-"""Libraries ask `importlib.util.find_spec("transformers")` whether the library is installed: the stand-in is not it.
+"""Hide the stand-in from `importlib.util.find_spec("transformers")`, by which libraries detect transformers.
 
-What they would then import is not in the stand-in, and they have code for a machine without the library.
+The stand-in lacks most of what they would then import, and they have code for machines without the library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MACHINERY = ("importlib._bootstrap", __name__.partition(".")[0])
 
 
 def asked_whether_it_is_there() -> bool:
-    """Whether the finder that calls this was called by `importlib.util.find_spec`, not by an import."""
+    """Return whether `importlib.util.find_spec`, and not an import, called the finder."""
     frame = sys._getframe(1)
     while frame is not None and _is_machinery(frame):
         frame = frame.f_back
@@ -45,7 +45,7 @@ def _find_spec(name: str, package: str | None = None) -> Any:
 
 
 def say_it_is_not_there() -> None:
-    """From now on `importlib.util.find_spec` answers None for the library, although it is in `sys.modules`."""
+    """Make `importlib.util.find_spec` return None for the library, although it is in `sys.modules`."""
     importlib.util.find_spec = _find_spec
 
 

@@ -1,4 +1,4 @@
-"""What the stand-in has: all that is served, and what the library would add of its own.
+"""Names of the stand-in: all served names, and those that the library would add.
 
 To offer another name, add it to its module in `_MORE`, and to `_TOP_LEVEL` if `transformers` itself has it too.
 """

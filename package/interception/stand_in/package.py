@@ -1,4 +1,4 @@
-"""The modules of the stand-in, and what it says of names that it has not."""
+"""Modules of the stand-in, and the error for names that it lacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StandIn(ServedModule):
 
 
 def is_stand_in(module: ModuleType | None) -> bool:
-    """Whether a loaded module is the stand-in, not the library."""
+    """Return whether a loaded module is the stand-in, not the library."""
     return isinstance(module, StandIn)
 
 
@@ -39,7 +39,7 @@ def find(inside: str) -> ModuleSpec | None:
         inside: Its name below `transformers`, such as `trainer_utils`; "" for the package.
 
     Returns:
-        None where somebody only asks whether the library is installed: it is not.
+        None where the caller only checks whether the library is installed.
 
     Raises:
         ModuleNotFoundError: The stand-in has no such module.
@@ -56,7 +56,7 @@ def find(inside: str) -> ModuleSpec | None:
 
 
 def refusal(name: str) -> str:
-    """What is said of a name that is not served."""
+    """Return the error message for a name that is not served."""
     return (
         f"{name} is not part of lightrainer, which stands in for transformers here because that is not installed. "
         "Install it (pip install transformers): it will be used, together with lightrainer's Trainer."

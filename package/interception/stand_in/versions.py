@@ -58,4 +58,4 @@ def require_version_core(requirement: str) -> None:
 
 
 def send_example_telemetry(example_name: str, *example_args: object, framework: str = "pytorch") -> None:
-    """As `transformers.utils.send_example_telemetry`, but nothing is sent to anybody."""
+    """As `transformers.utils.send_example_telemetry`, but sends nothing."""
