@@ -1,7 +1,7 @@
 """Upload to the Hugging Face Hub: the repository, what is uploaded when, the model card.
 
-`huggingface_hub` is imported when something is uploaded, downloaded or written on a card, and not before. Not here: the
-methods that people call (`facade/trainer/saving.py`). Imports protocols, arguments and distributed.
+`huggingface_hub` is only imported for uploads, downloads and cards. Not here: the methods of the Trainer
+(`facade/trainer`). Imports arguments and distributed.
 """
 
 from .facts import CardFacts

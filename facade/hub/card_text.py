@@ -1,4 +1,4 @@
-"""The part of a model card that people read: evaluations out of the history of logs, and the text around them."""
+"""Text of a model card, with the evaluations from the log history."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ _ABOUT_SPEED = ("runtime", "samples_per_second", "steps_per_second", "jit_compil
 
 @dataclass
 class Evaluation:
-    """What was measured at one step; several evaluation sets of one step are one evaluation."""
+    """Metrics of one step, over all evaluation sets."""
 
     step: int
     epoch: float | None
     training_loss: float | None
-    """The last one that was logged before."""
+    """The last one logged before."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """By their names without `eval_`; nothing about speed or memory."""
+    """By name without `eval_`; without speed and memory."""
     after_training: bool = False
-    """Of the model that was there after the end, which may be the best one, or somebody's own."""
+    """Measured after the end of the training, possibly on the best model or another one."""
 
 
 def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
-    """As `transformers.modelcard.parse_log_history`, but evaluations without a loss count too.
+    """As `transformers.modelcard.parse_log_history`, but including evaluations without a loss.
 
     Args:
         log_history: of a `TrainerState`.
 
     Returns:
-        one entry for each step at which something was evaluated, in their order; of two values the later one. Those
-        after the end of the training follow, apart: one entry for each time that something was evaluated.
+        one entry per evaluated step, in order, with the later of two values; then one entry per evaluation after the
+        end of the training.
     """
     training, after = split_history(log_history)
     found: dict[int, Evaluation] = {}
@@ -68,7 +68,7 @@ def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
 
 
 def _later(entries: list[dict[str, Any]]) -> list[Evaluation]:
-    """Evaluations after the training; several sets, one after the other, are one."""
+    """Return the evaluations after the training; consecutive ones on several sets are merged."""
     rows: list[Evaluation] = []
     for entry in entries:
         metrics = _metrics(entry)
@@ -80,13 +80,13 @@ def _later(entries: list[dict[str, Any]]) -> list[Evaluation]:
 
 
 def pretty(name: str) -> str:
-    """`f1_macro` as a heading."""
+    """Return a metric name such as `f1_macro` as a heading."""
     words = name.replace("_", " ").strip()
     return words[:1].upper() + words[1:]
 
 
 def number(value: Any) -> str:
-    """A number as short as it can be read."""
+    """Format a number with few digits."""
     if not isinstance(value, float):
         return str(value)
     small = value != 0 and not 1e-3 <= abs(value) < 1e5
@@ -100,7 +100,7 @@ def _metrics(entry: dict[str, Any]) -> dict[str, float]:
 
 
 def _plain(value: Any) -> float | None:
-    """NumPy's numbers as Python's, for YAML knows no others; None for what is no number."""
+    """Convert NumPy numbers to Python numbers, as YAML has no others; None for other values."""
     value = value.item() if hasattr(value, "item") and getattr(value, "size", 2) == 1 else value
     plain = number_of(value)
     return None if plain is None or (math.isinf(plain) and isinstance(value, int)) else value
@@ -111,12 +111,12 @@ def _is_technical(name: str) -> bool:
 
 
 def text_of(facts: CardFacts, evaluations: list[Evaluation], result: Evaluation | None, *, picture: bool) -> str:
-    """The text, in Markdown.
+    """Return the text in Markdown.
 
     Args:
-        facts: what there is to say.
-        evaluations: all of them.
-        result: that of the model itself.
+        facts: facts of the training.
+        evaluations: all evaluations.
+        result: the evaluation of the saved model.
         picture: whether `loss_curve.svg` lies beside the card.
     """
     sections = [
@@ -140,14 +140,14 @@ def text_of(facts: CardFacts, evaluations: list[Evaluation], result: Evaluation 
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table in Markdown, whatever is in its cells."""
+    """Return a table in Markdown, with escaped cells."""
     titles = list(head)
     lines = [titles, ["---"] * len(titles), *(list(row) for row in rows)]
     return "".join(f"| {' | '.join(_cell(cell) for cell in line)} |\n" for line in lines)
 
 
 def versions() -> Iterator[tuple[str, str]]:
-    """The packages that had a part in the training; no others, however many are installed."""
+    """Yield names and versions of the packages that the training used."""
     yield "Python", platform.python_version()
     for name in (*_ALWAYS, *(name for name in _IF_LOADED if loaded(name))):
         try:
@@ -228,7 +228,7 @@ def _names(sources: Iterable[DataSource]) -> str:
 
 
 def _linked(source: DataSource) -> str:
-    """A link where there is a tag that can be a name on the Hub."""
+    """Return a link if the tag is a valid name on the Hub, else the name."""
     is_name = source.tag is not None and is_repository_name(source.tag)
     return f"[{source.name}]({_HUB}/datasets/{source.tag})" if is_name else source.name
 

@@ -1,4 +1,4 @@
-"""What goes wrong between here and the Hub: what passes by itself, what to do about the rest, and no token in it."""
+"""Errors of the Hub: retries of transient ones, remedies for the others, and redaction of tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 PAUSES = (2.0, 8.0)
-"""Seconds before the second and the third attempt; beside what `huggingface_hub` tries again by itself."""
+"""Seconds before the second and third attempt, in addition to the retries of `huggingface_hub`."""
 
 _LONGEST_PAUSE = 60.0
 _PASSING = (408, 429, 500, 502, 503, 504)
@@ -32,11 +32,11 @@ _LENGTH = 400
 
 
 def retried(call: Callable[[], Result], token: str | None = None) -> Result:
-    """Call, and call again after a pause if the trouble may pass: a broken connection, an overloaded server.
+    """Call, and retry after a pause on transient errors: a broken connection, an overloaded server.
 
     Args:
-        call: may be repeated without harm.
-        token: not to be seen in any log.
+        call: idempotent.
+        token: redacted in logs.
     """
     for pause in PAUSES:
         try:
@@ -51,28 +51,28 @@ def retried(call: Callable[[], Result], token: str | None = None) -> Result:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same call may go well a little later."""
+    """Return whether an error is transient."""
     status = status_of(error)
     if status is not None:
         return status in _PASSING
-    return any(_is_trouble_on_the_way(one) for one in chain(error))
+    return any(_is_transport_error(one) for one in chain(error))
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status that an error, or what it came from, is about; None where the server did not answer."""
+    """Return the HTTP status of an error or its causes; None if the server did not answer."""
     statuses = (getattr(getattr(one, "response", None), "status_code", None) for one in chain(error))
     return next((status for status in statuses if status is not None), None)
 
 
 def explained(error: Exception, repository: str, token: str | None = None) -> Exception:
-    """The error itself, saying also what it was about and what to do, and without the token.
+    """Add repository and remedy to the message of an error, and redact the token.
 
-    The way through the client goes too: tools that show local variables would show the token in its headers.
+    Tracebacks are removed: tools that show local variables would show the token in the headers of the client.
 
     Args:
-        error: of whatever class; it stays what it is, so that `except HfHubHTTPError` goes on working.
-        repository: what it was about.
-        token: what must not be read.
+        error: of any class, which is kept, so that `except HfHubHTTPError` works.
+        repository: name of the repository.
+        token: redacted.
     """
     remedy = _REMEDIES.get(status_of(error) or 0)
     note = f"\nThis was about the repository {repository!r}. {remedy or ''}".rstrip()
@@ -80,31 +80,31 @@ def explained(error: Exception, repository: str, token: str | None = None) -> Ex
         one.args = tuple(hidden(part, token) if isinstance(part, str) else part for part in one.args)
         one.__traceback__ = None
     first, *rest = error.args or ("",)
-    if not isinstance(first, int) and note not in str(first):  # a number would be that of an OSError
+    if not isinstance(first, int) and note not in str(first):  # an int is the errno of an OSError
         error.args = (hidden(str(first), token) + note, *rest)
     return error
 
 
 def describe(error: BaseException, token: str | None = None) -> str:
-    """An error in one line, for a log."""
+    """Return an error in one line, for logs."""
     said = [f"{type(one).__name__}: {' '.join(str(one).split())}" for one in (error, error.__cause__) if one]
     texts = [text if len(text) <= _LENGTH else f"{text[:_LENGTH]} ..." for text in said]
     return hidden(" From ".join(texts), token)
 
 
 def hidden(text: str, token: str | None) -> str:
-    """The text with something else in the place of the token: a server may send it back."""
+    """Redact the token in a text: a server may echo it."""
     return text.replace(token, _HIDDEN) if token else text
 
 
-def _is_trouble_on_the_way(error: BaseException) -> bool:
-    """Whether the connection failed, or a gateway answered with a page for people."""
+def _is_transport_error(error: BaseException) -> bool:
+    """Return whether the connection failed, or a gateway answered with HTML instead of JSON."""
     cls = type(error)
     return isinstance(error, TimeoutError) or cls.__module__.partition(".")[0] in _TRANSPORT or "JSON" in cls.__name__
 
 
 def _asked_to_wait(error: BaseException) -> float | None:
-    """Seconds that the server asks for."""
+    """Return the seconds of the `Retry-After` header, if any."""
     for one in chain(error):
         headers: Any = getattr(getattr(one, "response", None), "headers", None) or {}
         value = str(headers.get("Retry-After", ""))

@@ -1,4 +1,4 @@
-"""What is known about a training when its model card is written: the model and its task, the data, the arguments."""
+"""Facts of a training for its model card: model, task, data, arguments."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _ON_THE_HUB = re.compile(r"^hf://datasets/(?P<name>.+?)@")
 _LOCAL_FILES = """
     arrow audiofolder csv generator imagefolder json pandas parquet spark sql text videofolder webdataset xml
 """
-"""Builders of `datasets` that read anybody's files: no name of a dataset."""
+"""Generic builders of `datasets`, which do not name a dataset."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
-    """One dataset, as a model card names it."""
+    """A dataset as named on a model card."""
 
     name: str
-    """For people."""
+    """Displayed name."""
     tag: str | None
-    """The identifier on the Hub; None for a dataset that has a name only, which is then no link and no metadata."""
+    """Identifier on the Hub; None for a name only, which gives neither link nor metadata."""
     config: str | None = None
     split: str | None = None
     args: Any = None
-    """What else there is to say about how it was read."""
+    """Further arguments of its loading."""
     prefix: str = ""
-    """Metrics on it begin so: `name_`, where several sets are evaluated."""
+    """Prefix of its metrics, `name_`, if several sets are evaluated."""
 
 
 OWN_TAGS = ("generated_from_trainer", "lightrainer")
@@ -42,47 +42,47 @@ OWN_TAGS = ("generated_from_trainer", "lightrainer")
 
 @dataclass(frozen=True, kw_only=True)
 class CardFacts:
-    """A training at one moment; later logs do not show in it, so a thread can write about it."""
+    """Snapshot of a training, so that a thread can write the card meanwhile."""
 
     model_name: str
     model_class: str
     library: str
-    """What reads the model: `transformers`, `peft`, or `lightrainer`."""
+    """Library that loads the model: `transformers`, `peft`, or `lightrainer`."""
     parameters: int
     trainable: int
-    """Parameters that were trained."""
+    """Number of trained parameters."""
     base_model: str | None
-    """On the Hub; None for a model that was trained from scratch, or from somebody's own files."""
+    """Name on the Hub; None for a model trained from scratch or from local files."""
     language: tuple[str, ...]
     license: str | None
     tags: tuple[str, ...]
     tasks: tuple[str, ...]
     """Identifiers of tasks on the Hub."""
     sources: tuple[DataSource, ...]
-    """What the metrics were measured on."""
+    """Datasets that the metrics were measured on."""
     training_sources: tuple[DataSource, ...]
     train_samples: int | None
     eval_samples: int | None
     settings: dict[str, str]
-    """Arguments that shape the result, and their values."""
+    """Arguments that affect the result, with values."""
     log_history: tuple[dict[str, Any], ...]
     chosen_step: int | None
-    """The step that the model is of; None means the last one."""
+    """Step of the saved model; None for the last one."""
     steps: int
-    """Optimizer steps that were taken."""
+    """Optimizer steps taken."""
 
 
 def facts_of(trainer: Any, size: tuple[int, int], **given: Any) -> CardFacts:
-    """Collect what the Trainer knows; quick, and without a word to the Hub.
+    """Collect the facts of a Trainer, without access to the Hub.
 
     Args:
-        trainer: the Trainer, in the middle of a training or after it.
-        size: parameters, and those of them that are trained; a model that is spread over processes hides them.
-        given: what the parameters of `Trainer.create_model_card` say; it goes before what can be found out.
+        trainer: the Trainer, during or after a training.
+        size: number of parameters, and of trained ones; a sharded model does not show them.
+        given: parameters of `Trainer.create_model_card`, which take precedence.
     """
     model, args, state = inspection.unwrap_model(trainer.model), trainer.args, trainer.state
     evaluated_on = trainer.train_dataset if trainer.eval_dataset is None else trainer.eval_dataset
-    told = named_sources(
+    named = named_sources(
         as_list(given.get("dataset")), as_list(given.get("dataset_tags")), as_list(given.get("dataset_args"))
     )
     base = inspection.base_of_adapter(model)
@@ -98,8 +98,8 @@ def facts_of(trainer: Any, size: tuple[int, int], **given: Any) -> CardFacts:
         license=given.get("license"),
         tags=tuple(dict.fromkeys([*as_list(given.get("tags")), *OWN_TAGS])),
         tasks=tuple(as_list(given.get("tasks"))) or (() if task is None else (task,)),
-        sources=told or sources_of(evaluated_on),
-        training_sources=told or sources_of(trainer.train_dataset),
+        sources=named or sources_of(evaluated_on),
+        training_sources=named or sources_of(trainer.train_dataset),
         train_samples=samples_in(trainer.train_dataset),
         eval_samples=samples_in(trainer.eval_dataset),
         settings=settings_of(args),
@@ -110,25 +110,25 @@ def facts_of(trainer: Any, size: tuple[int, int], **given: Any) -> CardFacts:
 
 
 def as_list(value: Any) -> list[Any]:
-    """One thing, several, or None, as a list."""
+    """Return one value, several, or None as a list."""
     if value is None:
         return []
     return [value] if isinstance(value, str) else list(value)
 
 
 def size_of(model: Any) -> tuple[int, int]:
-    """How many parameters a model has, and how many of them are trained."""
+    """Return the number of parameters of a model, and of trainable ones."""
     counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     return sum(count for count, _ in counts), sum(count for count, trained in counts if trained)
 
 
 def _class_name(model: Any) -> str:
-    """The user's class, which torch's FSDP derives another one from."""
+    """Return the name of the user's class, from which FSDP derives another."""
     return next(cls.__name__ for cls in type(model).__mro__ if not cls.__name__.startswith("FSDP"))
 
 
 def _origin(model: Any) -> str | None:
-    """The repository that a model of `transformers` was loaded from."""
+    """Return the repository that a model of `transformers` was loaded from."""
     name = getattr(getattr(model, "config", None), "_name_or_path", None)
     if not isinstance(name, str) or not name or os.path.isdir(name):
         return None
@@ -136,14 +136,14 @@ def _origin(model: Any) -> str | None:
 
 
 def _chosen_step(args: Any, state: Any) -> int | None:
-    """The step of the best model, if that is the one that was loaded at the end."""
+    """Return the step of the best model if it was loaded at the end."""
     ended = any(isinstance(entry, dict) and "train_runtime" in entry for entry in state.log_history)
     loaded = args.load_best_model_at_end and state.best_model_checkpoint is not None
     return state.best_global_step if ended and loaded else None
 
 
 def sources_of(dataset: Any) -> tuple[DataSource, ...]:
-    """The sources of a dataset, or of a dict of several; those that are not known are left out."""
+    """Return the known sources of a dataset, or of a dict of datasets."""
     if not isinstance(dataset, dict):
         source = source_of(dataset)
         return () if source is None else (source,)
@@ -152,9 +152,9 @@ def sources_of(dataset: Any) -> tuple[DataSource, ...]:
 
 
 def named_sources(names: list[str], tags: list[str], args: list[Any]) -> tuple[DataSource, ...]:
-    """Sources as somebody names them, in parallel lists of which some may be shorter, or empty.
+    """Build sources from the parallel lists of the user, some of which may be shorter or empty.
 
-    As in the reference tags alone are identifiers on the Hub, and names of those that have none other.
+    As in the reference, tags are identifiers on the Hub, and also names where none are given.
     """
     longest = max(len(names), len(tags))
     padded = zip_longest(names or tags, tags, args[:longest])
@@ -162,7 +162,7 @@ def named_sources(names: list[str], tags: list[str], args: list[Any]) -> tuple[D
 
 
 def source_of(dataset: Any) -> DataSource | None:
-    """The source of a dataset; None where it is not one of `datasets`, or was made from somebody's own files.
+    """Return the source of a dataset; None if it is not of `datasets`, or was made from local files.
 
     Args:
         dataset: of any kind.
@@ -178,7 +178,7 @@ def source_of(dataset: Any) -> DataSource | None:
 
 
 def samples_in(dataset: Any) -> int | None:
-    """How many there are; None where nobody knows."""
+    """Return the number of samples, or None if unknown."""
     if isinstance(dataset, dict):
         counts = [samples_in(one) for one in dataset.values()]
         return None if None in counts else sum(count for count in counts if count is not None)
@@ -186,7 +186,7 @@ def samples_in(dataset: Any) -> int | None:
 
 
 def _name(info: Any) -> str | None:
-    """The repository that the files came from, or else the name that its builder has for itself."""
+    """Return the repository of the files, or else the name of the builder."""
     for address in getattr(info, "download_checksums", None) or {}:
         if found := _ON_THE_HUB.match(str(address)):
             return found["name"]
@@ -194,7 +194,7 @@ def _name(info: Any) -> str | None:
     return next((name for name in named if name and name not in _LOCAL_FILES.split()), None)
 
 
-_WHERE_NOT_USUAL = (
+_IF_NOT_DEFAULT = (
     *("lr_scheduler_kwargs", "optim_args", "optim_target_modules", "weight_decay", "max_grad_norm"),
     *("label_smoothing_factor", "neftune_noise_alpha", "full_determinism", "data_seed", "train_sampling_strategy"),
     *("dataloader_drop_last", "gradient_checkpointing", "use_liger_kernel", "torch_compile", "auto_find_batch_size"),
@@ -202,7 +202,7 @@ _WHERE_NOT_USUAL = (
 
 
 def settings_of(args: Any) -> dict[str, str]:
-    """Names and values: always those that everybody asks for, the others where they are not the usual ones.
+    """Return names and values of arguments: the main ones, and others that differ from their defaults.
 
     Args:
         args: `TrainingArguments`.
@@ -224,8 +224,8 @@ def settings_of(args: Any) -> dict[str, str]:
         "precision": {"no": "float32", "bf16": "mixed, bfloat16", "fp16": "mixed, float16"}[args.mixed_precision],
         "sharding": _sharding(args),
     }
-    usual = {item.name: item.default for item in fields(args) if item.default is not MISSING}
-    found |= {name: getattr(args, name) for name in _WHERE_NOT_USUAL if getattr(args, name) != usual.get(name)}
+    defaults = {item.name: item.default for item in fields(args) if item.default is not MISSING}
+    found |= {name: getattr(args, name) for name in _IF_NOT_DEFAULT if getattr(args, name) != defaults.get(name)}
     return {name: str(getattr(value, "value", value)) for name, value in found.items() if value not in (None, "")}
 
 
@@ -259,7 +259,7 @@ TASK_NAMES = {
     "token-classification": "Token Classification",
     "zero-shot-image-classification": "Zero-Shot Image Classification",
 }
-"""The tasks, and how a card names them."""
+"""Names of tasks on a card."""
 
 _ENDINGS = {
     "ForCausalLM": "text-generation",
@@ -299,9 +299,9 @@ _SOUND_INPUTS = ("input_values", "input_features")
 
 
 def task_of(model: Any) -> str | None:
-    """The task of a model, from the last words of its class's name; None if they do not tell.
+    """Return the task of a model from the ending of its class name, or None.
 
-    What the words leave open is told by what the model is given: text, sound, or images.
+    Ambiguous endings are resolved by the modality of the inputs: text, sound or images.
 
     Args:
         model: the user's model, without wrappers.

@@ -1,4 +1,4 @@
-"""A model card from what is known about a training: metadata that the Hub understands, and a text for people."""
+"""Model card of a training: metadata of the Hub, and text."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _METRICS_OF_THE_HUB = """
 """
 _ROUGE = re.compile(r"rouge(1|2|l|lsum)")
 _SHOWN_ELSEWHERE = "text2text-generation"
-"""A task that the Hub has results for, but no page."""
+"""Task with results on the Hub, but without a page."""
 
 
 class ModelCard:
     """As `transformers.modelcard.TrainingSummary`, with the losses as a picture and all evaluations as a table.
 
     Args:
-        facts: what there is to say.
+        facts: facts of the training.
     """
 
     def __init__(self, facts: CardFacts) -> None:
@@ -47,8 +47,8 @@ class ModelCard:
         """Write `README.md`, and the picture beside it if there is something to draw.
 
         Args:
-            folder: made if it is not there. Tags of a card in it are kept.
-            find_license: asked for the license of the base model, where none is given.
+            folder: created if missing. Tags of a card in it are kept.
+            find_license: returns the license of the base model, if none is given.
         """
         folder.mkdir(parents=True, exist_ok=True)
         facts = self.facts
@@ -60,7 +60,7 @@ class ModelCard:
         _write(card, described.text(picture=_draw(facts, folder)).encode())
 
     def text(self, *, picture: bool = False) -> str:
-        """The whole card.
+        """Return the whole card.
 
         Args:
             picture: `loss_curve.svg` lies beside it.
@@ -70,7 +70,7 @@ class ModelCard:
         return f"---\n{metadata}\n---\n{body}"
 
     def metadata(self) -> ModelCardData:
-        """What the Hub reads; `model-index` only with a task, a dataset and a metric, for it refuses less."""
+        """Return the metadata; `model-index` needs a task, a dataset and a metric, else the Hub refuses it."""
         from huggingface_hub import ModelCardData
 
         facts, results = self.facts, list(self._eval_results())
@@ -93,9 +93,9 @@ class ModelCard:
 
     @property
     def result(self) -> Evaluation | None:
-        """The evaluation of the model that this is the card of: that of the training at its last step, or best one.
+        """Return the evaluation of the saved model: at the last or best step of the training.
 
-        Where the training has none of that step, an evaluation after the training; else the last one there is.
+        Without one at that step, an evaluation after the training; else the last one.
         """
         facts, trained = self.facts, [each for each in self.evaluations if not each.after_training]
         step = facts.steps if facts.chosen_step is None else facts.chosen_step
@@ -108,7 +108,7 @@ class ModelCard:
         return {_metric_type(name) for name in (self.result.metrics if self.result else {})}
 
     def _eval_results(self) -> Iterator[EvalResult]:
-        """One for each task, dataset and metric."""
+        """Yield a result for each task, dataset and metric."""
         from huggingface_hub import EvalResult
 
         measured = self.result.metrics if self.result else {}
@@ -138,7 +138,7 @@ def _metric_type(name: str) -> str:
 
 
 def _draw(facts: CardFacts, folder: Path) -> bool:
-    """Draw the losses; whether there is a picture now."""
+    """Draw the losses; returns whether there is a picture."""
     try:
         picture = draw_loss_picture(facts.log_history)
         if picture is not None:
@@ -150,20 +150,20 @@ def _draw(facts: CardFacts, folder: Path) -> bool:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a new file: what stands there may be a checkpoint's, under another name."""
+    """Replace a file instead of writing into it: it may be a hard link to one of a checkpoint."""
     neighbour = path.with_name(f"_{path.name}")
     neighbour.write_bytes(content)
     os.replace(neighbour, path)
 
 
 def _tags_of(card: Path) -> list[Any]:
-    """The tags of a card that is there already; none if it has none, or cannot be read."""
+    """Return the tags of an existing card; empty if it cannot be read."""
     from huggingface_hub import ModelCard as HubCard
 
     if not card.is_file():
         return []
     try:
         return list(HubCard.load(card, ignore_metadata_errors=True).data.get("tags") or [])
-    except Exception as error:  # somebody's own words, in whatever form
+    except Exception as error:  # edited by hand, in any form
         logger.warning("The tags of %s are not kept, as its metadata cannot be read (%s).", card, error)
         return []

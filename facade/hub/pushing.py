@@ -1,7 +1,7 @@
-"""Uploads in the background, one after the other, beside the training: what one consists of, and what became of it.
+"""Background uploads, one after the other, during a training.
 
-A checkpoint may be deleted, and `output_dir` written to, long before an upload is through. So the checkpoint's files
-are linked, which takes no time and no space, and the other files of `output_dir` are copied.
+A checkpoint may be deleted, and `output_dir` written to, before an upload ends. So the files of the checkpoint are hard
+linked, and the other files of `output_dir` are copied.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .repository import Repository
 logger = logging.getLogger(__name__)
 
 _NOTICE = 60.0
-"""Seconds between two words about an upload that is waited for."""
+"""Seconds between two warnings while waiting for an upload."""
 LAST_CHECKPOINT = "last-checkpoint"
-"""Where `hub_strategy="checkpoint"` keeps the newest checkpoint in the repository."""
+"""Folder of the newest checkpoint in the repository with `hub_strategy="checkpoint"`."""
 
 CARD_NAME = "README.md"
 
@@ -40,7 +40,7 @@ NOT_UPLOADED = (
     ".hub-upload-*",
     f"{LAST_CHECKPOINT}/*",
 )
-"""Patterns of what stays here when `output_dir` is uploaded: checkpoints, and what somebody is about to write."""
+"""Patterns excluded from uploads of `output_dir`: checkpoints, and files being written."""
 
 _ONLY_FOR_RESUMING = (
     "optimizer.*",
@@ -60,7 +60,7 @@ _NUMBERS = itertools.count(1)
 
 
 class PushInProgress:
-    """As `transformers.utils.PushInProgress`: the uploads that are on their way.
+    """As `transformers.utils.PushInProgress`: the pending uploads.
 
     Args:
         jobs: futures.
@@ -70,23 +70,23 @@ class PushInProgress:
         self.jobs = list(jobs or [])
 
     def is_done(self) -> bool:
-        """Whether none is on its way any more."""
+        """Return whether all have ended."""
         return all(job.done() for job in self.jobs)
 
     def wait_until_done(self) -> None:
-        """Wait for all of them, however they end; a warning a minute says that it goes on."""
+        """Wait for all, failed ones too; warn once a minute."""
         waited = 0.0
         while futures.wait(self.jobs, timeout=_NOTICE).not_done:
             waited += _NOTICE
             logger.warning("Still uploading to the Hub, %g s by now; Ctrl-C gives it up.", waited)
 
     def cancel(self) -> None:
-        """Give up those that have not begun, and forget those that are done."""
+        """Cancel those that have not begun, and drop those that are done."""
         self.jobs = [job for job in self.jobs if not (job.cancel() or job.done())]
 
 
 class Stage:
-    """The files of one upload of a checkpoint; begun at once, filled up by the thread that uploads.
+    """Staging folder of the upload of a checkpoint; linked at once, filled by the uploading thread.
 
     Args:
         checkpoint: a complete checkpoint.
@@ -108,24 +108,24 @@ class Stage:
             raise
 
     def fill(self) -> Path:
-        """What goes to the top of the repository: the model of the checkpoint, and what else `output_dir` holds."""
+        """Fill and return the folder for the top of the repository: model and other files of `output_dir`."""
         self.root.mkdir(exist_ok=True)
         for name in _files(self.checkpoint):
             if not _matches(name, _ONLY_FOR_RESUMING):
                 _link(self.checkpoint / name, self.root / name)
         for name in _files(self.output_dir):
-            # Of weights only those of the checkpoint: two sets of shards would not make one model.
+            # Weights only from the checkpoint: a mix of two sets of shards is not a model.
             if not _matches(name, (*NOT_UPLOADED, *_WEIGHTS)) and not (self.root / name).exists():
                 self._take(name)
         return self.root
 
     def remove(self) -> None:
-        """Give it up, or let go of it."""
+        """Remove the folder."""
         checkpoints.abort(self.folder)
 
     def _take(self, name: str) -> None:
         source, target = self.output_dir / name, self.root / name
-        with contextlib.suppress(FileNotFoundError):  # somebody has deleted it meanwhile
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
             if source.stat().st_size < _BYTES_TO_LINK or any(fnmatch(name, pattern) for pattern in _STILL_WRITTEN):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
@@ -135,18 +135,18 @@ class Stage:
 
 @dataclass(frozen=True)
 class CheckpointPush:
-    """The upload of one checkpoint: the model to the top of the repository, and perhaps the whole into a folder."""
+    """Upload of a checkpoint: the model to the top of the repository, optionally all files to a folder."""
 
     repository: Repository
     stage: Stage
     message: str
     subfolder: str | None
-    """Where the checkpoint itself goes; None means nowhere."""
+    """Folder for the whole checkpoint, or None."""
     write_card: Callable[[Path], None] | None
-    """Writes the model card into a folder; None where `output_dir` has one already."""
+    """Writes the model card into a folder; None if `output_dir` has one."""
 
     def __call__(self) -> None:
-        """Upload, and remove the stage whatever happens."""
+        """Upload, and always remove the stage."""
         try:
             root = self.stage.fill()
             if self.write_card is not None:
@@ -160,42 +160,42 @@ class CheckpointPush:
 
 
 class Pusher:
-    """A thread that uploads, and remembers what became of it."""
+    """Upload in a thread, and record results and failures."""
 
     def __init__(self) -> None:
         self.newest_step: int | None = None
-        """The step whose model the Hub has."""
+        """Step of the model on the Hub."""
         self.failures = 0
         """Uploads that failed since the last `report`."""
         self.newest_failed = False
         self._executor: futures.ThreadPoolExecutor | None = None
 
     def submit(self, job: Callable[[], Any], *, step: int, what: str, to: Repository) -> futures.Future[Any]:
-        """Let the thread do a job when those before it are done.
+        """Queue an upload.
 
         Args:
             job: the upload.
-            step: of the model that it uploads.
-            what: is uploaded, for messages.
-            to: where to.
+            step: of the uploaded model.
+            what: name of the uploaded object, for messages.
+            to: target.
         """
         if self._executor is None:
             self._executor = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub-push")
         return self._executor.submit(self._work, job, step, what, to)
 
     def failed(self, error: BaseException, what: str, to: Repository) -> None:
-        """Note, and say at once, that something could not be uploaded."""
+        """Record and log a failed upload."""
         self.failures += 1
         self.newest_failed = True
         logger.warning("%s was not uploaded to the Hub: %s", what, describe(error, to.token))
 
     def succeeded(self, step: int) -> None:
-        """Note that the Hub has the model of this step."""
+        """Record the step of the model on the Hub."""
         self.newest_step = step
         self.newest_failed = False
 
     def report(self) -> None:
-        """Say at the end what failed on the way, once, and let the thread go."""
+        """Log the failures of a training once, and shut down the thread."""
         if self.failures:
             state = (
                 "What the Hub has now is older than the model here: call push_to_hub() to upload it."
@@ -219,7 +219,7 @@ class Pusher:
 
 
 def draft_is_wanted(output_dir: Path, marker: str) -> bool:
-    """Whether an upload brings a card of its own: there is none in `output_dir`, or one that nobody has edited."""
+    """Return whether to write a draft of the card: `output_dir` has none, or an unedited draft."""
     card = output_dir / CARD_NAME
     try:
         return marker in card.read_text(encoding="utf-8", errors="replace")
@@ -228,10 +228,7 @@ def draft_is_wanted(output_dir: Path, marker: str) -> bool:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """All files below a folder, by their names relative to it; those of git and of the cache of `huggingface_hub` not.
-
-    Listed folder by folder, so that nothing is entered that is not uploaded anyway.
-    """
+    """Yield the files below a folder by relative name; git, the cache of `huggingface_hub`, checkpoints are skipped."""
     for place, folders, names in os.walk(folder):
         inside = Path(place).relative_to(folder)
         folders[:] = [name for name in folders if name not in (".git", ".cache") and not _hidden_work(name)]
@@ -247,7 +244,7 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Another name for a file; a copy where the file system has no such thing."""
+    """Hard link a file; copy it if the file system has no hard links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)

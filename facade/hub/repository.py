@@ -1,4 +1,4 @@
-"""One model repository on the Hub, and what is done to it, through `huggingface_hub`."""
+"""Model repository on the Hub, accessed by `huggingface_hub`."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _FIXED = re.compile(r"[0-9a-f]{40}|refs/.+")
-"""Revisions that nobody can make a branch of: commits, and references by their full name."""
+"""Revisions that cannot be branches: commits, and full names of references."""
 _LICENSE = "license:"
 _PATIENCE = 10.0
-"""Seconds to wait for what is only nice to know."""
+"""Timeout in seconds for optional information."""
 TRAINER_MODULES = ("transformers.trainer", f"{__name__.partition('.')[0]}.facade.trainer")
-"""Where the functions of `huggingface_hub` that the Trainer calls may be replaced."""
+"""Modules in which tests of libraries replace functions of `huggingface_hub`."""
 SILENCE = 300.0
-"""Seconds without a byte after which a connection counts as broken; without a limit a training would never end."""
+"""Seconds without a byte after which a connection counts as broken; without it a training could hang."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository by its name, whether it exists yet or not; its token is shown nowhere.
+    """A repository by name, existing or not; its token is never shown.
 
-    Every method that reaches the Hub raises what `huggingface_hub` raises (`HfHubHTTPError` and the like), with a
-    sentence on what to do, after a few more attempts where the trouble may pass.
+    Methods that access the Hub retry transient errors, and raise those of `huggingface_hub` (`HfHubHTTPError` and the
+    like) with a remedy in the message.
     """
 
     name: str
     """`owner/name`, or just the name in the account of the token."""
     token: str | None = field(default=None, repr=False)
-    """None takes the one that this machine knows: of `hf auth login`, or `HF_TOKEN`."""
+    """None for that of `hf auth login` or `HF_TOKEN`."""
     revision: str | None = None
-    """The branch to upload to and to download from; None means `main`."""
+    """Branch for uploads and downloads; None for `main`."""
 
     def created(self, *, private: bool | None = None) -> Repository:
-        """The repository with its full name, made if it was not there, and so its branch.
+        """Create repository and branch if missing; returns the repository with its full name.
 
         Args:
-            private: of a new repository; None leaves it to the settings of the owner.
+            private: of a new repository; None for the default of the owner.
 
         Raises:
             OfflineModeIsEnabled: a ConnectionError; `HF_HUB_OFFLINE` is set.
-            HFValidationError: a ValueError; there can be no repository of that name.
+            HFValidationError: a ValueError; the name is invalid.
         """
         create = replaced("create_repo")
         if create is not None:
@@ -66,7 +66,7 @@ class Repository:
         return made
 
     def require_branch(self) -> None:
-        """Make the branch, so that no upload fails for the want of it after hours of training."""
+        """Create the branch if missing, so that uploads do not fail after hours of training."""
         branch = self.revision
         if branch in (None, "main") or _FIXED.fullmatch(branch):
             return
@@ -78,14 +78,14 @@ class Repository:
     def upload(
         self, folder: Path, message: str, *, to: str | None = None, ignore: Sequence[str] = (), whole: bool = False
     ) -> CommitInfo:
-        """Upload a folder as one commit; files that are there already are not sent again.
+        """Upload a folder as one commit; unchanged files are not sent again.
 
         Args:
-            folder: what is in it goes to the top of the repository, or into `to`.
+            folder: its contents go to the top of the repository, or into `to`.
             message: of the commit.
-            to: a folder of the repository.
-            ignore: patterns of files that stay here.
-            whole: remove from `to` what `folder` does not have.
+            to: folder of the repository.
+            ignore: patterns of excluded files.
+            whole: delete files in `to` that `folder` lacks.
         """
         upload = replaced("upload_folder")
         settings: dict[str, Any] = {
@@ -98,22 +98,22 @@ class Repository:
         }
         if upload is not None:
             return upload(**settings, token=self.token, ignore_patterns=list(ignore))
-        # They add to the list of patterns, so each attempt has its own.
+        # huggingface_hub appends to the list of patterns, so each attempt gets a copy.
         return self._call(lambda api: api.upload_folder(**settings, ignore_patterns=list(ignore)))
 
     def newest_commit(self) -> str:
-        """The commit that the branch is at now."""
+        """Return the current commit of the branch."""
         return str(self._call(lambda api: api.model_info(self.name, revision=self.revision).sha))
 
     def download(self, folder: str, commit: str) -> Path:
-        """A folder of the repository, in the cache of this machine.
+        """Download a folder of the repository into the cache.
 
         Args:
             folder: its name in the repository.
-            commit: as it was at this commit.
+            commit: the revision.
 
         Returns:
-            the folder; it does not exist if the repository does not have it.
+            the folder; it does not exist if the repository lacks it.
         """
         found = self._call(
             lambda api: api.snapshot_download(self.name, revision=commit, allow_patterns=[f"{folder}/*"])
@@ -121,12 +121,12 @@ class Repository:
         return Path(found, folder)
 
     def license_of(self, base_model: str) -> str | None:
-        """The license of another model on the Hub; None where it is not known, or the Hub cannot be asked."""
+        """Return the license of a model on the Hub; None if unknown or unreachable."""
         if is_offline():
             return None
         try:
             tags = self._api().model_info(base_model, timeout=_PATIENCE).tags or []
-        except Exception as error:  # whatever it is, a card can do without
+        except Exception as error:  # optional for a card
             logger.info("The license of %s is not known (%s).", base_model, type(error).__name__)
             return None
         return next((tag.removeprefix(_LICENSE) for tag in tags if tag.startswith(_LICENSE)), None)
@@ -146,9 +146,9 @@ class Repository:
 
 
 def _limit_silence() -> None:
-    """Give the client's connections the limit, unless somebody has set one.
+    """Set a timeout on the connections of the client, unless one is set.
 
-    The time without any byte counts, not that of the request: a slow upload is no trouble.
+    It limits the time without a byte, not that of a request, so that slow uploads are fine.
     """
     from huggingface_hub.utils import get_session
 
@@ -158,7 +158,7 @@ def _limit_silence() -> None:
 
 
 def replaced(name: str) -> Callable[..., Any] | None:
-    """A function of `huggingface_hub` that somebody replaced in the module of the Trainer, as tests do.
+    """Return the replacement of a function of `huggingface_hub` in the module of the Trainer, if any.
 
     Args:
         name: `create_repo` or `upload_folder`.
@@ -171,14 +171,14 @@ def replaced(name: str) -> Callable[..., Any] | None:
 
 
 def is_offline() -> bool:
-    """Whether `HF_HUB_OFFLINE` was set when `huggingface_hub` was imported."""
+    """Return whether `HF_HUB_OFFLINE` was set when `huggingface_hub` was imported."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
 
 
 def require_online(purpose: str) -> None:
-    """Say at once that nothing can be uploaded.
+    """Refuse uploads in offline mode.
 
     Raises:
         OfflineModeIsEnabled: a ConnectionError; `HF_HUB_OFFLINE` is set.
@@ -195,7 +195,7 @@ def require_online(purpose: str) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Let `huggingface_hub` show no progress bars, unless its own environment variable says that it shall."""
+    """Hide progress bars of `huggingface_hub` in the block, unless its environment variable enables them."""
     from huggingface_hub import constants, utils
 
     if utils.are_progress_bars_disabled() or constants.HF_HUB_DISABLE_PROGRESS_BARS is False:
@@ -209,7 +209,7 @@ def quiet() -> Iterator[None]:
 
 
 def is_repository_name(name: Any) -> bool:
-    """Whether the Hub could have a repository of this name."""
+    """Return whether a name is valid for a repository."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     try:

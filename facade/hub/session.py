@@ -1,4 +1,4 @@
-"""The uploads of one Trainer: where to, which checkpoint when, with which card, and what became of them."""
+"""Uploads of a Trainer: repository, schedule of checkpoints, model card, reporting."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CHECKPOINT = re.compile(rf"{LAST_CHECKPOINT}|checkpoint-\d+")
 
 
 class HubSession:
-    """What a Trainer has to do with the Hugging Face Hub; only the first process of all uploads.
+    """Connect a Trainer to the Hugging Face Hub; only process 0 uploads.
 
     Args:
         host: the Trainer.
@@ -55,20 +55,20 @@ class HubSession:
     def __init__(self, host: Trainer) -> None:
         self.host = host
         self.pusher = Pusher()
-        self._skipped: str | None = None  # the newest checkpoint that was not uploaded, as another one was on its way
-        self._counted: tuple[Any, tuple[int, int]] = (lambda: None, (0, 0))  # a weak reference to the model, its size
+        self._skipped: str | None = None  # newest checkpoint skipped during another upload
+        self._counted: tuple[Any, tuple[int, int]] = (lambda: None, (0, 0))  # weak reference to the model, its size
 
     # --- the repository
 
     @property
     def output_name(self) -> str:
-        """The name of the folder `output_dir`, after which a repository is called by default."""
+        """Return the name of the folder `output_dir`, the default name of the repository."""
         return os.path.basename(os.path.abspath(str(self.host.args.output_dir)))
 
     def repository(
         self, name: str | None = None, *, token: str | None = None, revision: str | None = None
     ) -> Repository:
-        """Return that of the arguments, but for what is given."""
+        """Return the repository of the arguments, with overrides."""
         args = self.host.args
         full: str = name or self.host.hub_model_id or args.hub_model_id or self.output_name
         return Repository(full, secret(token or args.hub_token), revision or args.hub_revision)
@@ -89,7 +89,7 @@ class HubSession:
     # --- the card
 
     def write_card(self, **given: Any) -> None:
-        """See `Trainer.create_model_card`, whose parameters these are."""
+        """Write the card, see `Trainer.create_model_card`."""
         facts = facts_of(self.host, self._model_size(), **given)
         folder = Path(str(self.host.args.output_dir))
         ModelCard(facts).write(folder, self.repository().license_of)
@@ -98,7 +98,7 @@ class HubSession:
             adapter.create_or_update_model_card(str(folder))
 
     def card_arguments(self, **given: Any) -> dict[str, Any]:
-        """Return what is asked for, and what follows from the arguments and the model, for `create_model_card`."""
+        """Return keywords of `create_model_card` from the caller, the arguments and the model."""
         name = self.host.args.hub_model_id
         model_name = name.split("/")[-1] if name else self.output_name
         arguments = {"model_name": model_name, **{key: value for key, value in given.items() if value is not None}}
@@ -108,7 +108,7 @@ class HubSession:
         return arguments
 
     def _draft(self, own_card: bool) -> Callable[[Path], None] | None:
-        """Who writes the card of an upload; an override of `create_model_card` does so at once, and in its own way."""
+        """Return the writer of the card of an upload, or None; an override of `create_model_card` is called now."""
         if not own_card:
             write = self.host.create_model_card
             write(**inspection.accepted_arguments(write, **self.card_arguments()))
@@ -139,11 +139,11 @@ class HubSession:
         return done
 
     def push_checkpoint(self, checkpoint: str, *, own_card: bool) -> None:
-        """Begin to upload the model of a complete checkpoint, unless another upload is still on its way.
+        """Start the upload of a complete checkpoint, unless another one is pending.
 
         Args:
             checkpoint: the folder.
-            own_card: whether `create_model_card` is not overridden.
+            own_card: `create_model_card` is not overridden.
         """
         host = self.host
         if host.args.hub_strategy == HubStrategy.END:
@@ -164,7 +164,7 @@ class HubSession:
         future.add_done_callback(lambda done: push.stage.remove() if done.cancelled() else None)
 
     def wait(self) -> None:
-        """Wait for the uploads that are on their way, however they end."""
+        """Wait for pending uploads, failed ones too."""
         if self.host.push_in_progress is not None and self._is_busy:
             logger.info("Waiting for the upload to the Hub that is on its way.")
             self.host.push_in_progress.wait_until_done()
@@ -196,22 +196,22 @@ class HubSession:
     # --- a training
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """No bars of uploads between those of the training."""
+        """Return a context without progress bars of uploads, which would mix with those of the training."""
         return quiet() if self.host.args.push_to_hub else contextlib.nullcontext()
 
     def begin_training(self) -> None:
-        """See that there is a repository, also where `push_to_hub` was turned on later."""
+        """Reset the state of uploads, and create the repository if missing."""
         self._skipped = None
         self.pusher.newest_step = None  # of another training
-        self._counted = (weakref.ref(self.host.model), size_of(self.host.model))  # before it is spread over processes
+        self._counted = (weakref.ref(self.host.model), size_of(self.host.model))  # before the model is sharded
         if self.host.args.push_to_hub and self.host.hub_model_id is None:
             self.host.init_hf_repo()
 
     def end_training(self, *, last_push: bool) -> None:
-        """Let the Hub have the model that the training ends with, and say what went wrong.
+        """Finish the uploads, and report failures.
 
         Args:
-            last_push: upload it now, if the Hub has another one.
+            last_push: upload the final model if the Hub has another one.
         """
         host = self.host
         if not host.args.push_to_hub:
@@ -223,12 +223,12 @@ class HubSession:
         if last_push and host.args.hub_strategy != HubStrategy.END and self._is_behind():
             try:
                 host.push_to_hub()
-            except Exception as error:  # a training that is done is not lost for want of a network
+            except Exception as error:  # a finished training must not fail for lack of a network
                 self.pusher.failed(error, "The final model", self.repository())
         self.pusher.report()
 
     def _is_behind(self) -> bool:
-        """Whether the Hub's model is not that of this Trainer; the first process knows, and tells the others."""
+        """Return whether the Hub has another model than this Trainer; broadcast from process 0."""
         state = self.host.state
         loaded = self.host.args.load_best_model_at_end and state.best_model_checkpoint is not None
         step = _step_of(str(state.best_model_checkpoint), -1) if loaded else state.global_step
@@ -237,7 +237,7 @@ class HubSession:
     # --- checkpoints to go on from
 
     def find_checkpoint(self, name: str) -> str | None:
-        """Return the folder of a checkpoint in `output_dir`, or in the repository; None for names of other things.
+        """Return the folder of a checkpoint in `output_dir` or the repository; None for other names.
 
         Raises:
             CheckpointNotFoundError: it is in neither.
@@ -246,7 +246,7 @@ class HubSession:
         if not _CHECKPOINT.fullmatch(name) or not (args.hub_model_id or args.push_to_hub):
             return None
         found, problem = None, None
-        if self.host.is_world_process_zero():  # all take the same commit, whatever is uploaded meanwhile
+        if self.host.is_world_process_zero():  # all use the same commit, even if uploads continue
             try:
                 found = self._place_of(name)
             except Exception as error:
@@ -257,7 +257,7 @@ class HubSession:
         return self._downloaded(name, *found) if isinstance(found, tuple) else found
 
     def _place_of(self, name: str) -> str | tuple[str, str]:
-        """A folder of `output_dir`, as in a clone of the repository, or else repository and commit."""
+        """Return a folder of `output_dir`, which may be a clone, or else repository and commit."""
         cloned = os.path.join(str(self.host.args.output_dir), name)
         if os.path.isdir(cloned):
             return cloned
