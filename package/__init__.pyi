@@ -44,8 +44,8 @@ from .facade import notebook_launcher as notebook_launcher
 from .facade.arguments.enums import DebugOption as DebugOption
 from .facade.arguments.enums import FSDPOption as FSDPOption
 from .facade.compat.processes import torch_distributed_zero_first as torch_distributed_zero_first
-from .facade.evaluation.speed import denumpify_detensorize as denumpify_detensorize
-from .facade.evaluation.speed import speed_metrics as speed_metrics
+from .facade.evaluation.metrics import denumpify_detensorize as denumpify_detensorize
+from .facade.evaluation.metrics import speed_metrics as speed_metrics
 from .facade.keras.arguments import TFTrainingArguments as TFTrainingArguments
 from .facade.keras.trainer import TFTrainer as TFTrainer
 from .facade.search.hyperparameters import default_compute_objective as default_compute_objective

@@ -1,5 +1,5 @@
-"""`evaluate` and `predict`: the loop over batches, metrics, results, speed.
+"""Evaluation and prediction: the loop over batches, metrics, results, speed.
 
-Not here: the methods that people call and override (`facade/trainer`), collecting arrays
+Not here: public methods and override points (`facade/trainer`), collection of arrays
 (`lightning_modules/evaluation`). Imports arguments, distributed, strategies, accelerator.
 """

@@ -1,4 +1,4 @@
-"""The metric by which evaluations are judged: the best so far, and what is said where it is not there."""
+"""Tracking of `metric_for_best_model`, and errors for missing metrics and labels."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 
 
 class BestMetric:
-    """Judges the evaluations of a Trainer by `metric_for_best_model`.
+    """Track the best evaluation of a Trainer by `metric_for_best_model`.
 
     Args:
-        trainer: the Trainer, whose `state` knows the best metric and its step.
+        trainer: the Trainer; its `state` holds the best metric and its step.
 
     Attributes:
-        columns: what a batch of the last evaluation held; None where nobody knows.
+        columns: keys of the batches in the last evaluation; None if unknown.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -39,7 +39,7 @@ class BestMetric:
         self._has_warned_of_nan = False
 
     def note(self, metrics: Mapping[str, Any]) -> bool:
-        """Keep the metric in the state if it is the best so far, and say whether it is."""
+        """Store the metric in the state if it is the best so far; returns whether it is."""
         args, state = self.trainer.args, self.trainer.state
         if args.metric_for_best_model is None:
             return False
@@ -56,11 +56,11 @@ class BestMetric:
         return True
 
     def value(self, metrics: Mapping[str, Any]) -> float:
-        """Look up the metric in those of an evaluation.
+        """Return the metric from those of an evaluation.
 
         Raises:
-            MissingMetricError: it is not there.
-            TypeError: it is no number.
+            MissingMetricError: the metric is missing.
+            TypeError: it is not a number.
         """
         wanted = str(self.trainer.args.metric_for_best_model)
         name = wanted if wanted.startswith("eval_") else f"eval_{wanted}"
@@ -76,7 +76,7 @@ class BestMetric:
         return value
 
     def warn_of_missing_labels(self, *, wanted: bool) -> None:
-        """Say once that an evaluation found neither a loss nor anything for `compute_metrics`, which may be wanted."""
+        """Warn once that an evaluation yielded neither a loss nor labels for `compute_metrics`, if `wanted`."""
         if self._has_warned_of_labels:
             return
         self._has_warned_of_labels = True
@@ -84,7 +84,7 @@ class BestMetric:
         logger.warning("%s %s", lost, why_no_labels(self.trainer, self.columns, look=False))
 
     def _warn_of_nan(self, value: Any) -> None:
-        """Say once that an evaluation cannot be the best one."""
+        """Warn once that a metric is NaN, which is never the best."""
         if self._has_warned_of_nan or not np.isnan(value):
             return
         self._has_warned_of_nan = True
@@ -97,7 +97,7 @@ class BestMetric:
 
 
 class MissingMetricError(KeyError):
-    """The evaluation does not have the metric that it is to be judged by: a KeyError, as in the reference."""
+    """The metric is missing in the evaluation; a KeyError, as in the reference."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # a KeyError would show it in quotes
@@ -106,13 +106,13 @@ class MissingMetricError(KeyError):
 def missing_metric(
     trainer: Trainer, name: str, metrics: Mapping[str, Any], columns: Sequence[str] | None
 ) -> MissingMetricError:
-    """The error for a metric that was asked for and is not there.
+    """Return the error for a missing metric.
 
     Args:
         trainer: the Trainer that evaluated.
         name: the metric, with its prefix.
-        metrics: those that there are.
-        columns: what the evaluated batches held.
+        metrics: the metrics of the evaluation.
+        columns: keys of the evaluated batches.
     """
     lost = (
         f"metric_for_best_model is {trainer.args.metric_for_best_model!r}, but the evaluation has no {name!r}: it has "
@@ -124,12 +124,12 @@ def missing_metric(
 
 
 def why_no_labels(trainer: Trainer, batch: Sequence[str] | None, *, look: bool) -> str:
-    """What is known about labels that were not found, and what to set.
+    """Explain why no labels were found, and what to set.
 
     Args:
         trainer: the Trainer that evaluated.
-        batch: what the evaluated batches held.
-        look: read a sample of the dataset to say what it holds; it may draw random numbers.
+        batch: keys of the evaluated batches.
+        look: read a sample of the dataset for its columns, which may draw random numbers.
     """
     model, names = base_of_adapter(trainer.model), trainer.label_names
     taken = [
@@ -170,7 +170,7 @@ def _listed(columns: Sequence[str] | None) -> str:
 
 
 def _columns(dataset: Any, look: bool) -> list[str] | None:
-    """The columns of the data before any were left out, None where nobody can say."""
+    """Return the columns of the data before any were removed, or None if unknown."""
     if isinstance(dataset, Mapping):
         dataset = next(iter(dataset.values()), None)
     columns = getattr(dataset, "column_names", None)
@@ -180,6 +180,6 @@ def _columns(dataset: Any, look: bool) -> list[str] | None:
         return None
     try:
         sample = dataset[0]
-    except Exception:  # whatever it is, the error that is being written is more important
+    except Exception:  # the error that is being built matters more
         return None
     return [str(name) for name in sample] if isinstance(sample, Mapping) else None

@@ -1,4 +1,4 @@
-"""torchmetrics objects in an evaluation: each process counts its own samples, torchmetrics adds the processes up."""
+"""torchmetrics objects as `compute_metrics`: updated on each process, synchronised by torchmetrics."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def consists_of_metrics(compute_metrics: Any) -> bool:
-    """Whether `compute_metrics` is made of torchmetrics objects and is no function; found out without importing them.
+    """Return whether `compute_metrics` is made of torchmetrics objects, without importing torchmetrics.
 
-    A dict counts as such, whatever is in it: what is wrong with it is said where its metrics are taken up.
+    Any dict counts; its values are validated when it is converted.
     """
     if isinstance(compute_metrics, Mapping):
         return True
@@ -30,7 +30,7 @@ def consists_of_metrics(compute_metrics: Any) -> bool:
 
 
 def metrics_type_problem(compute_metrics: Any) -> str | None:
-    """What is wrong with the type of `compute_metrics`."""
+    """Return the problem with the type of `compute_metrics`, or None."""
     if consists_of_metrics(compute_metrics):
         return _problem(compute_metrics, TypeError)
     if isinstance(compute_metrics, type) and not issubclass(compute_metrics, dict):
@@ -47,7 +47,7 @@ def metrics_type_problem(compute_metrics: Any) -> str | None:
 
 
 def metrics_value_problem(args: Any, compute_metrics: Any) -> str | None:
-    """What does not go together in a `compute_metrics` of torchmetrics objects, or with the arguments."""
+    """Return the conflict within torchmetrics objects, or between them and the arguments, or None."""
     if not consists_of_metrics(compute_metrics):
         return None
     if args.include_for_metrics:
@@ -70,14 +70,13 @@ def _problem(compute_metrics: Any, kind: type[Exception]) -> str | None:
 
 
 class LiveMetrics:
-    """As calling `compute_metrics` at the end of an evaluation, but nothing is kept: metrics are updated at each batch.
+    """Update torchmetrics objects at each batch, so that no predictions are kept.
 
-    They begin and end the evaluation empty, on the device of the process. What only fills up the last round is not
-    counted.
+    The metrics are reset before and after the evaluation. Samples that pad the last round are not counted.
 
     Args:
-        trainer: the Trainer, whose `compute_metrics` are torchmetrics objects.
-        to_device: puts inputs on the device, for metrics that look at them.
+        trainer: the Trainer; its `compute_metrics` are torchmetrics objects.
+        to_device: moves inputs to the device, for metrics that use them.
     """
 
     def __init__(self, trainer: Trainer, to_device: Callable[[Any], Any]) -> None:
@@ -95,7 +94,7 @@ class LiveMetrics:
 
         Args:
             loss: of its batch.
-            batch: what the loader gave it.
+            batch: from the loader.
             logits: its predictions, None if there are none.
             labels: its labels, None if there are none.
         """
@@ -112,14 +111,14 @@ class LiveMetrics:
         update(logits, labels, inputs=batch, loss=loss, shift=self.shift)
 
     def values(self) -> dict[str, Any]:
-        """The metrics over all batches and processes, by name; nothing if no batch had labels. They are empty then."""
+        """Return the metrics over all batches and processes by name, empty without labels, and reset them."""
         try:
             return map_nested(_plain, self.metrics.compute()) if self.updated else {}
         finally:
             self.metrics.reset()
 
     def _own_samples(self, size: int) -> int:
-        """How many samples of this process's batch are no filling: the first ones of it."""
+        """Return how many samples of the batch are not padding; those come first."""
         accelerator, args = self.trainer.accelerator, self.trainer.args
         if args.process_index % copies_of_batches(args):  # another process counts the same batch
             return 0
@@ -129,7 +128,7 @@ class LiveMetrics:
 
 
 def _first_samples(value: Any, count: int, size: int) -> Any:
-    """The first samples of a batch, of which there may be several rows each."""
+    """Return the first samples of a batch, each of which may have several rows."""
     if isinstance(value, list) and len(value) == size and isinstance(value[0], (Mapping, str)):
         return value[:count]
 
@@ -143,5 +142,5 @@ def _first_samples(value: Any, count: int, size: int) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, or lists of numbers, of tensors and what numpy has: metrics are logged, and written to JSON."""
+    """Return tensors and NumPy values as numbers or lists of numbers, for logs and JSON."""
     return value.tolist() if hasattr(value, "tolist") else value

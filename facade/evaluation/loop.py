@@ -1,4 +1,4 @@
-"""One evaluation: every batch through the model, what comes out collected, metrics at the end."""
+"""Evaluation loop: prediction steps, collection of outputs, metrics."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.training.out_of_memory import explained
 from ..arguments.parallelism import data_ranks
 from .live_metrics import LiveMetrics, consists_of_metrics
+from .metrics import denumpify_detensorize
 from .out_of_memory_advice import advice_for_evaluation
 from .results import EvalLoopOutput, EvalPrediction
-from .speed import denumpify_detensorize
 
 if TYPE_CHECKING:
     import torch
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class EvaluationFeed:
-    """The loader of an evaluation as Lightning is given it.
+    """Wrap the loader of an evaluation for Lightning.
 
-    Nothing is read before the first `next()`. Lightning may read one batch ahead, so whether a batch is the last one
-    is noted down when it is read, for the step that works on it.
+    Nothing is read before the first `next()`. Lightning may prefetch one batch, so `is_last` is queued when a batch is
+    read, for the step that processes it.
 
     Args:
         loader: the Trainer's loader.
@@ -55,7 +55,7 @@ class EvaluationFeed:
 
     @property
     def remainder(self) -> int:
-        """See `EpochLoader.remainder`; unknown where the processes did not have the same."""
+        """Return `EpochLoader.remainder`; -1 (unknown) with uneven processes."""
         return -1 if self.rounds is not None and self.rounds.uneven else getattr(self.loader, "remainder", -1)
 
     def _ends(self) -> bool:
@@ -63,17 +63,17 @@ class EvaluationFeed:
 
 
 class Evaluation:
-    """What `Trainer.evaluation_loop` does with each batch, and makes of all of them.
+    """Process the batches of `Trainer.evaluation_loop`, and compute its result.
 
     Args:
-        trainer: the Trainer, whose `prediction_step` and callbacks are called.
+        trainer: the Trainer; its `prediction_step` and callbacks are called.
         feed: the batches.
         description: `Evaluation` or `Prediction`.
-        prediction_loss_only: keep nothing but the loss.
-        ignore_keys: outputs of the model that are no predictions.
+        prediction_loss_only: keep only the loss.
+        ignore_keys: outputs of the model that are not predictions.
         prefix: metrics are named `{prefix}_...`.
-        to_device: puts inputs on the device, for metrics.
-        gather_losses: for losses alone, in the place of the Trainer's `gather_function`.
+        to_device: moves inputs to the device, for metrics.
+        gather_losses: gathers losses in place of the Trainer's `gather_function`.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Evaluation:
         self._result: EvalLoopOutput | None = None
 
     def step(self, batch: Any) -> dict[str, Any]:
-        """Work on one batch; returns its loss, predictions and labels in this process, for Lightning callbacks."""
+        """Process one batch; returns loss, predictions and labels of this process, for Lightning callbacks."""
         try:
             return self._step(batch)
         except Exception:
@@ -123,7 +123,7 @@ class Evaluation:
 
     def _step(self, batch: Any) -> dict[str, Any]:
         trainer, args = self.trainer, self.trainer.args
-        ends = self._tell_accelerator_where_it_ends()
+        ends = self._set_loader_end()
         if self.steps == 0:
             self._begin(batch)
         if not self.expected:
@@ -139,7 +139,7 @@ class Evaluation:
             self.live.update(loss, batch, logits, labels)
             logits, labels = (logits, labels) if self.keep else (None, None)
         elif "inputs" in args.include_for_metrics:
-            inputs = self._main_input(batch)
+            inputs = self.to_device(batch[getattr(trainer.model, "main_input_name", "input_ids")])
         losses = None if loss is None else self._keep_loss(loss)
         if ends or not self.alone or trainer.gather_function != trainer.accelerator.gather_for_metrics:
             inputs, logits, labels = self._gathered(inputs, logits, labels)
@@ -152,22 +152,23 @@ class Evaluation:
         if self.batchwise:
             self._update_metrics(losses, batch, logits, labels)
         elif args.eval_accumulation_steps is not None and self.steps % args.eval_accumulation_steps == 0:
-            self._to_host()
+            for collector in (self.losses, self.predictions, self.labels, self.inputs):
+                collector.to_host()
         return outputs
 
     def _begin(self, batch: Any) -> None:
-        """What is asked once: the strategy has set up the model by now."""
+        """Read model and columns at the first batch, once the strategy has set up the model."""
         self.model = self.trainer.accelerator.strategy.called
         self.columns = list(batch) if isinstance(batch, Mapping) else None
 
     def result(self) -> EvalLoopOutput:
-        """Arrays and metrics over all samples, made at the first call."""
+        """Return arrays and metrics over all samples, computed at the first call."""
         if self._result is None:
             self._result = self._make_result()
         return self._result
 
     def numbers(self) -> dict[str, float]:
-        """Those of the metrics that are numbers, for Lightning callbacks."""
+        """Return the numeric metrics, for Lightning callbacks."""
         metrics = self.result().metrics or {}
         return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
 
@@ -190,17 +191,13 @@ class Evaluation:
             metrics[f"{prefix}_{name}"] = metrics.pop(name)
         return EvalLoopOutput(predictions, labels, metrics, self._number_of_samples())
 
-    def _tell_accelerator_where_it_ends(self) -> bool:
+    def _set_loader_end(self) -> bool:
         ends = self.feed.is_last.popleft() if self.feed.is_last else False
         self.trainer.accelerator.gradient_state.loader_end = ends, self.feed.remainder if ends else -1
         return ends
 
-    def _main_input(self, batch: Any) -> Any:
-        name = getattr(self.trainer.model, "main_input_name", "input_ids")
-        return self.to_device(batch[name])
-
     def _keep_loss(self, loss: torch.Tensor) -> torch.Tensor | None:
-        """Note down the loss once for each sample; returns it so where metrics want it batch by batch."""
+        """Collect the loss once per sample; returns the gathered losses for batchwise metrics."""
         accelerator = self.trainer.accelerator
         gather = self.gather_losses or self.trainer.gather_function
         if self.alone and not self.batchwise and gather == accelerator.gather_for_metrics:
@@ -212,7 +209,7 @@ class Evaluation:
         return losses
 
     def _gathered(self, inputs: Any, logits: Any, labels: Any) -> tuple[Any, Any, Any]:
-        """What all processes have of it, in the order of the samples."""
+        """Gather inputs, predictions and labels of all processes in the order of samples."""
         trainer, accelerator = self.trainer, self.trainer.accelerator
         gather: Callable[[Any], Any] = trainer.gather_function
         if trainer.args.eval_use_gather_object:
@@ -255,10 +252,6 @@ class Evaluation:
             losses=losses if "loss" in wanted else None,
         )
 
-    def _to_host(self) -> None:
-        for collector in (self.losses, self.predictions, self.labels, self.inputs):
-            collector.to_host()
-
     def _number_of_samples(self) -> int:
         loader = self.feed.loader
         dataset: Any = getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
@@ -270,7 +263,7 @@ class Evaluation:
 
 
 def _expected_samples(loader: Any) -> int | None:
-    """How many rows to make room for, None where nobody knows."""
+    """Return the number of rows to allocate, or None if unknown."""
     dataset: Any = getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
     if not has_length(dataset):
         return None
@@ -279,10 +272,10 @@ def _expected_samples(loader: Any) -> int | None:
 
 
 def _require_metrics(metrics: Any) -> None:
-    """Look at what `compute_metrics` returned.
+    """Validate the result of `compute_metrics`.
 
     Raises:
-        TypeError: it is no dict of names.
+        TypeError: it is not a dict with string keys.
     """
     if metrics is None:
         return

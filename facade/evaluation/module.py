@@ -1,4 +1,4 @@
-"""The LightningModule around a model that is evaluated: each batch goes through the steps of an `Evaluation`."""
+"""LightningModule that evaluates a model: each batch goes through `Evaluation.step`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class EvaluationModule(FastModule):
-    """A LightningModule that runs `Trainer.prediction_step` on each batch; metrics are shown to Lightning callbacks.
+    """Run `Trainer.prediction_step` on each batch, and expose the metrics to Lightning callbacks.
 
-    Batches stay where they are: `Trainer._prepare_inputs`, an override point, moves them.
+    Lightning does not move batches: `Trainer._prepare_inputs`, an override point, does.
 
     Args:
-        model: the user's model; its parameters are this module's.
-        evaluation: the evaluation that runs, None between those of a training.
+        model: the user's model; its parameters are those of this module.
+        evaluation: the current evaluation; None between the evaluations of a training.
     """
 
     def __init__(self, model: nn.Module, evaluation: Evaluation | None = None) -> None:
@@ -31,33 +31,33 @@ class EvaluationModule(FastModule):
         self.evaluation = evaluation
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the evaluation, whose data may not be copied: callbacks that average weights copy the module."""
+        """Drop the evaluation: callbacks that average weights copy the module, and must not copy its data."""
         return {**super().__getstate__(), "evaluation": None}
 
     def distribute(self, spread: Callable[[EvaluationModule], nn.Module]) -> None:
-        """Let the model be spread over processes when Lightning configures it, once the strategy is set up.
+        """Wrap or shard the model in `configure_model`, once Lightning has set up the strategy.
 
         Args:
-            spread: takes this module, and returns what to call in the model's place.
+            spread: takes this module, and returns the wrapped model.
         """
 
         def configure_model() -> None:
             self.model = spread(self)
 
-        # Not a method: callbacks that average weights warn of modules that have one.
+        # An attribute: callbacks that average weights warn about modules with the method.
         self.configure_model = configure_model
 
     @property
     def device(self) -> torch.device:
-        """Where the model is, also before Lightning has moved it: callbacks make their copies there."""
+        """Return the device of the model, for copies that callbacks make before Lightning moves it."""
         return next((parameter.device for parameter in self.parameters()), super().device)
 
     def cpu(self) -> EvaluationModule:
-        """Stay on the device: Lightning empties it after each run, but the model is used afterwards."""
+        """Stay on the device: Lightning moves modules to the CPU after a run, but the model is still used."""
         return self
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        """Run one batch of `evaluate`; its loss, predictions and labels are what Lightning callbacks get as outputs."""
+        """Run one batch of `evaluate`; returns loss, predictions and labels as outputs for Lightning callbacks."""
         assert self.evaluation is not None
         return self.evaluation.step(batch)
 
@@ -67,15 +67,15 @@ class EvaluationModule(FastModule):
         return self.evaluation.step(batch)
 
     def on_validation_epoch_end(self) -> None:
-        """End an evaluation."""
+        """Log the metrics of an evaluation."""
         self._log_metrics()
 
     def on_test_epoch_end(self) -> None:
-        """End a prediction."""
+        """Log the metrics of a prediction."""
         self._log_metrics()
 
     def _log_metrics(self) -> None:
-        """Show the metrics to Lightning callbacks, such as its EarlyStopping and ModelCheckpoint."""
+        """Expose the metrics to Lightning callbacks such as EarlyStopping and ModelCheckpoint."""
         if callbacks_of(self.trainer):
             assert self.evaluation is not None
             with torch.enable_grad():  # as outside of the loop, where metrics are computed otherwise

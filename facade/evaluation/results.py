@@ -1,4 +1,4 @@
-"""What the Trainer's methods take and return."""
+"""Result types of the Trainer's methods."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 
 class EvalPrediction:
-    """As `transformers.EvalPrediction`: what `compute_metrics` is given; unpacks like a tuple.
+    """As `transformers.EvalPrediction`: the argument of `compute_metrics`; unpacks like a tuple.
 
     Args:
-        predictions: what the model predicted, arrays over all samples.
+        predictions: outputs of the model, arrays over all samples.
         label_ids: the labels, arrays over all samples.
         inputs: the inputs, with `include_for_metrics=["inputs"]`.
         losses: the loss of each sample, with `include_for_metrics=["loss"]`.
@@ -24,7 +24,7 @@ class EvalPrediction:
 
     @property
     def elements(self) -> tuple[Any, ...]:
-        """Predictions and labels, and what else was asked for."""
+        """Return predictions and labels, then inputs and losses if included."""
         optional = (part for part in (self.inputs, self.losses) if part is not None)
         return (self.predictions, self.label_ids, *optional)
 
@@ -38,7 +38,7 @@ class EvalPrediction:
 
 
 class EvalLoopOutput(NamedTuple):
-    """As `transformers.trainer_utils.EvalLoopOutput`: what `Trainer.evaluation_loop` returns."""
+    """As `transformers.trainer_utils.EvalLoopOutput`: result of `Trainer.evaluation_loop`."""
 
     predictions: Any
     label_ids: Any | None
@@ -47,7 +47,7 @@ class EvalLoopOutput(NamedTuple):
 
 
 class PredictionOutput(NamedTuple):
-    """As `transformers.trainer_utils.PredictionOutput`: what `Trainer.predict` returns."""
+    """As `transformers.trainer_utils.PredictionOutput`: result of `Trainer.predict`."""
 
     predictions: Any
     label_ids: Any | None
@@ -55,7 +55,7 @@ class PredictionOutput(NamedTuple):
 
 
 class TrainOutput(NamedTuple):
-    """As `transformers.trainer_utils.TrainOutput`: what `Trainer.train` returns."""
+    """As `transformers.trainer_utils.TrainOutput`: result of `Trainer.train`."""
 
     global_step: int
     training_loss: float
@@ -63,7 +63,7 @@ class TrainOutput(NamedTuple):
 
 
 class TrainingLength(NamedTuple):
-    """What `Trainer.set_initial_training_values` returns: how long a training is, counted in several ways."""
+    """Result of `Trainer.set_initial_training_values`: length of a training in epochs, steps and samples."""
 
     num_train_epochs: int
     num_update_steps_per_epoch: int

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ...lightning_modules.data.lengths import has_length
 from ..distributed.consistency import monitored, require_same_evaluation
 from ..evaluation.loop import Evaluation, EvaluationFeed
+from ..evaluation.metrics import Moment
 from ..evaluation.out_of_memory_advice import evaluating
 from ..evaluation.results import EvalLoopOutput
-from ..evaluation.speed import Moment
 from .steps import cast_for_evaluation
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from ...lightning_modules.models.inspection import loss_shifts_labels, shifts_sm
 from ...lightning_modules.models.liger import can_skip_logits
 from ..arguments import TrainingArguments
 from ..arguments.parallelism import copies_of_batches, data_ranks, samples_of_rank
+from ..evaluation.metrics import metrics_of_runtime
 from ..evaluation.results import EvalLoopOutput
-from ..evaluation.speed import metrics_of_runtime
 from .checks import check_loss_func
 from .columns import explaining_inputs, require_inputs
 from .overrides import is_own

@@ -48,13 +48,13 @@ from ..checkpointing.training_state import CallbackStates, LightningCallbackStat
 from ..distributed.consistency import monitored
 from ..distributed.xla_device import print_metrics
 from ..evaluation.best_metric import BestMetric
+from ..evaluation.metrics import Moment, log_metrics, metrics_format, save_metrics, save_state, speed_metrics
 from ..evaluation.results import EvalLoopOutput, PredictionOutput, TrainingLength, TrainOutput
-from ..evaluation.speed import Moment, metrics_format, speed_metrics
 from ..hub.pushing import PushInProgress
 from ..hub.session import HubSession
 from ..strategies.plan import RunPlan, optimizer_config
 from ..strategies.strategy import Strategy, StrategyHost
-from . import checks, construction, metrics_files, optimization, optimizer_limits, steps
+from . import checks, construction, optimization, optimizer_limits, steps
 from .batch_size import BatchSizeFinder
 from .columns import require_inputs
 from .construction import AppliedArguments, lend_save_model, seed_everything
@@ -998,10 +998,10 @@ class Trainer:
             return 0
         return 6 * main_input.numel() * self._parameter_counter.count()
 
-    log_metrics = metrics_files.log_metrics
+    log_metrics = log_metrics
     metrics_format = staticmethod(metrics_format)
-    save_metrics = metrics_files.save_metrics
-    save_state = metrics_files.save_state
+    save_metrics = save_metrics
+    save_state = save_state
 
     # The Hub.
 

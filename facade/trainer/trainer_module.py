@@ -20,9 +20,9 @@ from ...lightning_modules.training.out_of_memory import explained
 from ..arguments.enums import DebugOption
 from ..checkpointing.interrupted_evaluation import InterruptedEvaluation
 from ..distributed.xla_device import print_metrics
+from ..evaluation.metrics import Moment
 from ..evaluation.module import EvaluationModule
 from ..evaluation.out_of_memory_advice import advice_for_training
-from ..evaluation.speed import Moment
 from . import optimizer_limits
 from .lightning_callbacks import ReplacedSchedule
 from .meters import RunningLoss

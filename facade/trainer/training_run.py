@@ -12,8 +12,8 @@ from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import TRAINER_STATE_NAME
 from ..arguments.parallelism import samples_of_rank
 from ..distributed.consistency import require_same_training
+from ..evaluation.metrics import speed_metrics
 from ..evaluation.results import TrainingLength, TrainOutput
-from ..evaluation.speed import speed_metrics
 from .overrides import is_own
 from .requirements import require_evaluation_data, require_training_data
 

@@ -58,7 +58,7 @@ SERVED: dict[str, dict[str, str]] = {
             ".lightning_modules": "RemoveColumnsCollator enable_full_determinism get_last_checkpoint set_seed",
             ".lightning_modules.common.seeding": "seed_worker",
             ".lightning_modules.data.lengths": "has_length",
-            ".facade.evaluation.speed": "denumpify_detensorize speed_metrics",
+            ".facade.evaluation.metrics": "denumpify_detensorize speed_metrics",
             ".facade.compat.constants": "PREFIX_CHECKPOINT_DIR _re_checkpoint",
             ".facade.compat.checkpoints": "load_sharded_checkpoint rotate_checkpoints sort_checkpoints",
             ".facade.search.hyperparameters": "BestRun default_compute_objective default_hp_space_optuna "
@@ -73,7 +73,7 @@ SERVED: dict[str, dict[str, str]] = {
     "trainer_pt_utils": targets(
         {
             ".facade.arguments.accelerator": "AcceleratorConfig",
-            ".facade.evaluation.speed": "metrics_format",
+            ".facade.evaluation.metrics": "metrics_format",
             ".facade.trainer": "log_metrics=Trainer.log_metrics save_metrics=Trainer.save_metrics "
             "save_state=Trainer.save_state get_num_trainable_parameters=Trainer.get_num_trainable_parameters "
             "get_learning_rates=Trainer.get_learning_rates get_optimizer_group=Trainer.get_optimizer_group",

@@ -9,7 +9,7 @@ import traceback
 import pytest
 from tiny import At, Tiny, points, trainer
 
-from lightrainer.facade.evaluation import speed
+from lightrainer.facade.evaluation.metrics import Moment
 
 
 class Failing(Tiny):
@@ -118,7 +118,7 @@ def test_a_training_that_comes_to_its_end_says_nothing_of_going_on(tmp_path, cap
 
 def test_speeds_count_what_this_call_did(tmp_path, monkeypatch):
     """A training of 4 steps of 2 samples, the last of which is resumed; as in 5.23."""
-    monkeypatch.setattr(speed.Moment, "seconds_ago", 1.0)
+    monkeypatch.setattr(Moment, "seconds_ago", 1.0)
     trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=3).train()
     metrics = trainer(tmp_path, max_steps=4).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3")).metrics
     whole = trainer(tmp_path, max_steps=4).train().metrics

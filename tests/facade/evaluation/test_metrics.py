@@ -10,7 +10,7 @@ import torch
 from tiny import ARGUMENTS, points, tiny
 
 from lightrainer import Seq2SeqTrainer, Trainer, TrainerCallback, TrainingArguments
-from lightrainer.facade.evaluation.speed import Moment, denumpify_detensorize, metrics_format, speed_metrics
+from lightrainer.facade.evaluation.metrics import Moment, denumpify_detensorize, metrics_format, speed_metrics
 
 
 @pytest.fixture(scope="module")
