@@ -1,7 +1,7 @@
-"""The Trainer, its runs of Lightning, and what only it needs.
+"""The Trainer and its runs of Lightning.
 
-Here: the documented methods, the LightningModule whose hooks call them, what is checked before a training. Not here:
-checkpoints, evaluations, uploads and searches, which are components of other rooms. Imports every room but `compat`.
+Here: documented methods, the LightningModule whose hooks call them, checks before a training. Not here: checkpoints,
+evaluations, uploads and searches, which are components of other rooms. Imports every room but `compat`.
 """
 
 from importlib import import_module
@@ -14,7 +14,7 @@ __all__ = ["Seq2SeqTrainer", "Trainer"]
 
 
 def __getattr__(name: str) -> Any:
-    """The functions of `huggingface_hub` that can be replaced here, as in the module of the reference's Trainer."""
+    """Return functions of `huggingface_hub`, which can be replaced here as in the module of the reference."""
     if name in ("create_repo", "upload_folder"):
         return getattr(import_module("huggingface_hub"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

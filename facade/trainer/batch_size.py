@@ -1,4 +1,4 @@
-"""`auto_find_batch_size`: a training that runs out of memory starts again with smaller batches."""
+"""`auto_find_batch_size`: restart a training with smaller batches when it runs out of memory."""
 
 from __future__ import annotations
 
@@ -20,24 +20,22 @@ Result = TypeVar("Result")
 
 
 class BatchSizeFinder:
-    """Makes the batch of a device smaller until the training fits.
+    """Reduce the batch size per device until the training fits into memory.
 
-    As in the reference the next batch has nine tenths of the samples, rounded down (64, 57, 51, ...), so that a step
-    takes fewer samples, and there are more steps. The arguments stay as they are. With `keep_effective_batch_size` the
-    next batch has half of the samples, and a step takes twice as many batches.
+    As in the reference, each attempt takes nine tenths of the samples, rounded down (64, 57, 51, ...), so that steps
+    get smaller and more numerous. With `keep_effective_batch_size` it takes half of the samples, and twice the
+    accumulation.
 
-    A training starts again where it began, or where it was resumed, and ends with the weights of a run that had the
-    smaller batch from the start; in the reference it goes on with the weights of the failed attempt. For that a copy
-    of the trainable weights, of all buffers and of the optimizer's state is kept in main memory while such a training
-    runs. What datasets and callbacks keep to themselves is not set back, but for callbacks that are an
-    `ExportableState`; checkpoints that are there already stay, until a new one of the same step takes their place.
+    The training restarts from its initial state, or the checkpoint, so that it ends with the weights of a run that had
+    the smaller batch from the start; the reference continues with the weights of the failed attempt. So trainable
+    weights, buffers and optimizer state are copied to host memory. State of datasets and callbacks is not restored,
+    except for callbacks that are an `ExportableState`; existing checkpoints stay until they are overwritten.
 
-    The size that was found is in `state.train_batch_size`, also of checkpoints, and the next `train` begins with it.
-    With `keep_effective_batch_size`, while a training runs, `trainer.args` is a copy of the arguments with the numbers
-    that are in use.
+    The batch size found is `state.train_batch_size`, also in checkpoints; the next `train` starts with it. With
+    `keep_effective_batch_size`, `trainer.args` is an adjusted copy of the arguments during the training.
 
     Args:
-        trainer: the Trainer whose batches are made smaller.
+        trainer: the Trainer.
     """
 
     trainer = WeakAttribute["Any"]()
@@ -46,22 +44,22 @@ class BatchSizeFinder:
         self.trainer = trainer
 
     def until_it_fits(self, attempt: Callable[[], Result], checkpoint: str | None) -> Result:
-        """Train, with batches that fit if the arguments ask for that.
+        """Train, retrying with smaller batches if `auto_find_batch_size` is set.
 
         Args:
-            attempt: the training, from its beginning to its end.
-            checkpoint: the folder from which it goes on.
+            attempt: runs the whole training.
+            checkpoint: the folder to resume from.
 
         Raises:
             torch.OutOfMemoryError: not even one sample fits.
-            ValueError: processes share one model, so that they cannot start again.
+            ValueError: the model is sharded, so that the training cannot restart.
         """
         trainer = self.trainer
         if not trainer.args.auto_find_batch_size:
             return attempt()
         self._require_whole_models()
         self.apply_found_size(checkpoint)
-        given, start = trainer.args, _Beginning(trainer)
+        given, start = trainer.args, _InitialState(trainer)
         try:
             while True:
                 self._apply_size(given)
@@ -73,7 +71,7 @@ class BatchSizeFinder:
                     if self._smaller_size() < 1:
                         raise _nothing_fits(given) from error
                     reason = str(error).partition("\n")[0]
-                # Only here, where the error is forgotten, are the tensors in its frames free.
+                # Outside of the except block, where the tensors in the frames of the error are released.
                 start.restore(trainer)
                 self._apply_smaller_size(given, reason, checkpoint)
         finally:
@@ -81,12 +79,12 @@ class BatchSizeFinder:
             trainer.accelerator.apply_accumulation(given)
 
     def consensus(self) -> OutOfMemoryConsensus:
-        """Make what lets several processes run out of memory together, where such a training starts again."""
+        """Return the consensus by which all processes raise an out-of-memory error together."""
         args = self.trainer.args
         return OutOfMemoryConsensus(args.device if args.auto_find_batch_size and args.world_size > 1 else None)
 
     def apply_found_size(self, checkpoint: str | None) -> None:
-        """Begin with the size of a checkpoint, which was found already, unless the arguments ask for less."""
+        """Start with the batch size of a checkpoint, unless the arguments have a smaller one."""
         trainer = self.trainer
         stored = None if checkpoint is None else trainer._restorer.read_state(checkpoint).train_batch_size
         trainer._train_batch_size = min(trainer._train_batch_size, stored or trainer._train_batch_size)
@@ -101,7 +99,7 @@ class BatchSizeFinder:
             )
 
     def _smaller_size(self) -> int:
-        """What is tried next; 0 after the smallest. One that is split among processes stays a multiple of them."""
+        """Return the next size, 0 after the smallest; a multiple of the processes that split a batch."""
         size = self.trainer._train_batch_size
         unit = size // samples_of_rank(self.trainer.args, size)
         smaller = size // 2 if self.trainer.keep_effective_batch_size else int(size * 0.9)
@@ -113,8 +111,8 @@ class BatchSizeFinder:
         self.trainer.args = fitted(given, self.trainer._train_batch_size)
         self.trainer.accelerator.apply_accumulation(self.trainer.args)
 
-    def _may_try_again(self, error: Exception, start: _Beginning) -> bool:
-        """Whether smaller batches can help; where they cannot, a note on a memory error says why."""
+    def _may_try_again(self, error: Exception, start: _InitialState) -> bool:
+        """Return whether smaller batches can help; otherwise add the reason to a memory error."""
         if not is_out_of_memory(error):
             return False
         if getattr(error, "in_evaluation", False):
@@ -156,7 +154,7 @@ class BatchSizeFinder:
 
 
 def _change_of_both(before: Any, after: Any, wanted: int) -> str:
-    """Say how batch and accumulation change, and what becomes of their product."""
+    """Describe the change of batch size, accumulation and effective batch."""
     kept = effective_batch(after)
     return (
         f"per_device_train_batch_size {before.per_device_train_batch_size} -> {after.per_device_train_batch_size} and "
@@ -175,8 +173,8 @@ def _nothing_fits(given: Any) -> torch.OutOfMemoryError:
     )
 
 
-class _Beginning:
-    """All that a training changes, as it was before."""
+class _InitialState:
+    """Snapshot of all state that a training changes."""
 
     def __init__(self, trainer: Any) -> None:
         several = trainer.args.world_size > 1 or trainer.is_model_parallel
@@ -192,11 +190,11 @@ class _Beginning:
 
     @property
     def lost(self) -> list[str]:
-        """Names of weights that cannot be set back."""
+        """Return the names of weights that cannot be restored."""
         return self._point.lost
 
     def restore(self, trainer: Any) -> None:
-        """Set everything back, and free what the failed attempt held."""
+        """Restore the state, and release the memory of the failed attempt."""
         for name, value in self._attributes.items():
             setattr(trainer, name, value)
         trainer._token_counter.pending = self._tokens
@@ -224,16 +222,16 @@ _ATTRIBUTES = (
 
 
 def effective_batch(args: Any) -> int:
-    """Samples of one process that go into one optimizer step."""
+    """Return the samples of one process in an optimizer step."""
     return args.train_batch_size * args.gradient_accumulation_steps
 
 
 def fitted(args: Any, batch_size: int) -> Any:
-    """A copy of the arguments with another batch of each device, and the effective batch as near as can be.
+    """Return a copy of the arguments with another batch size, and the nearest effective batch.
 
     Args:
-        args: Training arguments; they are not changed.
-        batch_size: Samples of one process in one forward pass.
+        args: training arguments; not modified.
+        batch_size: samples of one process in a forward pass.
     """
     copied = copy.copy(args)
     copied.per_device_train_batch_size = batch_size

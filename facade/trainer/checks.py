@@ -1,4 +1,4 @@
-"""What is wrong with the way a Trainer is constructed, all of it at once."""
+"""Validation of the parameters of a Trainer, with all problems in one error."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _STEPS_OF_THE_REFERENCE = {
     "_run_epoch": "get_batch_samples, training_step and the events of callbacks are called",
     "_wrap_model": "a model that is to be wrapped is passed as the model; DDP and FSDP follow from the arguments",
 }
-"""Private steps of the reference's own loop, which no loop here has; and what there is in their place."""
+"""Private steps of the reference's loop, which is not used here, with their alternatives."""
 
 
 class MissingModelError(RuntimeError, ValueError):
-    """There is no model: a RuntimeError in the reference, and a bad value for everybody else."""
+    """No model was passed: a RuntimeError as in the reference, and a ValueError."""
 
 
 def advice_on_keyword(cls: type, name: str, known: Collection[str]) -> str:
-    """Say what to do in the place of a keyword that the Trainer does not take."""
+    """Return the advice for an unknown keyword of the Trainer."""
     instead = {
         "tokenizer": "It is called processing_class now",
         "tb_writer": "Pass callbacks=[TensorBoardCallback(writer)]",
@@ -44,7 +44,7 @@ def advice_on_keyword(cls: type, name: str, known: Collection[str]) -> str:
 
 
 def without_tokenizer(given: dict[str, Any]) -> dict[str, Any]:
-    """Return keywords of transformers 4 as those of today."""
+    """Rename the keyword `tokenizer` of transformers 4."""
     tokenizer = given.pop("tokenizer")
     if tokenizer is not None and given.get("processing_class") is not None:
         raise ValueError("tokenizer is called processing_class now, and both are given. Leave tokenizer out.")
@@ -53,33 +53,33 @@ def without_tokenizer(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def missing_attribute(trainer: Any, name: str) -> Any:
-    """Answer for an attribute that a Trainer does not have, but may have had in other versions.
+    """Return an attribute of other versions, or of a Trainer whose model is not wrapped.
 
     Raises:
-        AttributeError: there is none of that name.
+        AttributeError: unknown name.
     """
     if name == "model_wrapped" and "model" in vars(trainer):
-        return trainer.model  # nothing has wrapped it yet
+        return trainer.model  # not wrapped yet
     if name != "tokenizer" or not old_style.accepted():
-        return object.__getattribute__(trainer, name)  # raises what it raised before
+        return object.__getattribute__(trainer, name)  # raises AttributeError
     old_style.warn("Trainer.tokenizer is an attribute of transformers 4. Instead: `Trainer.processing_class`.")
     return trainer.processing_class
 
 
 def check_construction(args: Any, given: Mapping[str, Any], *, calls_loss_func: bool = True) -> None:
-    """Check the parameters of `Trainer.__init__` before anything is made of them.
+    """Check the parameters of `Trainer.__init__`.
 
     Args:
         args: the training arguments.
         given: the parameters by name.
-        calls_loss_func: whether the `compute_loss` that calls `compute_loss_func` is in use.
+        calls_loss_func: `compute_loss` is not overridden, and calls `compute_loss_func`.
 
     Raises:
         MissingModelError: neither `model` nor `model_init`.
-        TypeError: something has the wrong type.
-        ValueError: values that do not go together.
-        RuntimeError: optimizers that do not go together with other parameters.
-        ImportError: the arguments need a package that is not there.
+        TypeError: wrong types.
+        ValueError: incompatible values.
+        RuntimeError: optimizers that are incompatible with other parameters.
+        ImportError: a required package is missing.
     """
     if not hasattr(args, "output_dir") or isinstance(args, type):
         raise TypeError(
@@ -100,10 +100,10 @@ def check_construction(args: Any, given: Mapping[str, Any], *, calls_loss_func: 
 
 
 def check_overrides(kind: type) -> None:
-    """Refuse a Trainer that overrides what would never be called, before it trains in another way than it says.
+    """Refuse a Trainer with overrides that would never be called.
 
     Raises:
-        NotImplementedError: says which methods, and what is called.
+        NotImplementedError: names the methods and their alternatives.
     """
     found = {name: instead for name, instead in _STEPS_OF_THE_REFERENCE.items() if hasattr(kind, name)}
     if found:
@@ -129,10 +129,10 @@ def check_loss_func(function: Any) -> None:
 
 
 def check_label_names(label_names: list[str], model: Any) -> None:
-    """Check names that go with the default data_collator.
+    """Check label names against the default data_collator.
 
     Raises:
-        ValueError: labels are called `label`.
+        ValueError: the labels are called `label`.
     """
     if "label" in label_names and "labels" not in label_names:
         raise ValueError(
@@ -197,7 +197,7 @@ def _container_problems(given: Mapping[str, Any]) -> list[str | None]:
         problems.append(f"callbacks must be a list, but is {_shown(callbacks)}. Write callbacks=[...].")
     for name in ("train_dataset", "eval_dataset"):
         for key, dataset in _datasets(given[name]).items():
-            # A name in the place of the evaluation data is how some libraries say that they evaluate otherwise.
+            # Some libraries pass a string as eval_dataset, and evaluate by themselves.
             allowed = not key and (dataset is None or (isinstance(dataset, str) and name == "eval_dataset"))
             problems.append(None if allowed else dataset_problem(dataset, f"{name}{key}", inner=bool(key)))
     if isinstance(given["eval_dataset"], dict):
@@ -211,12 +211,12 @@ def _container_problems(given: Mapping[str, Any]) -> list[str | None]:
 
 
 def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | None:
-    """What is wrong with a dataset, or None.
+    """Return the problem with a dataset, or None.
 
     Args:
-        dataset: what was given as one.
-        name: what it was given as, for the message.
-        inner: it is in a dict of datasets already.
+        dataset: the value passed.
+        name: of the parameter, for the message.
+        inner: it is a value in a dict of datasets.
     """
     kind = "a dataset (with __getitem__ and __len__, or __iter__)"
     if hasattr(dataset, "__next__") and not hasattr(dataset, "__getitem__"):
@@ -234,10 +234,10 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
 
 
 def require_dataset(dataset: Any, name: str) -> None:
-    """Say what is wrong with a dataset that is about to be read.
+    """Check a dataset before it is read.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not a dataset.
     """
     problem = dataset_problem(dataset, name, inner=True)
     if problem is not None:

@@ -1,4 +1,4 @@
-"""Which columns the data has, which arguments the model takes, and what is said where one is missing."""
+"""Errors for batches whose columns do not match the arguments of the model."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ...lightning_modules.models.inspection import base_of_adapter, unwrap_model
 
 
 def require_inputs(inputs: Any, collator: Any, step: str) -> None:
-    """Look whether a batch can be passed to the model by the names of its arguments.
+    """Check that a batch can be passed to the model as keyword arguments.
 
     Args:
-        inputs: what the collator, or an override, made.
+        inputs: the batch.
         collator: of the Trainer, for the message.
-        step: the method to override for batches of another kind, for the message.
+        step: method to override for other kinds of batches, for the message.
 
     Raises:
-        TypeError: it is no mapping, or has names that are no text.
+        TypeError: it is not a mapping, or has keys that are not strings.
     """
     made = f"{getattr(collator, '__name__', type(collator).__name__)} (data_collator)"
     if not isinstance(inputs, Mapping) and not hasattr(inputs, "keys"):
@@ -39,12 +39,12 @@ def require_inputs(inputs: Any, collator: Any, step: str) -> None:
 
 @contextlib.contextmanager
 def explaining_inputs(model: Any, inputs: Any, dataset: Any) -> Iterator[None]:
-    """Say which argument a model was called without, and what became of the column of that name.
+    """Explain a TypeError of a model that was called without a required argument.
 
     Args:
-        model: what is called in it.
+        model: called in the block.
         inputs: the batch.
-        dataset: where the batch comes from; a sample of it is read only if something is missing.
+        dataset: source of the batch; a sample of it is read if an argument is missing.
     """
     try:
         yield
@@ -67,7 +67,7 @@ def _missing(model: Any, inputs: Any) -> list[str]:
 
 
 def _why(name: str, dataset: Any) -> str:
-    """From a sample, if one can be had: the error that is being written is more important than any in reading it."""
+    """Return the reason, from a sample if one can be read."""
     dataset = next(iter(dataset.values()), None) if isinstance(dataset, dict) else dataset
     sample = None
     with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""What a Trainer derives from its arguments and its model: when it is made, and again where arguments have changed."""
+"""Attributes that a Trainer derives from arguments and model, at construction and when arguments change."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 _ROOT = __name__.partition(".")[0]
 _CHECKPOINTING = ("is_activation_checkpointing", "is_gradient_checkpointing")
-"""Attributes of a model of `transformers` that recomputes activations, in newer and in older versions."""
+"""Attributes of `transformers` models with activation checkpointing, in newer and older versions."""
 _PLAIN = (str, int, float, Enum, type(None))
 _DERIVED_FROM = (
     *("per_device_train_batch_size", "auto_find_batch_size", "enable_jit_checkpoint"),
@@ -50,10 +50,10 @@ _DERIVED_FROM = (
 
 
 class AppliedArguments:
-    """Remembers what the arguments were when attributes of a Trainer were derived from them.
+    """Record the arguments that attributes of a Trainer were derived from, to detect changes.
 
     Args:
-        trainer: the Trainer whose attributes these are.
+        trainer: the Trainer.
     """
 
     trainer = WeakAttribute["Any"]()
@@ -64,17 +64,17 @@ class AppliedArguments:
         self._checked: list[tuple[str, type, Any]] = []
 
     def remember(self) -> None:
-        """Let the attributes be those of the arguments as they are now."""
+        """Record the current arguments."""
         self._seen = {name: copy.copy(getattr(self.trainer.args, name)) for name in _DERIVED_FROM}
 
     def apply(self) -> None:
-        """Check the arguments again, and derive anew what depends on those that were changed.
+        """Check the arguments again, and update the attributes derived from changed ones.
 
-        What somebody set on the Trainer itself stays, unless the argument that it came from was changed too.
+        An attribute that was set on the Trainer stays, unless its argument changed too.
         """
         if f"{__package__}.lightning_trainer" not in sys.modules:
             with host_rng_untouched():  # an import of Lightning draws from Python's generator
-                import_module(".lightning_trainer", __package__)  # a second that no measured time should hold
+                import_module(".lightning_trainer", __package__)  # takes a second, which must not count in any metric
         trainer, args = self.trainer, self.trainer.args
         if isinstance(args, TrainingArguments):
             self._check(args)
@@ -93,7 +93,7 @@ class AppliedArguments:
         stop_if_asked_to(trainer)
 
     def _check(self, args: TrainingArguments) -> None:
-        """Say what is wrong with arguments, unless they are those of the last time: all the rules take a while."""
+        """Validate the arguments, unless unchanged since the last validation."""
         present = [
             (name, type(value), value if isinstance(value, _PLAIN) else repr(value))  # 8 equals 8.0
             for name, value in vars(args).items()
@@ -105,16 +105,15 @@ class AppliedArguments:
 
 
 def seed_everything(args: TrainingArguments) -> None:
-    """Seed all generators, and with `full_determinism` let torch's operations be deterministic."""
+    """Seed all generators; with `full_determinism` use deterministic operations of torch."""
     (enable_full_determinism if args.full_determinism else set_seed)(args.seed)
 
 
 def set_verbosity(args: TrainingArguments) -> None:
-    """As the reference sets its verbosity when a Trainer is made; `passive` leaves everything to the script.
+    """Set the log level as the reference does when a Trainer is made; `passive` leaves it to the script.
 
-    Where the script has set up no logging at all, messages go to the standard error stream: who asks for `info` means
-    to see it. The level is that of the logger that decides how much this package says: its own, or where names of the
-    reference are served, `transformers`, as scripts expect.
+    Without any logging set up by the script, messages go to stderr. The level is set on the logger of this package, or
+    on `transformers`, as scripts expect, where the names of the reference are intercepted.
     """
     if (args.log_level if args.should_log else args.log_level_replica) == "passive":
         return
@@ -130,8 +129,8 @@ def make_model(model_init: Callable[..., nn.Module], trial: Any) -> nn.Module:
     """Call a `model_init`, with the trial if it takes one.
 
     Raises:
-        RuntimeError: it takes more, or returns nothing.
-        TypeError: it returns no model.
+        RuntimeError: it takes more arguments, or returns None.
+        TypeError: it does not return a model.
     """
     count = len(inspect.signature(model_init).parameters)
     if count > 1:
@@ -145,25 +144,25 @@ def make_model(model_init: Callable[..., nn.Module], trial: Any) -> nn.Module:
 
 
 def moves_model(args: TrainingArguments, *, spread: bool) -> bool:
-    """Tell whether the model is moved to the device as soon as it is there; `spread` over devices, it is not."""
+    """Return whether to move the model to the device at once; not if it is `spread` over devices."""
     if args.place_model_on_device is not None:
         return args.place_model_on_device
-    reduced = args.fp16_full_eval or args.bf16_full_eval  # moved and cast when it is evaluated
+    reduced = args.fp16_full_eval or args.bf16_full_eval  # moved and cast by the evaluation
     in_parts = bool(args.fsdp or args.deepspeed or spreads_model(args))
     return not (spread or reduced or in_parts)
 
 
 def label_names(args: TrainingArguments, model: nn.Module) -> list[str]:
-    """Name the arguments of the model that are labels, unless the arguments do."""
+    """Return the label names of the arguments, or else those of the model's forward."""
     if args.label_names is not None:
         return args.label_names
     found = inspection.find_labels(type(model))
-    made_of_labels = parts_of_sequences(args) > 1  # where sequences are split, and nowhere else
+    made_of_labels = parts_of_sequences(args) > 1  # by sequence splitting only
     return [name for name in found if name != "shift_labels"] if made_of_labels else found
 
 
 def label_smoother(args: TrainingArguments, model: nn.Module) -> LabelSmoother | None:
-    """Make what `label_smoothing_factor` asks for."""
+    """Return the label smoother for `label_smoothing_factor`, or None."""
     if args.label_smoothing_factor == 0:
         return None
     if getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification":
@@ -174,12 +173,12 @@ def label_smoother(args: TrainingArguments, model: nn.Module) -> LabelSmoother |
 
 
 def default_callbacks(args: TrainingArguments) -> list[Any]:
-    """List the callbacks that come before the user's."""
+    """Return the callbacks that come before those of the user."""
     return [DefaultFlowCallback, *reporting_callbacks(args.report_to)]
 
 
 def display_callback(args: TrainingArguments, others: list[Any]) -> Any:
-    """Choose what shows the progress; None where another callback takes its place."""
+    """Return the callback that shows progress; None if another one replaces it."""
     if args.disable_tqdm:
         return PrinterCallback
     replaced = any(getattr(callback, "takes_place_of", None) for callback in others)
@@ -187,14 +186,14 @@ def display_callback(args: TrainingArguments, others: list[Any]) -> Any:
 
 
 def lend_save_model(trainer: Any, callback: Any) -> None:
-    """Let a tracker write the model as this Trainer does, without keeping the Trainer alive."""
+    """Give a tracker `save_model` of the Trainer, by a weak reference."""
     if isinstance(callback, LoggerCallback):
         host: Any = weakref.ref(trainer)
         callback.save_model = lambda folder: host().save_model(folder, _internal_call=True)
 
 
 def set_backend_flags(trainer: Any) -> None:
-    """Set the attributes by which libraries ask for the backend."""
+    """Set the backend attributes that libraries read."""
     args, options = trainer.args, trainer.args.fsdp_config or {}
     trainer.is_deepspeed_enabled = bool(args.deepspeed)
     trainer.is_fsdp_xla_enabled = bool(args.fsdp and options.get("xla"))
@@ -204,7 +203,7 @@ def set_backend_flags(trainer: Any) -> None:
 
 
 def set_up_model(trainer: Any, model: nn.Module) -> None:
-    """Make a model that of a Trainer, and derive from it what depends on it."""
+    """Set the model of a Trainer, and the attributes derived from it."""
     args, inspected = trainer.args, inspection.base_of_adapter(model)
     set_groups_of_model(args, groups_of_spread(args, model))
     trainer.is_model_parallel = len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
@@ -223,7 +222,7 @@ def set_up_model(trainer: Any, model: nn.Module) -> None:
 
 
 def set_up_callbacks(trainer: Any, callbacks: list[Any]) -> None:
-    """Give a Trainer its callbacks, those of the user and those that the arguments ask for, and its state."""
+    """Set callbacks of the user and of the arguments, and the state."""
     for callback in filter(is_lightning_callback, callbacks):
         trainer.add_callback(callback)
     own = [callback for callback in callbacks if not is_lightning_callback(callback)]
@@ -247,7 +246,7 @@ def set_up_callbacks(trainer: Any, callbacks: list[Any]) -> None:
 
 
 def plan_of(trainer: Any) -> RunPlan:
-    """Translate the arguments of a Trainer as they are now."""
+    """Translate the current arguments of a Trainer."""
     model = trainer.model
     wanted, _ = checkpointing(trainer.args)
     name = next((name for name in _CHECKPOINTING if hasattr(model, name)), "")
@@ -257,7 +256,7 @@ def plan_of(trainer: Any) -> RunPlan:
 
 
 def renew_model(trainer: Any, trial: Any) -> None:
-    """Make the model of a training, where there is a `model_init`."""
+    """Create the model of a training by `model_init`, if any."""
     if trainer.model_init is None:
         return
     if trainer._search.current is not None:

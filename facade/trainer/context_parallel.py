@@ -1,4 +1,4 @@
-"""Context parallel: training on sequences of which each process has a part."""
+"""Context parallelism: training on sequences that are split over processes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class ContextParallel:
-    """Makes batches ready to be split, and lets the losses of the parts add up to that of the whole.
+    """Prepare batches for splitting, and scale the losses of the parts.
 
     Args:
-        trainer: the Trainer whose batches are split.
+        trainer: the Trainer.
 
     Attributes:
-        targets: how many labels count in the whole of a batch that is split now, by their name; None for a whole one.
+        targets: by label name, the number of labels that count in the whole of the current split batch, else None.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -39,13 +39,13 @@ class ContextParallel:
     def prepare(
         self, model: nn.Module, inputs: dict[str, Any]
     ) -> tuple[Callable[[], contextlib.AbstractContextManager[Any]], dict[str, Any]]:
-        """A context in which sequences are split, and the inputs for it.
+        """Return a context that splits sequences, and the inputs for it.
 
-        The inputs are new tensors, which the context resizes; those of the batch stay as they are. Where no sequences
-        are split, which is also the case in evaluations, they are returned as they were given.
+        The inputs are new tensors, which the context resizes in place. Without splitting, as in evaluations, they are
+        returned unchanged.
 
         Raises:
-            ValueError: they cannot be split; says why.
+            ValueError: they cannot be split.
         """
         trainer, size = self.trainer, parts_of_sequences(self.trainer.args)
         argument = read_parallelism(trainer.args.parallelism_config).splits_sequences if size > 1 else ""
@@ -80,21 +80,21 @@ class ContextParallel:
             )
 
     def pop_labels(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        """Take out of the inputs what label smoothing compares with: the shifted ones, if it shifts for this model."""
+        """Remove the labels from the inputs; returns those for label smoothing, shifted if the model needs it."""
         both = {name: inputs.pop(name) for name in ("labels", "shift_labels")}
         return both[_smoothed(model)]
 
     def loss_of_part(
         self, loss: torch.Tensor, model: nn.Module, inputs: dict[str, Any], smoothed: torch.Tensor | None, items: Any
     ) -> torch.Tensor:
-        """A loss whose mean over the processes that share sequences is that of the whole.
+        """Scale the loss of a part so that the mean over the processes is the loss of the whole.
 
         Args:
             loss: of the part: a sum divided by the items of all, or the mean over labels that count.
-            model: the model that is trained.
+            model: the trained model.
             inputs: of the part.
-            smoothed: its labels, where label smoothing has computed the loss.
-            items: labels that count in all parts, of all batches of the step, if that is known.
+            smoothed: labels of the part if label smoothing computed the loss.
+            items: labels that count in all parts of all batches of the step, if known.
         """
         size = parts_of_sequences(self.trainer.args)
         if items is not None and (self.trainer.model_accepts_loss_kwargs or smoothed is not None):
@@ -102,7 +102,7 @@ class ContextParallel:
         assert self.targets is not None
         whole = self.targets["shift_labels" if smoothed is None else _smoothed(model)]
         own = (inputs["shift_labels"] if smoothed is None else smoothed).ne(IGNORED).sum()
-        # The mean of no label is NaN; it weighs nothing.
+        # The mean over no labels is NaN; it gets weight zero.
         return torch.where(own > 0, loss * (size * own / whole.clamp(min=1)), torch.zeros_like(loss))
 
 

@@ -1,4 +1,4 @@
-"""How data is loaded: samplers, workers, and what is known of datasets from one loader to the next."""
+"""Data loaders, samplers and worker options of a Trainer."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class DataLoading:
-    """Makes the loaders and samplers of a Trainer, and measures its samples once.
+    """Build loaders and samplers of a Trainer; lengths of samples are cached.
 
     Args:
-        trainer: the Trainer whose methods choose columns and samplers.
+        trainer: the Trainer; its methods choose columns and samplers.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -49,7 +49,7 @@ class DataLoading:
         self.trainer = trainer
         self._lengths = LengthCache()
         self._reduced: tuple[Any, Any] = (None, None)
-        """A dataset without the columns that the model does not take, and the whole one; while a sampler is made."""
+        """The dataset with unused columns removed and the original one, while a sampler is built."""
 
     def loader(
         self,
@@ -60,7 +60,7 @@ class DataLoading:
         is_training: bool,
         dataloader_key: str | None,
     ) -> DataLoader:
-        """Make a loader, for which the parameters are those of `Trainer._get_dataloader`."""
+        """Build a loader; the parameters are those of `Trainer._get_dataloader`."""
         trainer, args = self.trainer, self.trainer.args
         collator, whole = trainer.data_collator, dataset
         if is_table(dataset):
@@ -93,7 +93,7 @@ class DataLoading:
         return loader
 
     def train_sampler(self, dataset: Any, order: str) -> Sampler[Any] | None:
-        """The sampler of a training, for an order that `train_sampling_strategy` may ask for."""
+        """Return the sampler of a training for an order of `train_sampling_strategy`."""
         if dataset is None or not has_length(dataset):
             return None
         args = self.trainer.args
@@ -103,12 +103,12 @@ class DataLoading:
             )
         if order == "batch_rebalance":
             return self._rebalanced(dataset)
-        if order == "sequential" or len(dataset) == 0:  # RandomSampler refuses one that is empty
+        if order == "sequential" or len(dataset) == 0:  # RandomSampler refuses an empty dataset
             return SequentialSampler(dataset)
         return RandomSampler(dataset)
 
     def eval_sampler(self, dataset: Any) -> Sampler[int] | None:
-        """The sampler of an evaluation; None where each process takes its share in order."""
+        """Return the sampler of an evaluation; None if each process takes its share in order."""
         args = self.trainer.args
         if dataset is None or not has_length(dataset):
             return None
@@ -120,7 +120,7 @@ class DataLoading:
         return SequentialSampler(dataset) if args.world_size <= 1 else None
 
     def _sampler(self, dataset: Any, whole: Any, sampler_fn: Callable[..., Sampler[int] | None]) -> Any:
-        """The sampler of a dataset that may lack columns of the `whole` one, such as that of the lengths."""
+        """Call `sampler_fn`; lengths are read from the `whole` dataset, whose columns may have been removed."""
         self._reduced = (dataset, whole)
         try:
             # Overrides of older scripts take the dataset from the Trainer.
@@ -178,16 +178,16 @@ class DataLoading:
             "in_order": args.dataloader_in_order,
         }
         start: Any = functools.partial(seed_worker, num_workers=workers, rank=data_rank(args)) if seeded else None
-        if workers > 0 and signals.handled:  # a signal goes to all processes of a group, as a rule
+        if workers > 0 and signals.handled:  # signals reach all processes of a group
             start = functools.partial(deaf_worker, signals=signals.handled, listens=signals.shared_flag, then=start)
-        if workers > 0 and args.world_size > 1:  # they hold copies of the connections to the other processes
+        if workers > 0 and args.world_size > 1:  # workers inherit the connections to other ranks
             start = functools.partial(attached_worker, then=start)
         return options if start is None else {**options, "worker_init_fn": start}
 
 
 def default_collator(processing_class: Any) -> Callable[[list[Any]], Any]:
-    """Pad with the processing class where it is a tokenizer or a feature extractor; otherwise stack what there is."""
-    # Processors of `transformers` combine several modalities; the reference does not pad with them.
+    """Return a collator that pads with a tokenizer or feature extractor, otherwise the default one."""
+    # As in the reference, multimodal processors of `transformers` do not pad.
     combined = is_instance(processing_class, "transformers.processing_utils", "ProcessorMixin")
     pads = callable(getattr(processing_class, "pad", None)) and not combined
     return DataCollatorWithPadding(processing_class) if pads else default_data_collator
@@ -220,7 +220,7 @@ def training_length(args: Any, dataloader: Any, each_step: int, num_examples: Ca
         num_examples: a loader -> its samples.
 
     Raises:
-        ValueError: neither the loader nor `max_steps` says how long it is.
+        ValueError: neither the loader nor `max_steps` gives a length.
     """
     if not has_length(dataloader):
         return _length_of_stream(args, each_step)

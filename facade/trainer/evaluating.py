@@ -1,4 +1,4 @@
-"""Evaluation and prediction: batches through Lightning's evaluation loop, inside of `fit` or as a run of its own."""
+"""Evaluation and prediction by Lightning's evaluation loop, within `fit` or as a separate run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def evaluate_loader(
         gather_losses=trainer._gather_losses,
     )
     with monitored(trainer), evaluating(trainer.args), trainer.accelerator.keep_loader_position():
-        if trainer._run is None:  # a training has compared it at its start
+        if trainer._run is None:  # a training compares it at its start
             require_same_evaluation(trainer, dataloader)
         _run_lightning(trainer, evaluation, started, test=description == "Prediction")
         trainer.gather_function = trainer.accelerator.gather_for_metrics
@@ -69,9 +69,9 @@ def _run_lightning(trainer: Trainer, evaluation: Evaluation, started: Moment, *,
 
     Args:
         trainer: the Trainer.
-        evaluation: receives each batch.
-        started: the beginning of the preparations.
-        test: run `test`.
+        evaluation: processes each batch.
+        started: start of the preparation.
+        test: run `test` instead of `validate`.
     """
     from ...lightning_modules.internals import lightning_internals
     from ..evaluation.module import EvaluationModule

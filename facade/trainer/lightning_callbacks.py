@@ -1,4 +1,4 @@
-"""Callbacks of Lightning under the facade: which are refused, in which runs, and schedules that they replace."""
+"""Lightning callbacks: refusal of incompatible ones, and schedules that they replace."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _AVERAGING = ("StochasticWeightAveraging", "WeightAveraging")
 
 
 def is_lightning_callback(callback: Any) -> bool:
-    """Tell whether this is a callback, or a callback class, of Lightning; found out without importing it."""
+    """Return whether this is a callback or callback class of Lightning, without importing it."""
     cls = callback if isinstance(callback, type) else type(callback)
     return any(
         base.__name__ == "Callback" and base.__module__.startswith(("lightning.pytorch", "pytorch_lightning"))
@@ -51,13 +51,13 @@ def is_lightning_callback(callback: Any) -> bool:
 
 
 def check_callback(callback: Any) -> None:
-    """Refuse what could have no effect, or a wrong one, as soon as it is passed.
+    """Refuse callbacks that would have no effect, or a wrong one.
 
     Args:
-        callback: a Lightning callback, or a class of such.
+        callback: a Lightning callback or its class.
 
     Raises:
-        ValueError: it cannot be; says why, and what to use.
+        ValueError: gives the reason and the alternative.
     """
     for name, (reason, instead) in _NOT_HERE.items():
         if _is(callback, name):
@@ -66,7 +66,7 @@ def check_callback(callback: Any) -> None:
 
 
 def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool, resumed: bool) -> None:
-    """Refuse what cannot be with this model, when it is spread over processes, or in a training that goes on.
+    """Refuse callbacks that are incompatible with the model, with sharding, or with resumption.
 
     Raises:
         ValueError: as in `check_callback`.
@@ -92,33 +92,33 @@ def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool, res
 
 
 class ReplacedSchedule:
-    """A learning rate schedule that a Lightning callback puts in the place of the Trainer's.
+    """Step a schedule with which a Lightning callback replaces that of the Trainer.
 
-    StochasticWeightAveraging does so from some epoch on; Lightning itself steps no schedule here.
+    StochasticWeightAveraging replaces it from some epoch on; Lightning itself steps no schedule here.
 
     Attributes:
-        config: what Lightning keeps of the callback's schedule; None as long as the Trainer's is in place.
+        config: Lightning's config of the callback's schedule; None while the Trainer's is used.
     """
 
     def __init__(self) -> None:
         self.config: Any = None
 
     def look(self, lightning_trainer: Any, own: Any) -> None:
-        """Find out, when an epoch has begun, whose schedule it is."""
+        """Update `config` at the beginning of an epoch."""
         configs = lightning_trainer.lr_scheduler_configs
         self.config = configs[0] if configs and configs[0].scheduler is not own else None
 
     @property
     def learning_rate(self) -> float:
-        """That of the first group of parameters."""
+        """Return the learning rate of the first parameter group."""
         return float(self.config.scheduler.optimizer.param_groups[0]["lr"])
 
     def step_ended(self) -> None:
-        """Step it, if it goes by steps."""
+        """Step a schedule with the interval `step`."""
         self._step("step")
 
     def epoch_ended(self) -> None:
-        """Step it, if it goes by epochs."""
+        """Step a schedule with the interval `epoch`."""
         self._step("epoch")
 
     def _step(self, interval: str) -> None:

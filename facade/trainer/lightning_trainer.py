@@ -1,4 +1,4 @@
-"""The Lightning Trainer of a plan, and the contexts in which it runs."""
+"""Construction of the Lightning Trainer, and the contexts of its runs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 def _cluster(host: Trainer) -> list[Any]:
     if host.plan.strategy.accelerator == "tpu":
-        return []  # only XLA knows its processes
+        return []  # XLA manages its processes
     return cluster_plugins(host.args.distributed_state, host.plan.environment)
 
 
 def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
-    """The Lightning Trainer for the plan of a Trainer: bare, so that only what was asked for happens.
+    """Return the Lightning Trainer for the plan of a Trainer, with all defaults turned off.
 
     Args:
         host: the Trainer, with its plan and the Lightning callbacks of the user.
@@ -43,7 +43,7 @@ def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
             plugins=[_precision(host), *_cluster(host)],
             callbacks=list(callbacks),
             logger=ForwardingLogger(partial(_log, host), host.plan.default_root_dir) if callbacks else False,
-            log_every_n_steps=1,  # Lightning warns if it is more than there are; a training sets it when it begins
+            log_every_n_steps=1,  # avoids a warning; a training sets it at its start
             enable_checkpointing=_any_of(callbacks, "Checkpoint"),
             enable_progress_bar=_any_of(callbacks, "ProgressBar"),
             enable_model_summary=_any_of(callbacks, "ModelSummary"),
@@ -60,14 +60,14 @@ def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
 
 
 def _log(host: Trainer, metrics: dict[str, Any]) -> None:
-    """Log what a callback of Lightning logs, as anything else; a log that is asked for comes all the same."""
+    """Forward a log of a Lightning callback to the Trainer, without clearing `control.should_log`."""
     wanted = host.control.should_log
     host.log({name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()})
     host.control.should_log = wanted
 
 
 def _keep_random_numbers(strategy: Any) -> None:
-    """Strategies of several processes seed everything anew where `lightning.seed_everything` was ever called."""
+    """Isolate the generators: strategies with several processes reseed after a `lightning.seed_everything`."""
     set_up = strategy.setup_environment
 
     def setup_environment() -> None:
@@ -79,7 +79,7 @@ def _keep_random_numbers(strategy: Any) -> None:
 
 @contextmanager
 def planned(trainer: Trainer) -> Iterator[Strategy]:
-    """Make the plan of a run, and its strategy, which is asked until the next run; meanwhile Lightning is quiet."""
+    """Set plan and strategy of a run, and silence Lightning during it; the strategy stays until the next run."""
     trainer._run_plan = plan = trainer.plan
     trainer._last_strategy = strategy = plan.strategy.for_trainer(trainer)
     trainer._run_device = trainer.args.device
@@ -91,12 +91,12 @@ def planned(trainer: Trainer) -> Iterator[Strategy]:
 
 
 def distribute(trainer: Trainer, module: EvaluationModule) -> None:
-    """Have the model spread over processes, where the strategy does; a model that is spread stays as it is."""
+    """Register the distribution of the model with the module, if the strategy distributes."""
     strategy = trainer._strategy
 
     def spread(module: EvaluationModule) -> nn.Module:
         if strategy.spread is None and hasattr(trainer.model, "num_parameters"):
-            trainer._parameter_counter.count()  # later this process may have only a part of it
+            trainer._parameter_counter.count()  # before it is sharded
         return strategy.distribute(module)
 
     if trainer.plan.strategy.distributes:
@@ -105,7 +105,7 @@ def distribute(trainer: Trainer, module: EvaluationModule) -> None:
 
 @contextmanager
 def running(trainer: Trainer, lightning_trainer: LightningTrainer, module: EvaluationModule) -> Iterator[None]:
-    """Connect strategy and accelerator to the run, and cast the forward passes of the model in a mixed precision."""
+    """Connect strategy and accelerator to the run, and cast forward passes in mixed precision."""
     cast = getattr(lightning_trainer.precision_plugin, "autocast_context_manager", None)
     strategy, accelerator = trainer._strategy, trainer.accelerator
     strategy.lightning = lightning_trainer.strategy
@@ -123,7 +123,7 @@ def running(trainer: Trainer, lightning_trainer: LightningTrainer, module: Evalu
 
 
 def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> Callable[..., None]:
-    """Return the backward pass that strategy and precision ask for; the module's own where neither adds to it."""
+    """Return the backward pass through strategy and precision plugin, or a direct one if neither adds to it."""
     if not fast_path.nobody_listens(lightning_trainer):
         return module.manual_backward
     scaler = getattr(lightning_trainer.precision_plugin, "scaler", None)
@@ -131,7 +131,7 @@ def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> 
 
 
 def _precision(trainer: Trainer) -> Any:
-    """The precision plugin of the plan."""
+    """Return the precision plugin of the plan."""
     plan, device = trainer.plan, trainer.args.device.type
     name: Any = plan.precision
     own = plan.strategy.precision(name, device)
@@ -154,5 +154,5 @@ def _any_of(callbacks: list[Any], kind: str) -> bool:
 
 
 def _is_quiet() -> bool:
-    """Lightning announces devices, limits and products: heard only by those who look for a mistake."""
+    """Return whether to silence Lightning's announcements, which are shown at the level DEBUG only."""
     return not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)

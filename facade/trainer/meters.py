@@ -1,4 +1,4 @@
-"""What a training counts for its logs: its losses, the tokens it has seen, the parameters it computes with."""
+"""Meters of a training for its logs: loss, tokens, parameters."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ logger = logging.getLogger(__name__)
 
 
 class RunningLoss:
-    """Adds up the losses of all micro-batches, between two logs and over the whole training.
+    """Sum the losses of all micro-batches, between two logs and over the training.
 
     Args:
-        trainer: the Trainer; its `state.global_step` says when a loss came.
+        trainer: the Trainer; its `state.global_step` dates the losses.
 
     Attributes:
-        meter: takes the loss of each micro-batch, and the steps since `last_logged`; nothing waits for it.
-        total: the sum over the training since `first_step`.
-        first_step: the step after which that sum begins.
-        last_logged: the step of the last log.
-        not_finite: how many losses were NaN or infinite in what `take` gave last, over all processes.
+        meter: collects losses and steps since `last_logged` without synchronisation.
+        total: sum over the training since `first_step`.
+        first_step: step after which the sum begins.
+        last_logged: step of the last log.
+        not_finite: number of NaN or infinite losses in the last `take`, over all processes.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -43,13 +43,13 @@ class RunningLoss:
         self.first_step = self.last_logged = trainer.state.global_step
         self.not_finite = 0
         self._has_warned = False
-        self._tensor: torch.Tensor | None = None  # once somebody has asked for it
+        self._tensor: torch.Tensor | None = None  # created by `since_log`
 
     @property
     def since_log(self) -> torch.Tensor:
-        """The sum since the last log in this process, for overrides that log by themselves.
+        """Return the sum since the last log in this process, for overrides that log.
 
-        It is one tensor for the whole training, and what is done to it in place counts. This waits for the device.
+        It is the same tensor for the whole training, and changes in place take effect. Synchronises with the device.
         """
         total = self._sum_up()
         if self.meter.first_not_finite is not None and not self._has_warned:
@@ -60,12 +60,12 @@ class RunningLoss:
 
     @since_log.setter
     def since_log(self, loss: torch.Tensor) -> None:
-        if loss is not self._tensor:  # `-=` sets what it has changed in place
+        if loss is not self._tensor:  # `-=` assigns the tensor it changed in place
             self._sum_up()
             self._tensor = loss
 
     def take(self) -> float:
-        """The sum since the last call, the mean over all processes."""
+        """Return the sum since the last call, averaged over all processes."""
         loss = self._sum_up()
         if self._tensor is not None:
             self._tensor -= self._tensor
@@ -79,20 +79,20 @@ class RunningLoss:
         return loss
 
     def mean(self) -> float:
-        """The loss of a step in the whole training, with what has not been taken yet."""
+        """Return the mean loss per step of the training."""
         self.take()
         return self.total / max(self.trainer.state.global_step - self.first_step, 0.001)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the logs of a training that goes on from here need to be those of an uninterrupted one."""
+        """Return the state that makes the next log after a resumption that of an uninterrupted training."""
         if self._tensor is not None:
             self.meter.begin_with(self._tensor.item())
         return {"last_logged": self.last_logged, "losses": self.meter.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`: the next log is that of the uninterrupted training.
+        """Load a `state_dict`.
 
-        The mean of the whole is over the steps since the last log before, as this one took no part in the others.
+        The mean over the training begins at the last log before the checkpoint: earlier losses are not part of the run.
         """
         self.last_logged = self.first_step = state["last_logged"]
         self.meter.load_state_dict(state["losses"])
@@ -103,8 +103,8 @@ class RunningLoss:
         return self.meter.take()
 
     def _of_all_processes(self, loss: float, step: float) -> tuple[float, int, float]:
-        said = torch.tensor([[loss, self.not_finite, step]], device=self.trainer.args.device)
-        losses, counts, steps = self.trainer.accelerator.gather(said).T.contiguous()
+        local = torch.tensor([[loss, self.not_finite, step]], device=self.trainer.args.device)
+        losses, counts, steps = self.trainer.accelerator.gather(local).T.contiguous()
         return losses.mean().item(), int(counts.sum()) // copies_of_batches(self.trainer.args), steps.min().item()
 
     def _warn(self, step: int) -> None:
@@ -120,10 +120,10 @@ class RunningLoss:
 
 
 class OfRunningLoss:
-    """An attribute of the Trainer that stands for one of its running loss, under the name it has in the reference.
+    """Descriptor that maps an attribute of the reference's Trainer to one of the running loss.
 
     Args:
-        name: what it is called there.
+        name: of the attribute of `RunningLoss`.
     """
 
     def __init__(self, name: str) -> None:
@@ -137,13 +137,13 @@ class OfRunningLoss:
 
 
 class TokenCounter:
-    """Counts for `include_num_input_tokens_seen`: per process, added up when somebody wants to know.
+    """Count tokens for `include_num_input_tokens_seen`, per process, summed by `flush`.
 
     Args:
-        trainer: the Trainer, whose `state.num_input_tokens_seen` is what all processes have seen.
+        trainer: the Trainer; `state.num_input_tokens_seen` is the sum of all processes.
 
     Attributes:
-        pending: tokens of this process that are not in the state yet.
+        pending: tokens of this process that are not yet in the state.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -161,7 +161,7 @@ class TokenCounter:
             self.trainer.state.num_input_tokens_seen += tokens
 
     def flush(self) -> None:
-        """Add up what all processes have counted since the last time."""
+        """Add the pending tokens of all processes to the state."""
         trainer, args = self.trainer, self.trainer.args
         if args.world_size == 1 or args.include_num_input_tokens_seen == "no":
             return
@@ -190,10 +190,10 @@ class TokenCounter:
 
 
 class ParameterCounter:
-    """Counts the parameters outside the embeddings once for a model: it takes long, and their number stays.
+    """Count the parameters outside the embeddings, once for each model.
 
     Args:
-        trainer: the Trainer whose model it is.
+        trainer: the Trainer.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -204,7 +204,7 @@ class ParameterCounter:
         self._count = 0
 
     def count(self) -> int:
-        """Count those of the whole model, also where this process has only a part of it by now."""
+        """Return the count of the whole model, also if it has been sharded since."""
         model: Any = self.trainer.model
         if self._model is None or self._model() is not model:
             self._count = self.trainer._strategy.parameters_beside_embeddings(model)

@@ -1,4 +1,4 @@
-"""What a training does to the model before its first step, and undoes after its last."""
+"""Preparation of the model for a training, and its reversal."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ logger = logging.getLogger(__name__)
 
 
 class ModelPreparation:
-    """The arguments that change how the model computes, not what is computed from its outputs.
+    """Apply the arguments that change the computation of the model.
 
     Args:
-        trainer: the Trainer whose model is prepared.
+        trainer: the Trainer.
     """
 
     trainer = WeakAttribute["Trainer"]()
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        # What stays in a model after the training; a search lets go of models.
+        # Models whose changes persist after the training; weak, as a search releases models.
         self._compiled: weakref.ref[nn.Module] | None = None
         self._with_liger: weakref.ref[nn.Module] | None = None
 
     def apply_liger_kernels(self) -> None:
-        """Apply them once to a model, before anything looks at its forward pass; it stays so after the training."""
+        """Apply Liger kernels once to a model, permanently; called before its signature is inspected."""
         args, model = self.trainer.args, self.trainer.model
         if args.use_liger_kernel and not _is(self._with_liger, model):
             apply_liger_kernels(model, args.liger_kernel_config)
@@ -50,9 +50,9 @@ class ModelPreparation:
 
     @contextlib.contextmanager
     def until_end(self) -> Iterator[None]:
-        """Let the model be as it is to be trained; what only the training needs is taken off at the end."""
+        """Prepare the model for the block; temporary hooks are removed at its end."""
         trainer, args, model = self.trainer, self.trainer.args, self.trainer.model
-        if args.mixed_precision == "fp16" and trainer._strategy.spread is None:  # gathered ones may be half
+        if args.mixed_precision == "fp16" and trainer._strategy.spread is None:  # sharded weights may be half
             _require_scalable_weights(model)
         if args.torch_empty_cache_steps is not None and args.device.type == "cpu":
             logger.warning(
@@ -72,7 +72,7 @@ class ModelPreparation:
             yield
 
     def _compile(self) -> None:
-        """Compile the forward pass in place, so that the model stays the same object, with the same names in it."""
+        """Compile the model in place, which keeps the object and its parameter names."""
         args, model = self.trainer.args, self.trainer.model
         if args.torch_compile and not _is(self._compiled, model):
             model.compile(backend=args.torch_compile_backend, mode=args.torch_compile_mode, **args.compile_options)

@@ -1,20 +1,36 @@
-"""Construction of optimizer and schedule from the arguments, and what methods of the Trainer tell of them."""
+"""Construction and checks of optimizer and schedule, and Trainer methods that read them."""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from ...lightning_modules.common.suggestions import OptimizerNames
-from ...lightning_modules.optim import build_optimizer, let_backward_step, parameter_groups
+from ...lightning_modules.models.inspection import unwrap_model
+from ...lightning_modules.optim import (
+    LayerwiseOptimizer,
+    build_optimizer,
+    is_layerwise,
+    let_backward_step,
+    parameter_groups,
+    steps_in_backward,
+)
 from ...lightning_modules.optim.schedules import get_scheduler
-from . import optimizer_limits
+
+if TYPE_CHECKING:
+    from ..arguments import TrainingArguments
+
+logger = logging.getLogger(__name__)
+
+_SHOWN = 4  # names of parameters in a message
 
 
 def create_optimizer(trainer: Any, model: Any) -> Optimizer:
-    """Make the optimizer of a Trainer, unless it has one; see `Trainer.create_optimizer`."""
+    """Create the optimizer of a Trainer unless it has one, see `Trainer.create_optimizer`."""
     args = trainer.args
     if trainer.optimizer is None:
         model = trainer.model if model is None else model
@@ -23,12 +39,12 @@ def create_optimizer(trainer: Any, model: Any) -> Optimizer:
             args, trainer._training_steps, *trainer.get_optimizer_cls_and_kwargs(args, model)
         )
         trainer.optimizer = build_optimizer(optimizer_cls, kwargs, model, groups)
-    optimizer_limits.check(args, trainer.optimizer)
+    check_optimizer(args, trainer.optimizer)
     return trainer.optimizer
 
 
 def create_scheduler(trainer: Any, num_training_steps: int, optimizer: Optimizer | None) -> Any:
-    """Make the schedule of a Trainer, unless it has one; see `Trainer.create_scheduler`."""
+    """Create the schedule of a Trainer unless it has one, see `Trainer.create_scheduler`."""
     let_backward_step(trainer.optimizer)
     if trainer.lr_scheduler is None:
         args = trainer.args
@@ -51,7 +67,7 @@ def get_learning_rates(self: Any) -> list[float]:
 def get_num_trainable_parameters(self: Any) -> int:
     """As `transformers.Trainer.get_num_trainable_parameters`."""
     trained = (p for p in self.model.parameters() if p.requires_grad)
-    return sum(getattr(p, "ds_numel", p.numel()) for p in trained)  # DeepSpeed may have them in parts
+    return sum(getattr(p, "ds_numel", p.numel()) for p in trained)  # DeepSpeed may shard them
 
 
 def get_optimizer_group(self: Any, param: str | nn.Parameter | None = None) -> Any:
@@ -75,7 +91,7 @@ def _required(optimizer: Any) -> Optimizer:
 
 
 def _with_warmup_in_steps(args: Any, training_steps: int | None, optimizer_cls: Any, kwargs: dict[str, Any]) -> Any:
-    """Return class and arguments, with the warm-up of an optimizer that does it itself in steps, not as a share."""
+    """Return class and arguments, with `warmup_steps` of the optimizer in steps instead of a ratio."""
     if not 0 < kwargs.get("warmup_steps", 0) < 1:
         return optimizer_cls, kwargs
     if training_steps is None:
@@ -85,3 +101,91 @@ def _with_warmup_in_steps(args: Any, training_steps: int | None, optimizer_cls: 
             "steps, or call create_optimizer_and_scheduler."
         )
     return optimizer_cls, {**kwargs, "warmup_steps": args.get_warmup_steps(training_steps)}
+
+
+def check_name(args: TrainingArguments) -> None:
+    """Check `optim` against the other arguments.
+
+    Raises:
+        ValueError: fp16, or gradient accumulation.
+        NotImplementedError: several processes.
+    """
+    name = OptimizerNames(args.optim)
+    if is_layerwise(name):
+        _refuse_conflicts(args, f"optim={name.value!r}", layerwise=True)
+    elif name in (OptimizerNames.LOMO, OptimizerNames.ADALOMO):
+        _refuse_conflicts(args, f"optim={name.value!r}", layerwise=False)
+
+
+def check_optimizer(args: TrainingArguments, optimizer: Any) -> None:
+    """Check an optimizer object as `check_name` does."""
+    layerwise = isinstance(optimizer, LayerwiseOptimizer)
+    if layerwise or steps_in_backward(optimizer):
+        _refuse_conflicts(args, f"The optimizer {type(optimizer).__name__}", layerwise=layerwise)
+
+
+def check_trains(optimizer: Any, model: nn.Module, called: nn.Module) -> list[nn.Parameter]:
+    """Check that an optimizer holds the parameters of the model.
+
+    Args:
+        optimizer: at the beginning of the training.
+        model: the user's model.
+        called: the wrapped model, or the model itself.
+
+    Returns:
+        The trainable parameters in no group, after a warning that names them.
+
+    Raises:
+        ValueError: the optimizer holds none of the parameters, so that no step would change the model.
+    """
+    held = _held(optimizer)
+    trained = dict([*_trained(called), *_trained(unwrap_model(model))])  # the names of the model take precedence
+    named = {one: name for name, one in trained.items()}
+    left_out = {one: name for one, name in named.items() if one not in held}
+    if not held or not left_out:
+        return []
+    kind, names = type(optimizer).__name__, list(left_out.values())
+    listed = ", ".join(names[:_SHOWN]) + (", ..." if names[_SHOWN:] else "")
+    if len(left_out) == len(named):
+        raise ValueError(
+            f"The optimizer ({kind}) holds none of the {len(named)} trainable parameters of the model ({listed}), so "
+            "that no step would change it: it was made for another model, or before the model was replaced. Set "
+            "trainer.optimizer = trainer.lr_scheduler = None to have new ones made, or pass optimizers made of "
+            "model.parameters(). If the model is not to be trained, freeze it: model.requires_grad_(False)."
+        )
+    logger.warning(
+        "%s of %s trainable parameters are in no group of the optimizer (%s) and will not change: %s. If that is "
+        "meant, freeze them with requires_grad_(False), which saves their gradients; if layers were replaced after the "
+        "optimizer was made, set trainer.optimizer = trainer.lr_scheduler = None.",
+        len(left_out),
+        len(named),
+        kind,
+        listed,
+    )
+    return list(left_out)
+
+
+def _held(optimizer: Any) -> set[torch.Tensor]:
+    """Return the parameters of an optimizer, or of the inner ones of a layerwise optimizer."""
+    inside = getattr(optimizer, "optimizer_dict", None)
+    return set(inside) if inside is not None else {one for group in optimizer.param_groups for one in group["params"]}
+
+
+def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+
+
+def _refuse_conflicts(args: TrainingArguments, shown: str, *, layerwise: bool) -> None:
+    steps = f"{shown} steps in each backward pass, one parameter after another"
+    if args.world_size > 1:
+        raise NotImplementedError(
+            f"{steps}, before the gradients of the {args.world_size} processes are brought together: they would drift "
+            "apart. Train in one process, or choose an optimizer that steps at once, such as 'galore_adamw'."
+        )
+    if layerwise and args.gradient_accumulation_steps > 1:
+        raise ValueError(
+            f"{steps}, so that gradient_accumulation_steps={args.gradient_accumulation_steps} would have no effect. "
+            "Set it to 1 and raise per_device_train_batch_size, or choose the optimizer without 'layerwise'."
+        )
+    if args.fp16:
+        raise ValueError(f"{steps}, where the gradients still hold the loss scale of fp16=True. Set bf16=True instead.")

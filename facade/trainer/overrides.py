@@ -1,4 +1,4 @@
-"""Recognition of methods that a subclass overrides, or that were replaced on an object."""
+"""Detection of overridden or replaced methods."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def is_own(trainer: Any, name: str) -> bool:
-    """Whether a method is that of this package, neither overridden in a subclass nor replaced."""
+    """Return whether a method is neither overridden in a subclass nor replaced on the object."""
     home = next((kind for kind in type(trainer).__mro__ if name in vars(kind)), None)
     if name in vars(trainer) or home is None:
         return False

@@ -1,4 +1,4 @@
-"""A Trainer that is sent to another process, as Ray does with it."""
+"""Transport of a Trainer to another process, for Ray."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def portable(trainer: Any) -> Any:
-    """Copy a Trainer without what belongs to this process: its model, components and threads."""
+    """Copy a Trainer without the state of this process: model, components and threads."""
     sent = copy.copy(trainer)  # without its components, see `TrainerBase.__getstate__`
-    # Callbacks are sent with it, but what they hold of this process is not.
+    # Callbacks are sent without the references that they hold in this process.
     sent.callback_handler = copy.copy(trainer.callback_handler)
     sent.callback_handler.callbacks = [copy.copy(one) for one in trainer.callback_handler.callbacks]
     sent.callback_handler.unlisted = {}
@@ -34,7 +34,7 @@ def portable(trainer: Any) -> Any:
 
 
 def revive(sent: Any) -> tuple[Any, SearchSession]:
-    """Give a Trainer that was sent what was left behind; the Trainer and its search."""
+    """Rebuild a transported Trainer; returns it and its search."""
     trainer = copy.copy(sent)
     trainer.create_accelerator_and_postprocess()
     trainer._memory_tracker = MemoryTracker(True)
@@ -42,7 +42,7 @@ def revive(sent: Any) -> tuple[Any, SearchSession]:
         lend_save_model(trainer, callback)
     if trainer.pop_callback(NotebookProgressCallback):
         trainer.add_callback(ProgressCallback)
-    trainer.model = trainer.model_wrapped = trainer.call_model_init()  # what is looked at before the trial has its own
+    trainer.model = trainer.model_wrapped = trainer.call_model_init()  # inspected before the trial creates its own
     return trainer, trainer._search
 
 

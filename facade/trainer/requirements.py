@@ -9,7 +9,7 @@ from .overrides import is_own
 
 
 def require_training_data(trainer: Any) -> None:
-    """Refuse a training without data before anything is written."""
+    """Refuse a training without data."""
     if not is_own(trainer, "get_train_dataloader"):
         return
     dataset = trainer.train_dataset
@@ -25,7 +25,7 @@ def require_training_data(trainer: Any) -> None:
 
 
 def require_new_models(trainer: Any) -> None:
-    """Refuse a search that cannot make a new model for each trial."""
+    """Refuse a search that cannot create a new model for each trial."""
     if trainer.model_init is None:
         raise RuntimeError(
             "hyperparameter_search needs a new model for each trial: pass model_init=... (a function that makes "

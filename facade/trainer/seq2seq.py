@@ -39,21 +39,20 @@ class Seq2SeqTrainer(Trainer):
     are generated token ids, and the loss is that of a forward pass with the labels. Everything else is as in
     `Trainer`; so is the construction, with `Seq2SeqTrainingArguments`.
 
-    A model without a `generation_config` is fine: what `args.generation_config` and the keyword arguments of
-    `evaluate` and `predict` say is then handed to its `generate`, and predictions of different lengths are filled up
-    with -100.
+    A model without a `generation_config` works too: `args.generation_config` and the keyword arguments of `evaluate`
+    and `predict` are then passed to its `generate`, and predictions of different lengths are padded with -100.
 
     Raises:
-        TypeError: the arguments are no `Seq2SeqTrainingArguments`, or the model cannot generate.
-        ValueError: `args.generation_config` cannot be used; all that is wrong with it in one message.
-        FileNotFoundError: `args.generation_config` is a path at which there is nothing.
+        TypeError: the arguments are not `Seq2SeqTrainingArguments`, or the model cannot generate.
+        ValueError: invalid `args.generation_config`; lists all problems.
+        FileNotFoundError: `args.generation_config` is a path that does not exist.
     """
 
     args: Seq2SeqTrainingArguments
     _gen_kwargs: dict[str, Any]
     """Keyword arguments of `generate` in the running evaluation; subclasses with an `evaluate` of their own set it."""
     _generated = (0, 1)
-    """Rows of the last batch that was generated in this process, and how many of them each sample has."""
+    """Rows of the last batch generated in this process, and rows per sample."""
 
     def __init__(
         self,
@@ -94,12 +93,12 @@ class Seq2SeqTrainer(Trainer):
         """As `transformers.Seq2SeqTrainer.load_generation_config`; a dict is fine too.
 
         Args:
-            gen_config_arg: what `Seq2SeqTrainingArguments.generation_config` may hold.
+            gen_config_arg: a value of `Seq2SeqTrainingArguments.generation_config`.
             kind: class of the config; by default that of transformers where it is imported, otherwise `dict`.
 
         Raises:
-            FileNotFoundError: there is nothing at the path.
-            ValueError: the settings cannot be used.
+            FileNotFoundError: the path does not exist.
+            ValueError: invalid settings.
         """
         return read_generation_config(gen_config_arg, kind)
 
@@ -177,7 +176,7 @@ class Seq2SeqTrainer(Trainer):
         """
         if not self.args.predict_with_generate or prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
-        # A collator may say that there are no labels with a None.
+        # A collator may pass None for missing labels.
         inputs = {name: value for name, value in self._prepare_inputs(inputs).items() if value is not None}
         labels = inputs.get("labels")
         with torch.no_grad():
@@ -188,7 +187,7 @@ class Seq2SeqTrainer(Trainer):
         return loss, self._padded(tokens), None if labels is None else self._padded(labels)
 
     def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> torch.Tensor:
-        """Token ids for a batch, as long as the model made them."""
+        """Generate token ids for a batch, without padding."""
         unset = [name for name in ("max_length", "num_beams") if name in gen_kwargs and gen_kwargs[name] is None]
         options = {name: value for name, value in gen_kwargs.items() if name not in unset}
         synced = self.plan.strategy.shards_weights
@@ -198,7 +197,7 @@ class Seq2SeqTrainer(Trainer):
         return tokens
 
     def _loss_beside_generation(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        """The loss of a forward pass with the labels: the model's own, unless somebody has put another in its place."""
+        """Return the loss of a forward pass with labels: of the model, unless the loss is overridden."""
         overridden = getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss
         if self.compute_loss_func is not None or overridden:
             return loss_and_outputs(self, model, dict(inputs))[0]
@@ -212,7 +211,7 @@ class Seq2SeqTrainer(Trainer):
         return tokens if length == tokens.shape[-1] else self._pad_tensors_to_max_len(tokens, length)
 
     def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
-        """Fill up rows to `max_length` with the padding token."""
+        """Pad rows to `max_length` with the padding token."""
         token = padding_token(self.processing_class, self.model)
         padded = tensor.new_full((tensor.shape[0], max_length), token)
         padded[:, : tensor.shape[-1]] = tensor
@@ -220,10 +219,9 @@ class Seq2SeqTrainer(Trainer):
 
     @contextlib.contextmanager
     def _gathering_sequences(self) -> Iterator[None]:
-        """Keep all sequences of a sample, and let each batch count alike in the loss, also a shorter last one.
+        """Gather all sequences of a sample, and weight batches equally in the loss, also a shorter last one.
 
-        So it is in the reference, here alone. That also leaves in the predictions what fills up the last batches of
-        several processes; not so here.
+        As in the reference, except that there the padding of the last batches stays in the predictions.
         """
         self._gather_losses = self.accelerator.gather
         if self.gather_function == self.accelerator.gather_for_metrics:
@@ -234,7 +232,7 @@ class Seq2SeqTrainer(Trainer):
             self._gather_losses = None
 
     def _gather_sequences(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """As `accelerator.gather_for_metrics`, which counts samples, of what may have several rows for each."""
+        """As `accelerator.gather_for_metrics`, for tensors with several rows per sample."""
         accelerator = self.accelerator
         if accelerator.num_processes == 1:
             return input_data
@@ -247,7 +245,7 @@ class Seq2SeqTrainer(Trainer):
             accelerator.remainder = left
 
     def _with_arguments(self, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What the training arguments say, where a call says nothing else."""
+        """Return the keyword arguments, with defaults from the training arguments."""
         resolved = dict(gen_kwargs)
         length, beams = self.args.generation_max_length, self.args.generation_num_beams
         if length is not None and resolved.get("max_length") is None and resolved.get("max_new_tokens") is None:
@@ -297,7 +295,7 @@ class Seq2SeqTrainer(Trainer):
 
 def _require_generation_arguments(args: Any) -> None:
     missing = [name for name in GenerationArguments.__dataclass_fields__ if not hasattr(args, name)]
-    if missing and hasattr(args, "output_dir"):  # anything else is no arguments at all, and said so later
+    if missing and hasattr(args, "output_dir"):  # other types are reported later
         raise TypeError(
             f"args must be Seq2SeqTrainingArguments, but is a {type(args).__name__}, which lacks {', '.join(missing)}. "
             "Pass args=Seq2SeqTrainingArguments(...)."

@@ -1,4 +1,4 @@
-"""Functions behind the steps that people override: items, devices, losses and predictions of a batch."""
+"""Functions behind the overridable steps: items, devices, losses and predictions of a batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _is_on_cpu = operator.attrgetter("is_cpu")
 
 
 def count_items(trainer: Any, batches: list[Any], device: torch.device) -> torch.Tensor | int | None:
-    """Count the labels of the micro-batches of a step that are not -100, over all processes; None if not needed."""
+    """Count the labels of a step that are not -100, over all processes; None if not needed."""
     if not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
         return None
     if not batches or not isinstance(batches[0], Mapping) or "labels" not in batches[0]:
@@ -66,7 +66,7 @@ def to_device(trainer: Any, data: Any) -> Any:
         data = map_nested(lambda leaf: leaf.to(half) if _is_floating(leaf) else leaf, data)
     if device == _CPU:
         if type(data) is dict and {*map(type, data.values())} == _TENSORS and all(map(_is_on_cpu, data.values())):
-            return data.copy()  # the usual case, without a walk
+            return data.copy()  # fast path for a flat batch on the CPU
         return map_nested(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, data)
     non_blocking: bool = trainer.args.accelerator_config.non_blocking
     return map_nested(lambda leaf: _to_device(leaf, device, non_blocking), data)
@@ -99,7 +99,7 @@ def smoothed_loss(trainer: Any, model: nn.Module, outputs: Any, labels: Any, ite
         items: labels that count in the whole window, over all processes.
         split: processes share sequences, so that labels are shifted already.
     """
-    # A mean over this batch alone would be wrong with several batches or processes; 5.3.0 takes it, later versions not.
+    # With several batches or processes the mean over this batch would be wrong; 5.3.0 uses it, later versions do not.
     several = trainer.args.world_size > 1 or (model.training and trainer.current_gradient_accumulation_steps > 1)
     shift = shifts_smoothed_labels(model) and not split
     counted = items if several or followed().smooths_by_items else None
@@ -132,7 +132,7 @@ def call_model(trainer: Any, model: nn.Module, inputs: Any) -> Any:
 
 
 def loss_is_scaled(trainer: Any, num_items_in_batch: Any) -> bool:
-    """Whether `compute_loss` has divided the loss by the items of the whole window."""
+    """Return whether `compute_loss` has divided the loss by the items of the whole window."""
     if trainer.loss_is_scaled_for_ga is not None:
         return trainer.loss_is_scaled_for_ga
     by_items = trainer.model_accepts_loss_kwargs and num_items_in_batch is not None
@@ -152,7 +152,7 @@ def call_loss_func(compute_loss_func: Any, outputs: Any, labels: Any, num_items:
 
 
 def has_loss(inputs: Any, label_names: list[str], can_return_loss: bool) -> bool:
-    """Whether a batch has the labels, or the switch, that the model needs for a loss."""
+    """Return whether a batch has the labels, or `return_loss`, for the model to compute a loss."""
     if label_names:
         return all(inputs.get(name) is not None for name in label_names)
     return_loss = inputs.get("return_loss")
@@ -168,7 +168,7 @@ def empty_cache_if_due(args: Any, step: int) -> None:
 
 
 def only_model_needs_logits(trainer: Any, inputs: dict[str, Any]) -> bool:
-    """Whether the model computes the loss of its labels itself, and can do so without returning logits."""
+    """Return whether the model computes the loss of its labels itself, and can do so without returning logits."""
     elsewhere = trainer.label_smoother is not None or trainer.compute_loss_func is not None
     own = is_own(trainer, "compute_loss") and not elsewhere
     return own and inputs.get("labels") is not None and can_skip_logits(trainer.model)
@@ -197,7 +197,7 @@ def cast_for_evaluation(model: nn.Module, args: TrainingArguments) -> None:
 
 
 def add_speed(output: EvalLoopOutput, prefix: str, seconds: float, args: TrainingArguments) -> dict[str, float]:
-    """The metrics of an evaluation, to which its speed has been added."""
+    """Add the speed to the metrics of an evaluation, and return them."""
     metrics = output.metrics if output.metrics is not None else {}
     samples = output.num_samples or 0
     steps = math.ceil(samples / (samples_of_rank(args, args.eval_batch_size) * data_ranks(args)))

@@ -1,4 +1,4 @@
-"""What a user sees of an error in his own code, between `trainer.train()` and his line."""
+"""Shortened tracebacks for errors in user code below `trainer.train()`."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 _OWN = __name__.partition(".")[0]
 _INNER = (_OWN, "lightning", "pytorch_lightning", "lightning_fabric", "contextlib")
 _STEPS = {"evaluate", "predict", "evaluation_loop", "training_step", "prediction_step", "compute_loss", "save_model"}
-"""Methods that people override, and so know."""
+"""Overridable methods, which stay visible."""
 _OF_MODULES = {"_wrapped_call_impl", "_call_impl"}
 VARIABLE = "LIGHTRAINER_TRACEBACK"
-"""Set to `full`: tracebacks are left as they are."""
+"""Environment variable; `full` leaves tracebacks unchanged."""
 
 
 class ShortTraceback:
-    """Takes the frames of loops and hooks out of the traceback of an error that a user's code raised.
+    """Remove the frames of loops and hooks from the tracebacks of errors in user code.
 
-    What is raised in this package or in Lightning keeps all its frames, but for interrupts: there nothing is wrong.
+    Errors raised in this package or in Lightning keep all frames, except for interrupts.
     """
 
     def __enter__(self) -> None:
-        """There is nothing to prepare."""
+        """Enter the block."""
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Shorten the traceback in place; the error goes on."""
+        """Shorten the traceback in place; the error propagates."""
         if error is None or traceback is None or os.environ.get(VARIABLE) == "full":
             return
         links = [traceback]

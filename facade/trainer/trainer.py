@@ -54,7 +54,7 @@ from ..hub.pushing import PushInProgress
 from ..hub.session import HubSession
 from ..strategies.plan import RunPlan, optimizer_config
 from ..strategies.strategy import Strategy, StrategyHost
-from . import checks, construction, optimization, optimizer_limits, steps
+from . import checks, construction, optimization, steps
 from .batch_size import BatchSizeFinder
 from .columns import require_inputs
 from .construction import AppliedArguments, lend_save_model, seed_everything
@@ -467,7 +467,7 @@ class Trainer:
         Raises:
             ImportError, ValueError, NotImplementedError: the optimizer is not installed, or does not go with others.
         """
-        optimizer_limits.check_name(args)
+        optimization.check_name(args)
         return optimizer_class_and_kwargs(optimizer_config(args), model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:

@@ -23,7 +23,7 @@ from ..distributed.xla_device import print_metrics
 from ..evaluation.metrics import Moment
 from ..evaluation.module import EvaluationModule
 from ..evaluation.out_of_memory_advice import advice_for_training
-from . import optimizer_limits
+from . import optimization
 from .lightning_callbacks import ReplacedSchedule
 from .meters import RunningLoss
 from .overrides import is_own
@@ -332,7 +332,7 @@ class TrainerModule(EvaluationModule):
             return facade.optimizer, facade.lr_scheduler
         made = self.strategy.make_optimizers(self, steps)
         if self.strategy.steps_parameters:
-            left_out = optimizer_limits.check_trains(facade.optimizer, facade.model, self.strategy.called)
+            left_out = optimization.check_trains(facade.optimizer, facade.model, self.strategy.called)
             if (scaler := facade.accelerator.scaler) is not None:
                 scaler.others = left_out
         return made
