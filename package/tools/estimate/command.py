@@ -1,4 +1,4 @@
-"""The command `estimate`: memory per device and traffic per step of a training, worked out on paper."""
+"""The command `estimate`: estimate memory per device and traffic per step of a training."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.

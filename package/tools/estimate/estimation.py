@@ -1,4 +1,4 @@
-"""An estimate: memory and time of a job in one object, and advice for where it does not fit."""
+"""Estimate memory and traffic of a job, and compare strategies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .traffic import Collective, traffic
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a training needs."""
+    """Memory and traffic of a training."""
 
     job: Job
     memory: Memory
@@ -22,7 +22,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether a device has enough memory; a tenth of it is left to the driver, to kernels and to fragmentation."""
+        """Return whether the memory fits, with a tenth reserved for driver, kernels and fragmentation."""
         return self.memory.total <= 0.9 * self.job.gpu_memory
 
     @property
@@ -97,15 +97,15 @@ _BOTH = frozenset({"optimizer", "parameters"})
 
 @dataclass(frozen=True)
 class Choice:
-    """All that were looked at, and the best of them."""
+    """All strategies that were compared, and the best of them."""
 
     estimates: tuple[Estimate, ...]
     best: Estimate | None
-    """The one to take, see `compare`; None where none fits."""
+    """The recommended one, see `compare`; None where none fits."""
 
     @property
     def reason(self) -> str:
-        """Why to take the best, in a sentence; empty where none fits."""
+        """Return the reason for the best choice, a sentence; empty where none fits."""
         return "" if self.best is None else _REASONS[_rung(self.best)]
 
 
@@ -145,11 +145,11 @@ _REASONS = (
     "Only with gradient checkpointing and shared layers or sequences it fits; of these ways it sends the least.",
     "The memory of the devices is not enough; of the ways to use that of the host it copies the least.",
 )
-"""Why to take the best one, by its rung."""
+"""The reason for a choice, by its rung."""
 
 
 def _rung(one: Estimate) -> int:
-    """How much a strategy asks for, from 0: what is further up is only taken where all below does not fit."""
+    """Return the rung of a strategy, from 0: a higher one is only chosen where none below fits."""
     job = one.job
     if job.offload:
         return 6

@@ -25,7 +25,7 @@ class Precision:
 
     @property
     def mixed(self) -> bool:
-        """Whether the products are in a shorter format than the weights."""
+        """Return whether matrix products use a shorter format than the weights."""
         return self.compute < self.weights
 
 
@@ -74,7 +74,7 @@ class Job:
     deepspeed: int | None = None
     """The stage of ZeRO."""
     offload: frozenset[str] = frozenset()
-    """What is kept in host memory, of `OFFLOADS`; FSDP keeps all or nothing there."""
+    """Parts kept in host memory, of `OFFLOADS`; FSDP offloads all or nothing."""
     tp: int = 1
     """Devices that share each layer."""
     sequence_parallel: bool = False
@@ -126,12 +126,12 @@ class Job:
 
     @property
     def sharded(self) -> bool:
-        """Whether FSDP or ZeRO spreads anything."""
+        """Return whether FSDP or ZeRO shards anything."""
         return self.fsdp not in (None, "no_shard") or bool(self.deepspeed)
 
     @property
     def shards(self) -> int:
-        """Devices that the weights, gradients or states are spread over."""
+        """Devices that weights, gradients or states are sharded over."""
         if not self.sharded:
             return 1
         if self.fsdp is not None and self.fsdp.startswith("hybrid"):
@@ -150,7 +150,7 @@ class Job:
 
     @property
     def strategy(self) -> str:
-        """What it is called."""
+        """Return the name of the strategy."""
         parts = [] if self.gpus // self.tp > 1 or self.sharded else ["single device"] if self.tp == 1 else []
         if self.deepspeed is not None:
             parts = [f"ZeRO-{self.deepspeed}"]

@@ -1,4 +1,4 @@
-"""Bytes on each device, and in host memory for it, by what they are for."""
+"""Bytes on each device, and in host memory for it, by purpose."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def formats(job: Job) -> Formats:
 
 
 def layer_bytes(job: Job) -> float:
-    """What one layer keeps on one device, for one micro-batch."""
+    """Return the bytes of activations that a layer keeps on one device for a micro-batch."""
     numbers = formats(job)
     shared = _outside_of_products(job, numbers) / (job.tp if job.sequence_parallel else 1)
     inside = (_attention(job, numbers) + _mlp(job, numbers)) / job.tp
@@ -42,13 +42,13 @@ def layer_bytes(job: Job) -> float:
 
 
 def input_bytes(job: Job) -> float:
-    """What goes into a layer, which is all that is kept of it with checkpointing."""
+    """Return the bytes of the input of a layer, which is all that gradient checkpointing keeps."""
     numbers = formats(job)
     return job.tokens * numbers.stream * job.model.hidden / (job.tp if job.sequence_parallel else 1)
 
 
 def root_bytes(job: Job) -> float:
-    """What is kept after the last layer: the last norm, the input of the head, and the logarithms of probabilities."""
+    """Return the bytes kept after the last layer: last norm, input of the head, log-probabilities."""
     numbers, model = formats(job), job.model
     weights = numbers.compute * model.vocabulary * model.hidden if numbers.copies and model.head else 0
     return job.tokens * (_norm(job, numbers, readers=1) + saved_logits(job)) + weights / job.tp
@@ -65,7 +65,7 @@ def passing_logits(job: Job) -> float:
 
 
 def activation_bytes(job: Job) -> float:
-    """What the forward pass of a micro-batch leaves behind, at most, as the backward pass begins."""
+    """Return the peak of activations of a micro-batch as the backward pass begins."""
     layers = job.model.layers
     if job.checkpointing:
         return layers * input_bytes(job) + layer_bytes(job) + root_bytes(job)
@@ -119,7 +119,7 @@ class Memory:
     logits: float
     """Logits and their gradient, while the loss is computed."""
     buffers: float
-    """What is gathered or sent at the moment."""
+    """Buffers of the current collective."""
     host: float
     """In the machine's memory, for this device."""
 
@@ -192,7 +192,7 @@ def gradient_width(job: Job) -> int:
 
 
 def shards_parameters(job: Job) -> bool:
-    """Whether a device keeps only its part of the parameters between steps."""
+    """Return whether a device keeps only its shard of the parameters between steps."""
     return job.fsdp not in (None, "no_shard") or job.deepspeed == 3
 
 
@@ -241,5 +241,5 @@ def _buffers(job: Job) -> float:
 
 
 def keeps_gathered(job: Job) -> bool:
-    """Whether gathered parameters stay from the forward pass to the backward pass."""
+    """Return whether gathered parameters stay from the forward to the backward pass."""
     return job.fsdp in ("shard_grad_op", "hybrid_shard_zero2")

@@ -1,4 +1,4 @@
-"""Bytes of state that each optimizer keeps for a tensor: those of the implementations that `optim` chooses."""
+"""Bytes of optimizer state for a tensor, for the implementation that each `optim` selects."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -23,7 +23,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Tensor:
-    """What the size of a state follows from."""
+    """Properties of a tensor that determine the size of its optimizer state."""
 
     shape: tuple[int, ...]
     size: int
@@ -178,10 +178,10 @@ def optimizer_state(name: str, model: ModelShape, *, width: int, rank: int = 128
 
 
 def steps_in_backward(name: str) -> bool:
-    """Whether gradients are used as soon as they are there, and dropped: those of one tensor are kept at a time."""
+    """Return whether each gradient is applied and freed during the backward pass, one tensor at a time."""
     return name.endswith("_layerwise") or name in ("lomo", "adalomo")
 
 
 def is_paged(name: str) -> bool:
-    """Whether states may be moved to the machine's memory when the device has no more room."""
+    """Return whether states may be paged to host memory when the device is full."""
     return name.startswith("paged_")

@@ -1,4 +1,4 @@
-"""The shape of a transformer: how wide, how deep, and which tensors its weights are."""
+"""Shape of a transformer: width, depth and weight tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TensorShape:
     role: str
     """`EMBEDDING`, `MATRIX` or `OTHER`."""
     in_layers: bool
-    """Whether it belongs to one of the repeated layers; the rest is the root, which is gathered with the model."""
+    """True for tensors of the repeated layers; the others are the root, which is gathered with the model."""
     count: int = 1
 
     @property
@@ -29,7 +29,7 @@ class TensorShape:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """What memory and traffic depend on in a model; lengths are numbers of elements."""
+    """Dimensions of a model that determine memory and traffic; lengths are numbers of elements."""
 
     layers: int
     hidden: int
@@ -56,7 +56,7 @@ class ModelShape:
     tensors: tuple[TensorShape, ...] = ()
     """All weights; where there are none they follow from the numbers above."""
     assumed: str = ""
-    """What was not given, and taken to be usual; a sentence for people."""
+    """The assumptions made for dimensions that were not given; a sentence."""
 
     @property
     def query_size(self) -> int:

@@ -1,4 +1,4 @@
-"""Reads the shape of a model from the folder that it was saved to: `config.json`, and the head of `*.safetensors`."""
+"""Read the shape of a saved model from `config.json` and the headers of `*.safetensors`."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -22,7 +22,7 @@ _NAMES = {
     "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
     "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads"),
 }
-"""How configurations of different families call the same number."""
+"""Names of each dimension in the configurations of different model families."""
 
 _INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim", "d_ff", "hidden_dim", "encoder_ffn_dim", "ffn_hidden_size")
 _UNGATED = ("gpt2", "gpt_neox", "gpt_neo", "gptj", "opt", "bloom", "phi", "falcon", "bert", "roberta", "distilbert")

@@ -1,4 +1,4 @@
-"""An estimate as text to print, and as a picture."""
+"""Format estimates as text, and draw them."""
 
 from __future__ import annotations
 

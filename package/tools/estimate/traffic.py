@@ -22,13 +22,13 @@ class Collective:
     kind: str
     """`all-reduce`, `all-gather`, `reduce-scatter`; `send`, to a neighbour; `copy`, between device and host."""
     what: str
-    """What is exchanged."""
+    """The exchanged tensors."""
     bytes: float
     """Of whole tensors: the result of an all-gather, the input of a reduce-scatter; all of a step together."""
     group: int
     """Devices that take part."""
     across: bool = False
-    """Whether they are in several machines."""
+    """True if they span several machines."""
 
     @property
     def sent(self) -> float:
@@ -128,7 +128,7 @@ def _of_context_parallel(job: Job) -> list[Collective]:
 
 
 def _of_host(job: Job) -> list[Collective]:
-    """What goes between device and host: gradients down, parameters up."""
+    """Return the copies between device and host: gradients down, parameters up."""
     if not job.offload:
         return []
     part = own_parameters(job) / job.shards
