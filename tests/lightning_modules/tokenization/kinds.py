@@ -61,7 +61,7 @@ def _byte_level():
 
 def _roberta():
     made = _byte_level()
-    made.post_processor = processors.RobertaProcessing(sep=("[SEP]", 3), cls=("[CLS]", 2))
+    made.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
     return made
 
 
@@ -86,7 +86,7 @@ def _unigram():
     made.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=SPECIAL, unk_token="[UNK]", show_progress=False)
     made.train_from_iterator(corpus(), trainer)
-    made.post_processor = processors.BertProcessing(sep=("[SEP]", 3), cls=("[CLS]", 2))
+    made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return made
 
 
