@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from ...lightning_modules.common.collectives import broadcast_weights
-from ...lightning_modules.common.dtensor import is_part
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.distributed.tensor_parallel import sum_before_accumulation
 from ...lightning_modules.models.inspection import base_of_adapter
@@ -210,7 +209,7 @@ def groups_of_spread(args: TrainingArguments, model: Any) -> ParallelismConfig |
 
     Raises:
         ValueError: the arguments would spread it again, or each process has parts that do not say of what.
-        NotImplementedError: the layers of the model are in different processes, or something was added to it.
+        NotImplementedError: the layers of the model are in different processes.
     """
     base = base_of_adapter(model)
     if not getattr(base, "is_distributed_loading_by_transformers", False):
@@ -239,10 +238,6 @@ def groups_of_spread(args: TrainingArguments, model: Any) -> ParallelismConfig |
     if sizes.tp_size > 1:
         sum_before_accumulation(base)
     sharding.resharded(base)
-    added = [name for name, one in model.named_parameters() if one.requires_grad and not is_part(one)]
-    if added and groups.data_parallel_size > 1:
-        raise NotImplementedError(
-            f"{added[0]} was added after from_pretrained(distributed_config=...) had spread the model: its gradients "
-            "would differ between the processes. Load the model without distributed_config, and pass fsdp=True."
-        )
+    if groups.data_parallel_size > 1:
+        sharding.average_replicas(model)
     return groups

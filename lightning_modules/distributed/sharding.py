@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from ..common.dtensor import is_part as _is_part
@@ -117,6 +118,24 @@ def resharded(model: nn.Module) -> nn.Module:
         sharded: Any = module
         sharded.reshard()
     return model
+
+
+def average_replicas(model: nn.Module) -> None:
+    """Keep trained parameters that are whole in each process, such as adapters beside sharded layers, the same in all.
+
+    They get the values of the first process, and from then on the mean of their gradients over all processes.
+    """
+    for parameter in model.parameters():
+        if parameter.requires_grad and not _is_part(parameter) and not hasattr(parameter, "_averaged"):
+            dist.broadcast(parameter.data, src=0)
+            parameter.register_hook(_mean)
+            vars(parameter)["_averaged"] = True
+
+
+def _mean(gradient: torch.Tensor) -> torch.Tensor:
+    mean = gradient / dist.get_world_size()
+    dist.all_reduce(mean)
+    return mean
 
 
 def is_sharded(model: nn.Module) -> bool:

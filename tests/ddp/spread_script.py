@@ -4,6 +4,7 @@ In each of the folders `<case>` and `single-<model>`: losses and norms, the whol
 """
 
 import json
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
+import peft
 import torch
 import transformers
 from forking import forked
@@ -19,6 +21,7 @@ from lightrainer import Trainer, TrainingArguments
 
 CASES: dict[str, tuple[str, dict[str, int]]] = {
     "fsdp": ("llama", {"fsdp_size": 2}),
+    "fsdp_lora": ("lora", {"fsdp_size": 2}),
     "tp": ("llama", {"tp_size": 2}),
     "ep": ("moe", {"fsdp_size": 2, "ep_size": 2}),
     "hsdp": ("llama", {"fsdp_size": 2, "dp_replicate_size": 2}),
@@ -66,8 +69,15 @@ def train(folder: Path, case: str, model: str, sizes: dict[str, int]) -> None:
             report_to="none",
             disable_tqdm=True,
         )
+        made = transformers.AutoModelForCausalLM.from_pretrained(folder / model.replace("lora", "llama"), **spread)
+        if model == "lora":
+            torch.manual_seed(int(os.environ.get("RANK", "0")))  # those of the first process count
+            adapter = peft.LoraConfig(
+                r=2, target_modules=["q_proj", "down_proj"], lora_alpha=128, init_lora_weights=False
+            )
+            made = peft.get_peft_model(made, adapter)
         trainer = Trainer(
-            transformers.AutoModelForCausalLM.from_pretrained(folder / model, **spread),
+            made,
             args,
             train_dataset=[{"input_ids": row, "labels": row} for row in data],
         )
@@ -82,7 +92,7 @@ def train(folder: Path, case: str, model: str, sizes: dict[str, int]) -> None:
 def main(folder: Path) -> None:
     make_models(folder)
     for processes in (1, 2, 4):
-        cases = {f"single-{model}": (model, {}) for model in ("llama", "moe")} if processes == 1 else CASES
+        cases = {f"single-{model}": (model, {}) for model in ("llama", "lora", "moe")} if processes == 1 else CASES
         own = {
             case: (model, sizes)
             for case, (model, sizes) in cases.items()

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from torch import nn
 
@@ -15,7 +16,15 @@ from lightrainer import Trainer, TrainingArguments
 
 SCRIPT = Path(__file__).with_name("spread_script.py")
 NEWEST = Path(sys.prefix) / "newest"
-CASES = {"fsdp": "llama", "tp": "llama", "ep": "moe", "hsdp": "llama", "fsdp_tp": "llama", "ep_tp": "moe"}
+CASES = {
+    "fsdp": "llama",
+    "fsdp_lora": "lora",
+    "tp": "llama",
+    "ep": "moe",
+    "hsdp": "llama",
+    "fsdp_tp": "llama",
+    "ep_tp": "moe",
+}
 
 
 @pytest.fixture(scope="module")
@@ -31,22 +40,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(next(iter(folder.glob("*model.safetensors"))))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_they_train_as_in_one_process_and_are_saved_whole(folder: Path, case: str) -> None:
     """With accumulation, and clipping over weights that are spread in different ways."""
     told, expected = (json.loads((folder / one / "told.json").read_text()) for one in (case, f"single-{CASES[case]}"))
     assert len(set(expected["losses"])) == 4
-    assert min(expected["norms"]) > 0.2, "all are clipped"
+    assert min(expected["norms"]) > 0.1, "all are clipped"
     for name in ("losses", "norms"):
         assert told[name] == pytest.approx(expected[name], rel=1e-5)
-    model, single = (load_file(folder / one / "model.safetensors") for one in (case, f"single-{CASES[case]}"))
+    model, single = (weights_of(folder / one) for one in (case, f"single-{CASES[case]}"))
     assert model.keys() == single.keys()
     assert max(float((model[name] - single[name]).abs().max()) for name in single) < 1e-5  # moved by 2e-2
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_they_go_on_bit_for_bit(folder: Path, case: str) -> None:
-    whole, resumed = (load_file(folder / one / "model.safetensors") for one in (case, f"{case}-resumed"))
+    whole, resumed = (weights_of(folder / one) for one in (case, f"{case}-resumed"))
     assert all(bool((whole[name] == resumed[name]).all()) for name in whole)
     assert json.loads((folder / f"{case}-resumed" / "told.json").read_text()) == json.loads(
         (folder / case / "told.json").read_text()
@@ -73,7 +86,6 @@ def split_by_5_3() -> nn.Module:
     [
         (spread(pp_size=2), {}, NotImplementedError, r"DistributedConfig\(pp_size=2\)"),
         (spread(fsdp_size=2), {"parallelism_config": {"tp_size": 2}}, ValueError, "parallelism_config spreads"),
-        (spread(fsdp_size=2), {}, NotImplementedError, "weight was added after"),
         (split_by_5_3(), {}, ValueError, "into plain tensors.*Load it without tp_plan"),
     ],
 )
