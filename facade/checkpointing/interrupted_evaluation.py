@@ -10,7 +10,7 @@ import torch
 
 from ...lightning_modules.common.seeding import capture_rng_state, restore_rng_state
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.data.rng_discovery import own_states, restore_own, what_draws
+from ...lightning_modules.data.rng_discovery import drawing_parts, own_states, restore_own
 
 if TYPE_CHECKING:
     from ..trainer.trainer_module import TrainerModule
@@ -102,7 +102,7 @@ class InterruptedEvaluation:
 
     @property
     def _draws(self) -> tuple[Any, ...]:
-        return what_draws(self.run.windows.loader)
+        return drawing_parts(self.run.windows.loader)
 
     @property
     def _several(self) -> bool:

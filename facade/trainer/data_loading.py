@@ -27,7 +27,7 @@ from ...lightning_modules.data.lengths import (
 )
 from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.rebalancing import BatchRebalanceSampler
-from ...lightning_modules.data.workers import attached_worker, deaf_worker
+from ...lightning_modules.data.workers import attached_worker, ignore_signals
 from ..arguments.parallelism import copies_of_batches, data_rank
 from ..evaluation.results import TrainingLength
 from .checks import require_dataset
@@ -179,7 +179,7 @@ class DataLoading:
         }
         start: Any = functools.partial(seed_worker, num_workers=workers, rank=data_rank(args)) if seeded else None
         if workers > 0 and signals.handled:  # signals reach all processes of a group
-            start = functools.partial(deaf_worker, signals=signals.handled, listens=signals.shared_flag, then=start)
+            start = functools.partial(ignore_signals, signals=signals.handled, listens=signals.shared_flag, then=start)
         if workers > 0 and args.world_size > 1:  # workers inherit the connections to other ranks
             start = functools.partial(attached_worker, then=start)
         return options if start is None else {**options, "worker_init_fn": start}

@@ -1,4 +1,4 @@
-"""Batch samplers that deal batches out to the processes, as the reference does; and what a loader was made with."""
+"""Batch samplers that shard batches over processes, as the reference does, and the options of a loader."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 
 class SkippingBatchSampler(BatchSampler):
-    """A batch sampler that can pass over its first batches, or rounds, once, at the next iteration."""
+    """Batch sampler that can skip its first batches, or rounds, once, at the next iteration."""
 
     skip = 0
     blanks = 0
-    """Empty batches in front of the first one, once: so that it comes from the worker whose turn it is."""
+    """Number of empty batches before the first one, once, so that the right worker produces the first one."""
     _iteration: _Peekable | None = None
 
     def peek(self) -> None:
-        """Draw the first batch of the present iteration, which still hands it out: its order is drawn with it."""
+        """Draw the first batch of the current iteration, and with it its order; the batch is still yielded."""
         if self._iteration is not None:
             self._iteration.peek()
 
     def _take_skip(self) -> int:
-        """Take it in the first step of an iteration: a DataLoader with workers makes two iterators, and uses one."""
+        """Return `skip` and reset it, once iteration has begun: a DataLoader with workers makes two iterators."""
         skip, self.skip = self.skip, 0
         return skip
 
@@ -76,7 +76,7 @@ class GivenBatchSampler(SkippingBatchSampler):
 
     @property
     def sampler(self) -> Any:  # BatchSampler has an attribute
-        """That of the given one."""
+        """Return the sampler of the given batch sampler."""
         return getattr(self.given, "sampler", None)
 
     @sampler.setter
@@ -84,7 +84,7 @@ class GivenBatchSampler(SkippingBatchSampler):
         self.given.sampler = value
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the given sampler, where it wants to know; its own `sampler` is told by the loader."""
+        """Call `set_epoch` of the given batch sampler if it has one; the loader calls that of its `sampler`."""
         if hasattr(self.given, "set_epoch"):
             self.given.set_epoch(epoch)
 
@@ -253,17 +253,17 @@ def even_shares(items: list[Any], start: list[Any], shares: int) -> list[list[An
 
 
 def options_of(loader: DataLoader) -> dict[str, Any]:
-    """Return what a loader was made with, but for its dataset and its batches."""
+    """Return the arguments a loader was made with, except dataset and batching."""
     names = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
     names += ("generator", "prefetch_factor", "persistent_workers", "in_order")
     return {name: getattr(loader, name) for name in names if hasattr(loader, name)}
 
 
 def has_batches(loader: DataLoader) -> bool:
-    """Tell whether a loader makes batches, which can be dealt out; one of `batch_size=None` hands out what it reads."""
+    """Return whether a loader makes batches, which can be sharded; with `batch_size=None` it does not."""
     return loader.batch_size is not None or loader.batch_sampler is not None
 
 
 def iterates_as_torch(loader: DataLoader) -> bool:
-    """Tell whether nothing is lost of a loader that is made anew: no iteration, and no state, of its own."""
+    """Return whether a loader can be rebuilt without loss: it overrides no iteration and has no state."""
     return type(loader).__iter__ is DataLoader.__iter__ and not hasattr(loader, "state_dict")

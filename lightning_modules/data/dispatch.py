@@ -1,4 +1,4 @@
-"""Data that the first process reads for all, and sends to the others."""
+"""Loader whose data rank 0 reads and sends to the other ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..common.nested import find_batch_size, map_nested, mapping_like
 from .epoch_loader import EpochLoader
 
 Round = tuple[list[Any], int]
-"""The batches of all processes, and how many samples of them are no filling."""
+"""The batches of all processes, and their number of samples without padding."""
 
 
 class DispatchLoader(EpochLoader):
@@ -55,7 +55,7 @@ class DispatchLoader(EpochLoader):
 
     @property
     def remainder(self) -> int:
-        """See `EpochLoader.remainder`; process 0 tells it to the others."""
+        """As `EpochLoader.remainder`; process 0 sends it to the others."""
         if self.drops_last or self.total is not None:
             return super().remainder
         return self._count if self.end_of_loader else -1
@@ -73,7 +73,7 @@ class DispatchLoader(EpochLoader):
             yield batch
 
     def _rounds(self, batches: Iterator[Any]) -> Iterator[Round]:
-        """On process 0: what it reads."""
+        """Yield the rounds that process 0 reads."""
         first: list[Any] = []
         while gathered := list(itertools.islice(batches, self.world_size)):
             first = first or gathered
@@ -84,14 +84,14 @@ class DispatchLoader(EpochLoader):
                 yield _evened(gathered, first, self.world_size), sum(sizes)
 
     def _draw(self) -> None:
-        """Draw from the global generator, as every iteration of a DataLoader begins."""
+        """Draw from the global generator as every iteration of a DataLoader does at its start."""
         if not (self._draws_once and self._has_drawn):
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         self._has_drawn = True
 
 
 def _evened(gathered: list[Any], first: list[Any], shares: int) -> list[Any]:
-    """Return the last batches of a stream, dealt out evenly and filled up from its start."""
+    """Return the last batches of a stream, split evenly and filled up from its start."""
     batch = _joined(gathered)
     share = -(-_size(batch) // shares)
     while (missing := share * shares - _size(batch)) > 0:
@@ -136,13 +136,13 @@ def _cut(batch: Any, start: int, stop: int) -> Any:
 
 
 def _is_list_of_samples(value: Any) -> bool:
-    """Tell whether it holds something for each sample, such as texts, and not parts of a batch."""
+    """Return whether a value is a list with one entry per sample, such as texts, not parts of a batch."""
     return isinstance(value, list) and find_batch_size(value) is None
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """Where a tensor has been, in a batch that is sent without its tensors."""
+    """Placeholder for a tensor in a batch whose tensors are sent separately."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -156,13 +156,13 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Failure:
-    """What went wrong on process 0."""
+    """Error of process 0, sent to the other processes."""
 
     text: str
 
 
 def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int] | None:
-    """Hand on the next round: this process's batch, and the number of samples; None at the end.
+    """Exchange the next round: return this process's batch and the number of samples; None at the end.
 
     Raises:
         RuntimeError: process 0 could not read the data; there the error itself.
@@ -198,7 +198,7 @@ def _send(rounds: Iterator[Round], copies: int) -> tuple[Any, int] | None:
 
 
 def _packed(outlines: list[Any], count: int) -> bytes:
-    """Return what goes to the other processes, before any of them is told that there is something.
+    """Return the pickled outlines, made before anything is sent, so that an error reaches all processes.
 
     Raises:
         TypeError: A batch holds something that cannot be sent.

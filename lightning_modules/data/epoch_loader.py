@@ -1,4 +1,4 @@
-"""A DataLoader that knows its epoch, its process's share, and when it is about to end."""
+"""DataLoader with epoch seeding, sharding by process, and one batch of lookahead."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from .worker_state import ENDED, ReportingCollate, is_resumable
 
 
 class BatchWatcher(Protocol):
-    """Who is told of each batch of a loader that is handed out, whoever iterates over the loader."""
+    """Observer of the batches that a loader yields."""
 
     def handed_out(self, loader: EpochLoader, batch: Any) -> Any:
-        """Return the batch as it is to be handed out; `loader.end_of_loader` says whether it is the last one."""
+        """Return the batch to yield; `loader.end_of_loader` says whether it is the last one."""
         ...
 
     def ended(self, loader: EpochLoader) -> None:
-        """Hear that the iteration over a loader has come to its end."""
+        """Called at the end of an iteration over a loader."""
         ...
 
 
 class EpochLoader(DataLoader):
     """As a `DataLoader` prepared by `accelerate`: seeded per epoch, sharded by process, one batch ahead.
 
-    It fetches a batch before it hands out the one before. So `end_of_loader` is known while the last batch is being
-    worked on, and random numbers drawn by a dataset fall where they fall in the reference.
+    It fetches each batch before it yields the previous one. So `end_of_loader` is known while the last batch is being
+    processed, and a dataset draws its random numbers at the same points as in the reference.
 
     Args:
         dataset: map-style dataset, or an iterable one that already yields this process's share.
@@ -43,7 +43,7 @@ class EpochLoader(DataLoader):
     """
 
     reports_workers = True
-    """Whether the batches of a tracked loader may tell how they left their workers, or the stream they are from."""
+    """Batches of a tracked loader may carry the states of their workers or of their stream."""
 
     def __init__(
         self, dataset: Any, *, total: int | None, samples_per_round: int, drops_last: bool = False, **kwargs: Any
@@ -91,7 +91,7 @@ class EpochLoader(DataLoader):
         return getattr(self.dataset, "last_round", self._last_batch_size) if self.end_of_loader else -1
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the sampler, or the dataset, give the order of this epoch."""
+        """Set the epoch of the batch sampler, its sampler and the dataset, where they have `set_epoch`."""
         self.epoch = epoch
         for part in (self.batch_sampler, getattr(self.batch_sampler, "sampler", None), self.dataset):
             set_epoch = getattr(part, "set_epoch", None)
@@ -99,7 +99,7 @@ class EpochLoader(DataLoader):
                 set_epoch(epoch)
 
     def skip(self, batches: int, blanks: int = 0) -> None:
-        """Pass over so many batches at the start of the next iteration; map-style datasets load none of them.
+        """Skip batches at the start of the next iteration; map-style datasets load none of them.
 
         Args:
             batches: how many.
@@ -112,7 +112,7 @@ class EpochLoader(DataLoader):
 
     @property
     def order_seed(self) -> Any:
-        """What gives the order of this iteration, where that is not the global generator."""
+        """Return the seed of this iteration's order; None if the global generator gives it."""
         return getattr(getattr(self.batch_sampler, "sampler", None), "seed", None)
 
     @order_seed.setter
@@ -120,43 +120,43 @@ class EpochLoader(DataLoader):
         batches: Any = self.batch_sampler
         sampler: Any = getattr(batches, "sampler", None)
         if isinstance(seed, torch.Tensor) and getattr(sampler, "generator", seed) is None:
-            # It was drawn from a generator of its own, as it is among several processes.
+            # Saved with several processes, which draw the order from a generator of its own.
             sampler.generator = torch.Generator()
             sampler = batches.sampler = SharedOrderSampler(sampler)
         if seed is not None and self.order_seed is not None:
             sampler.seed = seed
-        elif isinstance(sampler, SharedOrderSampler):  # it was drawn from the global one, as it is in one process
+        elif isinstance(sampler, SharedOrderSampler):  # saved with one process, which draws from the global generator
             sampler.sampler.generator = None
 
     @property
     def next_order_seed(self) -> Any:
-        """What gives the order of the next one."""
+        """Return the seed of the next iteration's order."""
         return getattr(getattr(self.batch_sampler, "sampler", None), "next_seed", self.order_seed)
 
     def track(self) -> None:
-        """Keep what `state_dict` needs, from the next iteration on."""
+        """Record the state for `state_dict` from the next iteration on."""
         self.tracked = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the iteration stands, for `load_state_dict`; only what a checkpoint may hold."""
+        """Return the position of the iteration for `load_state_dict`, in plain values."""
         return {"epoch": self.epoch, **self._reading.state_dict(self)}
 
     def load_state_dict(self, state: dict[str, Any], on_ready: Callable[[], None] | None = None) -> bool:
-        """Go on from a `state_dict`, at the next iteration.
+        """Resume from a `state_dict` at the next iteration.
 
         Args:
             state: of a loader that read the same data, in batches of the same size.
             on_ready: called when nothing more has to be drawn or read to get there.
 
         Returns:
-            whether `on_ready` will be called; it is not where it is unknown what comes next.
+            whether `on_ready` will be called; it is not if the state does not determine the next batch.
         """
         self._resumption = Resumption(state, on_ready)
         return self._resumption.is_exact
 
     @property
     def has_workers(self) -> bool:
-        """Whether there are persistent workers already, whose seed need not be drawn any more."""
+        """Return whether persistent workers have been started, so that their seed has been drawn."""
         return self.persistent_workers and self._iterator is not None
 
     def end_workers(self) -> None:
@@ -165,7 +165,7 @@ class EpochLoader(DataLoader):
 
     @property
     def stream_state(self) -> Any:
-        """Where a stream that can tell is, `ENDED` at its end; None where it cannot, or is read by others."""
+        """Return the state of a resumable stream, `ENDED` at its end; None for others, or if workers read it."""
         if self._reporting is None or self.num_workers > 0 or not is_resumable(self.dataset):
             return None
         dataset: Any = self.dataset
@@ -173,11 +173,11 @@ class EpochLoader(DataLoader):
 
     @property
     def worker_states(self) -> dict[str, Any] | None:
-        """How the persistent workers were left, for `had_workers`; None if there are none, and no seed was drawn."""
+        """Return the states of the persistent workers, for `had_workers`; None without such workers."""
         return self._reading.worker_states(self) if self.has_workers else None
 
     def had_workers(self, states: dict[str, Any] | None) -> None:
-        """Begin as if there had been persistent workers before: draw no seed for them, and let them go on so.
+        """Start as if persistent workers had run before: draw no seed for them, and restore their states.
 
         Args:
             states: `worker_states`.
@@ -188,7 +188,7 @@ class EpochLoader(DataLoader):
             self._resumption = Resumption({**begun, "workers": states, "workers_at_start": states}, None)
 
     def begin_epoch_after(self, state: dict[str, Any]) -> None:
-        """Begin the next epoch as after one that ended in this `state_dict`: persistent workers go on as they were."""
+        """Start the next epoch as after one that ended in this `state_dict`, with persistent workers restored."""
         self.order_seed = state["next_seed"]
         self.had_workers(state.get("workers"))
         go_on_after(state, self)
@@ -222,7 +222,7 @@ class EpochLoader(DataLoader):
         return batches, reading.fetch(batches)
 
     def _batches(self) -> Iterator[Any]:
-        """Iterate over the batches of this process; in a tracked loader, workers tell how they were left."""
+        """Iterate over the batches of this process; those of a tracked loader carry the states of the workers."""
         given = self.collate_fn
         if (
             self.tracked
@@ -239,7 +239,7 @@ class EpochLoader(DataLoader):
     def batches_resumed(
         self, worker_init_fn: Callable[[int], None] | None, *, draws_seed: bool = True
     ) -> Iterator[Any]:
-        """Return the batches, as an interrupted iteration gave them.
+        """Return the batches as an interrupted iteration yielded them.
 
         Args:
             worker_init_fn: sets the workers up in place of the loader's own.

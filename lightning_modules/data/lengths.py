@@ -148,7 +148,7 @@ def sample_lengths(
 
 
 WORTH_WORKERS = 2000
-"""Samples from which on it is worth while to start processes that measure them."""
+"""Number of samples from which starting processes to measure them pays off."""
 
 
 def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
@@ -173,7 +173,7 @@ def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
 
 
 def _measured_by_workers(dataset: Any, column: str, workers: int, start_method: str | None) -> list[int]:
-    """In the order of the samples, and without a draw from the global generator."""
+    """Measure in worker processes, in the order of the samples, without drawing from the global generator."""
     loader = DataLoader(
         dataset,
         batch_size=256,
@@ -205,7 +205,7 @@ def _arrow_lengths(dataset: Any, column: str) -> list[int] | None:
 
 
 def is_table(dataset: Any) -> bool:
-    """Tell whether this is a `datasets.Dataset`, found out without importing the library."""
+    """Return whether a dataset is a `datasets.Dataset`, without importing the library."""
     return is_instance(dataset, "datasets", "Dataset")
 
 
@@ -222,10 +222,9 @@ class _Entry(NamedTuple):
 
 
 class LengthCache:
-    """What was measured, by dataset: the object itself, and how many samples it had then.
+    """Cache of lengths by dataset object and its number of samples.
 
-    A dataset that nobody else holds any more is forgotten. Those that Python cannot watch, such as lists, are held
-    here, the last few of them.
+    Datasets are held by weak reference. Of those that have none, such as lists, the last few are kept alive here.
     """
 
     def __init__(self) -> None:
@@ -233,7 +232,7 @@ class LengthCache:
         self._held: OrderedDict[tuple[int, Any], tuple[Any, _Entry]] = OrderedDict()
 
     def get(self, dataset: Any, key: Any, measure: Callable[[], Any]) -> Any:
-        """Return the lengths of a dataset, measured if they are not known yet.
+        """Return the lengths of a dataset, measuring them on a miss.
 
         Args:
             dataset: has a length.

@@ -1,4 +1,4 @@
-"""How far a loader has read an epoch, kept so that another process can go on from there.
+"""Position of a loader in an epoch, saved so that another process can resume from it.
 
 `Reading` and `Resumption` do it for an `EpochLoader`, `EpochStart` for a loader of any other kind.
 """
@@ -14,15 +14,15 @@ from torch.utils.data import IterableDataset
 
 from ..common.safe_serialization import UnsafeValueError, from_plain, is_plain, to_plain
 from ..common.seeding import capture_host_rng, restore_host_rng
-from .rng_discovery import own_states, restore_own, what_draws
+from .rng_discovery import drawing_parts, own_states, restore_own
 from .worker_state import ENDED, Fetched, ResumedWorkers, WorkerStates, next_worker
 
 NOTHING: Any = object()
-"""What is read after the last batch."""
+"""Returned in place of a batch after the last one."""
 
 
 class ReadLoader(Protocol):
-    """What is asked of a loader to know, and to find again, how far it was read."""
+    """Members of a loader needed to record and restore its position."""
 
     dataset: Any
     collate_fn: Any
@@ -33,7 +33,7 @@ class ReadLoader(Protocol):
 
     @property
     def order_seed(self) -> Any:
-        """What gives the order of this iteration."""
+        """Return the seed of this iteration's order."""
         ...
 
     @order_seed.setter
@@ -41,34 +41,34 @@ class ReadLoader(Protocol):
 
     @property
     def next_order_seed(self) -> Any:
-        """What gives the order of the next one."""
+        """Return the seed of the next iteration's order."""
         ...
 
     @property
     def stream_state(self) -> Any:
-        """Where a stream that can tell is."""
+        """Return the state of a resumable stream."""
         ...
 
     def skip(self, batches: int, blanks: int = 0) -> None:
-        """Pass over batches at the start of the next iteration."""
+        """Skip batches at the start of the next iteration."""
         ...
 
     def batches_resumed(
         self, worker_init_fn: Callable[[int], None] | None, *, draws_seed: bool = True
     ) -> Iterator[Any]:
-        """Iterate over the batches, as an interrupted iteration gave them."""
+        """Iterate over the batches as an interrupted iteration yielded them."""
         ...
 
 
 class Reading:
-    """What one iteration of a loader has read so far.
+    """Progress of one iteration of a loader.
 
     Attributes:
-        handed_out: batches that the training has got.
+        handed_out: batches yielded so far.
         ahead: the batch that was read after them, `NOTHING` if there is none.
-        before_ahead: the generators before that, if such batches cannot be in a checkpoint and have to be read again.
-        start: the generators when the iteration began: they give its order, and the seeds of its workers, once more.
-        renewed: whether the workers began with it, and their seed was drawn; persistent ones began with the first.
+        before_ahead: the generators before `ahead`, if such batches cannot be saved and have to be read again.
+        start: the generators at the start of the iteration, from which its order and worker seeds can be redrawn.
+        renewed: whether workers were started, and their seed drawn; persistent ones are started by the first iteration.
     """
 
     def __init__(self) -> None:
@@ -78,19 +78,19 @@ class Reading:
         self.start: dict[str, Any] | None = None
         self.renewed = True
         self._draws: tuple[Any, ...] = ()
-        """What may have generators of its own."""
+        """Objects that may have generators of their own."""
         self._plain: bool | None = None
         self._workers, self._workers_before, self._workers_at_start = WorkerStates(), WorkerStates(), WorkerStates()
 
     def next_epoch(self, loader: ReadLoader, *, tracked: bool) -> Reading:
-        """That of the next iteration.
+        """Return the reading of the next iteration.
 
         Args:
-            loader: what is read; persistent workers go on as they are.
-            tracked: whether a checkpoint may want to know.
+            loader: the loader; its persistent workers keep their states.
+            tracked: record the generators for a checkpoint.
         """
         made = Reading()
-        made._draws = what_draws(loader)
+        made._draws = drawing_parts(loader)
         made.start = made._generators() if tracked else None
         if loader.persistent_workers:
             made._workers = self._workers.between_epochs()
@@ -101,8 +101,8 @@ class Reading:
     def _generators(self) -> dict[str, Any]:
         return {**capture_host_rng(), "own": own_states(*self._draws)}
 
-    def take_up(self, state: dict[str, Any]) -> None:
-        """Know of the workers what a `state_dict` knew of them."""
+    def restore_workers(self, state: dict[str, Any]) -> None:
+        """Restore the states of the workers from a `state_dict`."""
         for name, key in (("_workers", "workers"), ("_workers_at_start", "workers_at_start")):
             if state.get(key) is not None:
                 setattr(self, name, WorkerStates.known(state[key]))
@@ -121,14 +121,14 @@ class Reading:
         return item
 
     def worker_states(self, loader: ReadLoader) -> dict[str, Any]:
-        """Return how the workers were left by what has been read."""
+        """Return the states of the workers after the batches read so far."""
         return self._workers.state_dict(loader.num_workers)
 
     def state_dict(self, loader: ReadLoader) -> dict[str, Any]:
         """See the loader's `state_dict`."""
         state: dict[str, Any] = {"handed_out": self.handed_out, "start": self.start, "renewed": self.renewed}
         state |= {"seed": loader.order_seed, "next_seed": loader.next_order_seed}
-        state["own_now"] = own_states(*what_draws(loader))
+        state["own_now"] = own_states(*drawing_parts(loader))
         workers = self._workers
         try:
             state["ahead"] = None if self.ahead is NOTHING else [to_plain(self.ahead)]
@@ -149,7 +149,7 @@ class Reading:
 
 
 class Resumption:
-    """Brings a loader to where a `state_dict` says it stood.
+    """Bring a loader to the position of a `state_dict`.
 
     Args:
         state: of the loader.
@@ -163,31 +163,31 @@ class Resumption:
 
     @property
     def knows_next(self) -> bool:
-        """Whether the state holds the batch that had been read ahead, so that it need not be read again."""
+        """Return whether the state holds the batch that was read ahead."""
         return bool(self.state.get("ahead"))
 
     @property
     def was_read(self) -> bool:
-        """Whether there was no next batch any more."""
+        """Return whether the loader was at its end."""
         return "ahead" in self.state and self.state["ahead"] is None
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is known where the generators stood around that batch."""
+        """Return whether the states of the generators around the next batch are known."""
         return self.knows_next or self.was_read or self.state.get("before_ahead") is not None
 
     def start(self, loader: ReadLoader, reading: Reading) -> tuple[Iterator[Any], Any]:
-        """Begin the iteration; returns its iterator, and the first batch to hand out."""
+        """Begin the iteration; return its iterator and the first batch to yield."""
         reading.handed_out = self.state["handed_out"]
         if self.state["start"] is not None:
             reading.start = self.state["start"]
             restore_generators(self.state["start"], loader)
         reading.renewed = self.state["renewed"]
-        reading.take_up(self.state)
+        reading.restore_workers(self.state)
         loader.order_seed = self.state["seed"]
-        over = self.was_read and not loader.persistent_workers  # those have to be brought to where they were
+        over = self.was_read and not loader.persistent_workers  # persistent ones have to be restored even then
         batches = iter(()) if over else self._at_position(loader)
-        restore_own(self.state.get("own_now"), *what_draws(loader))
+        restore_own(self.state.get("own_now"), *drawing_parts(loader))
         if self.knows_next:
             reading.ahead = from_plain(self.state["ahead"][0])
         else:
@@ -206,19 +206,19 @@ class Resumption:
         blanks = 0 if workers is None else next_worker(workers)
         loader.skip(skip, blanks)
         batches = self._resumed(loader, workers)
-        loader.batch_sampler.peek()  # what the sampler draws belongs to the start
-        return _after(batches, blanks)
+        loader.batch_sampler.peek()  # the draws of the sampler belong to the start
+        return skip_items(batches, blanks)
 
     def _in_stream(self, loader: ReadLoader, skip: int, workers: dict[str, Any] | None) -> Iterator[Any]:
-        """Go on in a stream: from its state if it has one; any other is read again, up to where it was."""
+        """Resume a stream from its state; without one, read it again up to its position."""
         if "dataset" in self.state:
             if self.state["dataset"] == ENDED:
                 return iter(())
             loader.dataset.load_state_dict(self.state["dataset"])
             return self._resumed(loader, None)
-        if workers is not None and _go_on(workers) and not (loader.persistent_workers and next_worker(workers)):
+        if workers is not None and _are_resumable(workers) and not (loader.persistent_workers and next_worker(workers)):
             return self._resumed(loader, workers, next_worker(workers))
-        return _after(self._resumed(loader, self._workers(loader, "workers_at_start")), skip)
+        return skip_items(self._resumed(loader, self._workers(loader, "workers_at_start")), skip)
 
     def _resumed(self, loader: ReadLoader, workers: dict[str, Any] | None, first: int = 0) -> Iterator[Any]:
         set_up = None if workers is None else ResumedWorkers(workers, loader.worker_init_fn, first)
@@ -230,30 +230,30 @@ class Resumption:
 
 
 def restore_generators(state: dict[str, Any], loader: ReadLoader) -> None:
-    """Put the generators on the CPU where they were, and those that the loader's collator and dataset have."""
+    """Restore the CPU generators, and those of the loader's collator and dataset."""
     restore_host_rng(state)
-    restore_own(state.get("own"), *what_draws(loader))
+    restore_own(state.get("own"), *drawing_parts(loader))
 
 
 def go_on_after(state: dict[str, Any], loader: ReadLoader) -> None:
-    """Put those of collator and dataset where a `state_dict` of the loader left them."""
-    restore_own(state.get("own_now"), *what_draws(loader))
+    """Set the generators of collator and dataset to their states at the end of a `state_dict`."""
+    restore_own(state.get("own_now"), *drawing_parts(loader))
 
 
-def _go_on(workers: dict[str, Any]) -> bool:
-    """Tell whether the streams in all workers that gave a batch can go on from a state."""
+def _are_resumable(workers: dict[str, Any]) -> bool:
+    """Return whether the streams in all workers that produced a batch have a state to resume from."""
     states = [state for _, state in workers["states"]]
     return bool(states) and all(state.get("dataset", ENDED) != ENDED for state in states)
 
 
-def _after(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """Return the same iterator, after so many items."""
+def skip_items(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """Return the same iterator with its next `count` items consumed."""
     next(itertools.islice(batches, count, count), None)
     return batches
 
 
 class EpochStart:
-    """The generators that give an iteration its order: the global ones on the CPU, and those of the loader.
+    """Snapshot of the generators that give an iteration its order: the global CPU ones and those of the loader.
 
     Args:
         loader: has not yet begun the iteration. A `generator` of its own, or of its sampler, is a `torch.Generator`.
@@ -263,25 +263,25 @@ class EpochStart:
         self.loader = loader
         self.rng = capture_host_rng()
         self.generators = _states(loader)
-        self.own = own_states(*what_draws(loader))
+        self.own = own_states(*drawing_parts(loader))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the generators as they were, and the loader's own as they are now."""
-        own = {"own": self.own, "own_now": own_states(*what_draws(self.loader))}
+        """Return the generators at the start, and the loader's own as they are now."""
+        own = {"own": self.own, "own_now": own_states(*drawing_parts(self.loader))}
         return {"began": self.rng, "generators": self.generators, "generators_now": _states(self.loader), **own}
 
 
 def begin_again(loader: Any, state: dict[str, Any]) -> None:
-    """Put all generators where they were when the iteration of a `EpochStart.state_dict` began."""
+    """Set all generators to the start of the iteration of an `EpochStart.state_dict`."""
     restore_host_rng(state["began"])
     _set(loader, state["generators"])
-    restore_own(state.get("own"), *what_draws(loader))
+    restore_own(state.get("own"), *drawing_parts(loader))
 
 
 def begin_after(loader: Any, state: dict[str, Any]) -> None:
-    """Put the loader's own generators where that iteration left them."""
+    """Set the loader's own generators to the end of that iteration."""
     _set(loader, state["generators_now"])
-    restore_own(state.get("own_now"), *what_draws(loader))
+    restore_own(state.get("own_now"), *drawing_parts(loader))
 
 
 def _own(loader: Any) -> list[torch.Generator]:

@@ -1,4 +1,4 @@
-"""Build the loader of a dataset: in order, shuffled, dealt out to the processes, or after its first batches."""
+"""Build the loader of a dataset: in order, shuffled, sharded over processes, or after its first batches."""
 
 from __future__ import annotations
 
@@ -65,29 +65,29 @@ def build_loader(
         world_size: number of processes.
         copies: how many of them, of numbers that follow one another, get the same batches.
         even_batches: give every process equally many samples, repeating some from the start.
-        split_batches: deal the samples of one batch out to all processes.
-        dispatch_batches: let process 0 read the data and send it to the others. None lets each read its own and deals
-            streams out as if process 0 had read them, which it does where several workers read one; False fills up the
-            last round of a stream to a whole one, and gives each process its own files of a `datasets.IterableDataset`
-            that has enough of them.
+        split_batches: split the samples of one batch over all processes.
+        dispatch_batches: let process 0 read the data and send it to the others. None lets each process read its own
+            and shards streams as if process 0 had read them, which it does if several workers read one; False fills up
+            the last round of a stream to a whole one, and gives each process its own files of a
+            `datasets.IterableDataset` that has enough of them.
         kwargs: further arguments of `torch.utils.data.DataLoader` (workers, pinning, ...).
 
     Raises:
         ValueError: `split_batches`, and the batch size is no multiple of the number of processes.
     """
-    dealing = _Dealing(batch_size, drop_last, rank, world_size, copies, even_batches, split_batches, dispatch_batches)
+    sharding = _Sharding(batch_size, drop_last, rank, world_size, copies, even_batches, split_batches, dispatch_batches)
     common = {"collate_fn": collate_fn, "drops_last": drop_last, **kwargs}
     if isinstance(dataset, IterableDataset):
         if dispatch_batches is None and kwargs.get("num_workers", 0) > 1:
-            # Their batches alternate, and each comes to an end of its own: only one process can put that in order.
-            dealing = replace(dealing, dispatch_batches=True)
-        stream = dealing.stream(dataset)
-        return dealing.loader(stream, batch_size=dealing.share, total=None, drop_last=drop_last, **common)
-    if isinstance(sampler, BatchRebalanceSampler):  # it deals out by itself
-        return dealing.loader(dataset, batch_sampler=sampler, total=len(dataset), **common)
+            # Batches of the workers alternate, and each ends at its own time: only one process can order them.
+            sharding = replace(sharding, dispatch_batches=True)
+        stream = sharding.stream(dataset)
+        return sharding.loader(stream, batch_size=sharding.share, total=None, drop_last=drop_last, **common)
+    if isinstance(sampler, BatchRebalanceSampler):  # gives the batches of this process only
+        return sharding.loader(dataset, batch_sampler=sampler, total=len(dataset), **common)
     ordered = SequentialSampler(dataset) if sampler is None else sampler
-    batches = dealing.batches(_seeded(ordered, seed, seedable, 1 if dealing.dispatched else world_size))
-    return dealing.loader(dataset, batch_sampler=batches, total=len(dataset), **common)
+    batches = sharding.batches(_seeded(ordered, seed, seedable, 1 if sharding.dispatched else world_size))
+    return sharding.loader(dataset, batch_sampler=batches, total=len(dataset), **common)
 
 
 def rebuild_loader(
@@ -102,11 +102,11 @@ def rebuild_loader(
     split_batches: bool = False,
     dispatch_batches: bool | None = None,
 ) -> EpochLoader:
-    """As `Accelerator.prepare(loader)`: one that somebody made with torch, dealt out like those of `build_loader`.
+    """As `Accelerator.prepare(loader)`: shard a loader of torch as `build_loader` does.
 
     Args:
         loader: makes batches, of a batch size or by a batch sampler; it is not changed, but for a `RandomSampler` in a
-            batch sampler of somebody's own.
+            custom batch sampler.
         seed: see `build_loader`, as is the rest.
         seedable: see there.
         rank: see there.
@@ -136,7 +136,7 @@ def rebuild_loader(
     if isinstance(batches.sampler, RandomSampler) and seedable:
         batches.sampler = _seeded(batches.sampler, seed, seedable, world_size)
     share = batches.share
-    # Where nobody says how long a batch is, nobody knows either what fills up the last one.
+    # Without a batch size the padding of the last batch is unknown, so that nothing can be cut off.
     options |= {"batch_sampler": batches, "drops_last": batches.drop_last or share is None}
     options |= {
         "total": None if share is None else len(cast(Sized, dataset)),
@@ -148,8 +148,8 @@ def rebuild_loader(
 
 
 @dataclass(frozen=True)
-class _Dealing:
-    """Which samples go to which process; see `build_loader`."""
+class _Sharding:
+    """Assignment of samples to processes; see `build_loader`."""
 
     batch_size: int
     drop_last: bool
@@ -162,26 +162,26 @@ class _Dealing:
 
     @property
     def rank(self) -> int:
-        """Which of the shares is that of this process."""
+        """Return the index of this process's share."""
         return self.process // self.copies
 
     @property
     def world_size(self) -> int:
-        """How many shares there are."""
+        """Return the number of shares."""
         return self.processes // self.copies
 
     @property
     def share(self) -> int:
-        """Samples of one process in one step."""
+        """Return the number of samples of one process in one step."""
         return share_of(self.batch_size, self.world_size, self.split_batches)
 
     @property
     def dispatched(self) -> bool:
-        """Whether process 0 reads for others."""
+        """Return whether process 0 reads for the others."""
         return bool(self.dispatch_batches) and self.processes > 1
 
     def loader(self, dataset: Any, **kwargs: Any) -> EpochLoader:
-        """Return the loader of a dataset that is dealt out already, or is read by process 0 only."""
+        """Return the loader of a dataset that is already sharded, or read by process 0 only."""
         kwargs["samples_per_round"] = self.share * self.world_size
         if self.dispatched:
             ways = {"rank": self.process, "world_size": self.processes, "copies": self.copies}
@@ -189,7 +189,7 @@ class _Dealing:
         return EpochLoader(dataset, **kwargs)
 
     def stream(self, dataset: Any) -> Any:
-        """Return what this process reads of a stream."""
+        """Return this process's part of a stream."""
         if self.world_size == 1 or self.dispatched:
             return dataset
         alone = self.dispatch_batches is False
@@ -206,7 +206,7 @@ class _Dealing:
         )
 
     def batches(self, sampler: Any) -> BatchSampler:
-        """Return what this process reads of a map-style dataset."""
+        """Return the batch sampler of this process for a map-style dataset."""
         ways = {"world_size": self.world_size, "split_batches": self.split_batches}
         if self.dispatched:
             return RoundBatchSampler(sampler, self.batch_size, self.drop_last, **ways)
@@ -216,7 +216,7 @@ class _Dealing:
 
 
 def _seeded(sampler: Any, seed: int | None, seedable: bool, world_size: int) -> Any:
-    """Return the sampler whose order all processes agree on."""
+    """Return a sampler that has the same order in all processes."""
     if isinstance(sampler, SeedableRandomSampler):
         return sampler
     if isinstance(sampler, RandomSampler):
@@ -230,17 +230,17 @@ def _seeded(sampler: Any, seed: int | None, seedable: bool, world_size: int) -> 
 
 
 def _files(dataset: Any) -> int:
-    """In how many parts a `datasets.IterableDataset` can be read; 0 for other streams."""
+    """Return the number of files of a `datasets.IterableDataset`; 0 for other streams."""
     if not is_instance(dataset, "datasets", "IterableDataset"):
         return 0
     return dataset.num_shards if hasattr(dataset, "num_shards") else dataset.n_shards
 
 
 def loader_after(loader: Any, batches: int) -> Any:
-    """As `accelerate.skip_first_batches`: in each of its iterations the first batches are left out.
+    """As `accelerate.skip_first_batches`: skip the first batches of each iteration.
 
-    Unlike there, a prepared loader and what is made of it count their epochs together, so that the next pass over the
-    loader has the order of the next epoch.
+    Unlike there, a prepared loader and the result share their count of epochs, so that the next pass over the loader
+    has the order of the next epoch.
 
     Args:
         loader: one of torch's, prepared or not. Batches of a map-style dataset are not even read.
@@ -260,7 +260,7 @@ def loader_after(loader: Any, batches: int) -> Any:
 
 
 class BatchesAfter(BatchSampler):
-    """The batches of a sampler but the first ones.
+    """Batch sampler without the first batches of another one.
 
     Args:
         batches: the sampler.
@@ -279,7 +279,7 @@ class BatchesAfter(BatchSampler):
 
 
 class LoaderAfter:
-    """A loader but its first batches; all else is that of the loader.
+    """Loader without the first batches of another one; all other attributes are those of that loader.
 
     Args:
         loader: the loader.

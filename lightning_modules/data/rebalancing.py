@@ -1,4 +1,4 @@
-"""Batches of different numbers of samples that cost about the same, in all processes and micro-batches of a step."""
+"""Batches of varying numbers of samples and similar cost, across the processes and micro-batches of a step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BatchRebalanceSampler(SkippingBatchSampler):
         rank: int = 0,
         drop_last: bool = True,
     ) -> None:
-        """Take what a step is made of; the batches are worked out step by step.
+        """Set the size of a step; the batches are computed lazily, one step at a time.
 
         Args:
             lengths: of all samples, in tokens.
@@ -115,7 +115,7 @@ class BatchRebalanceSampler(SkippingBatchSampler):
 
 
 class _Groups:
-    """Neighbours in order of length, as one cuts them: moving a sample shifts all groups between the two.
+    """Contiguous groups of samples sorted by length: moving a sample shifts all groups between the two.
 
     Args:
         lengths: of the samples, longest first.
@@ -129,14 +129,14 @@ class _Groups:
         each, rest = divmod(len(lengths), dp_size * slots)
         self.counts = [each + (group < rest) for group in range(dp_size * slots)]
         self._settled: set[int] = set()
-        """Groups from which nothing is taken any more."""
+        """Groups that no longer give up samples."""
 
     def starts(self) -> list[int]:
-        """Where each group begins."""
+        """Return the index of the first sample of each group."""
         return [0, *itertools.accumulate(self.counts[:-1])]
 
     def costs(self) -> list[float]:
-        """What each group costs."""
+        """Return the cost of each group."""
         return [self.cost(count, self.lengths[start]) for count, start in zip(self.counts, self.starts(), strict=True)]
 
     def by_cost(self, costs: list[float]) -> list[int]:
@@ -144,7 +144,7 @@ class _Groups:
         return sorted(range(len(costs)), key=lambda group: -costs[group])
 
     def balance(self) -> None:
-        """Move samples until that has been tried before, and keep what was most even.
+        """Move samples until an arrangement repeats, and keep the most even one.
 
         In each step one sample goes from the most expensive group to the cheapest. A group of a single sample cannot
         become cheaper: the others of its slot are made as expensive as they can be without being more so than it, and

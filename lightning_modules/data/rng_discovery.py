@@ -1,4 +1,4 @@
-"""Random generators that collators and datasets have for themselves: found, and brought back to where they were."""
+"""Find, save and restore the random generators that collators and datasets own."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import numpy as np
 import torch
 from torch import nn
 
-__all__ = ["own_states", "restore_own", "what_draws"]
+__all__ = ["drawing_parts", "own_states", "restore_own"]
 
 _DEEP, _MANY, _ALL = 5, 16, 1000
-"""How far is looked, into how many items, and at how many things: what is further away is data, and not what draws."""
+"""Limits of the search: depth, items of a container, and objects; beyond them lies data."""
 
 _LIBRARIES = frozenset(["builtins", "datasets", "numpy", "pyarrow", "pandas", "PIL", "tokenizers", "sentencepiece"])
-"""Their objects draw from the global generators, or keep theirs where nobody can look."""
+"""Packages whose objects draw from the global generators, or hide their own."""
 
 _GLOBAL = (torch.default_generator, random.random.__self__, np.random.get_state.__self__)
 
 Step = list[Any]
-"""How to get from one object to the next: ["attribute", name], ["item", key or index], ["cell", index]."""
+"""One step of a path between objects: ["attribute", name], ["item", key or index], ["cell", index]."""
 
 
 class Found(NamedTuple):
-    """A generator, and the way to it."""
+    """A generator and its path."""
 
     path: list[Step]
     generator: Any
 
 
 def own_states(*roots: Any) -> list[dict[str, Any]]:
-    """Return the states of all generators that objects have, in plain values; the global ones are not among them.
+    """Return the states of all generators that objects own, in plain values, without the global ones.
 
     Args:
-        roots: collators, datasets, functions; attributes, items, partial arguments and closures are looked through.
+        roots: collators, datasets, functions; attributes, items, partial arguments and closures are searched.
     """
     return [
         {"root": index, "path": found.path, **_state(found.generator)}
@@ -47,10 +47,10 @@ def own_states(*roots: Any) -> list[dict[str, Any]]:
 
 
 def restore_own(states: list[dict[str, Any]] | None, *roots: Any) -> None:
-    """Set what `own_states` gave; where a generator is made only when it is first needed, make it now.
+    """Restore the result of `own_states`; create a generator in an attribute that is still None.
 
     Args:
-        states: what is no longer there, or of another kind, is left out.
+        states: of `own_states`; generators that are gone, or of another kind, are left out.
         roots: the same objects, or others made in the same way.
     """
     known = [{str(found.path): found.generator for found in _below(root, [], set())} for root in roots if states]
@@ -62,8 +62,8 @@ def restore_own(states: list[dict[str, Any]] | None, *roots: Any) -> None:
             _set(generator, stored["state"])
 
 
-def what_draws(loader: Any) -> tuple[Any, Any]:
-    """Return the parts of a loader, of torch or like it, that may have such generators: collator and dataset."""
+def drawing_parts(loader: Any) -> tuple[Any, Any]:
+    """Return the parts of a loader that may own generators: collator and dataset."""
     return getattr(loader, "collate_fn", None), getattr(loader, "dataset", None)
 
 
@@ -83,7 +83,7 @@ def _below(thing: Any, path: list[Step], seen: set[int]) -> Iterator[Found]:
 
 
 def _parts(thing: Any) -> list[tuple[Step, Any]]:
-    """Return what a thing is made of, as far as somebody may have put a generator there."""
+    """Return the parts of an object, with the steps to them, that may hold a generator of the user."""
     if isinstance(thing, dict):
         items = list(thing.items()) if len(thing) <= _MANY else []
         return [(["item", key], value) for key, value in items if isinstance(key, (str, int))]
@@ -117,7 +117,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _made(root: Any, stored: dict[str, Any]) -> Any:
-    """Return a generator in an attribute that is None as yet."""
+    """Create a generator in an attribute that is still None, and return it."""
     *way, (how, name) = stored["path"] or [["", None]]
     holder = root
     for step in way:

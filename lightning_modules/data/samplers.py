@@ -1,4 +1,4 @@
-"""The order of samples, the same in every process, and shares of streams: as the reference has them."""
+"""Samplers with the same order in every process, and shards of streams, as in the reference."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SeedableRandomSampler(RandomSampler):
 
 
 class IterableShard(IterableDataset):
-    """This process's share of a stream: every process reads all of it and keeps its part of each round.
+    """This process's shard of a stream: every process reads all of it and keeps its part of each round.
 
     The stream must be the same on every process: either it has `set_epoch`, or an attribute `generator` (a
     `torch.Generator`), which is seeded with the epoch; the documents of the reference ask for the same. The last,
@@ -110,7 +110,7 @@ class IterableShard(IterableDataset):
         return int(self._last_round)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the stream which epoch comes next."""
+        """Set the next epoch, in the stream as well if it has `set_epoch`."""
         self.epoch = epoch
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
@@ -144,9 +144,9 @@ class IterableShard(IterableDataset):
 
 
 class SharedOrderSampler(Sampler[int]):
-    """The order that process 0 draws from a sampler, on every process, whatever their generators are.
+    """Sampler with the order that process 0 draws, on every process.
 
-    Each process moves its own generator on as if it were alone. All processes have to iterate together.
+    Each process advances its own generator as if it were alone. All processes have to iterate together.
 
     Args:
         sampler: has an attribute `generator`, one on the CPU; None stands for torch's global one.
@@ -158,9 +158,9 @@ class SharedOrderSampler(Sampler[int]):
 
     @property
     def seed(self) -> torch.Tensor | None:
-        """Where the sampler's own generator stood when the iteration began; None if it draws from the global one.
+        """Return the state of the sampler's own generator at the start of the iteration; None without one.
 
-        Set before an iteration, it gives the order of that one again.
+        Set before an iteration, it reproduces that order.
         """
         own = self.sampler.generator
         if own is None:
@@ -173,7 +173,7 @@ class SharedOrderSampler(Sampler[int]):
 
     @property
     def next_seed(self) -> torch.Tensor | None:
-        """The `seed` of an iteration that would begin now."""
+        """Return the `seed` of an iteration that would begin now."""
         own = self.sampler.generator
         return None if own is None else own.get_state()
 

@@ -1,4 +1,4 @@
-"""Streams that give some processes more than others: all of them stop together, instead of waiting for ever."""
+"""Stop all processes together when their streams are of different lengths, instead of hanging in a collective."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNKNOWN = -1
 
 
 def may_be_uneven(loader: Any) -> bool:
-    """Tell whether only reading tells how many batches each process has; not where the first one reads for all."""
+    """Return whether processes may have different numbers of batches; not if process 0 reads for all."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return False
     if isinstance(loader, DispatchLoader):
@@ -30,14 +30,14 @@ def may_be_uneven(loader: Any) -> bool:
 
 
 class UnevenInputs:
-    """What each process reads, as long as all of them have something.
+    """Yield batches for as long as every process has one.
 
-    In every round the processes tell each other whether they have a batch, and how large it is: a few bytes, over the
-    network of the hosts, so that no accelerator is waited for. All have to read together.
+    In every round the processes exchange whether they have a batch, and its size: a few bytes over gloo, so that there
+    is no synchronisation with an accelerator. All have to read together.
 
     Args:
-        what: what is read, for the warning.
-        same_size: cut batches to the smallest of the round, as exchanging what comes out of them asks for.
+        what: name of the data, for the warning.
+        same_size: cut batches to the smallest of the round, so that their outputs can be gathered.
         ends: whether the batch just read is the last one of this process.
     """
 
@@ -46,13 +46,13 @@ class UnevenInputs:
         self.same_size = same_size
         self.ends = ends
         self.is_last = False
-        """Whether no process gets another batch after this one."""
+        """True if no process gets another batch after this one."""
         self.uneven = False
-        """Whether some processes had other batches than others, up to now."""
+        """True if the batches of the processes have differed in number or size so far."""
         self._left_out = 0
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches of this process, of which it reads one more than it gets where another has no more."""
+        """Yield the batches of this process; it reads one more than it yields if another process ends first."""
         self.is_last = self.uneven = False
         self._left_out, count = 0, 0
         with _group_of_hosts() as group:
@@ -61,7 +61,7 @@ class UnevenInputs:
                 said = _exchanged([int(batch is not None), own, int(batch is not None and self.ends())], group)
                 if not all(there for there, *_ in said):
                     if any(there for there, *_ in said):
-                        self._warn_who_ended(count, [bool(there) for there, *_ in said])
+                        self._warn_of_end(count, [bool(there) for there, *_ in said])
                     return
                 count += 1
                 self.is_last = any(last for *_, last in said)
@@ -84,7 +84,7 @@ class UnevenInputs:
         self._left_out += own - least
         return map_nested(lambda leaf: _shorter(leaf, own, least), batch)
 
-    def _warn_who_ended(self, count: int, there: list[bool]) -> None:
+    def _warn_of_end(self, count: int, there: list[bool]) -> None:
         ended = [rank for rank, more in enumerate(there) if not more]
         others = [rank for rank, more in enumerate(there) if more]
         said = (
@@ -110,14 +110,14 @@ def _with_end(batches: Iterator[Any]) -> Iterator[Any]:
 
 def _exchanged(said: list[int], group: Any) -> list[list[int]]:
     own = torch.tensor(said)
-    everybody = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(everybody, own, group=group)
-    return [one.tolist() for one in everybody]
+    gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, own, group=group)
+    return [one.tolist() for one in gathered]
 
 
 @contextlib.contextmanager
 def _group_of_hosts() -> Iterator[Any]:
-    """A group that exchanges what is in main memory: that of all processes, where it does."""
+    """Provide a gloo group of all processes: the default group if that is one."""
     if str(dist.get_backend()) == "gloo":
         yield None
         return

@@ -1,4 +1,4 @@
-"""Random generators and streams in the worker processes of a data loader: told to the training, and restored."""
+"""Save and restore random generators and streams in the worker processes of a data loader."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .rng_discovery import own_states, restore_own
 
 
 def is_resumable(dataset: Any) -> bool:
-    """Tell whether a dataset can tell its position, and go on from there to the very same samples.
+    """Return whether a dataset can save its position and resume from it with the very same samples.
 
     It has `state_dict` and `load_state_dict`. A `datasets.IterableDataset` that shuffles has them too, but fills its
     buffer anew: it has to be read from the start to be the same.
@@ -32,26 +32,26 @@ def is_resumable(dataset: Any) -> bool:
 
 
 ENDED = "ended"
-"""The state of a stream that has been read to its end."""
+"""State of a stream that has been read to its end."""
 
 
 class Fetched(NamedTuple):
-    """A batch from a worker, and how the worker was left by it."""
+    """A batch from a worker, and the states of the worker after it."""
 
     batch: Any
     worker: int
     news: dict[str, bytes]
-    """`rng` if the generators moved since the last batch, `collate_draws` and `dataset_draws` if generators did that
-    these two have for themselves, `dataset` if it has a state: packed, as hardly any of them is ever looked at."""
+    """`rng` if the global generators moved since the last batch, `collate_draws` and `dataset_draws` if those of
+    collator and dataset did, `dataset` if it has a state. Packed, since hardly any of them is ever read."""
 
 
 class ReportingCollate:
-    """A `collate_fn` whose batches tell, in a worker, how they leave it.
+    """Wrapper around a `collate_fn` that attaches the states of the worker to each batch.
 
     Args:
         collate: makes the batch.
         batch_size: samples of a full batch, None where samples are not put together.
-        left: by worker, how the one in its place was left.
+        left: by worker, the saved states to restore.
 
     Attributes:
         was_short: whether the last batch was not a full one, so that a stream has ended; outside of workers.
@@ -84,7 +84,7 @@ class ReportingCollate:
         rng = capture_host_rng()
         if self._rng is None or not same_rng(rng, self._rng):
             self._rng = rng
-            # As an array: a tensor would travel in shared memory of its own.
+            # As an array: a tensor would be sent through a shared-memory segment.
             news["rng"] = _packed({**rng, "cpu": rng["cpu"].numpy()})
         for name, of in (("collate_draws", self.collate), ("dataset_draws", dataset)):
             states = own_states(of)
@@ -96,7 +96,7 @@ class ReportingCollate:
             try:
                 state = ENDED if self._is_short(samples) else stream.state_dict()
                 news["dataset"] = _packed(state)
-            except UnsafeValueError:  # it is to be read from its start again
+            except UnsafeValueError:  # has to be read from its start again
                 news["dataset"] = _packed(ENDED)
         return news
 
@@ -105,7 +105,7 @@ class ReportingCollate:
 
 
 class WorkerStates:
-    """How each worker was left by the last batch that came from it, in the order of the batches."""
+    """States of each worker after the last batch that came from it, in the order of the batches."""
 
     def __init__(self) -> None:
         self.states: dict[int, dict[str, bytes]] = {}
@@ -113,50 +113,50 @@ class WorkerStates:
 
     @classmethod
     def known(cls, state: dict[str, Any]) -> WorkerStates:
-        """Return what a `state_dict` knew."""
+        """Return the states of a `state_dict`."""
         made = cls()
         made.states = {worker: {name: _packed(value) for name, value in of.items()} for worker, of in state["states"]}
         made.last = state["last"]
         return made
 
     def take(self, fetched: Fetched) -> Any:
-        """Note what came with a batch; returns the batch."""
+        """Record the states that came with a batch; return the batch."""
         self.last = fetched.worker
         if fetched.news:
             self.states[fetched.worker] = {**self.states.get(fetched.worker, {}), **fetched.news}
         return fetched.batch
 
     def between_epochs(self) -> WorkerStates:
-        """As they are, for an epoch that begins with the first worker again."""
+        """Return a copy for the next epoch, which begins with the first worker again."""
         made = self.copy()
         made.last = None
         return made
 
     def copy(self) -> WorkerStates:
-        """As it is now."""
+        """Return a copy."""
         made = WorkerStates()
         made.states, made.last = dict(self.states), self.last
         return made
 
     def state_dict(self, workers: int) -> dict[str, Any]:
-        """Return what `ResumedWorkers` needs."""
+        """Return the states for `ResumedWorkers`."""
         unpacked = {of: {name: _unpacked(value) for name, value in state.items()} for of, state in self.states.items()}
         states = [[worker, state] for worker, state in unpacked.items()]
         return {"workers": workers, "last": self.last, "states": states}
 
 
 def next_worker(state: dict[str, Any]) -> int:
-    """Return the worker whose turn it is, by `WorkerStates.state_dict`."""
+    """Return the worker that produces the next batch, by `WorkerStates.state_dict`."""
     return 0 if state["last"] is None else (state["last"] + 1) % state["workers"]
 
 
 class ResumedWorkers:
-    """A `worker_init_fn`: each worker goes on where the one in its place was left.
+    """A `worker_init_fn` that restores the states of each worker.
 
     Args:
         state: from `WorkerStates.state_dict`.
         then: the loader's own `worker_init_fn`.
-        first: the worker in whose place the first one goes on.
+        first: index of the saved worker that worker 0 resumes.
     """
 
     def __init__(self, state: dict[str, Any], then: Callable[[int], None] | None, first: int = 0) -> None:
@@ -183,16 +183,16 @@ class ResumedWorkers:
 
     def _take_place(self, info: Any, worker: int) -> None:
         seed = info.seed - info.id + worker
-        # The public object refuses changes, but a stream that takes its share by `info.id` has to see whose turn it is.
+        # The public object refuses changes, but a stream that shards by `info.id` has to see the resumed index.
         object.__setattr__(info, "id", worker)
         object.__setattr__(info, "seed", seed)
         torch.manual_seed(seed)
 
 
 def _let_pass_blanks(dataset: Any) -> None:
-    """Ask no dataset that loads whole batches for one of no samples: some fail. Only this worker has this object."""
+    """Keep empty batches from `__getitems__`, which may fail on them; the dataset is this worker's own copy."""
     load = dataset.__getitems__
-    with contextlib.suppress(AttributeError):  # one that takes no attributes has to do
+    with contextlib.suppress(AttributeError):  # an object with slots is left as it is
         dataset.__getitems__ = lambda indices: load(indices) if len(indices) else []
 
 

@@ -1,4 +1,4 @@
-"""Worker processes of data loaders: signals that they ignore, and their end."""
+"""Worker processes of data loaders: ignored signals, and exit with the parent."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 import torch
 
 
-def deaf_worker(
+def ignore_signals(
     worker_id: int,
     signals: Iterable[int] = (signal.SIGTERM,),
     listens: torch.Tensor | None = None,
     then: Callable[[int], None] | None = None,
 ) -> None:
-    """Let a worker not hear signals (a `worker_init_fn`), so that the training that it works for can end in order.
+    """Ignore signals in a worker (a `worker_init_fn`), so that its parent can end in order.
 
-    Whoever ends a job sends the signal to all of its processes. A worker that dies of it takes the training with it,
-    in the middle of a step. It ends with the training as before.
+    A signal that ends a job goes to all of its processes. A worker that dies of it aborts the training in the middle
+    of a step; one that ignores it still ends with the training.
 
     Args:
         worker_id: index of the worker.
-        signals: what it does not hear.
-        listens: in shared memory, whether the training hears it instead; without it, always.
+        signals: the signals to ignore.
+        listens: in shared memory, whether the parent handles the signals; without it, always.
         then: another `worker_init_fn`, called afterwards.
     """
     for number in signals:
@@ -37,7 +37,7 @@ def deaf_worker(
 
 
 def attached_worker(worker_id: int, then: Callable[[int], None] | None = None) -> None:
-    """Let a worker end with the process that it reads for, however that one ended (a `worker_init_fn`).
+    """Make a worker exit when its parent is gone, for any reason (a `worker_init_fn`).
 
     Args:
         worker_id: index of the worker.
@@ -49,10 +49,10 @@ def attached_worker(worker_id: int, then: Callable[[int], None] | None = None) -
 
 
 def end_with_parent() -> None:
-    """Let this process end when its parent is gone, however that ended: to be called in a worker.
+    """Make this process exit when its parent is gone; to be called in a worker.
 
-    torch's own workers look for their parent while they wait for work, every five seconds. One that reads for long,
-    or that cannot get rid of what it has read, would go on for ever.
+    torch's workers check for their parent only while they wait for work, every five seconds. One that is busy reading,
+    or blocked on a full queue, would live on.
     """
     threading.Thread(target=_end_after, args=(os.getppid(),), name="lightrainer-parent", daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""What a training run is made of, for any loop: accumulation windows, losses, out of memory.
+"""Parts of a training run for any loop: accumulation windows, losses, out of memory.
 
 Not here: the LightningModule behind the facade (`facade/trainer/trainer_module.py`), modules for Lightning users
 (`lightning_modules/tasks`). Imports every room but `tasks`, `search` and `tokenization`.

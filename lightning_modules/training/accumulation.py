@@ -1,4 +1,4 @@
-"""One Lightning batch is one optimizer step: micro-batches are read a whole window at a time."""
+"""Read micro-batches a whole accumulation window at a time, so that one Lightning batch is one optimizer step."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..common.seeding import capture_host_rng, restore_host_rng
-from ..data.loader_state import EpochStart, begin_after, begin_again
-from ..data.rng_discovery import restore_own, what_draws
+from ..data.loader_state import EpochStart, begin_after, begin_again, skip_items
+from ..data.rng_discovery import drawing_parts, restore_own
 
 Reader = Callable[[Iterator[Any], int], tuple[list[Any], Any]]
 
@@ -90,12 +90,12 @@ class WindowLoader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the next iteration gives nothing, as all windows of the epoch are done."""
+        """Return whether all windows of the epoch are done, so that the next iteration is empty."""
         return self.done >= self.windows
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether the epoch was stopped although there was more to read."""
+        """Return whether the epoch was stopped before its end."""
         read = self.is_at_end or self.exhausted or getattr(self.loader, "end_of_loader", False)
         return self._stopped and not read
 
@@ -104,22 +104,22 @@ class WindowLoader:
         self._stopped = True
 
     def end_epoch(self) -> None:
-        """Go on with the next epoch; who consumes this loader says so, as an iterator may be left unfinished."""
+        """Advance to the next epoch; called by the consumer, which may leave an iterator unfinished."""
         self.epoch, self.done = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Position of the next window, and of the loader if it has one: Lightning's resumable-loader protocol."""
+        """Return the position of the next window, and of the loader if it has one, as Lightning's protocol asks."""
         known = self.loader if _is_resumable(self.loader) else self._beginning
         return {"epoch": self.epoch, "done": self.done, "loader": None if known is None else known.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the position of `state_dict`."""
+        """Restore the position of a `state_dict`."""
         self.start_at(state["epoch"], state["done"], loader_state=state.get("loader"))
 
     def __iter__(self) -> Iterator[Window]:
         self._stopped = self.exhausted = False
         if self.done == 0 or self.is_at_end:
-            self._bring_back_own()
+            self._restore_own_generators()
             self._positioned()
         if self.is_at_end:
             return
@@ -143,11 +143,11 @@ class WindowLoader:
         if callback is not None:
             callback()
 
-    def _bring_back_own(self) -> None:
-        """The generators that collator and dataset have, once: at the end of an epoch an evaluation may come next."""
+    def _restore_own_generators(self) -> None:
+        """Restore the generators of collator and dataset, once, since an evaluation may follow the end of an epoch."""
         state = self._loader_state
         if state is not None and _kind_of(state) == _kind(self.loader) != "own":
-            restore_own(state.get("own_now"), *what_draws(self.loader))
+            restore_own(state.get("own_now"), *drawing_parts(self.loader))
             self._loader_state = {**state, "own_now": None}
 
     def _micro_batches(self) -> Iterator[Any]:
@@ -168,10 +168,10 @@ class WindowLoader:
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)
             return iter(self.loader)
-        return _after(iter(self.loader), skipped)
+        return skip_items(iter(self.loader), skipped)
 
     def _gone_through(self, state: dict[str, Any] | None) -> Iterator[Any]:
-        """An iteration of a loader that knows nothing about itself: what was seen is read again."""
+        """Iterate over a loader without state; the batches done are read again and skipped."""
         if state is not None and self.done > 0:
             begin_again(self.loader, state)
         elif state is not None:
@@ -181,13 +181,13 @@ class WindowLoader:
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)
             return iter(self.loader)
-        batches = _after(iter(self.loader), skipped)
+        batches = skip_items(iter(self.loader), skipped)
         if state is not None:
             self._positioned()
         return batches
 
     def _epoch_after(self, state: dict[str, Any]) -> Iterator[Any]:
-        """The epoch after one that ended in a state of a loader such as torchdata's, which may not have noticed."""
+        """Start the epoch after one that ended in this state of a foreign loader, which may not know that it ended."""
         rng = capture_host_rng()
         self.loader.load_state_dict(state)
         batches = iter(self.loader)
@@ -197,7 +197,7 @@ class WindowLoader:
         return iter(self.loader)
 
     def _resumed(self, state: dict[str, Any]) -> Iterator[Any]:
-        if not hasattr(self.loader, "track"):  # somebody else's, such as torchdata's
+        if not hasattr(self.loader, "track"):  # a foreign loader, such as torchdata's
             self.loader.load_state_dict(state)
             batches = iter(self.loader)
             self._positioned()
@@ -213,7 +213,7 @@ def _is_resumable(loader: Any) -> bool:
 
 
 def _kind(loader: Any) -> str:
-    """Which kind of state a loader has: ours, its own, or that of how its iteration began."""
+    """Return the kind of a loader's state: `Reading`, its own, or `EpochStart`."""
     if not _is_resumable(loader):
         return "beginning"
     return "reading" if hasattr(loader, "track") else "own"
@@ -223,10 +223,3 @@ def _kind_of(state: dict[str, Any]) -> str:
     if "began" in state:
         return "beginning"
     return "reading" if "handed_out" in state else "own"
-
-
-def _after(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    """The same iterator, after so many items."""
-    for _ in range(count):
-        next(batches, None)
-    return batches

@@ -1,4 +1,4 @@
-"""A Lightning logger that has no place of its own: what is logged goes to a listener."""
+"""Lightning logger that forwards metrics to a listener."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..internals.lightning_import import Logger
 
 
 class ForwardingLogger(Logger):
-    """As Lightning's loggers, for those who have trackers already: callbacks that log find a logger in the trainer.
+    """Forward metrics to a listener that already has trackers, so that callbacks that log find a logger.
 
     Args:
         listener: called with the metrics of each log; the step is the trainer's.
-        save_dir: what callbacks take for the folder of the logger; a `ModelCheckpoint` writes below it.
+        save_dir: the folder of the logger; a `ModelCheckpoint` writes below it.
     """
 
     def __init__(self, listener: Callable[[dict[str, Any]], None], save_dir: str) -> None:
@@ -23,24 +23,24 @@ class ForwardingLogger(Logger):
 
     @property
     def name(self) -> str:
-        """Nothing, so that no subfolder is named after it."""
+        """Return an empty name, so that no subfolder is made."""
         return ""
 
     @property
     def version(self) -> str:
-        """Nothing, likewise."""
+        """Return an empty version, likewise."""
         return ""
 
     @property
     def save_dir(self) -> str:
-        """The folder."""
+        """Return the folder."""
         return self._save_dir
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Pass them on, in every process, as all keep a history; Lightning's `epoch` counts only whole ones."""
+        """Forward the metrics in every process, since all keep a history; without Lightning's whole-number `epoch`."""
         found = {name: value for name, value in metrics.items() if name != "epoch"}
         if found:
             self._listener(found)
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the trackers have the arguments."""
+        """Do nothing: the trackers have the arguments."""

@@ -1,4 +1,4 @@
-"""Cross entropy against labels that are smeared over all classes a little."""
+"""Cross entropy with label smoothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LabelSmoother:
     """
 
     epsilon: float = 0.1
-    """How much of the weight is spread evenly over all classes, 0 to 1."""
+    """Share of the weight that is spread evenly over all classes, 0 to 1."""
     ignore_index: int = -100
     """The label of positions that do not count."""
 
@@ -33,13 +33,13 @@ class LabelSmoother:
         shift_labels: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
-        """The smoothed loss of one batch, a scalar.
+        """Return the smoothed loss of one batch, a scalar.
 
         Args:
             model_output: has the logits of shape (..., classes) under "logits", as `.logits` or as its first element.
             labels: of shape (...) or (..., 1), int64; never changed.
             shift_labels: compare each position with the label of the next one, as in causal language models.
-            num_items_in_batch: what the sum is divided by (as from 5.23 on), by default the labels that count here.
+            num_items_in_batch: divisor of the sum (as from 5.23 on), by default the labels that count here.
         """
         logits = _logits(model_output)
         if shift_labels:

@@ -1,4 +1,4 @@
-"""The running training loss: kept on the device, read only when a log is due."""
+"""Running training loss, kept on the device and read only when a log is due."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _CHUNK = 1024
 
 
 class LossMeter:
-    """Sums micro-batch losses as the reference does, to the last bit, without waiting for the device at each step.
+    """Sum micro-batch losses as the reference does, to the last bit, without a device synchronisation at each step.
 
-    The reference adds each loss to a float32 tensor, and with its filter for not-a-number asks the device for every
-    loss. Here the losses are kept as they come and added up, in the same order, when they are wanted.
+    The reference adds each loss to a float32 tensor, and its filter for NaN synchronises for every loss. Here the
+    losses are kept as they come, and added up in the same order when a log is due.
 
     Args:
         skip_not_finite: put the mean of the window so far in the place of a NaN or infinite loss.
@@ -47,21 +47,21 @@ class LossMeter:
             self._pack()
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been added since the last `take`, for `load_state_dict`; this waits for the device."""
+        """Return the losses since the last `take`, for `load_state_dict`; this synchronises with the device."""
         self._pack()
         losses = [chunk.double().cpu() for chunk, _ in self._chunks]
         steps = [since for _, chunk in self._chunks for since in chunk]
         return {"rest": float(self._rest), "losses": torch.cat(losses) if losses else torch.zeros(0), "steps": steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, to the very same sums."""
+        """Resume from a `state_dict`, with the very same sums."""
         self._rest = np.float32(state["rest"])
         self._losses, self._steps = [], []
         self._chunks = [(state["losses"], list(state["steps"]))] if state["steps"] else []
 
     @staticmethod
     def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
-        """The mean of the `state_dict`s of several processes, as one."""
+        """Return the mean of the `state_dict`s of several processes, as one."""
         steps = torch.tensor([step for state in states for step in state["steps"]], dtype=torch.int64)
         losses = torch.cat([state["losses"].double() for state in states]) / len(states)
         order = torch.argsort(steps, stable=True)
@@ -69,13 +69,13 @@ class LossMeter:
         return {"rest": rest, "losses": losses[order], "steps": steps[order].tolist()}
 
     def begin_with(self, total: float) -> None:
-        """Have the sum begin with this, in the place of what the last `take` left."""
+        """Start the sum at `total`, replacing the rest of the last `take`."""
         self._rest = np.float32(total)
 
     def take(self) -> float:
-        """The sum since the last call, in float32.
+        """Return the sum since the last call, in float32.
 
-        Once the sum was not finite it stays NaN, as in the reference, which subtracts it from itself to start anew.
+        Once not finite, the sum stays NaN, as in the reference, which resets it by subtracting it from itself.
         """
         self._pack()
         total = self._rest

@@ -1,4 +1,4 @@
-"""Running out of memory: told from other errors, explained, and agreed on by processes that train together."""
+"""Recognise and explain out-of-memory errors, and raise them in all processes of a training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 Result = TypeVar("Result")
 
-# What the libraries below torch write where they have no class of their own for it.
+# Messages of libraries below torch that have no error class for it.
 _SIGNS = (
     " out of memory.",
     "CUDA error: out of memory",
@@ -29,13 +29,13 @@ _BUCKET_BYTES = 2**24
 
 
 class OutOfMemoryElsewhereError(torch.OutOfMemoryError):
-    """Another process of the same training ran out of memory; this one had enough."""
+    """Another process of the same training ran out of memory; this one did not."""
 
     is_shared = True
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """As `accelerate.utils.should_reduce_batch_size`: whether a smaller batch may help against this error."""
+    """As `accelerate.utils.should_reduce_batch_size`: return whether a smaller batch may avoid this error."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
@@ -46,7 +46,7 @@ def explained(explanation: Callable[[], str]) -> Iterator[None]:
     """Add a note to errors of this kind that pass through; the innermost explanation stays the only one.
 
     Args:
-        explanation: asked for only when there is such an error.
+        explanation: called only for such an error.
     """
     try:
         yield
@@ -71,14 +71,14 @@ def add_note(error: BaseException, note: str) -> None:
 
 
 def shapes_of(inputs: Any) -> str:
-    """The tensors of a batch with their shapes, such as `input_ids 4 x 128, labels 4 x 128`."""
+    """Return the tensors of a batch with their shapes, such as `input_ids 4 x 128, labels 4 x 128`."""
     named = inputs.items() if isinstance(inputs, Mapping) else enumerate(_listed(inputs))
     found = [(name, value) for name, value in named if isinstance(value, torch.Tensor)]
     return ", ".join(f"{name} {' x '.join(map(str, value.shape)) or 'a number'}" for name, value in found) or "unknown"
 
 
 def release_memory() -> None:
-    """Give back what nobody uses any more, to the device as well."""
+    """Collect garbage and empty the caches of the devices."""
     gc.collect()
     for backend in (torch.cuda, torch.xpu):
         if backend.is_available():
@@ -88,15 +88,14 @@ def release_memory() -> None:
 
 
 class OutOfMemoryConsensus:
-    """Lets processes with a copy of the model each run out of memory together, instead of waiting for the one that did.
+    """Raise an out-of-memory error of one data-parallel process in all of them, instead of leaving the others waiting.
 
-    Work in which no process waits for another goes into `attempt`; a failure there is kept, and `settle`, which all
-    processes call at the same places, raises it in all of them. So gradients cannot be averaged in the backward pass:
-    `settle` does so, after it is clear that every process has them.
+    Work without collectives goes into `attempt`; a failure there is kept, and `settle`, which all processes call at
+    the same places, raises it in all of them. Gradients cannot be averaged in the backward pass then: `settle` does
+    so, once every process is known to have them.
 
     Args:
-        device: where the processes exchange their outcomes; None where there is nothing to agree on, so that work is
-            done and errors are raised at once.
+        device: device of the collective; None with a single process, so that errors are raised at once.
     """
 
     def __init__(self, device: torch.device | None) -> None:
@@ -105,7 +104,7 @@ class OutOfMemoryConsensus:
 
     @property
     def holds_gradients(self) -> bool:
-        """Whether gradients are averaged by `settle`, instead of in the backward pass."""
+        """Return whether gradients are averaged by `settle`, instead of in the backward pass."""
         return self.device is not None
 
     def attempt(self, work: Callable[[], Result]) -> Result | None:
@@ -123,7 +122,7 @@ class OutOfMemoryConsensus:
             return None
 
     def settle(self, parameters: Iterable[torch.Tensor] = ()) -> None:
-        """Go on together, with gradients averaged over all processes, or fail together.
+        """Average the gradients over all processes, or raise in all of them.
 
         Args:
             parameters: those whose gradients are to be averaged.
@@ -148,7 +147,7 @@ class OutOfMemoryConsensus:
 
 
 def average_gradients(parameters: Iterable[torch.Tensor]) -> None:
-    """As `DistributedDataParallel` does in the backward pass: the mean over all processes, zeros where one has none."""
+    """Average gradients over all processes as `DistributedDataParallel` does, with zeros where one has none."""
     size = dist.get_world_size()
     dense = []
     for parameter in parameters:
@@ -167,7 +166,7 @@ def average_gradients(parameters: Iterable[torch.Tensor]) -> None:
 
 
 def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Runs of gradients of one kind, small enough to be copied where memory is short."""
+    """Yield runs of gradients of one dtype and device, small enough to be copied when memory is short."""
     bucket: list[torch.Tensor] = []
     filled = 0
     for gradient in gradients:

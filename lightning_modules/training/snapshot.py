@@ -1,4 +1,4 @@
-"""A model and what trains it, kept in main memory to begin from there once more."""
+"""Snapshot of a model and its training state in main memory, to start from it again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..common.seeding import capture_rng_state, restore_rng_state
 
 
 class TrainingSnapshot:
-    """Weights, buffers, gradients, modes, optimizer, schedule and random generators, as they are when it is made.
+    """Snapshot of weights, buffers, modes, optimizer, schedule and random generators.
 
     It holds a copy of all trainable weights, all buffers and the state of the optimizer in main memory. Frozen weights
-    are not copied, as nothing changes them; should something do so all the same, `lost` names them.
+    are not copied; if any of them was changed, `lost` names it.
 
     Args:
         model: the model.
@@ -42,11 +42,11 @@ class TrainingSnapshot:
 
     @property
     def lost(self) -> list[str]:
-        """The names of weights that were frozen, and have been changed since."""
+        """Return the names of frozen weights that have been changed since."""
         return [name for name, (weight, version) in self._frozen.items() if weight._version != version]
 
     def restore(self) -> None:
-        """Make everything as it was; gradients are none."""
+        """Restore everything; gradients are set to None."""
         for module, training in self._modes:
             module.training = training
         with torch.no_grad():

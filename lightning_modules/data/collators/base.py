@@ -1,4 +1,4 @@
-"""What all collators have in common, and batches of plain sequences of token ids."""
+"""Base class and helpers of all collators, and batches of plain sequences of token ids."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def check_kind(kind: str) -> None:
 
 
 def require_samples(features: Any) -> None:
-    """Say that there is nothing to make a batch of.
+    """Check that there is at least one sample.
 
     Raises:
         ValueError: there are no samples.
@@ -131,19 +131,19 @@ def special_tokens_rows(tokenizer: Any, rows: list[list[int]]) -> list[list[int]
     """Mark the special tokens of each row: 1 for them, 0 for all others.
 
     Raises:
-        TypeError: the processing class cannot tell.
+        TypeError: the processing class has no `get_special_tokens_mask`.
     """
-    tell: Any = getattr(tokenizer, "get_special_tokens_mask", None)
-    if tell is None:
+    mask_of: Any = getattr(tokenizer, "get_special_tokens_mask", None)
+    if mask_of is None:
         raise TypeError(
             f"`tokenizer` is a {type(tokenizer).__name__}, which cannot tell special tokens from others: it has no "
             "`get_special_tokens_mask`. Let the samples have a column 'special_tokens_mask'."
         )
-    return [tell(row, already_has_special_tokens=True) for row in rows]
+    return [mask_of(row, already_has_special_tokens=True) for row in rows]
 
 
 def label_name(features: list[Any]) -> str:
-    """Return what the labels of token ids are called: "label" where the first sample has it, otherwise "labels"."""
+    """Return the column of labels of token ids: "label" if the first sample has it, otherwise "labels"."""
     return "label" if "label" in features[0] else "labels"
 
 
@@ -153,12 +153,12 @@ def without(features: list[Any], *names: str) -> list[dict[str, Any]]:
 
 
 def is_mapping(sample: Any) -> bool:
-    """Tell whether a sample has columns."""
+    """Return whether a sample has columns."""
     return isinstance(sample, Mapping)
 
 
 def has_fraction(numbers: np.ndarray) -> bool:
-    """Tell whether one of the numbers would be another one as an integer."""
+    """Return whether any of the numbers would change when cast to an integer."""
     return numbers.dtype.kind == "f" and not bool((numbers == np.trunc(numbers)).all())
 
 

@@ -115,7 +115,7 @@ def remove_unused(
 def ignored_columns_message(
     ignored: Iterable[str], model_name: str, description: str | None = None, advice: str = _KEEP_ALL
 ) -> str:
-    """Return what to tell the user when columns are dropped because the model does not take them.
+    """Return the message for columns that are dropped because the model does not take them.
 
     Args:
         ignored: the dropped columns.

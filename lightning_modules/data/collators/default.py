@@ -103,7 +103,7 @@ def collate_samples(features: Sequence[Any]) -> Any:
 
 
 def _is_value(sample: Any) -> bool:
-    """Tell whether this is no object whose attributes are columns: a tensor has attributes too."""
+    """Return whether a sample is a value, not an object whose attributes are columns; tensors have attributes too."""
     import torch
 
     return isinstance(sample, (torch.Tensor, np.ndarray, tuple, list, int, float, str, bytes))

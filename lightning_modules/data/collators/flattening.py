@@ -57,7 +57,7 @@ class DataCollatorWithFlattening(DefaultDataCollator):
     def __call__(
         self, features: list[Any], return_tensors: str | None = None, separator_id: int | None = None
     ) -> Batch:
-        """Return the batch: sequences of shape (1, all tokens), and what tells the samples apart.
+        """Return the batch: sequences of shape (1, all tokens), and the columns that separate the samples.
 
         Args:
             features: samples with "input_ids", and "labels" if they are not the same.

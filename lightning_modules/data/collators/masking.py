@@ -1,4 +1,4 @@
-"""Which tokens a masked language model has to guess, and what it sees in their place.
+"""Choose and replace the tokens that a masked language model predicts.
 
 The order of the draws, and the shape of each, are the reference's: so are the batches, bit for bit.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Masking:
-    """What both libraries need; the attributes are those of `DataCollatorForLanguageModeling`."""
+    """Parts shared by torch and numpy masking; the attributes are those of `DataCollatorForLanguageModeling`."""
 
     tokenizer: Any
     whole_word_mask: bool
@@ -26,7 +26,7 @@ class Masking:
     generator: Any
 
     def _random_share(self) -> float:
-        """Share of random tokens among those that do not become the mask; 0: nothing is drawn for them."""
+        """Return the share of random tokens among the labels that do not become the mask; 0 draws nothing."""
         if self.mask_replace_prob == 1 or self.random_replace_prob == 0:
             return 0.0
         return self.random_replace_prob / (1 - self.mask_replace_prob)
@@ -62,7 +62,7 @@ def words_of(spans: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, np.nda
     is_special = special.astype(bool)
     joins = np.zeros_like(is_special)
     joins[:, 1:] = (spans[:, 1:, 0] == spans[:, :-1, 1]) & ~is_special[:, :-1]
-    # What would be joined to the first token of a row ends before the text begins.
+    # As if a token that ends at -1 came before the first one of a row.
     joins[:, 0] = spans[:, 0, 0] == -1
     begins = ~is_special & ~joins
     return np.where(is_special, -1, np.cumsum(begins, axis=1)), begins
@@ -87,7 +87,7 @@ class TorchMasking(Masking):
             offset_mapping: for whole words, the characters of each token, shape (samples, tokens, 2).
 
         Returns:
-            what the model sees, and what it has to guess, -100 elsewhere.
+            the inputs of the model, and the labels, -100 where nothing is predicted.
         """
         import torch
 

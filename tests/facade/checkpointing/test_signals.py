@@ -20,7 +20,7 @@ from transformers import trainer_jit_checkpoint
 from lightrainer import get_last_checkpoint
 from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, jit_checkpoint
 from lightrainer.lightning_modules.checkpoints import problems
-from lightrainer.lightning_modules.data.workers import deaf_worker
+from lightrainer.lightning_modules.data.workers import ignore_signals
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the trainings are forked, or get signals of POSIX")
 HERE = Path(__file__).parents[1]
@@ -223,7 +223,7 @@ def test_workers_leave_a_signal_to_a_training_that_listens(number):
 
 def deaf(listens, ready):
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - open to the end
-    deaf_worker(0, signals=BOTH, listens=listens)
+    ignore_signals(0, signals=BOTH, listens=listens)
     ready.set()
     while True:
         time.sleep(0.01)
