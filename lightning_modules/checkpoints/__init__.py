@@ -1,7 +1,7 @@
-"""Write and read folders `checkpoint-N`: never half written, never blindly unpickled.
+"""Write folders `checkpoint-N` atomically and read them without unpickling arbitrary objects.
 
-Here: the format on its own, usable from any training loop: weights, states, integrity, crash-safe writing, choice and
-deletion of folders; `FolderCheckpointIO` is for Lightning. Not here: when a checkpoint is written
+Here: the format, usable from any training loop: weights, states, integrity, crash-safe writing, selection and rotation
+of folders; `FolderCheckpointIO` is for Lightning. Not here: when a checkpoint is written
 (`facade/checkpointing`). Imports all rooms but `training` and `tasks`.
 """
 
@@ -121,7 +121,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs Lightning only for those who ask for it."""
+    """Import the classes that need Lightning lazily."""
     if name == "FolderCheckpointIO":
         from .folder_io import FolderCheckpointIO
 

@@ -1,4 +1,4 @@
-"""Adapters of PEFT, as a model has them and as a folder holds them."""
+"""Load adapters of PEFT from a folder into a model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _log = logging.getLogger(__name__)
 def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> LoadReport:
     """As `Trainer._load_from_checkpoint` for PEFT models, but all adapters are loaded, and no setting is changed.
 
-    The active adapters stay active, and what is trained stays so. What is alone in its folder, and not in a subfolder,
-    is loaded into a model with one adapter whatever that is called.
+    The active adapters stay active, and trainable ones trainable. An adapter that is alone in its folder, not in a
+    subfolder, is loaded into a model with one adapter of any name.
 
     Args:
         model: known by `load_adapter` and a list `active_adapters`; or one that is sharded, as a `WholeModel`.
         folder: the checkpoint.
-        adapters: where in it each adapter is, see `adapter_folders`.
+        adapters: the folder of each adapter, see `adapter_folders`.
 
     Raises:
         ValueError: it is not a PEFT model, or has an adapter that the folder lacks.
@@ -70,7 +70,7 @@ def _compare(own: list[str], there: list[str], folder: Path) -> None:
 
 
 def saved_weights(model: Any, named: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return those weights that are in a checkpoint of a model: of one of PEFT only adapters, and what else is trained.
+    """Return the weights that a checkpoint of a model holds: for PEFT only adapters and other trainable weights.
 
     Args:
         model: the model.
@@ -91,7 +91,7 @@ def _is_of(adapter: str, name: str) -> bool:
 
 
 def accepted(function: Callable[..., Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the wanted keyword arguments that have a value and that the function takes."""
+    """Return the wanted keyword arguments that have a value and that the function accepts."""
     parameters = inspect.signature(function).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return {name: value for name, value in wanted.items() if value is not None and (takes_all or name in parameters)}

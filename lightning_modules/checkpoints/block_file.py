@@ -172,7 +172,7 @@ class _Descriptor:
 
     @property
     def is_quicker_past_the_cache(self) -> bool:
-        """Whether the next block is to go past the cache, and can."""
+        """Return whether the next block is to go past the cache, and can."""
         return self._can and (self._always or self._seconds[True] < self._seconds[False])
 
     def close(self) -> None:

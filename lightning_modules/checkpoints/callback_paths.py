@@ -1,7 +1,7 @@
-"""Takes paths that lead out of a run from the states of Lightning callbacks, before the callbacks get them.
+"""Remove paths outside of a run from the states of Lightning callbacks before these are restored.
 
-`ModelCheckpoint` deletes, in favour of a better one, what its state says it has written, and hands its best path out to
-be read. Its own check knows neither `..` nor links, and the state can say what its folder is.
+`ModelCheckpoint` deletes files that its state lists as written, and returns its best path to be read. Its own check
+handles neither `..` nor links, and the state can set its folder.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _PATHS = (_BEST, _KTH, "last_model_path")
 def without_foreign_paths(
     states: Mapping[str, Any], callbacks: Iterable[Any], checkpoint: StrPath, run_dir: StrPath | None = None
 ) -> dict[str, Any]:
-    """Return the states of callbacks, in which only paths of the run are left; a warning names the others.
+    """Return the states of callbacks with only the paths of the run; a warning names the others.
 
-    What may be deleted has to lie below the folder of its callback. The best path may lie below `run_dir`, or beside
-    the checkpoint, too: a training that goes on in another folder has its best model in the one before.
+    Files that may be deleted have to lie below the folder of their callback. The best path may also lie below
+    `run_dir`, or beside the checkpoint: a training resumed into another folder has its best model in the previous one.
 
     Args:
         states: by `state_key`, as checkpoints of Lightning hold them; not changed.
-        callbacks: those that are about to get them.
-        checkpoint: where the states come from.
+        callbacks: the callbacks to restore.
+        checkpoint: path of the checkpoint that holds the states.
         run_dir: the folder of the run, if it has one besides those of the callbacks.
     """
     others = [str(Path(checkpoint).absolute().parent), *([] if run_dir is None else [str(run_dir)])]
@@ -66,7 +66,7 @@ def _checked(callback: Any, state: Any, others: list[str]) -> Any:
 
 
 def _with_scores_of_the_rest(state: dict[str, Any], worst: Callable[..., Any]) -> dict[str, Any]:
-    """Let the worst and the best that the state names be of the paths that are left."""
+    """Update the worst and the best path of the state to the remaining ones."""
     left = state.get(_WRITTEN) or {}
     if state.get(_KTH) not in left:
         state.pop("kth_value", None)
@@ -78,15 +78,15 @@ def _with_scores_of_the_rest(state: dict[str, Any], worst: Callable[..., Any]) -
 
 
 def _lies_below(path: Any, folders: Iterable[str]) -> bool:
-    """Tell whether a path is below one of the folders when all links are followed."""
+    """Return whether a path is below one of the folders, with all links resolved."""
     if not isinstance(path, str) or "\0" in path:
         return False
-    if "://" in path:  # which has no links, and whose parents are nobody's business
+    if "://" in path:  # an address has no links
         return ".." not in path and any(path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
     target = Path(os.path.realpath(path))
     return any(Path(os.path.realpath(folder)) in target.parents for folder in folders)
 
 
 def _seems_below(path: Any, folders: Iterable[str]) -> bool:
-    """Tell whether it is by its letters: then whoever does not follow links would take it for one of the run."""
+    """Return whether a path is below one of the folders with links unresolved, so that it looks like one of the run."""
     return any(Path(folder).absolute() in Path(path).absolute().parents for folder in folders)

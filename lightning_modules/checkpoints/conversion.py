@@ -1,7 +1,7 @@
-"""Checkpoints become those of another kind, without a model.
+"""Convert checkpoints between formats, without a model.
 
-A file of Lightning becomes a folder of the documented format, or the other way round; a folder with the states that the
-processes of DeepSpeed wrote becomes one without them, and DeepSpeed need not be installed.
+A file of Lightning becomes a folder of the documented format, or the other way round; a folder with sharded states of
+DeepSpeed becomes one with whole states, without DeepSpeed being installed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .weights import read_weights, save_weights
 __all__ = ["convert", "file_to_folder", "folder_to_file", "zero_to_folder"]
 
 _WEIGHTS = r"(pytorch_)?model(-[0-9]+-of-[0-9]+)?\.(safetensors|bin)(\.index\.json)?$"
-"""The files of whole weights."""
+"""Pattern of the files of whole weights."""
 
 _LEFT_OUT = {"latest", "zero_to_fp32.py", "zero_to_torch.py", "_manifest.json", OPTIMIZER_NAME, SCALER_NAME}
 
@@ -58,7 +58,7 @@ def convert(
     batch_size: int | None = None,
     dtype: str | None = None,
 ) -> Path:
-    """Convert a file to a folder or a folder to a file, as `source` is; one with states of DeepSpeed to one without.
+    """Convert a file to a folder, a folder to a file, or a folder with states of DeepSpeed to one without.
 
     Returns:
         the folder or file written.
@@ -84,16 +84,16 @@ def file_to_folder(
     batches_in_epoch: int | None = None,
     batch_size: int | None = None,
 ) -> Path:
-    """Write the folder that a `FolderCheckpointIO` would have written in the place of a file.
+    """Write the folder that a `FolderCheckpointIO` would have written instead of a file.
 
-    It holds the weights, but no `config.json`: the file does not tell what model they are of.
+    It holds the weights, but no `config.json`, since the file does not name the model.
 
     Args:
         file: as `lightning.Trainer` writes it, of one process or several.
-        target: the folder `checkpoint-N`, or the one in which it is made.
-        prefix: what the names of the model's weights begin with in the file; those of a `LossModule` with "model.".
-        force: replace a folder that is there.
-        batches_in_epoch: tells the position of a file from the middle of an epoch that does not tell it.
+        target: the folder `checkpoint-N`, or its parent.
+        prefix: prefix of the names of the model's weights in the file; "model." for a `LossModule`.
+        force: replace an existing folder.
+        batches_in_epoch: needed for a file from the middle of an epoch that does not hold it.
         batch_size: samples of a batch in one process, likewise.
 
     Raises:
@@ -118,14 +118,14 @@ def file_to_folder(
 def folder_to_file(
     folder: StrPath, target: StrPath, *, prefix: str = "model.", force: bool = False, accumulation: int = 1
 ) -> Path:
-    """Write a file that `lightning.Trainer.fit(ckpt_path=file)` goes on from, and `load_from_checkpoint` reads.
+    """Write a file for `lightning.Trainer.fit(ckpt_path=file)` and `load_from_checkpoint`.
 
     Args:
         folder: a checkpoint of the Trainer API, of the reference, or of `FolderCheckpointIO`.
         target: the file.
         prefix: put before the names of the model's weights.
-        force: replace a file that is there.
-        accumulation: batches of a step, for folders of the reference, which do not tell it.
+        force: replace an existing file.
+        accumulation: batches of a step, for folders of the reference, which do not hold it.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -152,10 +152,10 @@ def zero_to_folder(folder: StrPath, target: StrPath, *, dtype: str | None = None
 
     Args:
         folder: a checkpoint, or a model that was saved in parts.
-        target: the folder `checkpoint-N`, or the one in which it is made; of a model, the folder itself.
-        dtype: float32, bfloat16 or float16, for all weights that are no integers; by default the precision with which
-            the optimizer kept them, and float32 for others that were kept in half.
-        force: replace a folder that is there.
+        target: the folder `checkpoint-N`, or its parent; of a model, the folder itself.
+        dtype: float32, bfloat16 or float16, for all floating-point weights; by default the precision of the optimizer's
+            copies, and float32 for others that were kept in half precision.
+        force: replace an existing folder.
 
     Raises:
         FileExistsError: there is something at the target already.
@@ -188,7 +188,7 @@ def zero_to_folder(folder: StrPath, target: StrPath, *, dtype: str | None = None
 
 
 def _copy_others(folder: Path, staged: Path) -> None:
-    """Copy what is neither weights nor DeepSpeed's: the position, generators, the schedule, tokenizers."""
+    """Copy all files except weights and those of DeepSpeed: position, generators, schedule, tokenizers."""
     adapters = adapter_folders(folder)
     for path in sorted(folder.iterdir()):
         if path.name in adapters:
@@ -212,7 +212,7 @@ def _cast(tensor: torch.Tensor, dtype: str | None) -> torch.Tensor:
 
 
 def _scaler_state(states: ZeroStates) -> dict[str, Any] | None:
-    """Return the state of torch's `GradScaler` that scales as DeepSpeed did; None where losses were not scaled so."""
+    """Return the state of torch's `GradScaler` that continues DeepSpeed's dynamic scaling; None without it."""
     kind, scaler = states.scaler or ("", {})
     if kind != "DynamicLossScaler":
         return None
@@ -253,7 +253,7 @@ def _require_free(final: Path, force: bool) -> None:
 
 
 def _write_file(checkpoint: dict[str, Any], final: Path) -> None:
-    """Write beside the name, then rename."""
+    """Write under a temporary name, then rename."""
     final.parent.mkdir(parents=True, exist_ok=True)
     beside = final.with_name(f".{final.name}.partial-{owner_token()}")
     try:

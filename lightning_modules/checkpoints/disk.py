@@ -1,7 +1,7 @@
-"""What checkpoints ask of a disk: flush, exchange two folders, delete, free space, and what happens when it is full.
+"""Disk operations of checkpoints: flush, exchange two folders, delete, free space, and a full disk.
 
-Free space is looked at before a checkpoint is begun, so that none fails half-way. Where the disk of one of several
-processes is full all others hear of it: one that went on alone would leave the others waiting.
+Free space is checked before a checkpoint is begun, so that none fails half-way. A full disk of one process is raised
+in all of them, since one that went on alone would hang in a collective.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RENAME_EXCHANGE = 2
 
 
 def sync_path(path: Path) -> None:
-    """Flush one file, or the list of names in one folder, to the disk.
+    """Flush one file, or the entries of one folder, to the disk.
 
     Folders cannot be opened on Windows and cannot be flushed on a few network file systems; there this does nothing.
     """
@@ -51,7 +51,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Let two existing folders swap names in one step; False where the system or the file system cannot.
+    """Exchange the names of two existing folders atomically; False if the system or the file system cannot.
 
     Linux has this since 3.15 (`renameat2`) on its local file systems; Python has no function for it.
     """
@@ -65,14 +65,14 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 def delete(path: Path) -> None:
-    """Remove a file, a link or a folder with all it holds; an error is raised, never hidden."""
+    """Remove a file, a link or a folder with its contents."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():
         shutil.rmtree(path)
 
 
-_MARGIN = 1 << 20  # bytes for what is small: states, arguments, file headers
+_MARGIN = 1 << 20  # bytes for small files: states, arguments, headers
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -90,7 +90,7 @@ class DiskFullError(OSError):
 
 
 def bytes_of(values: Any) -> int:
-    """Return size of all tensors in nested dicts, lists and tuples; memory that several share counts once."""
+    """Return the size of all tensors in nested dicts, lists and tuples; shared memory counts once."""
     import torch
 
     from ..common.nested import leaves
@@ -100,7 +100,7 @@ def bytes_of(values: Any) -> int:
 
 
 def free_space(folder: StrPath) -> int:
-    """Return bytes that an ordinary user may still write below a folder, which need not be there yet."""
+    """Return the bytes that an ordinary user may still write below a folder, which need not exist yet."""
     path = Path(folder).absolute()
     while not path.exists():
         path = path.parent
@@ -108,12 +108,12 @@ def free_space(folder: StrPath) -> int:
 
 
 def require_space(folder: StrPath, needed: int, *, spare: Iterable[StrPath] = ()) -> list[Path]:
-    """Return what has to be deleted to have the space for a checkpoint.
+    """Return the checkpoints to delete to make space for a new one.
 
     Args:
-        folder: where it is to be written.
+        folder: the folder of the new one.
         needed: bytes of its tensors.
-        spare: checkpoints that may go, the first one first.
+        spare: checkpoints that may be deleted, in this order.
 
     Returns:
         the shortest beginning of `spare` whose deletion makes enough room, mostly none.
@@ -134,7 +134,7 @@ def require_space(folder: StrPath, needed: int, *, spare: Iterable[StrPath] = ()
 
 
 def is_disk_full(error: BaseException, folder: StrPath) -> bool:
-    """Tell whether an error was a full disk: some libraries report one in words of their own."""
+    """Return whether an error was caused by a full disk; some libraries report it only in the message."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _FULL:
@@ -154,11 +154,11 @@ def _readable(size: int) -> str:
 
 
 class DiskErrorConsensus:
-    """The parts of one checkpoint, which all processes go through, in the same order.
+    """Raise a full disk of one process in all of them; all go through the parts of a checkpoint in the same order.
 
     Args:
-        folder: where it is to be; the error names it.
-        processes: how many there are.
+        folder: the checkpoint, for the error.
+        processes: number of processes.
     """
 
     def __init__(self, folder: StrPath, processes: int) -> None:
@@ -168,7 +168,7 @@ class DiskErrorConsensus:
 
     @contextmanager
     def part(self) -> Iterator[None]:
-        """One part. Where there are several processes, a full disk is kept until `agree`: they may meet in the next.
+        """Run one part. With several processes a full disk is kept until `agree`, as the next part may be collective.
 
         Raises:
             BaseException: any other error, at once.
@@ -181,7 +181,7 @@ class DiskErrorConsensus:
             self._error = self._error or error
 
     def agree(self) -> None:
-        """Wait for everyone.
+        """Synchronise all processes.
 
         Raises:
             OSError: the disk of some process is full.

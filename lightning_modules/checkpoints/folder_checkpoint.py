@@ -1,4 +1,4 @@
-"""Folders `checkpoint-N` from a plain `lightning.Trainer`, with one callback."""
+"""Callback that writes folders `checkpoint-N` from a plain `lightning.Trainer`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["FolderCheckpoint"]
 
 
 class FolderCheckpoint(ModelCheckpoint):
-    """As Lightning's `ModelCheckpoint`, but it writes the folders `checkpoint-N` of the Trainer API, with no plugin.
+    """As Lightning's `ModelCheckpoint`, but writes the folders `checkpoint-N` of the Trainer API, without a plugin.
 
         checkpoint = FolderCheckpoint("out", every_n_train_steps=500, save_total_limit=2)
         trainer = lightning.Trainer(callbacks=[checkpoint])
-        trainer.fit(module, loader, ckpt_path=checkpoint.newest())  # goes on where the last run ended, if there was one
+        trainer.fit(module, loader, ckpt_path=checkpoint.newest())  # resumes from the last run, if there was one
 
     They resume with `lightrainer.Trainer` and with the reference too, see `FolderCheckpointIO`, which this callback
-    gives to the Lightning Trainer. Without one of the three intervals a checkpoint is written at the end of each epoch.
+    sets on the Lightning Trainer. Without one of the three intervals a checkpoint is written at the end of each epoch.
 
     Args:
         dirpath: the folder for the checkpoints.
@@ -34,11 +34,11 @@ class FolderCheckpoint(ModelCheckpoint):
         every_n_epochs: epochs between two of them.
         train_time_interval: time between two of them.
         save_on_train_epoch_end: at the end of the epoch instead of after the validation; as in `ModelCheckpoint`.
-        save_total_limit: how many to keep, the newest ones; the best stays too, so that with 1 there may be two.
-        monitor: the logged value by which a checkpoint is the best one (`best_model_path`).
-        mode: whether that is the lowest ("min") or the highest ("max").
-        attribute: where the module has its model, as for `FolderCheckpointIO`.
-        processing_class: what processes the data, saved beside the model if it has `save_pretrained`.
+        save_total_limit: number of newest checkpoints to keep; the best stays too, so that with 1 there may be two.
+        monitor: name of the logged metric that selects the best checkpoint (`best_model_path`).
+        mode: "min" if the lowest value is the best, "max" if the highest is.
+        attribute: name of the module's attribute that holds the model, as for `FolderCheckpointIO`.
+        processing_class: tokenizer or processor, saved beside the model if it has `save_pretrained`.
 
     Raises:
         ValueError: `save_total_limit` is below 1. When a run starts: the strategy, or a plugin, writes another format.
@@ -82,13 +82,13 @@ class FolderCheckpoint(ModelCheckpoint):
         self._has_saved = False
 
     def newest(self) -> str | None:
-        """Return the newest intact checkpoint, to go on from; None where there is none yet."""
+        """Return the newest intact checkpoint to resume from; None if there is none."""
         folder = str(self.dirpath)
         return last_intact_checkpoint(folder) if os.path.isdir(folder) else None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Give the folder format to the Lightning Trainer."""
-        with warnings.catch_warnings():  # older checkpoints are what the folder is for
+        """Set the folder format on the Lightning Trainer."""
+        with warnings.catch_warnings():  # the folder is meant to hold older checkpoints
             warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
             super().setup(trainer, pl_module, stage)
         strategy: Any = trainer.strategy
@@ -109,21 +109,21 @@ class FolderCheckpoint(ModelCheckpoint):
             )
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Note that there is one more."""
+        """Record that a checkpoint was written."""
         self._has_saved = True
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Save if it is due, and remove what is too many."""
+        """Save if due, then rotate."""
         super().on_train_batch_end(trainer, *args, **kwargs)
         self._rotate(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save if it is due, and remove what is too many."""
+        """Save if due, then rotate."""
         super().on_train_epoch_end(trainer, pl_module)
         self._rotate(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save if it is due, and remove what is too many."""
+        """Save if due, then rotate."""
         super().on_validation_end(trainer, pl_module)
         self._rotate(trainer)
 

@@ -1,4 +1,4 @@
-"""The documented folder as what `lightning.Trainer` writes and reads in the place of its own files."""
+"""Checkpoint plugin of `lightning.Trainer` for folders of the documented format."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from .weights import load_weights, save_weights
 __all__ = ["FolderCheckpointIO", "FolderReader", "split_weights"]
 
 _LOADING = "load_optimizer_state_dict"
-"""The method of a strategy by which Lightning gives optimizers their states."""
+"""Name of the strategy's method that loads optimizer states."""
 
 
 class FolderCheckpointIO(CheckpointIO):
     """As Lightning's `TorchCheckpointIO`, but checkpoints are the folders `checkpoint-N` of the Trainer API.
 
     They resume with `lightrainer.Trainer.train(resume_from_checkpoint=folder)` and with the reference, and those that
-    either of them wrote resume with `lightning.Trainer.fit(module, ckpt_path=folder)`. They are written beside their
-    name and renamed, and nothing but tensors and plain values is unpickled to read them. Files of Lightning are still
-    read, with the same care.
+    either of them wrote resume with `lightning.Trainer.fit(module, ckpt_path=folder)`. They are written under a
+    temporary name and renamed, and only tensors and plain values are unpickled. Files of Lightning are still read, in
+    the same safe way.
 
         checkpoint = ModelCheckpoint(dirpath="out", filename="checkpoint-{step}", auto_insert_metric_name=False)
         checkpoint.FILE_EXTENSION = ""
@@ -42,10 +42,10 @@ class FolderCheckpointIO(CheckpointIO):
     Wrapped in Lightning's `AsyncCheckpointIO` it writes while the training goes on.
 
     Args:
-        module: the LightningModule that is trained. A `ResumableModule`, such as `LossModule`, goes on exactly.
-        attribute: where the module has its model. The model's weights go to the documented files, through its
-            `save_pretrained` if it has one, and all other weights to a file beside them.
-        processing_class: what processes the data, saved beside the model if it has `save_pretrained`.
+        module: the LightningModule that is trained. A `ResumableModule`, such as `LossModule`, resumes exactly.
+        attribute: name of the module's attribute that holds the model. The model's weights go to the documented files,
+            through its `save_pretrained` if it has one, and all other weights to a file beside them.
+        processing_class: tokenizer or processor, saved beside the model if it has `save_pretrained`.
     """
 
     def __init__(self, module: LightningModule, *, attribute: str = "model", processing_class: Any = None) -> None:
@@ -61,7 +61,7 @@ class FolderCheckpointIO(CheckpointIO):
         self._cleaned: set[Path] = set()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write a folder at `path`, in the place of an older one; or Lightning's own file where it ends in `.ckpt`.
+        """Write a folder at `path`, replacing an older one; or Lightning's own file if it ends in `.ckpt`.
 
         Raises:
             TypeError: there are `storage_options`.
@@ -87,7 +87,7 @@ class FolderCheckpointIO(CheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Read a folder, or a file of Lightning; the model has its weights when this returns.
+        """Read a folder, or a file of Lightning; a folder's weights are loaded into the model.
 
         Raises:
             FileNotFoundError: there is nothing of that name.
@@ -96,17 +96,17 @@ class FolderCheckpointIO(CheckpointIO):
         """
         folder = _local(path)
         if folder.is_file():
-            return _with_care(load_torch(folder), folder, self.module.trainer)
+            return _checked(load_torch(folder), folder, self.module.trainer)
         require_intact(folder)
         model, _ = self._model()
         load_weights(model, folder, strict=self.module.strict_loading)
         trainer = self.module.trainer
         checkpoint = read_states(folder, accumulation=trainer.accumulate_grad_batches)
         whole = {**checkpoint, "state_dict": {**self.module.state_dict(), **checkpoint["state_dict"]}}
-        return _with_care(whole, folder, trainer)
+        return _checked(whole, folder, trainer)
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Delete a folder, so that no half of it is ever seen; or a file."""
+        """Delete a folder atomically, or a file."""
         target = _local(path)
         if target.is_dir():
             staging.discard(target)
@@ -114,7 +114,7 @@ class FolderCheckpointIO(CheckpointIO):
             target.unlink()
 
     def _model(self) -> tuple[nn.Module, str]:
-        """Return the model under `torch.compile`, and what its weights' names begin with in the module."""
+        """Return the model under `torch.compile`, and the prefix of its weights' names in the module."""
         model, prefix = getattr(self.module, self.attribute), f"{self.attribute}."
         while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model, prefix = inner, f"{prefix}_orig_mod."
@@ -129,17 +129,17 @@ class FolderCheckpointIO(CheckpointIO):
         return {**known, "batches_in_epoch": batches if batches != float("inf") else place_in_loops(trainer).done + 1}
 
     def _clean(self, run_dir: Path) -> None:
-        """Remove what a killed run has left half-written, once."""
+        """Remove half-written folders of killed runs, once."""
         if run_dir not in self._cleaned:
             self._cleaned.add(run_dir)
             staging.remove_leftovers(run_dir)
 
 
 class FolderReader(TorchCheckpointIO):
-    """As Lightning's `TorchCheckpointIO`, which writes files, but a folder as `ckpt_path` is read too.
+    """As Lightning's `TorchCheckpointIO`, but reads folders as `ckpt_path` too.
 
     Args:
-        trainer: its module's model gets the weights; it is the attribute `model`.
+        trainer: the weights go to the attribute `model` of its module.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -151,7 +151,7 @@ class FolderReader(TorchCheckpointIO):
         """Read a folder as `FolderCheckpointIO` does, a file as Lightning does."""
         if Path(path).is_dir():
             return FolderCheckpointIO(self.trainer.lightning_module).load_checkpoint(path)
-        return _with_care(super().load_checkpoint(path, map_location, weights_only), Path(path), self.trainer)
+        return _checked(super().load_checkpoint(path, map_location, weights_only), Path(path), self.trainer)
 
 
 def split_weights(state_dict: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -168,25 +168,25 @@ def split_weights(state_dict: Mapping[str, Any], prefix: str) -> tuple[dict[str,
     return own, others
 
 
-def _with_care(checkpoint: dict[str, Any], path: Path, trainer: Trainer) -> dict[str, Any]:
-    """Return what Lightning is about to load, without what it would follow blindly.
+def _checked(checkpoint: dict[str, Any], path: Path, trainer: Trainer) -> dict[str, Any]:
+    """Return a checkpoint without foreign paths, and let the states of optimizers be checked before they are loaded.
 
-    Its callbacks delete the files that their states name, and optimizers take states of any shape.
+    Callbacks of Lightning delete the files that their states name, and optimizers accept states of any shape.
     """
-    _look_before_loading(trainer, path)
+    _check_before_loading(trainer, path)
     if not isinstance(checkpoint.get("callbacks"), dict):
         return checkpoint
     callbacks: list[Any] = getattr(trainer, "callbacks", [])
     return {**checkpoint, "callbacks": without_foreign_paths(checkpoint["callbacks"], callbacks, path)}
 
 
-def _look_before_loading(trainer: Trainer, path: Path) -> None:
-    """Let the strategy compare the states of optimizers with their parameters before it loads them."""
+def _check_before_loading(trainer: Trainer, path: Path) -> None:
+    """Make the strategy compare the states of optimizers with their parameters before it loads them."""
     strategy: Any = trainer.strategy
     vars(strategy).pop(_LOADING, None)
     load = getattr(strategy, _LOADING)
 
-    def load_if_they_fit(checkpoint: Mapping[str, Any]) -> None:
+    def load_checked(checkpoint: Mapping[str, Any]) -> None:
         vars(strategy).pop(_LOADING, None)
         pairs = zip(strategy.optimizers, checkpoint["optimizer_states"], strict=False)  # as Lightning has it
         for number, (optimizer, state) in enumerate(pairs):
@@ -195,7 +195,7 @@ def _look_before_loading(trainer: Trainer, path: Path) -> None:
             require_fitting_optimizer_state(optimizer, state, file, model=trainer.lightning_module)
         load(checkpoint)
 
-    setattr(strategy, _LOADING, load_if_they_fit)
+    setattr(strategy, _LOADING, load_checked)
 
 
 def _local(path: str | Path) -> Path:

@@ -1,7 +1,7 @@
-"""Which folders `checkpoint-N` there are: listed, the newest intact one found, the oldest deleted.
+"""List folders `checkpoint-N`, find the newest intact one, and delete the oldest.
 
-As the checkpoint functions of `transformers.trainer_utils`, but damage and kills are reckoned with. On machines with
-disks of their own an `OtherDisk` does the same for what processes write beside the one that saves.
+As the checkpoint functions of `transformers.trainer_utils`, but robust against damage and kills. `OtherDisk` handles
+the files that processes write on machines with disks of their own.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointNotFoundError(FileNotFoundError, ValueError):
-    """There is no checkpoint at the place: a ValueError in the reference, and a missing file for everybody else."""
+    """There is no checkpoint: a ValueError, as in the reference, and a FileNotFoundError."""
 
 
 def list_checkpoints(run_dir: StrPath) -> list[Path]:
-    """Return all folders `checkpoint-<step>` in a folder, by step; whether they are intact is not looked at.
+    """Return all folders `checkpoint-<step>` in a folder, by step, without checking their contents.
 
     Raises:
         FileNotFoundError: there is no folder `run_dir`.
@@ -51,13 +51,13 @@ def last_intact_checkpoint(
     weights: bool = True,
     wanted: Callable[[Path], bool] | None = None,
 ) -> str | None:
-    """As `get_last_checkpoint`, but damaged ones are passed over, with a warning that names each and what is wrong.
+    """As `get_last_checkpoint`, but skips damaged ones, each with a warning that says what is wrong.
 
     Args:
         folder: the folder that holds the checkpoints.
         training_state: as for `problems`.
         weights: as for `problems`.
-        wanted: which of them to look at, by default all.
+        wanted: selects the checkpoints to consider, by default all.
 
     Returns:
         the newest intact checkpoint, or None.
@@ -83,22 +83,20 @@ def sort_checkpoints(
     *,
     newest: StrPath | None = None,
 ) -> list[str]:
-    """As `transformers.trainer_utils.sort_checkpoints`: from the first to be given up to the last.
+    """As `transformers.trainer_utils.sort_checkpoints`: return the checkpoints in order of deletion.
 
-    Where the reference looks for `PREFIX-*`, only `PREFIX-<digits>` counts here: a user's `checkpoint-12-keep` is not
-    ours to delete.
+    The reference matches `PREFIX-*`, but here only `PREFIX-<digits>`: a user's `checkpoint-12-keep` is never deleted.
 
     Args:
         output_dir: the folder that holds the checkpoints.
-        checkpoint_prefix: what stands before the step in their names.
-        use_mtime: order by time of change instead of by step, unless all times lie within a second (some network file
-            systems have none worth the name).
+        checkpoint_prefix: prefix of their names, before the step.
+        use_mtime: order by time of change instead of by step, unless all times lie within a second (as on some network
+            file systems).
         best_model_checkpoint: comes last but one, or last if it is also the most recent.
-        newest: the checkpoint just written. Those with a higher step are then remains of another run in the same
-            folder, or of the part of this run that a resume from an earlier step gave up, and come first. So a run
-            leaves what it leaves in the reference, which orders by time, without trusting clocks; by step alone the
-            checkpoint just written would be the first to go. What still differs: remains with lower steps come first
-            by time, here they keep their place by step until the run has passed them.
+        newest: the checkpoint just written. Those with a higher step come from another run in the same folder, or from
+            the part of this run that a resume from an earlier step gave up, and come first. So the same checkpoints
+            are left as in the reference, which orders by time; by step alone the checkpoint just written would be the
+            first to be deleted. One difference: older ones with lower steps come first by time, here by step.
     """
     found = _numbered(output_dir, checkpoint_prefix) if os.path.isdir(output_dir) else []
     if use_mtime:
@@ -129,8 +127,8 @@ def rotate_checkpoints(
 
     Args:
         output_dir: the folder that holds the checkpoints.
-        save_total_limit: how many to keep; None or 0 and less means all.
-        best_model_checkpoint: the one to be loaded at the end.
+        save_total_limit: number to keep; None, 0 or less means all.
+        best_model_checkpoint: the one to load at the end.
         use_mtime: as for `sort_checkpoints`.
         checkpoint_prefix: as for `sort_checkpoints`.
         newest: the checkpoint just written, as for `sort_checkpoints`.
@@ -140,7 +138,7 @@ def rotate_checkpoints(
     checkpoints = sort_checkpoints(output_dir, checkpoint_prefix, use_mtime, newest=newest)
     if not checkpoints:
         return
-    # A best checkpoint that lies elsewhere counts as well: it did in the reference, and one more is left then.
+    # As in the reference, a best checkpoint in another folder counts as well, and one more is left.
     protected = {checkpoints[-1]}
     if best_model_checkpoint is not None:
         protected.add(_same_among(checkpoints, best_model_checkpoint) or str(best_model_checkpoint))
@@ -166,13 +164,13 @@ def _by_time(folders: list[Path]) -> list[Path]:
     if len(folders) < 2:
         return folders
     if max(times.values()) - min(times.values()) < 1.0:
-        _log.warning("The times of the checkpoints in %s do not tell their order; their steps do.", folders[0].parent)
+        _log.warning("The checkpoints in %s have the same times; they are ordered by step.", folders[0].parent)
         return folders
     return sorted(folders, key=lambda path: times[path])
 
 
 def _same_among(paths: list[str], wanted: StrPath | None) -> str | None:
-    """Return the path that means the same folder as `wanted`, however that is written (relative, with a slash)."""
+    """Return the path of the same folder as `wanted`, which may be relative or end in a slash."""
     if wanted is None:
         return None
     target = os.path.realpath(wanted)
@@ -183,11 +181,11 @@ __all__ = ["OtherDisk"]
 
 
 class OtherDisk:
-    """The folder of a checkpoint in the making, on a machine whose disk the process that saves does not write to.
+    """Unfinished checkpoint folder on a machine whose disk the saving process does not write to.
 
     Args:
-        folder: the folder in the making.
-        asked: whether this process is the one that sees to it on its machine.
+        folder: the unfinished folder.
+        asked: True for the process that manages it on its machine.
     """
 
     def __init__(self, folder: StrPath, asked: bool) -> None:
@@ -195,7 +193,7 @@ class OtherDisk:
         self.is_ours = asked and self._make()
 
     def _make(self) -> bool:
-        """Tell whether it was not there. To look would not do: network disks remember for a while what was not."""
+        """Make the folder; return False if it exists. Network disks cache a missing entry, so `exists` would not do."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             self.folder.mkdir()
@@ -204,18 +202,18 @@ class OtherDisk:
         return True
 
     def finish(self, final: StrPath, limit: int | None) -> None:
-        """Give it its name, and remove the oldest beside it.
+        """Rename the folder and rotate the checkpoints beside it.
 
         Args:
-            final: its name when it is complete.
-            limit: how many checkpoints stay.
+            final: the name of the complete folder.
+            limit: number of checkpoints to keep.
         """
         if self.is_ours:
-            take_noted(self.folder)  # the one that saves lists the files of its own disk only
+            take_noted(self.folder)  # the manifest lists only the files on the disk of the saving process
             commit(self.folder, final, keep_guests=True)
             rotate_checkpoints(Path(final).parent, limit, newest=final)
 
     def give_up(self) -> None:
-        """Remove it."""
+        """Remove the unfinished folder."""
         if self.is_ours:
             abort(self.folder)

@@ -1,4 +1,4 @@
-"""The forms in which a folder can hold weights: one file, shards with an index, adapters, or parts of processes."""
+"""Forms of weights in a folder: one file, shards with an index, adapters, or parts written by processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LoadReport:
     """As the result of `nn.Module.load_state_dict`, but a tied weight loaded under another name is not missing."""
 
     missing: tuple[str, ...] = ()
-    """Names of the model for which the folder had no values; they keep what they had."""
+    """Names of the model for which the folder had no values; their weights are unchanged."""
 
     unexpected: tuple[str, ...] = ()
     """Names in the folder that the model does not have; they were ignored."""
@@ -61,25 +61,25 @@ def first_present(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def adapter_folders(folder: Path) -> dict[str, Path]:
-    """Find where each adapter of PEFT is, by its name: the default one in the folder itself, others in subfolders."""
-    # A whole run's folder holds checkpoints too, which are no adapters of its own.
+    """Return the folder of each adapter of PEFT by name: the default one in the folder itself, others in subfolders."""
+    # The folder of a run holds checkpoints too, which are no adapters.
     named = (path for path in sorted(folder.iterdir()) if path.is_dir() and not re.search(_OTHER_FOLDERS, path.name))
     places = {**{path.name: path for path in named}, DEFAULT_ADAPTER: folder}
     return {name: path for name, path in places.items() if first_present(path, ADAPTER_FILES)}
 
 
 def has_weights(folder: Path) -> bool:
-    """Tell whether the folder holds weights in any of the forms."""
+    """Return whether the folder holds weights in any of the forms."""
     return has_whole_weights(folder) or bool(adapter_folders(folder)) or has_model_parts(folder)
 
 
 def has_whole_weights(folder: Path) -> bool:
-    """Tell whether the folder holds all weights of a model, in one file or several."""
+    """Return whether the folder holds all weights of a model, in one file or several."""
     return first_present(folder, WEIGHT_FILES + INDEX_FILES) is not None
 
 
 def has_model_parts(folder: Path) -> bool:
-    """Tell whether the folder holds the parts that processes had of a model, all of them."""
+    """Return whether the folder holds a model in parts written by processes, complete with their table."""
     return (folder / MODEL_PARTS_NAME / ".metadata").is_file()
 
 
@@ -104,14 +104,14 @@ def read_index(path: Path) -> ShardIndex:
 
 
 def _is_shard(index: Path, file: str) -> bool:
-    """Tell whether an index may name the file: it must not be able to make us read files of other kinds."""
+    """Return whether a file named by an index is a shard: of the index's kind and beside it."""
     return file.endswith("." + index.name.split(".")[1]) and lies_beside(index, file)
 
 
 def lies_beside(index: Path, file: str) -> bool:
-    """Tell whether a name in an index is that of a file in its folder, so that nothing is read from elsewhere.
+    """Return whether a name in an index is a file in its folder, so that no other file is read.
 
-    A link may lead to where the index itself is a link to: in the cache of the Hub all files of a model are.
+    A link may lead to the folder that the index itself links to, as in the cache of the Hub.
     """
     if not file or Path(file).name != file or "\\" in file or "\0" in file:
         return False

@@ -1,4 +1,4 @@
-"""Weights and states as large files, hashed on their way to the disk; nothing has to read them for a checksum."""
+"""Write weights and states to large files that are hashed while they are written, not read again."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ LARGE = 4 << 20  # bytes; smaller files are written and flushed in less time tha
 
 
 class WrittenFiles:
-    """Checksums of files as this process wrote them; whoever has changed one since then is noticed.
+    """Checksums of files as this process wrote them; those of files changed since are dropped.
 
     Args:
-        flushed: whether they are on the disk once they are written; else the system may keep some of them in its memory
-            until somebody flushes them.
+        flushed: flush the files to the disk before the checkpoint is complete; else the caller flushes them later.
     """
 
     def __init__(self, *, flushed: bool = True) -> None:
@@ -32,7 +31,7 @@ class WrittenFiles:
         self._known: dict[Path, tuple[Any, str]] = {}
 
     def note(self, path: StrPath, checksum: str) -> None:
-        """Remember the checksum of a file that was just written."""
+        """Store the checksum of a file that was just written."""
         self._known[Path(path)] = _stamp(Path(path)), checksum
 
     def checksum(self, path: StrPath) -> str | None:
@@ -47,12 +46,12 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def write_torch(values: Any, path: StrPath, written: WrittenFiles) -> None:
-    """As `save_torch`, but where there are many values, they are hashed on their way.
+    """As `save_torch`, but large files are hashed while they are written.
 
     Args:
         values: tensors and plain values in dicts, lists and tuples.
         path: the file.
-        written: is told the checksum.
+        written: receives the checksum.
 
     Raises:
         OSError: the disk refused.
@@ -63,12 +62,12 @@ def write_torch(values: Any, path: StrPath, written: WrittenFiles) -> None:
         save_torch(values, path)
         return
     with BlockFile(path, past_the_cache=written.flushed) as file:
-        torch.save(on_host(values), cast("Any", file))  # it asks for no more than `write` and `flush`
+        torch.save(on_host(values), cast("Any", file))  # needs only `write` and `flush`
     written.note(path, file.checksum)
 
 
 def size_of(values: Any) -> int:
-    """Return the size of all tensors in bytes; memory that several share counts for each."""
+    """Return the size of all tensors in bytes; shared memory counts for each."""
     import torch
 
     return sum(leaf.nbytes for leaf in leaves(values) if isinstance(leaf, torch.Tensor))
@@ -78,22 +77,22 @@ _KINDS = {
     **{"bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64"},
     **{"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"},
 }
-"""What the headers of safetensors call the types of torch; those of fewer than eight bits are left to the library."""
+"""Names of torch's dtypes in headers of safetensors; dtypes of fewer than eight bits are left to the library."""
 
 
 def write_safetensors(
     tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str], written: WrittenFiles
 ) -> None:
-    """As `safetensors.torch.save_file`, but where there is much to write, it is hashed on its way.
+    """As `safetensors.torch.save_file`, but large files are hashed while they are written.
 
-    The format is https://huggingface.co/docs/safetensors: the size of the header, the header, and the tensors as they
-    lie in memory, the widest types first, so that each begins at a multiple of its own width.
+    The format is https://huggingface.co/docs/safetensors: the size of the header, the header, and the raw tensors, the
+    widest dtypes first, so that each is aligned to its width.
 
     Args:
         tensors: contiguous, no two of them in the same memory.
         path: the file.
         metadata: for the header.
-        written: is told the checksum.
+        written: receives the checksum.
 
     Raises:
         OSError: the disk refused.

@@ -1,7 +1,7 @@
-"""A checkpoint of Lightning, which is one dict, as the files of the documented folder, and back.
+"""Convert a checkpoint of Lightning, which is one dict, to the files of the documented folder, and back.
 
-What the documented files have no place for (loops, callbacks, further optimizers, weights beside the model's) lies in
-`lightning_state.pt`, which the reference does not look at.
+Entries that the documented files have no place for (loops, callbacks, further optimizers, weights beside the model's)
+are in `lightning_state.pt`, which the reference ignores.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from .large_files import WrittenFiles, write_torch
 _log = logging.getLogger(__name__)
 
 LIGHTNING_STATE_NAME = "lightning_state.pt"
-"""Only in folders that Lightning wrote, or that were converted from a file of Lightning."""
+"""Exists only in folders written by Lightning or converted from its files."""
 
 PRECISION = "MixedPrecision"
-"""Under the name of its class, a checkpoint of Lightning holds the state of a precision plugin: here of the scaler."""
+"""Key of the state of the precision plugin in a checkpoint of Lightning: its class's name; it holds the scaler."""
 
 
 def write_states(
     checkpoint: Mapping[str, Any], folder: Path, other_weights: Mapping[str, Any], written: WrittenFiles, **known: Any
 ) -> None:
-    """Write all but the model's weights.
+    """Write everything except the model's weights.
 
     Args:
-        checkpoint: as Lightning makes it; `state_dict` is not looked at.
-        folder: a folder in the making.
+        checkpoint: as Lightning makes it; `state_dict` is ignored.
+        folder: an unfinished folder.
         other_weights: weights that are not the model's.
-        written: is told the checksums of large files.
-        known: entries of `trainer_state.json` that the checkpoint does not tell.
+        written: receives the checksums of large files.
+        known: entries of `trainer_state.json` that the checkpoint does not hold.
     """
     rest = {**checkpoint, "state_dict": dict(other_weights)}
     optimizers, schedulers = (list(rest.pop(name, [])) for name in ("optimizer_states", "lr_schedulers"))
     states = {rank: unpack(packed) for rank, packed in rest.pop(PROCESS_STATES, {}).items()}
-    if rest.pop(IN_WINDOWS, False):  # the batches of another module are not windows; the place is told by the files
+    if rest.pop(IN_WINDOWS, False):  # another module's batches are not windows; the files hold the position
         del rest["loops"]
     if optimizers:
         write_torch(optimizers[0], folder / OPTIMIZER_NAME, written)
@@ -69,11 +69,11 @@ def write_states(
 
 
 def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, Any]:
-    """Return all but the model's weights, as Lightning wants it; `state_dict` holds weights that are not the model's.
+    """Return everything except the model's weights as a checkpoint of Lightning, with other weights in `state_dict`.
 
     Args:
-        folder: a checkpoint, whoever wrote it.
-        accumulation: batches of a step, for checkpoints that do not tell it.
+        folder: a checkpoint of any writer.
+        accumulation: batches of a step, for checkpoints that do not hold it.
 
     Raises:
         ValueError: a file is damaged, or holds other things than tensors and plain values.
@@ -93,7 +93,7 @@ def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, A
     if (folder / OPTIMIZER_NAME).is_file():
         checkpoint["optimizer_states"].insert(0, load_torch(folder / OPTIMIZER_NAME))
         checkpoint["lr_schedulers"].insert(0, load_torch(folder / SCHEDULER_NAME))
-    else:  # so that Lightning says that only the model is there
+    else:  # so that Lightning reports a checkpoint of weights only
         del checkpoint["optimizer_states"], checkpoint["lr_schedulers"]
     if (folder / SCALER_NAME).is_file():
         checkpoint[PRECISION] = load_torch(folder / SCALER_NAME)
@@ -114,7 +114,7 @@ def _processes(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def _position(state: Mapping[str, Any], processes: Mapping[int, Any], accumulation: int) -> dict[str, Any]:
-    """Loops that go on where a training of the Trainer API stood."""
+    """Return the states of loops that resume at the position of a training of the Trainer API."""
     steps = int(state["global_step"])
     written = processes.get(0, {}).get("data")
     if written is None:
@@ -131,7 +131,7 @@ def _position(state: Mapping[str, Any], processes: Mapping[int, Any], accumulati
 
 
 def _plain_only(values: Mapping[str, Any]) -> Any:
-    """Leave out what could not be read again, and name it in a warning; of the user's own entries one by one."""
+    """Drop values that could not be read again, with a warning; entries of callbacks and hyperparameters one by one."""
     kept: dict[str, Any] = {}
     for name, value in values.items():
         if name in ("callbacks", "hyper_parameters") and isinstance(value, Mapping):
@@ -145,7 +145,7 @@ def _plain_only(values: Mapping[str, Any]) -> Any:
 
 
 def _constant_schedule(optimizer: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """Return the state of a constant schedule, without which the Trainer API would not take up the optimizer either."""
+    """Return the state of a constant schedule, without which the Trainer API would not restore the optimizer either."""
     groups = optimizer["param_groups"]
     rates = [group["lr"] for group in groups]
     return {
@@ -168,14 +168,14 @@ _SWITCHES = ("should_training_stop", "should_epoch_stop", "should_save", "should
 
 
 def trainer_state(checkpoint: Mapping[str, Any], states: Mapping[int, Any], **known: Any) -> dict[str, Any]:
-    """Return the documented entries as far as Lightning knows them.
+    """Return the entries of `trainer_state.json` that a checkpoint of Lightning holds.
 
-    The intervals of logging, evaluating and saving are left out: those of the arguments then count where lightrainer's
-    Trainer goes on, and the default ones where the reference does.
+    The intervals of logging, evaluating and saving are left out: lightrainer's Trainer then uses those of its
+    arguments, and the reference its defaults.
 
     Args:
         checkpoint: as Lightning makes it.
-        states: by rank, `data` is where the process stands in its data, or None.
+        states: by rank, `data` is the position in the data, or None.
         known: further entries.
     """
     written = (states.get(0) or {}).get("data")
@@ -188,14 +188,14 @@ def trainer_state(checkpoint: Mapping[str, Any], states: Mapping[int, Any], **kn
         "is_local_process_zero": True,
         "is_world_process_zero": True,
         "log_history": [],
-        # The reference asks for this entry when it saves the next time.
+        # The reference reads this entry at its next save.
         "stateful_callbacks": {"TrainerControl": {"args": dict.fromkeys(_SWITCHES, False), "attributes": {}}},
         **known,
     }
 
 
 def _epochs(checkpoint: Mapping[str, Any], data: Mapping[str, Any] | None, batches_in_epoch: float | None) -> float:
-    """Return epochs done, with the part of the present one."""
+    """Return the number of epochs done, including the fraction of the current one."""
     place = place_of(checkpoint["loops"]["fit_loop"])
     if place.done == 0 or place.at_end:
         return float(place.epoch + place.at_end)

@@ -1,9 +1,9 @@
-"""The list of files of a checkpoint, by which a later look tells whether something got lost or was damaged.
+"""Manifest of a checkpoint: the list of its files with sizes and checksums, to find lost or damaged ones.
 
-Checksums are xxHash: no protection against people who forge files, but it takes a tenth of the time that writing takes.
+Checksums are xxHash: no protection against forgery, but they take a tenth of the time of writing.
 
-The reference has no such file. Its name begins with an underscore, which the reference leaves out when it uploads a
-folder, and it is no name that either library reads weights or states from.
+The reference has no such file. Its name begins with an underscore, so that the reference does not upload it, and
+neither library reads weights or states from it.
 """
 
 from __future__ import annotations
@@ -37,26 +37,19 @@ def checksum(path: Path) -> str:
     from xxhash import xxh3_64
 
     found, block = xxh3_64(), memoryview(bytearray(_BLOCK))
-    with path.open("rb", buffering=0) as file:  # not mapped: a disk that cannot read it would end the process
+    with path.open("rb", buffering=0) as file:  # not mapped: a read error would kill the process by SIGBUS
         while count := file.readinto(block):
             found.update(block[:count])
     return found.hexdigest()
 
 
-def checksum_of_text(text: str) -> str:
-    """Return the checksum of a text."""
-    from xxhash import xxh3_64_hexdigest
-
-    return xxh3_64_hexdigest(text.encode())
-
-
 def checksums(folder: Path, names: Iterable[str], written: WrittenFiles) -> dict[str, str]:
-    """Return those of files that were just written, by their names; they are flushed meanwhile, if `written` is.
+    """Return the checksums of files that were just written, by name; flush them meanwhile if `written.flushed`.
 
     Args:
-        folder: a checkpoint in the making.
-        names: relative to it. Of those that `note_checksums` has noted nothing is read.
-        written: knows others of which nothing has to be read.
+        folder: an unfinished checkpoint.
+        names: relative to it. Files recorded by `note_checksums` are not read.
+        written: holds the checksums of other files, which are not read either.
     """
     noted, names = take_noted(folder), [name for name in names if not fnmatch(Path(name).name, _NOTED)]
     with _flushed([folder / name for name in names if written.flushed]):
@@ -64,11 +57,11 @@ def checksums(folder: Path, names: Iterable[str], written: WrittenFiles) -> dict
 
 
 def note_checksums(folder: Path, files: Iterable[Path]) -> None:
-    """Leave the checksums of files that this process has written to the one that lists all of them.
+    """Write the checksums of this process's files for the process that writes the manifest.
 
     Args:
-        folder: that of the files; others write into it too.
-        files: those that this process has written.
+        folder: the folder of the files; other processes write into it too.
+        files: the files that this process has written.
     """
     found = {path.name: checksum(path) for path in files}
     if found:
@@ -77,7 +70,7 @@ def note_checksums(folder: Path, files: Iterable[Path]) -> None:
 
 
 def take_noted(folder: Path) -> dict[str, str]:
-    """Take what was noted below a folder, by names relative to it; the notes are removed."""
+    """Return and remove the checksums noted below a folder, by names relative to it."""
     found: dict[str, str] = {}
     for path in list(folder.rglob(_NOTED)):
         noted: Mapping[str, str] = json.loads(path.read_text(encoding="utf-8"))
@@ -88,7 +81,7 @@ def take_noted(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def _flushed(paths: Iterable[Path]) -> Iterator[None]:
-    """Flush the large ones of some files to the disk while the block runs.
+    """Flush the large files among `paths` to the disk while the block runs.
 
     Raises:
         OSError: the disk refused.
@@ -116,24 +109,24 @@ def _flushed(paths: Iterable[Path]) -> Iterator[None]:
 
 
 MANIFEST_NAME = "_manifest.json"
-"""Lies in every checkpoint written here; those of the reference have none."""
+"""Exists in every checkpoint written here; those of the reference have none."""
 
 _VERSION = 1
 _OWN = "checksum"
 
-# People edit these by hand, and a cut-short one cannot be read; so only whether they are there is compared.
+# Users edit these by hand, and a truncated one cannot be parsed; so only their presence is checked.
 _EDITABLE = (".json",)
 
-# Files of these kinds tell by themselves whether they are whole, and somebody may have put others in their place.
+# Truncation of these is found by their own formats, and a user may have replaced them by smaller ones.
 _KNOWS_ITSELF = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
 
 def write_manifest(folder: StrPath, written: WrittenFiles | None = None) -> None:
-    """Write down name, size and checksum of every file below a folder, which is complete but for its manifest.
+    """Write name, size and checksum of every file below a folder, which is complete except for its manifest.
 
     Args:
-        folder: a checkpoint in the making, see `begin`; to be called once, before `commit`.
-        written: what this process has written of it.
+        folder: an unfinished checkpoint, see `begin`; to be called once, before `commit`.
+        written: the files that this process has written.
     """
     folder = Path(folder)
     names = [name for name in files_below(folder) if name != MANIFEST_NAME]
@@ -194,8 +187,11 @@ def _sizes(content: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _own_checksum(content: Mapping[str, Any]) -> str:
-    """Return the checksum of all that a manifest says otherwise."""
-    return checksum_of_text(json.dumps({key: value for key, value in content.items() if key != _OWN}, sort_keys=True))
+    """Return the checksum of all other entries of a manifest."""
+    from xxhash import xxh3_64_hexdigest
+
+    others = {key: value for key, value in content.items() if key != _OWN}
+    return xxh3_64_hexdigest(json.dumps(others, sort_keys=True).encode())
 
 
 def files_below(folder: Path) -> list[str]:
@@ -204,13 +200,13 @@ def files_below(folder: Path) -> list[str]:
 
 
 def manifest_problems(folder: StrPath) -> Iterator[tuple[str, str]]:
-    """Yield what the manifest knows and the folder does not have; further files are nobody's business.
+    """Yield files of the manifest that the folder lacks or that are truncated; further files are ignored.
 
     Args:
-        folder: the checkpoint; without a manifest it has no problems here.
+        folder: the checkpoint; without a manifest nothing is found.
 
     Yields:
-        the name of a file and what is wrong with it.
+        the name of a file and its problem.
     """
     try:
         sizes = read_manifest(folder) or {}
@@ -223,19 +219,19 @@ def manifest_problems(folder: StrPath) -> Iterator[tuple[str, str]]:
 
 
 def changed_files(folder: StrPath) -> Iterator[str]:
-    """Find the files that have the size which they were written with, and other contents; each is read.
+    """Find files of unchanged size and changed contents; each file is read.
 
-    A file of another size was put there on purpose, or does not tell that it is whole: see `manifest_problems`.
+    A file of another size was replaced on purpose, or is truncated: see `manifest_problems`.
 
     Args:
-        folder: the checkpoint; where no checksums were written, nothing is found.
+        folder: the checkpoint; without checksums nothing is found.
 
     Yields:
         their names.
     """
     try:
         sizes, expected = read_manifest(folder) or {}, read_checksums(folder)
-    except ValueError:  # which is a problem of its own
+    except ValueError:  # reported by `manifest_problems`
         return
     for name, size in sizes.items():
         path = Path(folder, name)

@@ -1,11 +1,11 @@
-"""Whose a folder of checkpoints is: the process that writes it, the job of `torchrun`, other trainings beside it.
+"""Ownership of checkpoint folders: the writing process, the job of `torchrun`, and concurrent trainings.
 
-- A folder in the making carries the token of its process in its name, so that a later run can tell the remains of a
-  killed process from the work of a living one.
-- A checkpoint says which job wrote it: processes that `torchrun` started again go on from those of their own job only.
-  `--rdzv-id` does not tell jobs apart, as people reuse it; the folder that each launcher makes for its logs does, and
-  it stays the same however often the launcher starts its processes again.
-- Each process that writes checkpoints into a folder leaves an empty file among the temporary ones of its user, named by
+- An unfinished folder carries the token of its process in its name, so that a later run can distinguish the leftovers
+  of a killed process from the work of a living one.
+- A checkpoint names its job: processes restarted by `torchrun` resume only from checkpoints of their own job.
+  `--rdzv-id` does not identify a job, since users reuse it; the log folder of each launcher does, and it stays the same
+  across restarts.
+- Each process that writes checkpoints into a folder leaves an empty file in a temporary folder of its user, named by
   the folder and by its token, so that a second training with the same folder is warned.
 """
 
@@ -30,7 +30,7 @@ from ..common.process_identity import is_gone, owner_token
 _log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 3600.0
-"""After so long without a change a folder counts as abandoned, where its owner cannot be examined (another machine)."""
+"""Seconds without a change after which a folder counts as abandoned if its owner is on another machine."""
 
 _ATTEMPT = re.compile(r"[\\/]attempt_\d+[\\/]")
 
@@ -39,10 +39,10 @@ _training = 0
 
 
 def is_abandoned(folder: Path, owner: str) -> bool:
-    """Tell whether nobody will finish `folder`: its owner is gone, or cannot be seen from here and has long been idle.
+    """Return whether `folder` will not be finished: its owner is gone, or on another machine and idle for long.
 
     Args:
-        folder: a folder in the making.
+        folder: an unfinished folder.
         owner: the token in its name, as `owner_token` made it.
     """
     return is_gone(owner) or time.time() - _last_change(folder) > IDLE_SECONDS
@@ -54,28 +54,28 @@ def _last_change(folder: Path) -> float:
         try:
             newest = max(newest, path.lstat().st_mtime)
         except FileNotFoundError:
-            continue  # it is being written or deleted right now
+            continue  # being written or deleted right now
     return newest
 
 
 def own_launcher() -> str | None:
-    """Return the `torchrun` that started this process, as one of all that there ever were; None where there is none."""
+    """Return a unique name of the `torchrun` that started this process; None without one."""
     file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     found = _ATTEMPT.search(file)
     return f"{socket.gethostname()}:{file[: found.start()]}" if found else None
 
 
 def restarts() -> int:
-    """Return how often `torchrun` says that it started the processes again."""
+    """Return the number of restarts by `torchrun`."""
     text = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return int(text) if text.isdigit() else 0
 
 
 def begin_training(launchers: Iterable[str]) -> None:
-    """Note that a training begins: what is written from now on is marked with it.
+    """Begin a training, by which checkpoints are marked from now on.
 
     Args:
-        launchers: one for each machine. A job goes on as long as one of them does.
+        launchers: one for each machine. A job lives as long as one of them does.
     """
     global _launchers, _training
     _launchers = tuple(sorted(set(launchers)))
@@ -83,12 +83,12 @@ def begin_training(launchers: Iterable[str]) -> None:
 
 
 def job_mark() -> dict[str, Any] | None:
-    """Mark checkpoints: return the job, and which training of its script it is; None where nobody starts again."""
+    """Return the mark of checkpoints: the job and the number of the training in its script; None without `torchrun`."""
     return {"launchers": list(_launchers), "training": _training} if _launchers else None
 
 
 def is_of_this_training(folder: StrPath) -> bool:
-    """Tell whether a checkpoint was written by this training, before its processes were started again."""
+    """Return whether a checkpoint was written by this training before its processes were restarted."""
     try:
         job = json.loads((Path(folder) / "_manifest.json").read_text(encoding="utf-8")).get("job")
     except (OSError, ValueError, AttributeError):
@@ -100,12 +100,12 @@ def is_of_this_training(folder: StrPath) -> bool:
 
 @contextmanager
 def marked_as_written(folder: StrPath) -> Iterator[None]:
-    """Let others know that this process writes into a folder, and warn if a living one does so already.
+    """Mark this process as a writer of a folder, and warn if another living one is.
 
-    Trainings that follow one another in one process are one writer. Nothing is known of other machines.
+    Consecutive trainings of one process are one writer. Writers on other machines are not found.
 
     Args:
-        folder: it need not exist.
+        folder: need not exist.
     """
     mark = _mark(folder)
     if mark is None:
@@ -128,7 +128,7 @@ def marked_as_written(folder: StrPath) -> Iterator[None]:
 
 
 def _mark(folder: StrPath) -> Path | None:
-    """Return the file of this process for a folder; None where marks cannot be told from leftovers, or not be kept."""
+    """Return the marker file of this process for a folder; None if markers cannot be kept or attributed."""
     if os.name != "posix":
         return None
     place = Path(tempfile.gettempdir(), f"lightrainer-writers-{os.getuid()}")

@@ -1,6 +1,6 @@
-"""Folders into which each process writes its part of a model or an optimizer, in the form of torch's checkpoints.
+"""Sharded checkpoints of models and optimizers in the format of `torch.distributed.checkpoint`.
 
-Any number of processes can read them, one alone too; `accelerate` has the same names for them.
+Any number of processes can read them; `accelerate` uses the same names.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 _TABLE = ".metadata"
 _EXTRA_STATE = "_extra_state"
-"""What modules keep beside their weights, in any form, is under a name that ends so."""
+"""Suffix of the names of the extra states of modules."""
 
 
 def has_optimizer_parts(folder: StrPath) -> bool:
-    """Tell whether a checkpoint has the parts of an optimizer."""
+    """Return whether a checkpoint has the parts of an optimizer."""
     return Path(folder, OPTIMIZER_PARTS_NAME, _TABLE).is_file()
 
 
 def save_model_parts(model: nn.Module, folder: StrPath) -> None:
-    """Write the part that this process has of a model that is spread over processes; all of them have to call it.
+    """Write this process's shards of a model; collective.
 
     Raises:
         OSError: the disk of some process refused.
@@ -42,10 +42,10 @@ def save_model_parts(model: nn.Module, folder: StrPath) -> None:
 
 
 def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> LoadReport:
-    """Fill a model with what `save_model_parts` wrote.
+    """Load into a model what `save_model_parts` wrote.
 
     Args:
-        model: spread over processes, or whole.
+        model: sharded or whole.
         folder: the checkpoint.
         together: all processes call this; otherwise each reads by itself.
 
@@ -68,7 +68,7 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> Lo
 
 
 def save_optimizer_parts(model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath) -> None:
-    """Write the part that this process has of the states of an optimizer; see `save_model_parts`."""
+    """Write this process's shards of the states of an optimizer; see `save_model_parts`."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
     _write({"optimizer": get_optimizer_state_dict(model, optimizer)}, Path(folder, OPTIMIZER_PARTS_NAME))
@@ -77,7 +77,7 @@ def save_optimizer_parts(model: nn.Module, optimizer: torch.optim.Optimizer, fol
 def load_optimizer_parts(
     model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath, *, together: bool
 ) -> None:
-    """Fill an optimizer, which has not made a step yet, with what `save_optimizer_parts` wrote."""
+    """Load into an optimizer, before its first step, what `save_optimizer_parts` wrote."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
     from ..common.nested import map_nested
@@ -85,7 +85,7 @@ def load_optimizer_parts(
     from .sharded_reading import require_same_kinds
 
     path = Path(folder, OPTIMIZER_PARTS_NAME)
-    with step_context(model)():  # torch learns the states of an optimizer from a step
+    with step_context(model)():  # torch creates the states of an optimizer by a step
         own = get_optimizer_state_dict(model, optimizer)
         read = {"optimizer": map_nested(lambda leaf: leaf, own)}
         _read(read, path, together)
@@ -132,7 +132,7 @@ def _read(state: dict[str, Any], path: Path, together: bool) -> None:
 
 @contextlib.contextmanager
 def _plain_errors(path: Path) -> Iterator[None]:
-    """The error of a process in the place of one that lists those of all."""
+    """Raise the error of one process instead of one that lists those of all."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:

@@ -1,8 +1,7 @@
-"""As `torch.distributed.checkpoint.load` from a folder, but nothing in the folder is run.
+"""As `torch.distributed.checkpoint.load` from a folder, but without executing pickled code.
 
-torch unpickles such a folder twice without care: its table (`.metadata`), and each value that is no tensor. Here the
-table is taken apart into names and numbers, of which torch's own objects are made anew, and values are read as
-`load_torch` reads them.
+torch unpickles the table (`.metadata`) of such a folder, and each value that is no tensor, without restrictions. Here
+the table is parsed into names and numbers, from which torch's objects are built, and values are read by `load_torch`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from ..common.torch_files import kind_of, load_torch_bytes
 from .forms import lies_beside
 
 TABLE_NAME = ".metadata"
-"""The file of such a folder that says which tensor lies where."""
+"""Name of the file that maps tensors to files."""
 
 _DESCRIBED = "torch.distributed.checkpoint.metadata"
 _RECORDS = {
@@ -45,14 +44,14 @@ _RECORDS = {
     ("torch.serialization", "_get_layout"),
     *((module, name) for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "WindowsPath")),
 }
-"""What a table refers to. None of it is imported, made or called: see `_Record`."""
+"""Classes and functions that a table refers to. None of them is imported or called: see `_Record`."""
 
 
 class PlainReader(FileSystemReader):
-    """As torch's `FileSystemReader`, but a table cannot run a program, nor lead to files outside of its folder."""
+    """As torch's `FileSystemReader`, but a table cannot execute code or name files outside of its folder."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Return the table of the whole folder; those that single processes wrote are not looked at.
+        """Return the table of the whole folder; tables of single processes are ignored.
 
         Raises:
             ValueError: it is damaged, or holds what no table holds.
@@ -66,19 +65,19 @@ class PlainPlanner(DefaultLoadPlanner):
     """As torch's `DefaultLoadPlanner`, but values that are no tensors are read as `load_torch` reads them."""
 
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
-        """Take up one value.
+        """Load one value.
 
         Raises:
             ValueError: it holds objects other than tensors and plain values.
         """
         plain, again = load_torch_bytes(value.getvalue(), read_item.dest_index.fqn), io.BytesIO()
-        torch.save(plain, again)  # what torch reads in full is then what was written here
+        torch.save(plain, again)  # torch unpickles these bytes without restrictions
         again.seek(0)
         super().load_bytes(read_item, again)
 
 
 def read_table(folder: Path) -> Metadata:
-    """Return what a folder holds, by the names of its tensors and values.
+    """Return the table of a folder: its tensors and values by name.
 
     Raises:
         ValueError: the table is damaged, refers to what no table refers to, or to files outside of its folder, or
@@ -99,14 +98,14 @@ def read_table(folder: Path) -> Metadata:
 
 
 def require_same_kinds(own: Any, read: Any, path: Path, name: str = "") -> None:
-    """Compare what was read in the place of a state with that state.
+    """Check that a state that was read has the tensors of the state it replaces.
 
-    A file can hold a tensor of any shape where it is to hold a number, and some optimizers do not look at it.
+    A file can hold a tensor of any shape in place of a number, and some optimizers do not check it.
 
     Args:
         own: the state before, nested in dicts and lists.
-        read: what is to replace it.
-        path: where it was read from.
+        read: the state to replace it.
+        path: the file of `read`.
         name: of the state.
 
     Raises:
@@ -129,7 +128,7 @@ class _Foreign(Exception):  # noqa: N818 - an error of this file, which says it 
 
 
 class _Record:
-    """An object of a pickle: of which class, with which arguments and which state. It is never made."""
+    """Stand-in for an object of a pickle, with its class's name, arguments and state; the object is never built."""
 
     cls = ""
 
@@ -151,7 +150,7 @@ class _Unpickler(pickle.Unpickler):
         self._records: dict[str, type[_Record]] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a kind of `_Record` for a known class; what is none of Python's, and cannot be changed, as it is."""
+        """Return a subclass of `_Record` for a known class; immutable values of torch are returned themselves."""
         if (module, name) in _RECORDS:
             return self._records.setdefault(name, type(name, (_Record,), {"cls": name}))
         if (module, name) == ("torch", "Size"):
@@ -164,7 +163,7 @@ class _Unpickler(pickle.Unpickler):
         raise _Foreign(f"refers to {module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refused."""
+        """Refuse references to other files."""
         raise _Foreign("refers to another file")
 
 
@@ -202,7 +201,7 @@ def _chunk(written: Any) -> ChunkStorageMetadata:
 
 
 def _place(index: Any, info: Any, path: Path) -> tuple[MetadataIndex, Any]:
-    """Return where one part of a tensor, or a value, lies."""
+    """Return the place of a value or of one chunk of a tensor."""
     from torch.distributed.checkpoint.filesystem import _StorageInfo
 
     key, place = _state(index, "MetadataIndex"), _state(info, "_StorageInfo")

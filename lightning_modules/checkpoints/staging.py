@@ -1,29 +1,29 @@
-"""As writing `checkpoint-N` in place, but beside it: a reader never sees half a checkpoint under its final name.
+"""Write folders `checkpoint-N` atomically: a reader never sees an incomplete one under its final name.
 
 A folder is written under a hidden name in the same parent folder, flushed, and renamed. The hidden names are
 `.NAME.KIND-OWNER` and match neither the pattern `checkpoint-<digits>` nor the glob `checkpoint-*`:
 
-- `partial`: being written; also an old version after it changed places with the new one. Worth nothing.
+- `partial`: being written; also an old version after its exchange with the new one. Can be deleted.
 - `ready`: complete and flushed, about to replace an older version.
 - `replaced`: the older version, moved out of the way.
 - `deleted`: being deleted by `discard`.
 
-What is guaranteed, whatever moment the process is killed:
+Guarantees, at whatever moment the process is killed:
 
 1. A folder under its final name is complete.
 2. A new name appears in one step (`rename`).
-3. An existing name is replaced in one step where the system can let two folders change places (Linux, local file
-   systems). Elsewhere there is an instant without the final name, and both versions lie complete beside it: the next
-   `remove_leftovers` puts the new one (or, failing that, the old one) in its place.
+3. An existing name is replaced in one step where the system can exchange two folders (Linux, local file systems).
+   Elsewhere there is an instant without the final name, with both versions complete beside it: the next
+   `remove_leftovers` renames the new one (or, failing that, the old one).
 4. The same holds for a power failure, as far as the disk honours `fsync`: the old version is deleted only after the
-   new name is on the disk. Where `commit` is told to leave the flushing to others, a power failure before that may
-   leave a name for what is cut short, which its manifest tells, and nothing has been given up for it yet.
+   new name is on the disk. With `commit(flush=False)`, a power failure before the flush may leave truncated files under
+   the final name, which the manifest reveals, and no older version has been deleted yet.
 
-Files that others have put into a checkpoint outlive its being written again.
+Files that others have put into a checkpoint survive when it is written again.
 
 With several processes, the main one calls `begin`, `commit` and `abort`; the others write into
 `staging_path(final, owner)`, where `owner` is the main process's `owner_token()`, broadcast once. Between `begin` and
-the writing, and between the writing and `commit`, the caller lets all processes wait for each other.
+the writing, and between the writing and `commit`, the caller puts a barrier.
 """
 
 from __future__ import annotations
@@ -67,16 +67,14 @@ def staging_path(final: StrPath, owner: str | None = None) -> Path:
 
 
 def final_path(folder: StrPath) -> Path:
-    """Return the name that a folder has when it is complete: what a user knows it by."""
+    """Return the name that a folder has when it is complete."""
     path = Path(folder)
     hidden = _HIDDEN.match(path.name)
     return path.with_name(hidden["name"]) if hidden else path
 
 
 def begin(final: StrPath, owner: str | None = None) -> Path:
-    """Make the empty folder in which the main process and its companions write `final`.
-
-    What the same process left there from an earlier attempt is removed.
+    """Make the empty folder in which the processes write `final`; remove that of an earlier attempt of this process.
 
     Args:
         final: the folder's name when it is complete.
@@ -95,14 +93,14 @@ def begin(final: StrPath, owner: str | None = None) -> Path:
 
 
 def commit(staging: StrPath, final: StrPath, *, keep_guests: bool = False, flush: bool = True) -> None:
-    """Flush `staging` to the disk and give it its final name, in the place of an older version if there is one.
+    """Flush `staging` to the disk and rename it, replacing an older version.
 
     Args:
-        staging: what `begin` made.
+        staging: the folder made by `begin`.
         final: the folder's name when it is complete.
-        keep_guests: take over files that others have put into the older version of a checkpoint.
-        flush: before it gets its name; else whoever calls does so after, see `BackgroundWriter.flush`. What takes the
-            place of an older version is flushed before in any case.
+        keep_guests: keep files that others have put into the older version of a checkpoint.
+        flush: flush before the rename; else the caller flushes after it, see `BackgroundWriter.flush`. A folder that
+            replaces an older version is flushed before the rename in any case.
 
     Raises:
         FileNotFoundError: there is no `staging`: `begin` was not called, or it was committed or aborted already.
@@ -112,7 +110,7 @@ def commit(staging: StrPath, final: StrPath, *, keep_guests: bool = False, flush
     if not staging.is_dir():
         raise FileNotFoundError(f"nothing to rename to {final}: {staging} is not there; call begin() once per commit()")
     if keep_guests and final.is_dir():
-        take_over_guests(final, staging)
+        _link_guests(final, staging)
     replaces = os.path.lexists(final)
     if flush or replaces:
         disk.sync_tree(staging)
@@ -127,16 +125,16 @@ def commit(staging: StrPath, final: StrPath, *, keep_guests: bool = False, flush
 
 
 def abort(staging: StrPath) -> None:
-    """Give up what was begun: remove the folder in the making; an older version under the final name stays.
+    """Remove an unfinished folder; an older version under the final name stays.
 
-    Where it cannot be removed, as the disk has become read-only, a warning says so: why it was given up is what counts.
+    If it cannot be removed, a warning says so, so that the error that led here is not hidden.
     """
     _delete_or_warn(Path(staging))
 
 
 @contextmanager
 def staged_folder(final: StrPath, *, keep_guests: bool = False) -> Iterator[Path]:
-    """Write a folder that appears under its final name only when the `with` block has ended well (one process).
+    """Write a folder that gets its final name only if the `with` block succeeds (one process).
 
     Args:
         final: the folder's name when it is complete.
@@ -155,9 +153,9 @@ def staged_folder(final: StrPath, *, keep_guests: bool = False) -> Iterator[Path
 
 
 def discard(folder: StrPath) -> None:
-    """Delete a folder so that no half of it is ever seen under its name: it is renamed first.
+    """Delete a folder atomically, by renaming it first.
 
-    A folder that cannot be deleted is left with a warning: a full or odd disk must not end a training run.
+    A folder that cannot be deleted is left with a warning: a disk error must not end a training run.
     """
     folder = Path(folder)
     doomed = _hidden(folder, "deleted")
@@ -171,10 +169,10 @@ def discard(folder: StrPath) -> None:
 
 
 def remove_leftovers(run_dir: StrPath) -> list[Path]:
-    """Clean up behind processes that were killed while they wrote or deleted folders in `run_dir`.
+    """Clean up after processes that were killed while they wrote or deleted folders in `run_dir`.
 
-    To be called by the main process when a run starts. A folder that was about to be replaced when its process died
-    gets its final name back. Folders of processes that are still alive are left alone.
+    To be called by the main process when a run starts. A folder that was being replaced when its process died gets its
+    final name back. Folders of living processes are left alone.
 
     Args:
         run_dir: the folder that holds the checkpoints; it may be missing.
@@ -186,7 +184,7 @@ def remove_leftovers(run_dir: StrPath) -> list[Path]:
     if not run_dir.is_dir():
         return []
     found = [path for path in run_dir.iterdir() if _is_leftover(path)]
-    # Of several complete versions of one folder the newest has the best claim to its name: new ones before old ones.
+    # Of several complete versions of one folder the newest gets the name: new ones before old ones.
     found.sort(key=lambda path: (_kind(path) != "ready", -path.stat().st_mtime))
     for path in found:
         _restore_or_delete(path)
@@ -210,7 +208,7 @@ def _kind(path: Path) -> str | None:
 
 
 def _replace_by_renames(staging: Path, final: Path) -> Path:
-    """Put `staging` in the place of `final` in three steps, each of which `remove_leftovers` can finish or undo."""
+    """Replace `final` by `staging` in three steps, each of which `remove_leftovers` can finish or undo."""
     owner = owner_token()
     ready, replaced = _hidden(final, "ready", owner), _hidden(final, "replaced", owner)
     disk.delete(replaced)
@@ -222,11 +220,11 @@ def _replace_by_renames(staging: Path, final: Path) -> Path:
         try:
             os.rename(ready, final)
         except OSError:
-            with suppress(OSError):  # the next run puts it back
+            with suppress(OSError):  # the next run restores it
                 os.rename(replaced, final)
             raise
     except OSError:
-        if os.path.lexists(final):  # else it is what the next run puts in its place
+        if os.path.lexists(final):  # else the next run renames it
             _delete_or_warn(ready)
         raise
     return replaced
@@ -256,15 +254,14 @@ _OF_THE_FORMAT = re.compile(
 _FOLDERS_OF_THE_FORMAT = re.compile(rf"{MODEL_PARTS_NAME}|{OPTIMIZER_PARTS_NAME}|global_step\d+")
 
 
-def take_over_guests(older: Path, newer: Path) -> None:
-    """Put the files that others have added to a checkpoint into the one that is to replace it, as further links.
+def _link_guests(older: Path, newer: Path) -> None:
+    """Link the files that others have added to a checkpoint into the one that is to replace it.
 
-    Those that it was written with are not taken over, whether the new one has such files or not: what is left of a
-    larger number of shards would be read as if it belonged to it.
+    Files that were written with the older one are not linked: left-over shards would be read as part of the new one.
 
     Args:
         older: the checkpoint, which is not changed.
-        newer: the folder in the making.
+        newer: the unfinished folder.
     """
     for name in _guests(older):
         source, target = older / name, newer / name
@@ -293,7 +290,7 @@ def _guests(folder: Path) -> list[str]:
 
 
 def _is_of_the_format(folder: Path, name: PurePosixPath) -> bool:
-    """Tell whether a file may have been written with a checkpoint that does not say which were."""
+    """Return whether a file may have been written with a checkpoint without a manifest."""
     if len(name.parts) == 1:
         return _OF_THE_FORMAT.fullmatch(name.name) is not None
     top = name.parts[0]

@@ -1,6 +1,6 @@
-"""Refuse the state of an optimizer, a schedule or a position in the data that something of another kind has written.
+"""Refuse the state of an optimizer, a schedule or a data position that was written by another kind of object.
 
-Whether the tensors in the state of an optimizer fit its parameters is looked at by `optim.optimizer_fit`.
+Shapes of the tensors in the state of an optimizer are checked by `optim.optimizer_fit`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from ..common.local_paths import StrPath
 __all__ = ["loading_optimizer", "loading_schedule", "require_position"]
 
 _RAW = (KeyError, TypeError, AttributeError, IndexError, ValueError)
-"""What the methods `load_state_dict` of torch, and of others, end with when the state is not theirs."""
+"""Errors of `load_state_dict`, in torch and elsewhere, for a state of another kind of object."""
 
 
 @contextlib.contextmanager
 def loading_optimizer(optimizer: Any, path: StrPath) -> Iterator[None]:
-    """Within it the state of an optimizer is loaded; one that was made by an optimizer of another kind is refused.
+    """Refuse a state of another kind of optimizer when it is loaded within this context, and restore the optimizer.
 
-    The first step would end in an error about an option that the other kind does not have. The optimizer then is as it
-    was before.
+    Otherwise the first step would raise an error about an option that the other kind does not have.
 
     Args:
         optimizer: has not made a step yet.
@@ -54,12 +53,12 @@ def loading_optimizer(optimizer: Any, path: StrPath) -> Iterator[None]:
 
 @contextlib.contextmanager
 def loading_schedule(schedule: Any, state: Any, path: StrPath) -> Iterator[None]:
-    """Look at the state of a schedule, and within it load it; one of another kind is refused.
+    """Check the state of a schedule, and refuse one of another kind when it is loaded within this context.
 
     Args:
         schedule: of learning rates.
-        state: what is to be loaded.
-        path: where it comes from, for the message.
+        state: the state to load.
+        path: its file, for the message.
 
     Raises:
         ValueError: the state does not fit; it says what is there, and what was expected. The schedule stays as it was.
@@ -92,10 +91,10 @@ def loading_schedule(schedule: Any, state: Any, path: StrPath) -> Iterator[None]
 
 
 def require_position(state: Any, path: StrPath) -> dict[str, Any]:
-    """Return the state of a position in the data, if it is one.
+    """Check the state of a data position and return it.
 
     Args:
-        state: what a file `data_state_*.pth` holds.
+        state: contents of a file `data_state_*.pth`.
         path: that file.
 
     Raises:
@@ -171,7 +170,7 @@ def _kind(optimizer: Any) -> str:
 
 
 def _differ(own: Any, there: Any) -> bool:
-    """Tell whether two values of a state cannot stand for each other."""
+    """Return whether two values of a state are of different kinds."""
     if isinstance(own, bool) or own is None or there is None:
         return False
     if isinstance(own, (int, float)):

@@ -1,4 +1,4 @@
-"""Tied weights: tensors that a state dict names more than once, which a safetensors file may hold only once."""
+"""Tied weights: tensors that a state dict names more than once, but a safetensors file may hold only once."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
 
 
 def really_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
-    """Of the names for which no file had a value, those that no tied name has filled and that belong in a file."""
+    """Return the missing names that were not loaded through a tied name and that belong in a file."""
     from torch import Tensor
 
     missing = dict.fromkeys(missing)
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     filled = {_identity(tensor) for name, tensor in tensors.items() if name not in missing} - {None}
-    # Models of `transformers` name what they leave out of their files on purpose, and what files may lack.
+    # Models of `transformers` list the names that they do not save, and patterns of those that files may lack.
     left_out: set[str] = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     left_out.update(name for name, tensor in tensors.items() if _identity(tensor) in filled)
     optional = [re.compile(pattern) for pattern in getattr(model, "_keys_to_ignore_on_load_missing", None) or ()]
@@ -67,12 +67,12 @@ def _require_tensor(name: str, value: Any) -> Tensor:
 
 
 def _identity(tensor: Tensor) -> Any:
-    """Return what two names of the same tensor have in common; None where there is no memory to share."""
+    """Return a key that is equal for two names of the same tensor; None for a tensor without memory."""
     try:
         pointer = tensor.data_ptr()
     except RuntimeError:  # a tensor subclass without memory of its own
         return None
-    if tensor.is_meta:  # only the object tells, where state dicts are made so that it does
+    if tensor.is_meta:  # has no memory; state dicts that keep the objects still show ties
         return id(tensor)
     if pointer == 0 or tensor.numel() == 0:
         return None
@@ -80,7 +80,7 @@ def _identity(tensor: Tensor) -> Any:
 
 
 def _own_memory(tensor: Tensor, storages: set[Any]) -> Tensor:
-    """Return the tensor itself if it is contiguous and has its memory for itself, else a copy in main memory."""
+    """Return the tensor itself if it is contiguous and shares no memory, else a copy in main memory."""
     import torch
 
     storage = tensor.untyped_storage()

@@ -1,4 +1,4 @@
-"""A check that a checkpoint is whole: contents are compared with checksums, and looked at where there are none."""
+"""Check that a checkpoint is intact: by checksums, or by the contents of files without one."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ _STATES = (
     *(OPTIMIZER_NAME, SCHEDULER_NAME, SCALER_NAME, "rng_state*.pth", "data_state_*.pth"),
     *("lightning_state.pt", "lightning_callbacks.pt", "callback_states.pt"),
 )
-"""The files that training continues from, besides `trainer_state.json`; others may be anything."""
+"""Files from which training resumes, besides `trainer_state.json`; others may be anything."""
 
 _TABLES = (OPTIMIZER_NAME, SCHEDULER_NAME, SCALER_NAME, "rng_state*.pth", "data_state_*.pth")
-"""Those of them that hold a dict."""
+"""Those of `_STATES` that hold a dict."""
 
 _CHANGED = (
     f"has other contents than were written, as its checksum in {MANIFEST_NAME} differs: it is damaged, or somebody "
     f"changed it. If that was on purpose, remove {MANIFEST_NAME}, and nothing is compared"
 )
 
-_READ_IN_FULL = 64 << 20  # bytes; of a larger file of torch without a checksum only the table of contents is read
+_READ_IN_FULL = 64 << 20  # bytes; only the zip directory is read of a larger file of torch without a checksum
 
 
 def problems(folder: StrPath, *, training_state: bool = True, lost: bool = True, weights: bool = True) -> list[str]:
-    """Return what is wrong with a checkpoint, one sentence each, naming the file; empty if nothing is.
+    """Return the problems of a checkpoint, one sentence each, naming the file; empty if it is intact.
 
-    Found: a missing folder, no weights, a missing shard, any file of the format that was cut short or holds something
-    else, and with a manifest every file that is missing, cut short, or changed in any byte: all are read. Without one,
-    as in checkpoints of the reference, changed bytes are found in files of torch up to 64 MiB, not inside of weights.
-    Further files, and weights in another form, are no problem.
+    Found: a missing folder, no weights, a missing shard, any file of the format that is truncated or holds something
+    else, and with a manifest every file that is missing, truncated, or changed in any byte: all are read. Without one,
+    as in checkpoints of the reference, changed bytes are found in files of torch up to 64 MiB, not in weights. Further
+    files, and weights in another form, are no problem.
 
     Args:
         folder: the checkpoint.
-        training_state: also ask for `trainer_state.json` and check the files that training continues from. False for
-            a folder of which only the weights are used.
-        lost: also name the files that only the manifest knows of.
-        weights: ask for weights in one of the known forms. False where somebody else writes and reads them.
+        training_state: also require `trainer_state.json` and check the files from which training resumes. False for a
+            folder of which only the weights are used.
+        lost: also name the files that only the manifest lists.
+        weights: require weights in one of the known forms. False if the caller stores them itself.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -77,7 +77,7 @@ def problems(folder: StrPath, *, training_state: bool = True, lost: bool = True,
 def require_intact(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> None:
     """As the check at the start of `Trainer._load_from_checkpoint`, but damaged files are found too.
 
-    Files that only the manifest knows of are named in a warning: somebody may have taken them away on purpose.
+    Files that only the manifest lists are named in a warning: they may have been removed on purpose.
 
     Args:
         folder: the checkpoint.
@@ -104,13 +104,13 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
 
 
 def _damage_and_loss(folder: Path, *, training_state: bool, weights: bool) -> tuple[list[str], list[str]]:
-    """Return what is wrong with files that are there, or have to be, and which files only the manifest knows of."""
+    """Return the problems of files that exist or are required, and the files that only the manifest lists."""
     damage, missing = list(_weight_problems(folder, required=weights)), []
     if training_state:
         damage += _training_problems(folder)
     for name, problem in manifest_problems(folder):
         if not (training_state or _is_model(name)) or _are_weights(name) or _is_named(name, damage):
-            continue  # what its own contents say is more than that its size is wrong
+            continue  # a problem of its contents says more than a wrong size
         (damage if (folder / name).is_file() else missing).append(f"{name} {problem}")
     for name in changed_files(folder):
         if (training_state or _is_model(name)) and not _is_named(name, damage):
@@ -123,13 +123,13 @@ def _is_named(name: str, said: list[str]) -> bool:
 
 
 def _is_model(name: str) -> bool:
-    """Tell whether a file of a checkpoint belongs to the model, not to the training that goes on from it."""
+    """Return whether a file of a checkpoint belongs to the model, not to the training state."""
     training = (OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME, TRAINER_STATE_NAME)
     return name not in training and not name.endswith((".pt", ".pth", ".ckpt"))
 
 
 def _are_weights(name: str) -> bool:
-    """Tell whether it is a file of weights or their index; which of them are needed, they say among themselves."""
+    """Return whether a file holds weights or their index; the index says which are needed."""
     return name.endswith((".safetensors", *INDEX_FILES)) or (name.endswith(".bin") and name != TRAINING_ARGS_NAME)
 
 
@@ -168,7 +168,7 @@ def _training_problems(folder: Path) -> Iterator[str]:
 def _named_in_manifest(folder: Path) -> list[str]:
     try:
         return sorted(read_manifest(folder) or {})
-    except ValueError:  # which is a problem of its own
+    except ValueError:  # reported by `manifest_problems`
         return []
 
 
@@ -189,7 +189,7 @@ def _shard_problems(index_file: Path) -> Iterator[str]:
 
 
 def _file_problems(path: Path, tensors: list[str] | None = None) -> Iterator[str]:
-    """Yield what is wrong with one file, by the kind its name tells; nothing if it does not exist."""
+    """Yield the problem of one file, by the kind of its suffix; nothing if it does not exist."""
     if not path.is_file():
         return
     if path.suffix == ".json":
@@ -203,7 +203,7 @@ def _file_problems(path: Path, tensors: list[str] | None = None) -> Iterator[str
 
 
 def _trainer_state_problems(path: Path) -> Iterator[str]:
-    """Yield what a training cannot go on from although it is JSON."""
+    """Yield entries of a readable `trainer_state.json` from which a training cannot resume."""
     if not path.is_file() or _json_problem(path) is not None:
         return
     state = json.loads(path.read_text(encoding="utf-8"))
@@ -225,11 +225,11 @@ _KINDS: dict[str, Any] = {
     **dict.fromkeys(("logging_steps", "eval_steps", "save_steps"), (int, float, type(None))),
     "train_batch_size": (int, type(None)),
 }
-"""What entries of `trainer_state.json` are."""
+"""Types of the entries of `trainer_state.json`."""
 
 
 def _with_checksums(folder: Path) -> set[str]:
-    """Return the files of which `changed_files` reads every byte."""
+    """Return the files that `changed_files` reads in full."""
     try:
         sizes, known = read_manifest(folder) or {}, read_checksums(folder)
     except ValueError:
@@ -238,7 +238,7 @@ def _with_checksums(folder: Path) -> set[str]:
 
 
 def _record_problems(path: Path, checked: set[str]) -> Iterator[str]:
-    """Compare the records in a file of torch with the checksums in it, where there is no better one."""
+    """Compare the records of a file of torch with the CRCs in it, unless the manifest has its checksum."""
     if path.name in checked or path.stat().st_size > _READ_IN_FULL or _is_bare_pickle(path):
         return
     with zipfile.ZipFile(path) as opened:
@@ -251,13 +251,13 @@ def _record_problems(path: Path, checked: set[str]) -> Iterator[str]:
 def _is_whole(opened: zipfile.ZipFile, name: str) -> bool:
     try:
         opened.read(name)
-    except Exception:  # whatever a damaged table of contents leads to
+    except Exception:  # a damaged zip directory can lead to any error
         return False
     return True
 
 
 def _table_problems(path: Path) -> Iterator[str]:
-    """Look at what a file of torch holds, without reading its tensors."""
+    """Check that a file of torch holds a dict, without reading its tensors."""
     if not any(fnmatch(path.name, pattern) for pattern in _TABLES) or _is_bare_pickle(path):
         return
     try:
@@ -291,16 +291,16 @@ def _safetensors_problem(path: Path, tensors: list[str]) -> str | None:
 
 def _torch_problem(path: Path) -> str | None:
     if _is_bare_pickle(path):
-        return None  # it has no table of contents that could be checked
+        return None  # has no zip directory to check
     try:
-        # The table of contents is the last thing in the file.
+        # The zip directory is at the end of the file.
         with zipfile.ZipFile(path):
             return None
-    except Exception as error:  # a changed bit in it may mean a feature that nobody has implemented
+    except Exception as error:  # a flipped bit may stand for a feature that is not implemented
         return f"is damaged or empty ({error})"
 
 
 def _is_bare_pickle(path: Path) -> bool:
-    """Tell whether a file has torch's format before 1.6."""
+    """Return whether a file has torch's format before 1.6."""
     with path.open("rb") as file:
         return file.read(2) == b"\x80\x02"

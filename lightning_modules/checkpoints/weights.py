@@ -1,7 +1,7 @@
 """As `Trainer._save` and `Trainer._load_from_checkpoint` for weights, but tied weights of any module can be saved.
 
-`save_weights` and `load_weights` know models only by what they can do: one with `save_pretrained` saves itself, one
-with `load_adapter` and `active_adapters` loads its own adapters, and any other `nn.Module` goes through its state dict.
+`save_weights` and `load_weights` know models only by their methods: one with `save_pretrained` saves itself, one with
+`load_adapter` and `active_adapters` loads its own adapters, and any other `nn.Module` goes through its state dict.
 Classes that rename weights on saving read their files themselves.
 """
 
@@ -58,9 +58,9 @@ def save_weights(
     Args:
         model: a model with `save_pretrained` (it also writes its `config.json`), or any other module.
         folder: made if missing; older weight files in it are replaced.
-        state_dict: the tensors to save where they are not `model.state_dict()`, e.g. gathered from several processes.
-        max_shard_size: the largest size of one file, in bytes or as "5GB"; beyond it there are several and an index.
-        written: is told the checksums of large files, for `write_manifest`.
+        state_dict: tensors to save instead of `model.state_dict()`, e.g. gathered from several processes.
+        max_shard_size: largest size of one file, in bytes or as "5GB"; beyond it there are several and an index.
+        written: receives the checksums of large files, for `write_manifest`.
 
     Raises:
         TypeError: the state dict holds something that is not a tensor.
@@ -74,7 +74,7 @@ def save_weights(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         _save(model, folder, state_dict, max_shard_size, written or WrittenFiles())
-    except SafetensorError as error:  # all that goes wrong in its writer, a full disk too
+    except SafetensorError as error:  # any error of its writer, also a full disk
         raise OSError(f"the weights could not be written to {folder}: {error}") from error
 
 
@@ -90,43 +90,43 @@ def _save(
     save_pretrained = getattr(model, "save_pretrained", None)
     if callable(save_pretrained):
         wanted = {"state_dict": state_dict, "max_shard_size": max_shard_size}
-        # One of PEFT finds its adapters by the names of modules; `PeftMixedModel` has a method that only raises.
+        # A PEFT model finds its adapters by the names of modules; `PeftMixedModel.save_pretrained` only raises.
         adapted = getattr(model, "peft_config", None)
         inner = without_inner_wrappers(model) if adapted else nullcontext()
-        with _spread_no_more(model), inner, suppress(NotImplementedError):
+        with _without_distributed_config(model), inner, suppress(NotImplementedError):
             save_pretrained(folder, **accepted(save_pretrained, wanted))
-    # Some classes have a `save_pretrained` that writes files of other names; a checkpoint must hold weights.
+    # Some classes have a `save_pretrained` that writes files under other names; a checkpoint must hold weights.
     if _weight_stamps(folder) == before:
         _save_state_dict(model.state_dict() if state_dict is None else state_dict, folder, max_shard_size, written)
 
 
 @contextmanager
-def _spread_no_more(model: Any) -> Iterator[None]:
-    """Let a model that `transformers` has spread save the whole tensors that it is given, and gather none itself."""
+def _without_distributed_config(model: Any) -> Iterator[None]:
+    """Make a model that `transformers` has sharded save the whole tensors given to it, without gathering them."""
     config: Any = getattr(model, "config", None)
-    spread = getattr(config, "distributed_config", None)
-    if spread is None:
+    distributed = getattr(config, "distributed_config", None)
+    if distributed is None:
         yield
         return
     config.distributed_config = None
     try:
         yield
     finally:
-        config.distributed_config = spread
+        config.distributed_config = distributed
 
 
 def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> LoadReport:
-    """As `Trainer._load_from_checkpoint`, but weights that the folder lacks are an error: they would stay as they are.
+    """As `Trainer._load_from_checkpoint`, but weights that the folder lacks are an error, not silently left unchanged.
 
-    Looked for, in this order: `model.safetensors`, `pytorch_model.bin`, adapters, parts of processes, shards of either
+    Searched in this order: `model.safetensors`, `pytorch_model.bin`, adapters, parts of processes, shards of either
     kind. Unlike in the reference, a model of a class with `from_pretrained` whose file uses other names than the module
     (mixture-of-experts models of `transformers` 5) is loaded through it.
 
     Args:
-        model: the module. What a file may lack it says itself: a weight under another name of which it was loaded (a
-            tied one), `_keys_to_ignore_on_save`, and `_keys_to_ignore_on_load_missing`, regular expressions.
+        model: the module. A file may lack tied weights loaded under another name, and those that the module lists in
+            `_keys_to_ignore_on_save` or matches by `_keys_to_ignore_on_load_missing`, regular expressions.
         folder: the checkpoint.
-        strict: with False what the folder lacks is reported and logged too, as what the model has no place for.
+        strict: if False, missing weights are only reported and logged, as unexpected ones are.
 
     Raises:
         ValueError: the folder lacks weights of the model; a tensor has another shape than the model's; a file is
@@ -164,18 +164,18 @@ def _load_files(
     aliases: dict[str, str],
     require: Callable[[LoadReport], None],
 ) -> LoadReport:
-    """Ask whether all is there before anything is loaded, where the names alone tell."""
+    """Load the files; missing weights are found before anything is loaded, where the names alone suffice."""
     foreseen = _foreseen(model, parts, aliases)
     if foreseen is not None and not (foreseen.unexpected and may_rename(model)):
         require(foreseen)
     report = _load_parts(model, folder, parts, aliases)
     if report.missing and report.unexpected and may_rename(model):
-        return load_through_class(model, folder, require)
+        return _load_through_class(model, folder, require)
     return report
 
 
 def _foreseen(model: nn.Module, parts: list[Path], aliases: dict[str, str]) -> LoadReport | None:
-    """Foresee the report of loading; None where a module renames what it loads, or a file cannot be asked for names."""
+    """Predict the report of loading; None if a module renames weights or a file has no header of names."""
     if any(part.suffix != ".safetensors" for part in parts) or _renames_what_it_loads(model):
         return None
     there = {name for part in parts for name in _header(part)[0]}
@@ -186,7 +186,7 @@ def _foreseen(model: nn.Module, parts: list[Path], aliases: dict[str, str]) -> L
 
 
 def _header(file: Path) -> tuple[list[str], dict[str, str]]:
-    """Return the names of the tensors in a file of safetensors, and for each tied name the one it was saved under."""
+    """Return the names of the tensors in a file of safetensors, and for each tied name the saved one."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -224,7 +224,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def read_weights(folder: StrPath) -> dict[str, Tensor]:
-    """Return all weights in a folder by their names, those of tied ones too, without a model to load them into.
+    """Return all weights in a folder by name, including tied names, without a model.
 
     Raises:
         ValueError: a file is damaged, or there are no weights, or only those of an adapter.
@@ -247,7 +247,7 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
 
 
 def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Return what changes in the folder when weights of any form are written into it."""
+    """Return inode and time of each weight file in the folder, to notice that weights were written."""
     names = {*WEIGHT_FILES, *INDEX_FILES, *ADAPTER_FILES}
     files = {path: path.stat() for path in (*folder.glob("*"), *folder.glob("*/*")) if path.name in names}
     return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in files.items()}
@@ -266,7 +266,7 @@ def _save_state_dict(
 
 
 def _fits(tensors: Mapping[str, Tensor], limit: int | str) -> bool:
-    """Return whether one file is surely enough; `huggingface_hub` takes a second of imports to find out."""
+    """Return whether one file is surely enough, without the import of `huggingface_hub`, which takes a second."""
     if isinstance(limit, str):
         number, unit = limit[:-2], _UNITS.get(limit[-2:].upper())
         if unit is None or not number.isdecimal():
@@ -280,7 +280,7 @@ def _file_aliases(file: Path) -> dict[str, str]:
 
 
 def _load_parts(model: nn.Module, folder: Path, parts: list[Path], aliases: dict[str, str]) -> LoadReport:
-    """Load the files one after the other, so that only one is in memory at a time."""
+    """Load the files one at a time, to keep only one in memory."""
     own_names = model.state_dict().keys()
     missing: list[str] | None = None
     unexpected: list[str] = []
@@ -336,7 +336,7 @@ def _warn(report: LoadReport, folder: Path) -> None:
 
 
 def may_rename(model: Any) -> bool:
-    """Tell whether the model's files may use other names than the module (mixture-of-experts in `transformers` 5)."""
+    """Return whether the model's files may use other names than the module (mixture-of-experts in `transformers` 5)."""
     return any(base.__name__ == "PreTrainedModel" for base in type(_own(model)).__mro__)
 
 
@@ -345,15 +345,15 @@ def _own(model: Any) -> Any:
     return unwrap_model(getattr(model, "sharded", model))
 
 
-def load_through_class(model: Any, folder: Path, require: Callable[[LoadReport], None]) -> LoadReport:
-    """Let the model's class read its files into a twin, and copy from that one.
+def _load_through_class(model: Any, folder: Path, require: Callable[[LoadReport], None]) -> LoadReport:
+    """Load a second model with the class's `from_pretrained`, and copy its weights.
 
     `from_pretrained` knows the names in the files, but can only make new models.
 
     Args:
         model: the model.
         folder: the checkpoint.
-        require: raises where it is not content with a report; called before anything is copied.
+        require: raises for a report of missing weights; called before anything is copied.
     """
     import torch
 
@@ -362,7 +362,7 @@ def load_through_class(model: Any, folder: Path, require: Callable[[LoadReport],
         twin, found = class_of(own).from_pretrained(
             folder, config=own.config, dtype=own.dtype, output_loading_info=True, local_files_only=True
         )
-    # What the files lack was drawn at random in the twin, and must not replace the model's own values.
+    # Missing weights were drawn at random in the second model, and must not replace the model's own values.
     absent = set(found["missing_keys"])
     missing = really_missing(model, [name for name in model.state_dict() if name in absent])
     report = LoadReport(missing, tuple(sorted(found["unexpected_keys"])))

@@ -1,6 +1,6 @@
-"""Who writes the large files of a checkpoint: the caller at once, or a thread while the training goes on.
+"""Writers of the large files of a checkpoint: the caller at once, or a thread during training.
 
-Both offer the same three things: weights, other tensors, and `finish`, after which the checkpoint gets its name.
+Both have three methods: `weights`, `tensors`, and `finish`, which renames the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Job = Callable[[], None]
 
 
 class WriteNow:
-    """Every file is on its way to the disk when the call returns.
+    """Write every file before the call returns.
 
     Args:
         flushed: as for `WrittenFiles`.
@@ -38,23 +38,23 @@ class WriteNow:
         self.written = WrittenFiles(flushed=flushed)
 
     def weights(self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None) -> None:
-        """See `save_weights`."""
+        """As `save_weights`."""
         save_weights(model, folder, state_dict=state_dict, written=self.written)
 
     def tensors(self, values: Any, path: StrPath) -> None:
-        """See `write_torch`."""
+        """As `write_torch`."""
         write_torch(values, path, self.written)
 
     def finish(self, commit: Job, undo: Job) -> None:
-        """Call `commit`; `undo` is for those who write later."""
+        """Call `commit`; `undo` is for `WriteLater`."""
         commit()
 
 
 class WriteLater:
-    """Copies are made on the spot, in main memory; a `BackgroundWriter` writes them.
+    """Copy to main memory at once, and let a `BackgroundWriter` write the copies.
 
     Args:
-        background: the thread, with nothing on its way.
+        background: an idle writer.
     """
 
     def __init__(self, background: BackgroundWriter) -> None:
@@ -64,7 +64,7 @@ class WriteLater:
         self.jobs: list[Job] = []
 
     def weights(self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None) -> None:
-        """As `WriteNow.weights`; at once where a model saves itself and takes no copy of its weights."""
+        """As `WriteNow.weights`; at once for a model whose `save_pretrained` accepts no copy of its weights."""
         if not _takes_copies(model):
             save_weights(model, folder, state_dict=state_dict, written=self.written)
             return
@@ -72,16 +72,16 @@ class WriteLater:
         self.jobs.append(partial(save_weights, model, folder, state_dict=copied, written=self.written))
 
     def tensors(self, values: Any, path: StrPath) -> None:
-        """See `WriteNow.tensors`."""
+        """As `WriteNow.tensors`."""
         self.jobs.append(partial(write_torch, self.background.snapshot.of(values), path, self.written))
 
     def finish(self, commit: Job, undo: Job) -> None:
-        """Let the thread write, then call `commit`, or `undo` if it could not."""
+        """Start the thread, which then calls `commit`, or `undo` after an error."""
         self.background.start([*self.jobs, commit], undo)
 
 
 class BackgroundWriter:
-    """At most one checkpoint on its way; what went wrong is raised by the next `wait`."""
+    """Write one checkpoint at a time in a thread; its error is raised by the next `wait`."""
 
     def __init__(self) -> None:
         self.snapshot = Snapshot()
@@ -91,29 +91,29 @@ class BackgroundWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a checkpoint is being written at this moment."""
+        """Return whether a checkpoint is being written at this moment."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, jobs: list[Job], undo: Job) -> None:
-        """Do the jobs in their order, in a thread.
+        """Run the jobs in order, in a thread.
 
         Args:
-            jobs: the last one makes the result visible.
+            jobs: the last one renames the checkpoint.
             undo: called when one of them fails.
 
         Raises:
-            BaseException: what an earlier `start` ended in.
+            BaseException: the error of an earlier `start`.
         """
         self.wait()
-        # Not a daemon: a script that ends, or fails, in the meantime still gets its checkpoint.
+        # Not a daemon: the checkpoint of a script that ends, or fails, meanwhile is still written.
         self._thread = threading.Thread(target=self._work, args=(jobs, undo), name="checkpoint-writer", daemon=False)
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when nothing is being written any more.
+        """Wait for the thread.
 
         Raises:
-            BaseException: what the writing ended in; once.
+            BaseException: the error of the thread; once.
         """
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -123,17 +123,14 @@ class BackgroundWriter:
             raise error
 
     def flush(self, folder: Path) -> None:
-        """Begin to bring a complete checkpoint to the disk, then give back the memory of the copies.
-
-        A program does not end before it is there.
-        """
+        """Flush a complete checkpoint to the disk in a thread, then free the copies; program exit waits for it."""
         self.wait_until_flushed()
         copies, self.snapshot = self.snapshot, Snapshot()
         self._flushing = threading.Thread(target=_flush, args=(folder, copies), name="checkpoint-flush", daemon=False)
         self._flushing.start()
 
     def wait_until_flushed(self) -> None:
-        """Return when the checkpoint of the last `flush` is on the disk."""
+        """Wait until the checkpoint of the last `flush` is on the disk."""
         thread, self._flushing = self._flushing, None
         if thread is not None:
             thread.join()
@@ -142,7 +139,7 @@ class BackgroundWriter:
         try:
             for job in jobs:
                 job()
-        except BaseException as error:  # handed over to the thread that trains
+        except BaseException as error:  # raised by `wait` in the training thread
             self._error = error
             try:
                 undo()
@@ -154,7 +151,7 @@ def _flush(folder: Path, copies: Snapshot) -> None:
     try:
         sync_tree(folder)
         sync_path(folder.parent)
-    except FileNotFoundError:  # somebody has removed it in the meantime
+    except FileNotFoundError:  # it was removed meanwhile
         _log.debug("%s is not there any more.", folder)
     except OSError as error:
         _log.error("%s is complete, but may not outlive a power failure: the disk refused it (%s).", folder, error)
@@ -162,10 +159,10 @@ def _flush(folder: Path, copies: Snapshot) -> None:
 
 
 class Snapshot:
-    """Copies of tensors in main memory, in the same structure; what shares its memory shares it in the copy too.
+    """Copies of tensors in main memory, in the same structure; shared memory stays shared.
 
-    Taken again and again of the same tensors it copies into the memory of the last time: to get fresh memory from the
-    system takes longer than to copy. So the copies are good only until the next `begin`.
+    Repeated snapshots reuse the memory of the last one, since allocating takes longer than copying. So the copies are
+    valid only until the next `begin`.
     """
 
     def __init__(self) -> None:
@@ -174,16 +171,16 @@ class Snapshot:
         self._copies: dict[Any, torch.Tensor] = {}
 
     def begin(self) -> None:
-        """Give up the copies made so far."""
+        """Invalidate the copies made so far."""
         self._used, self._copies = 0, {}
 
     def release(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self.begin()
         self._memory = []
 
     def of(self, values: Any) -> Any:
-        """Return copies of tensors in nested dicts, lists and tuples; everything else is handed on as it is."""
+        """Return nested dicts, lists and tuples with copies of their tensors; other values are not copied."""
         import torch
 
         from ..common.nested import map_nested
@@ -210,7 +207,7 @@ class Snapshot:
 
 
 def snapshot(values: Any) -> Any:
-    """Return copies of tensors in nested dicts, lists and tuples, in memory of their own; see `Snapshot`."""
+    """Return nested dicts, lists and tuples with copies of their tensors in new memory; see `Snapshot`."""
     return Snapshot().of(values)
 
 
@@ -218,17 +215,17 @@ def _takes_copies(model: nn.Module) -> bool:
     save_pretrained = getattr(model, "save_pretrained", None)
     if not callable(save_pretrained):
         return True
-    # These ask the live model for what they save, adapters by its modules.
+    # These read from the live model, adapters by its modules.
     if getattr(model, "hf_quantizer", None) is not None or getattr(model, "peft_config", None):
         return False
     return "state_dict" in inspect.signature(save_pretrained).parameters
 
 
 def warn_if_disk_full(error: BaseException, folder: StrPath) -> None:
-    """Turn a full disk into a warning: the checkpoints that are there already are more than a training that ended.
+    """Warn about a full disk instead of ending the training.
 
     Raises:
-        BaseException: the error itself, if it is another one.
+        BaseException: the error itself, if it has another cause.
     """
     if not is_disk_full(error, folder):
         raise error

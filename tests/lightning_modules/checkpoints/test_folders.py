@@ -92,7 +92,7 @@ def test_unreliable_times_fall_back_to_steps(tmp_path: Path, caplog: pytest.LogC
     for number, path in enumerate(list_checkpoints(tmp_path)):
         os.utime(path, (1000 - number / 10, 1000 - number / 10))
     assert _steps(sort_checkpoints(tmp_path, use_mtime=True)) == [9, 20, 100]
-    assert "do not tell their order" in caplog.text
+    assert "they are ordered by step" in caplog.text
 
 
 @pytest.mark.parametrize("limit", [None, 0, 1, 2, 3, 5])
