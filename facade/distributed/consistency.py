@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from ...lightning_modules.data.lengths import has_length
-from ...lightning_modules.distributed.health import company, require_same
+from ...lightning_modules.distributed.health import monitor_peers, require_same
 
 _MAY_DIFFER = {
     *("output_dir", "logging_dir", "local_rank", "ddp_timeout", "debug", "skip_memory_metrics"),
@@ -67,10 +67,10 @@ class Length(Protocol):
 
 
 def monitored(trainer: ComparedTrainer, *, acts: bool = True) -> contextlib.AbstractContextManager[None]:
-    """Report errors of other ranks here by name, and those of this rank there; `acts` as in `company`."""
+    """Monitor the other processes, see `monitor_peers`; nothing in a single process."""
     if trainer.args.world_size == 1:
         return contextlib.nullcontext()
-    return company(trainer.args.ddp_timeout, doing=lambda: f"after step {trainer.state.global_step}", acts=acts)
+    return monitor_peers(trainer.args.ddp_timeout, doing=lambda: f"after step {trainer.state.global_step}", acts=acts)
 
 
 def require_same_training(trainer: ComparedTrainer, length: Length, checkpoint: str | None) -> None:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from ...lightning_modules.distributed.health import current_monitor, leave_monitor, meeting
+from ...lightning_modules.distributed.health import current_monitor, leave_monitor, rendezvous
 from .launchers import Launch, on_this_machine, port_in, port_of_job
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def join(launch: Launch, store: Any, backend: str, timeout: float) -> None:
             "Leave ddp_backend out to have the one that suits the device, or install a torch with it."
         )
     given = {} if store is None else {"store": store, "rank": launch.rank, "world_size": launch.world_size}
-    with meeting(launch.rank, launch.world_size, timeout):
+    with rendezvous(launch.rank, launch.world_size, timeout):
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **given)
     os.environ[_MARK] = f"{os.getpid()} {_place(launch)}"
     # A gloo group whose threads outlive Python may end with "terminate called without an active exception".
@@ -219,7 +219,7 @@ def _look_up_place(launch: Launch, timeout: float) -> tuple[Launch, Any]:
     stores: Any = import_module("torch.distributed")  # whose stores are not declared for type checkers
     address, port = os.environ["MASTER_ADDR"], port_in("MASTER_PORT")
     delta = timedelta(seconds=timeout)
-    with meeting(launch.rank, launch.world_size, timeout):
+    with rendezvous(launch.rank, launch.world_size, timeout):
         store = stores.TCPStore(address, port, launch.world_size, is_master=launch.rank == 0, timeout=delta)
     store.set(f"machine of {launch.rank}", socket.gethostname())
     hosts = [store.get(f"machine of {rank}").decode() for rank in range(launch.world_size)]

@@ -175,7 +175,7 @@ class DeepSpeed(Strategy):
         if module.trainer.training:
             return model
         if deepspeed_engine.is_engine(model):
-            return self.lightning.take_up(model)
+            return self.lightning.use_engine(model)
         return self.lightning.shard(model) if self.plan.stage == 3 else model.to(self.lightning.root_device)
 
     def half_of_inputs(self) -> torch.dtype | None:

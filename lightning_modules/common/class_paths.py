@@ -15,7 +15,7 @@ _CONSTRUCTORS = ("from_pretrained", "from_config", "_from_config")
 
 
 def is_description(value: Any) -> bool:
-    """Tell whether this is a class path with arguments, as `LightningCLI` writes them."""
+    """Return whether this is a class path with arguments, as `LightningCLI` writes them."""
     return isinstance(value, Mapping) and "class_path" in value
 
 

@@ -9,7 +9,7 @@ import torch
 
 
 def is_part(tensor: Any) -> bool:
-    """Tell whether a tensor is spread over processes."""
+    """Return whether a tensor is spread over processes."""
     # Without an import of torch.distributed.tensor, which takes long, where there is none of them.
     return isinstance(tensor, torch.Tensor) and hasattr(tensor, "full_tensor")
 

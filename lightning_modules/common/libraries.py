@@ -12,7 +12,7 @@ from typing import Any
 
 
 def is_installed(module: str) -> bool:
-    """Tell whether a module can be imported; it is not imported, but the packages around it are."""
+    """Return whether a module can be imported; it is not imported, but the packages around it are."""
     try:
         spec = importlib.util.find_spec(module)
     except ImportError:  # the package around it is not there
@@ -29,7 +29,7 @@ def loaded(module: str) -> Any:
 
 
 def is_instance(value: object, module: str, *classes: str) -> bool:
-    """Tell whether a value is of one of the classes of a module, without importing it.
+    """Return whether a value is of one of the classes of a module, without importing it.
 
     Args:
         value: anything.

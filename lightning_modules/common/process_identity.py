@@ -25,7 +25,7 @@ def owner_token() -> str:
 
 
 def is_gone(owner: str) -> bool:
-    """Tell whether a process is known to run no more: it was on this machine, and is not there.
+    """Return whether a process is known to run no more: it was on this machine, and is not there.
 
     Args:
         owner: its token, as `owner_token` made it.

@@ -67,7 +67,7 @@ def secret(value: Any) -> Any:
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether an argument of this name holds a token."""
+    """Return whether an argument of this name holds a token."""
     return name.lower().replace("-", "_") in _NAMES
 
 
@@ -147,7 +147,7 @@ def _hidden(name: str, value: Any) -> Any:
 
 
 def _holds_token(value: Any) -> bool:
-    """Tell whether the `repr` would show one; of tensors and arrays of numbers, where it takes long, it shows none."""
+    """Return whether the `repr` would show a token; tensors and numeric arrays, whose `repr` is slow, never do."""
     if type(value) in (list, tuple):
         return any(map(_holds_token, value))
     if type(value) is dict:

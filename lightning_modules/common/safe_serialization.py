@@ -45,7 +45,7 @@ def to_plain(value: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Tell whether `to_plain` can write it down."""
+    """Return whether `to_plain` can write it down."""
     try:
         to_plain(value)
     except UnsafeValueError:

@@ -132,7 +132,7 @@ def host_rng_untouched() -> Iterator[None]:
 
 
 def same_rng(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    """Tell whether two results of `capture_host_rng` are the same states."""
+    """Return whether two results of `capture_host_rng` are the same states."""
     numpy = (left["numpy"], right["numpy"])
     return (
         torch.equal(left["cpu"], right["cpu"])

@@ -80,7 +80,7 @@ def _are_alike(word: str, other: str) -> bool:
 
 
 def _has_words(name: str, written: str) -> bool:
-    """Tell whether all words of `written` are in `name`, in their order, and are a good part of it."""
+    """Return whether all words of `written` are in `name`, in their order, and are a good part of it."""
     rest = iter(_SEPARATORS.split(name))
     enough = len(written) >= max(_SHORTEST, _LEAST_SHARE * len(name))
     return enough and all(word in rest for word in _SEPARATORS.split(written))
@@ -131,7 +131,7 @@ class SchedulerType(ExplicitEnum):
 
     @property
     def waits_for_metric(self) -> bool:
-        """Whether it is stepped with a metric after each evaluation, and not with the steps."""
+        """Return whether it is stepped with a metric after each evaluation, and not with the steps."""
         return self in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 
 

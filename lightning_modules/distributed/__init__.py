@@ -1,5 +1,4 @@
-"""Spread models and sequences over processes: FSDP, tensor and context parallel, DeepSpeed, XLA.
+"""Shard models and sequences over processes: FSDP, tensor and context parallel, DeepSpeed, XLA.
 
-Not here: who started the processes (`facade/distributed`). Imports `common`, `internals`, `models` and
-`optim`.
+Not here: launchers and process groups (`facade/distributed`). Imports `common`, `internals`, `models` and `optim`.
 """

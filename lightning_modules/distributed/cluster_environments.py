@@ -1,4 +1,4 @@
-"""What Lightning calls a cluster environment: where a process stands among all, and where the first one is found."""
+"""Cluster environments of Lightning: the ranks of a process and the address of rank 0."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["GivenEnvironment", "SrunEnvironment", "environment_of_launcher"]
 
 
 class GivenEnvironment(ClusterEnvironment):
-    """As `LightningEnvironment`, but it is told where the process stands, and never starts processes.
+    """As `LightningEnvironment`, but with given ranks, and without starting processes.
 
     Args:
-        rank: Number of this process among all.
-        local_rank: Number of this process among those of its machine.
-        world_size: How many processes there are.
+        rank: Rank of this process.
+        local_rank: Rank of this process on its machine.
+        world_size: Number of processes.
         node_rank: Number of this machine.
     """
 
@@ -26,52 +26,52 @@ class GivenEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     @property
     def main_address(self) -> str:
-        """MASTER_ADDR, or this machine."""
+        """Return MASTER_ADDR, by default this machine."""
         return os.environ.get("MASTER_ADDR", "127.0.0.1")
 
     @property
     def main_port(self) -> int:
-        """MASTER_PORT, or what torch takes without it."""
+        """Return MASTER_PORT, by default that of torch."""
         return int(os.environ.get("MASTER_PORT", "29500"))
 
     @staticmethod
     def detect() -> bool:
-        """False: it has to be told."""
+        """Return False: it is never chosen by itself."""
         return False
 
     def world_size(self) -> int:
-        """Return how many processes there are."""
+        """Return the number of processes."""
         return self._world_size
 
     def set_world_size(self, size: int) -> None:
-        """Nothing: it is known."""
+        """Do nothing: it is given."""
 
     def global_rank(self) -> int:
-        """Return number of this process among all."""
+        """Return the rank of this process."""
         return self._rank
 
     def set_global_rank(self, rank: int) -> None:
-        """Nothing: it is known."""
+        """Do nothing: it is given."""
 
     def local_rank(self) -> int:
-        """Return number of this process among those of its machine."""
+        """Return the rank of this process on its machine."""
         return self._local_rank
 
     def node_rank(self) -> int:
-        """Return number of this machine."""
+        """Return the number of this machine."""
         return self._node_rank
 
 
 class SrunEnvironment(SLURMEnvironment):
-    """As `SLURMEnvironment`, but it takes the tasks as srun started them, and leaves signals alone.
+    """As `SLURMEnvironment`, but accepts the tasks as srun started them, and handles no signals.
 
     Args:
-        tasks: how many run on this machine; Lightning insists on `--ntasks-per-node`, which srun can do without.
+        tasks: number of tasks on this machine; Lightning requires `--ntasks-per-node`, which srun does not.
     """
 
     def __init__(self, tasks: int) -> None:
@@ -79,15 +79,15 @@ class SrunEnvironment(SLURMEnvironment):
         super().__init__(auto_requeue=False)
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """Nothing: a step may have fewer nodes and tasks than its job."""
+        """Do nothing: a step may have fewer nodes and tasks than its job."""
 
 
 def environment_of_launcher(launcher: str | None, tasks: int) -> Any:
-    """Lightning's environment for a launcher; None where there is none.
+    """Return Lightning's environment for a launcher; None without one.
 
     Args:
         launcher: `torchrun`, `SLURM`, `LSF`, `mpi4py` or `Kubeflow`; others have none.
-        tasks: how many processes run on this machine.
+        tasks: number of processes on this machine.
 
     Raises:
         ValueError: The launcher's variables are not those that Lightning reads.

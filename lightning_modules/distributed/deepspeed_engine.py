@@ -1,6 +1,6 @@
-"""DeepSpeed's engine around a model: its weights as whole tensors, its norms, and its states on the disk.
+"""Access to DeepSpeed's engine: whole weights, gradient norms, and saved states.
 
-Nothing here imports `deepspeed` before there is an engine.
+`deepspeed` is not imported before there is an engine.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ StrPath = str | os.PathLike[str]
 
 
 def is_engine(model: Any) -> bool:
-    """Whether this is a `DeepSpeedEngine`, or one of its kinds."""
+    """Return whether a model is a `DeepSpeedEngine` or of a subclass."""
     return any(cls.__name__ == "DeepSpeedEngine" for cls in type(model).__mro__)
 
 
 def trains(model: Any) -> bool:
-    """Whether it is an engine that can take steps; one of an evaluation cannot."""
+    """Return whether a model is an engine with an optimizer; one for evaluation has none."""
     return is_engine(model) and model.basic_optimizer is not None
 
 
 def shards_weights(model: nn.Module) -> bool:
-    """Whether each process has a part of the parameters, as in stage 3, by an engine or by `deepspeed.zero.Init`."""
+    """Return whether parameters are sharded as in stage 3, by an engine or by `deepspeed.zero.Init`."""
     return any(hasattr(parameter, "ds_id") for parameter in model.parameters())
 
 
 def parameters_beside_embeddings(model: nn.Module) -> int | None:
-    """How many numbers the model has, where its parameters are in parts and it cannot tell; None where it can."""
+    """Return the number of parameters of a sharded model without its embeddings; None for other models."""
     if not shards_weights(model):
         return None
     embeddings = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
@@ -51,18 +51,18 @@ def parameters_beside_embeddings(model: nn.Module) -> int | None:
 
 
 def clips_gradients(model: Any) -> bool:
-    """Whether it is an engine that clips in its step: only there gradients of all processes come together."""
+    """Return whether a model is an engine that clips in its step, where it reduces the gradients."""
     return is_engine(model) and not isinstance(model.optimizer, torch.optim.Optimizer)
 
 
 def norm_of_last_step(engine: Any) -> torch.Tensor | float:
-    """The norm of the gradients before they were clipped."""
+    """Return the norm of the gradients before clipping."""
     norm = engine.get_global_grad_norm()
     return math.nan if norm is None else norm
 
 
 def half_of_inputs(model: Any) -> torch.dtype | None:
-    """The format that an engine has cast a model to, for inputs to have it too; None for float32."""
+    """Return the half-precision dtype of an engine's model, for its inputs; None for float32."""
     if not is_engine(model):
         return None
     dtype = model.get_data_types()[0]
@@ -70,14 +70,14 @@ def half_of_inputs(model: Any) -> torch.dtype | None:
 
 
 def release(engine: Any) -> None:
-    """Take the hooks of an engine from its model, so that another engine can have it."""
+    """Remove the hooks of an engine from its model, so that another engine can use it."""
     engine.destroy()
     for handle in (engine.module_forward_pre_hook, engine.module_forward_post_hook):
         handle.remove()
 
 
 def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
-    """See `sharding.whole_state_dict`."""
+    """As `sharding.whole_state_dict`."""
     gathered: dict[int, torch.Tensor] = {}
     state: dict[str, torch.Tensor] = {}
     with _at_rest(model):
@@ -90,19 +90,19 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
 
 
 def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Each whole tensor, by its name in the model, without values."""
+    """Return each whole tensor by name, without values."""
     return without_values(_own(model).state_dict(keep_vars=True).items())
 
 
 def load_whole(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None:
-    """Fill a model with those of the whole tensors whose names it has; those of the first process count."""
+    """Load whole tensors into a model, those that it has; rank 0's values are used."""
     with torch.no_grad(), _at_rest(model):
         for name, tensor in _own(model).state_dict(keep_vars=True).items():
             if name in state_dict:
                 with _gathered(tensor, writes=True):
                     tensor.copy_(state_dict[name])
     optimizer: Any = getattr(model, "optimizer", None) if trains(model) else None
-    if hasattr(optimizer, "_restore_from_bit16_weights"):  # it has weights of its own, in float32
+    if hasattr(optimizer, "_restore_from_bit16_weights"):  # its float32 master weights
         optimizer._restore_from_bit16_weights()
 
 
@@ -112,7 +112,7 @@ def _own(model: Any) -> nn.Module:
 
 @contextlib.contextmanager
 def _at_rest(model: nn.Module) -> Iterator[None]:
-    """No parameter is on its way to or from other processes meanwhile."""
+    """Wait until no parameter is being gathered or released, and keep it so in the block."""
     optimizer: Any = getattr(model, "optimizer", None) if is_engine(model) else None
     if not hasattr(optimizer, "checkpoint_event_prologue"):
         yield
@@ -131,7 +131,7 @@ def _gathered(tensor: Any, *, writes: bool = False) -> contextlib.AbstractContex
 
 
 def save_states(engine: Any, folder: StrPath, step: int, *, without_frozen: bool = False) -> None:
-    """Write what the training goes on from; all processes have to call it, and each writes its part.
+    """Write this process's shard of the training state; collective.
 
     Args:
         engine: of the training.
@@ -143,12 +143,12 @@ def save_states(engine: Any, folder: StrPath, step: int, *, without_frozen: bool
 
 
 def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
-    """Go on from what `save_states` wrote; the schedule is not looked for.
+    """Load what `save_states` wrote, except the schedule.
 
     Args:
         engine: a new one.
         folder: the checkpoint.
-        strict: there have to be all weights.
+        strict: require all weights.
 
     Raises:
         ValueError: DeepSpeed does not find its files, or they hold objects that do not belong there.
@@ -166,12 +166,12 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
 
 
 def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -> None:
-    """Go on from the states of any number of processes, and of any stage of ZeRO, each process with its part of them.
+    """Load this process's shard of states that any number of processes wrote in any stage of ZeRO.
 
     Args:
         engine: a new one, in stages 1 to 3.
-        states: what was written.
-        strict: there have to be all weights.
+        states: the saved states.
+        strict: require all weights.
 
     Raises:
         ValueError: they are those of another model or optimizer. Nothing has been loaded.
@@ -212,7 +212,7 @@ def _require_same_model(engine: Any, part: ZeroPart, states: ZeroStates, strict:
 
 
 def _load_part(optimizer: Any, own: dict[str, Any], part: ZeroPart, states: ZeroStates) -> None:
-    """Let an optimizer load its state with the values of this process, as if as many had written it."""
+    """Load this process's shard into an optimizer, as if the same number of processes had written it."""
     rank = dist.get_rank(group=optimizer.dp_process_group)
     pieces = part.pieces(dist.get_world_size(group=optimizer.dp_process_group))
     flats, entries = [], {}
@@ -244,7 +244,7 @@ def _filled(
 
 
 def _restore_scaler(scaler: Any, states: ZeroStates) -> None:
-    """Let what scales losses go on where it stood; another kind, which was asked for since, begins anew."""
+    """Restore the loss scaler if it is of the same class; another one starts anew."""
     kind, attributes = states.scaler or ("", {})
     if type(scaler).__name__ == kind:
         plain = (bool, int, float, type(None))
@@ -253,17 +253,17 @@ def _restore_scaler(scaler: Any, states: ZeroStates) -> None:
 
 
 def choose_accelerator(device: str) -> None:
-    """Tell DeepSpeed which devices to work on, before its first import: it would take GPUs where there are some.
+    """Choose DeepSpeed's devices before its first import; by default it takes GPUs if there are any.
 
     Args:
         device: type of the device, such as `cpu`.
 
     Raises:
-        RuntimeError: it works on others already.
+        RuntimeError: it uses others already.
     """
     os.environ.setdefault("DS_ACCELERATOR", device)
     get_accelerator = import_module("deepspeed.accelerator").get_accelerator
-    if device == "cpu":  # gloo does it: compiling this op would take a minute of the first run
+    if device == "cpu":  # gloo replaces this op, which takes a minute to compile
         import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
     chosen = get_accelerator().device_name()
     if chosen.partition(":")[0] != device:
@@ -274,7 +274,7 @@ def choose_accelerator(device: str) -> None:
 
 
 def make_ready(device: str) -> None:
-    """What has to be before DeepSpeed takes a model apart: its devices, and a process group, if only of this process.
+    """Prepare for DeepSpeed: choose its devices, and make a process group if this is the only process.
 
     Args:
         device: type of the device, such as `cpu`.

@@ -1,8 +1,8 @@
-"""DeepSpeed around a user's model instead of a LightningModule, on GPUs and on the CPU.
+"""Lightning strategy that wraps a user's model, not the LightningModule, in DeepSpeed, on GPUs and on the CPU.
 
 Under manual optimization the backward pass runs inside of Lightning's `training_step`. If that were the forward pass
-of the engine, as Lightning has it by itself, stage 3 would take it for one long pass, and accumulation could not be
-told from a step.
+of the engine, as in Lightning, stage 3 would treat it as one long pass, and could not distinguish accumulation from a
+step.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _FOR_TRAINING = ("optimizer", "scheduler")
 class ModelDeepSpeedStrategy(DeepSpeedStrategy):
     """As Lightning's `DeepSpeedStrategy`, but `train` and `shard` make the engine, around a model of the user.
 
-    So it is made when there is an optimizer, and Lightning's hooks run outside of it. The configuration is DeepSpeed's
-    own and complete; Lightning adds nothing to it.
+    So it is made once the optimizer exists, and Lightning's hooks run outside of it. The configuration is DeepSpeed's
+    own and complete.
     """
 
     engine: Any = None
 
     def setup_environment(self) -> None:
-        """As that of DDP: Lightning's refuses all but GPUs."""
+        """As DDP: Lightning's method refuses all devices except GPUs."""
         super(DeepSpeedStrategy, self).setup_environment()
 
     def setup_distributed(self) -> None:
-        """As that of DDP; one process is a group too."""
+        """As DDP, with a process group for a single process too."""
         if self.world_size == 1:
             make_ready(self.root_device.type)
         super(DeepSpeedStrategy, self).setup_distributed()
-        os.environ.setdefault("LOCAL_RANK", str(self.local_rank))  # Lightning's sets it too: DeepSpeed reads it
+        os.environ.setdefault("LOCAL_RANK", str(self.local_rank))  # read by DeepSpeed
 
     def setup(self, trainer: Trainer) -> None:
-        """Make optimizer and schedule, and with them the engine; Lightning's makes it of the LightningModule."""
+        """Make optimizer and schedule, and with them the engine; Lightning would wrap the LightningModule."""
         assert self.accelerator is not None
         self.accelerator.setup(trainer)
         if trainer.state.fn == TrainerFn.FITTING:
@@ -56,43 +56,43 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         self.barrier()
 
     def setup_optimizers(self, trainer: Trainer) -> None:
-        """As that of DDP: those of the module."""
+        """As DDP: make the optimizers of the module."""
         super(DeepSpeedStrategy, self).setup_optimizers(trainer)
 
     def model_sharded_context(self) -> Any:
-        """Nothing: models are made when they are made, and taken apart by the engine."""
+        """Return an empty context: the engine shards models after they are made."""
         return contextlib.nullcontext()
 
     @property
     def deepspeed_engine(self) -> Any:
-        """The engine."""
+        """Return the engine."""
         return self.engine
 
     def train(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Any:
-        """The engine that trains a model.
+        """Make the engine that trains a model.
 
         Args:
-            model: the user's; an engine that it had is taken from it.
-            optimizer: of its parameters; None where the configuration has one.
+            model: the user's; its previous engine is removed.
+            optimizer: of its parameters; None if the configuration has one.
 
         Returns:
-            The engine. Its schedule, where the configuration has one, is left to the caller to step.
+            The engine. The caller steps its schedule, if the configuration has one.
         """
-        made = self.take_up(self._engine(model, dict(self._config), optimizer))
+        made = self.use_engine(self._engine(model, dict(self._config), optimizer))
         lightning_engine.configure_activation_checkpointing(self)
         return made
 
     def shard(self, model: nn.Module) -> Any:
-        """The engine that has the parameters of a model in parts, and only evaluates.
+        """Make an engine that shards the parameters of a model and only evaluates.
 
         Args:
             model: the user's.
         """
         config = {key: value for key, value in self._config.items() if key not in _FOR_TRAINING}
-        return self.take_up(self._engine(model, config, None))
+        return self.use_engine(self._engine(model, config, None))
 
-    def take_up(self, engine: Any) -> Any:
-        """Go on with an engine; that of an earlier run will do."""
+    def use_engine(self, engine: Any) -> Any:
+        """Use an engine, which may be that of an earlier run."""
         self.engine = engine
         if isinstance(self.precision_plugin, EnginePrecision):
             self.precision_plugin.model_is_cast = True
@@ -134,32 +134,32 @@ class EnginePrecision(DeepSpeedPrecision):
         self.model_is_cast = False
 
     def autocast_context_manager(self) -> contextlib.AbstractContextManager[Any]:
-        """What forward passes run in: nothing, but for a model that is evaluated before there is an engine."""
+        """Return the context of forward passes: empty, except for a model evaluated before there is an engine."""
         dtype = HALF.get(self.precision)
         if dtype is None or self.model_is_cast:
             return contextlib.nullcontext()
         return torch.autocast(self.device, dtype=dtype)
 
     def convert_module(self, module: nn.Module) -> nn.Module:
-        """The module as it is."""
+        """Return the module unchanged."""
         return module
 
     def convert_input(self, data: Any) -> Any:
-        """The data as it is."""
+        """Return the data unchanged."""
         return data
 
     def backward(self, tensor: torch.Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        """The engine's. The loss is that of the step already, so that accumulation does not divide it once more."""
+        """Run the engine's backward pass; the loss is already scaled for accumulation."""
         model.trainer.strategy.deepspeed_engine.backward(tensor, *args, scale_wrt_gas=False, **kwargs)
 
     def optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
-        """The engine's: gradients are clipped, the optimizer steps, gradients are gone."""
+        """Step the engine, which clips gradients, steps the optimizer and frees the gradients."""
         closure()
         lightning_engine.call_hooks_before_step(self, model, optimizer)
         return model.trainer.strategy.deepspeed_engine.step()
 
     def train_step_context(self) -> Any:
-        """Nothing: the engine casts the model."""
+        """Return an empty context: the engine casts the model."""
         return contextlib.nullcontext()
 
     val_step_context = test_step_context = predict_step_context = train_step_context

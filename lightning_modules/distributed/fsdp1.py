@@ -1,7 +1,7 @@
-"""The first version of torch's FSDP, `FullyShardedDataParallel`, around a user's model instead of a LightningModule.
+"""Lightning strategy that wraps a user's model, not the LightningModule, in FSDP1, `FullyShardedDataParallel`.
 
 Under manual optimization the backward pass runs inside of Lightning's `training_step`. If that were the forward pass
-of the FSDP root, as Lightning has it by itself, the root's own parameters would never be reduced.
+of the FSDP root, as in Lightning, the root's own parameters would never be reduced.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class ModelFSDPStrategy(FSDPStrategy):
     """As Lightning's `FSDPStrategy`, but the model is wrapped by `wrap`, and it works on the CPU too."""
 
     def setup_environment(self) -> None:
-        """Lightning's, which makes its grid of processes on GPUs only."""
+        """As Lightning's, but makes the device mesh on any device, not only on GPUs."""
         sizes = self.kwargs.pop("device_mesh", None)
         super().setup_environment()
         if sizes is not None:
             self.kwargs["device_mesh"] = kept_device_mesh(self.root_device.type, tuple(sizes))
 
     def wrap(self, model: nn.Module, *, layers: list[str], checkpointing: bool = False) -> nn.Module:
-        """Shard a model; one that is sharded already stays as it is.
+        """Shard a model; one that is sharded already is returned as it is.
 
-        Which modules are sharded one by one is decided before: policies that look at sizes would see those of the
-        parts, which differ between processes.
+        The modules to wrap are chosen before: policies by size would see the sizes of shards, which differ between
+        processes.
 
         Args:
             model: its modules are replaced by sharded ones.
@@ -58,12 +58,12 @@ class ModelFSDPStrategy(FSDPStrategy):
             checkpointing: compute the activations of the layers again in the backward pass.
         """
         options = dict(self.kwargs)
-        # Lightning warns of a policy where it finds a wrapped model.
+        # Lightning warns of a policy if the model is wrapped already.
         self.kwargs.pop("auto_wrap_policy", None)
         if isinstance(model, FullyShardedDataParallel):
             return model
         if self.root_device.type == "cpu" and options.get("sync_module_states"):
-            broadcast_weights(model)  # FSDP does it on GPUs only
+            broadcast_weights(model)  # `sync_module_states` works only on GPUs
             options["sync_module_states"] = False
         if checkpointing:
             checkpoint_layers(model, layers)
@@ -91,47 +91,47 @@ class ForwardFSDPPrecision(FSDPPrecision):
     """
 
     def __init__(self, precision: Literal["32-true", "bf16-mixed", "16-mixed"], device: str) -> None:
-        super().__init__("32-true")  # with the right one Lightning makes a scaler that is for GPUs only
+        super().__init__("32-true")  # with `precision` Lightning makes a scaler that works only on GPUs
         self.precision = precision
         self.scaler: Any = None
         self.device = device
 
     def autocast_context_manager(self) -> contextlib.AbstractContextManager[Any]:
-        """Return what forward passes of the model run in."""
+        """Return the context of forward passes of the model."""
         dtype = HALF.get(self.precision)
         return contextlib.nullcontext() if dtype is None else torch.autocast(self.device, dtype=dtype)
 
     @property
     def mixed_precision_config(self) -> MixedPrecision:
-        """Parameters are gathered, and gradients reduced, in half precision; float32 stays what the model has."""
+        """Return the precision: parameters are gathered and gradients reduced in half, the model keeps its own."""
         dtype = HALF.get(self.precision)
         return MixedPrecision(param_dtype=dtype, reduce_dtype=dtype, buffer_dtype=dtype)
 
     def convert_module(self, module: nn.Module) -> nn.Module:
-        """Return the module as it is: a model keeps the format it came in."""
+        """Return the module unchanged: a model keeps its dtype."""
         return module
 
     def convert_input(self, data: Any) -> Any:
-        """Return the data as it is."""
+        """Return the data unchanged."""
         return data
 
     convert_output = convert_input
 
     def train_step_context(self) -> Any:
-        """Nothing: the forward passes in the step are cast."""
+        """Return an empty context: the forward passes within the step are cast."""
         return contextlib.nullcontext()
 
     val_step_context = test_step_context = predict_step_context = train_step_context
 
 
 def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, Any]:
-    """See `sharding.whole_state_dict`."""
+    """As `sharding.whole_state_dict`."""
     with _whole_states(model, everywhere=False):
         state = model.state_dict()
     first_names: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         first = first_names.setdefault(id(parameter), _clean(name))
-        if first in state:  # tied weights come out as copies
+        if first in state:  # tied weights are returned as copies
             state[_clean(name)] = state[first]
     return {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in state.items() if keep}
 
@@ -144,7 +144,7 @@ def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def load_whole(model: nn.Module, state_dict: Mapping[str, Any]) -> None:
-    """Fill a model with those of the whole tensors whose names it has."""
+    """Load whole tensors into a model, those that it has."""
     with torch.no_grad(), FullyShardedDataParallel.summon_full_params(model, writeback=True):
         named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
         for name, tensor in named:
@@ -153,7 +153,7 @@ def load_whole(model: nn.Module, state_dict: Mapping[str, Any]) -> None:
 
 
 def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
-    """See `sharding.whole_optimizer_state`."""
+    """As `sharding.whole_optimizer_state`."""
     from ..common.nested import map_nested
 
     with _whole_states(model, everywhere=False):
@@ -175,7 +175,7 @@ def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *,
 def load_whole_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, file: str
 ) -> None:
-    """See `sharding.load_whole_optimizer_state`."""
+    """As `sharding.load_whole_optimizer_state`."""
     names, sizes = _parameter_names(model, optimizer), [len(group["params"]) for group in optimizer.param_groups]
     if names is None:
         with _whole_states(model, everywhere=True):
@@ -201,13 +201,13 @@ def load_whole_optimizer_state(
 
 
 def clip_gradients(model: Any, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-    """As `torch.nn.utils.clip_grad_norm_`, with the norm over all processes; all of them have to call it.
+    """As `torch.nn.utils.clip_grad_norm_`, with the norm over all processes; collective.
 
     Args:
         model: the outermost `FullyShardedDataParallel`.
         parameters: some of its parameters, all of them, or others.
-        max_norm: what the norm is to be at most.
-        norm_type: which norm; `inf` is the largest value.
+        max_norm: maximal norm.
+        norm_type: order of the norm; `inf` is the largest value.
 
     Returns:
         The norm that the gradients had.
@@ -227,7 +227,7 @@ def clip_gradients(model: Any, parameters: list[torch.Tensor], max_norm: float, 
 
 
 def _norm_of_all(gradients: list[torch.Tensor], norm_type: float, model: Any) -> torch.Tensor:
-    """From what each process has of the gradients, which may be nothing."""
+    """Return the norm of the gradients of all processes, some of which may have none."""
     own = nn.utils.get_total_norm(gradients, norm_type).to(model.compute_device)
     group = model.process_group
     if math.isinf(norm_type):
@@ -240,9 +240,9 @@ def _norm_of_all(gradients: list[torch.Tensor], norm_type: float, model: Any) ->
 
 @contextlib.contextmanager
 def _whole_states(model: nn.Module, *, everywhere: bool) -> Iterator[None]:
-    """State dicts hold whole tensors, on the first process only, unless `everywhere`.
+    """Make state dicts hold whole tensors, on rank 0 only unless `everywhere`.
 
-    On the CPU always everywhere: moving them there once more ends in a crash of torch.
+    On the CPU always everywhere: offloading to the CPU crashes torch there.
     """
     on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
     options = {"offload_to_cpu": not on_cpu, "rank0_only": not (on_cpu or everywhere)}
@@ -258,7 +258,7 @@ def _names_in(state: Mapping[str, Any]) -> list[str]:
 
 
 def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str] | None:
-    """Return the names of an optimizer's parameters, in its order; None where FSDP has joined parameters."""
+    """Return the names of an optimizer's parameters, in its order; None if FSDP has flattened parameters."""
     names = {id(parameter): _clean(name) for name, parameter in model.named_parameters()}
     if any(name.endswith(_JOINED) for name in names.values()):
         return None

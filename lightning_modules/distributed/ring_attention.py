@@ -1,7 +1,7 @@
-"""Attention over sequences of which each process has a part: torch's ring attention, on GPUs and on the CPU.
+"""Attention over sequences sharded across processes: torch's ring attention, on GPUs and on the CPU.
 
-Torch's `context_parallel` knows the kernels of GPUs; that of the CPU is added here. The private names of torch that
-this needs are used here and nowhere else.
+Torch's `context_parallel` supports the kernels of GPUs; that of the CPU is added here. The private names of torch that
+this needs are used only here.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _NEEDED = (
     "custom_ops",
     "set_rotate_method",
 )
-# The fallback of torch would take the parts for whole sequences in order.
+# The fallback of torch would treat the shards as whole sequences in order.
 _FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
 _SEQUENCE = 2
-"""Dimension of the positions in what attention is called with: (batch, heads, positions, features)."""
+"""Dimension of the positions in the inputs of attention: (batch, heads, positions, features)."""
 
 
 @dataclass
 class AttentionCalls:
-    """How often attention was called while sequences were split; none means that the model has another attention."""
+    """Number of calls of attention while sequences were sharded; zero if the model uses another attention."""
 
     count: int = 0
 
@@ -54,10 +54,10 @@ def ring_attention(
     *,
     kept: set[torch.Tensor] | None = None,
 ) -> Iterator[AttentionCalls]:
-    """As `torch.distributed.tensor.experimental.context_parallel`, but also on the CPU, and it refuses what is wrong.
+    """As `torch.distributed.tensor.experimental.context_parallel`, but also on the CPU, and with checks.
 
-    In the block `torch.nn.functional.scaled_dot_product_attention` sees the whole sequence. The backward pass belongs
-    into the block too.
+    In the block `torch.nn.functional.scaled_dot_product_attention` attends to the whole sequence. The backward pass has
+    to run in the block too.
 
     Args:
         mesh: the processes that share a sequence; of one dimension.
@@ -83,11 +83,11 @@ def ring_attention(
             yield calls
         finally:
             functional.scaled_dot_product_attention = of_torch
-    getattr(module, "_replaced_functions", {}).pop(of_torch, None)  # torch keeps one for each block
+    getattr(module, "_replaced_functions", {}).pop(of_torch, None)  # torch adds one for each block
 
 
 def set_rotation(method: str) -> None:
-    """Choose how keys and values go round: `allgather`, all at once, or `alltoall`, from neighbour to neighbour."""
+    """Choose the exchange of keys and values: `allgather`, all at once, or `alltoall`, between neighbours."""
     _torch_module().set_rotate_method(method)
 
 
@@ -104,7 +104,7 @@ def _torch_module() -> Any:
 
 
 def _checked(attention: Callable[..., Any], calls: AttentionCalls) -> Callable[..., Any]:
-    """Attention that says what a ring cannot do, before torch computes something else."""
+    """Return attention that refuses arguments for which torch's ring attention would be wrong."""
 
     def scaled_dot_product_attention(
         query: torch.Tensor,
@@ -120,7 +120,7 @@ def _checked(attention: Callable[..., Any], calls: AttentionCalls) -> Callable[.
         if fault is not None:
             raise ValueError(f"cp_size above 1: the model calls scaled_dot_product_attention with {fault}.")
         calls.count += 1
-        if enable_gqa and query.is_cuda and query.dtype == torch.float32:  # the kernel for it knows no groups
+        if enable_gqa and query.is_cuda and query.dtype == torch.float32:  # its kernel has no grouped queries
             groups = query.shape[1] // key.shape[1]
             key, value = (tensor.repeat_interleave(groups, 1) for tensor in (key, value))
             enable_gqa = False
@@ -152,7 +152,7 @@ _CPU_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backw
 
 
 def _forward(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[DTensor, ...]:
-    """Return the kernel of the CPU, for all the keys and values that come by; torch puts the results together."""
+    """Run the CPU kernel on each shard of keys and values; torch merges the results."""
     mesh, (query, key, value) = args[0].device_mesh, _local(args[:3])
     dropout, causal = (*args[3:], *(0.0, False)[len(args) - 3 :])
     found = _torch_module()._templated_ring_attention(
@@ -191,7 +191,7 @@ def _backward(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> 
 
 
 def _local(tensors: Sequence[Any]) -> list[torch.Tensor]:
-    return [tensor._local_tensor for tensor in tensors]  # to_local is for autograd, which is above this
+    return [tensor._local_tensor for tensor in tensors]  # to_local is for autograd, which runs above the dispatcher
 
 
 def _spread(tensors: Sequence[torch.Tensor], mesh: DeviceMesh) -> tuple[DTensor, ...]:
@@ -199,14 +199,14 @@ def _spread(tensors: Sequence[torch.Tensor], mesh: DeviceMesh) -> tuple[DTensor,
 
 
 _ON_CPU = {_CPU: _forward, _CPU_BACKWARD: _backward}
-"""What the dispatcher of DTensors calls for the kernel of the CPU."""
+"""Handlers of the CPU kernel for the dispatcher of DTensors."""
 
 
 class ContextParallelStrategy(ModelParallelStrategy):
-    """As Lightning's `ModelParallelStrategy`, but neighbours among the processes that shard the model share sequences.
+    """As Lightning's `ModelParallelStrategy`, but neighbouring processes of the sharding group share sequences.
 
     Args:
-        context_parallel_size: how many share each; divides `data_parallel_size`, which has them all.
+        context_parallel_size: processes that share a sequence; divides `data_parallel_size`, which includes them.
         rotation: see `ring_attention.set_rotation`.
         options: those of `ModelParallelStrategy`; sizes as numbers.
     """
@@ -218,7 +218,7 @@ class ContextParallelStrategy(ModelParallelStrategy):
         self._context_mesh: DeviceMesh | None = None
 
     def setup_environment(self) -> None:
-        """Form the groups that share sequences, after those that Lightning forms."""
+        """Make the groups that share sequences, after those of Lightning."""
         super().setup_environment()
         sharding, splitting = self.device_mesh["data_parallel"].size(), self.device_mesh["tensor_parallel"].size()
         sizes = (sharding // self.context_parallel_size, self.context_parallel_size, splitting)
@@ -231,12 +231,12 @@ class ContextParallelStrategy(ModelParallelStrategy):
 
     @property
     def context_mesh(self) -> DeviceMesh:
-        """The processes with which this one shares sequences."""
+        """Return the mesh of the processes that share sequences with this one."""
         assert self._context_mesh is not None, "setup_environment comes first"
         return self._context_mesh
 
     def split_sequences(
         self, buffers: Sequence[torch.Tensor], dims: Sequence[int], kept: set[torch.Tensor] | None
     ) -> contextlib.AbstractContextManager[AttentionCalls]:
-        """Let each process have its part of the tensors, in place, see `ring_attention`."""
+        """Shard the tensors over the processes, in place, see `ring_attention`."""
         return ring_attention(self.context_mesh, buffers, dims, kept=kept)

@@ -1,6 +1,6 @@
-"""What a batch and a model must be like for sequences to be split over processes, and how a batch is made so.
+"""Check models and prepare batches for sharding sequences over processes.
 
-Before sequences are split labels are shifted, as the next token may be in another process, and positions are numbered.
+Before sequences are sharded, labels are shifted, as the next token may be in another process, and positions numbered.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ..models.inspection import base_of_adapter, is_pretrained
 __all__ = ["IGNORED", "model_faults", "ready_to_split", "split_names"]
 
 IGNORED = -100
-"""The label of what is no target."""
+"""Label of positions that are no targets."""
 
 _WITH_LENGTH = ("input_ids", "inputs_embeds")
 _FILL = {"labels": IGNORED, "shift_labels": IGNORED}
 
 
 def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
-    """Say why a model cannot be trained on parts of sequences; nothing if it can, as far as one can see.
+    """Return the reasons why a model cannot be trained on sharded sequences; none if no obstacle is found.
 
     Args:
-        model: to be trained.
-        heads_over: processes among which the heads of attention are dealt out.
+        model: the model to train.
+        heads_over: processes over which the heads of attention are sharded.
     """
     base = base_of_adapter(model)
     config, kind = getattr(base, "config", None), type(base).__name__
@@ -63,9 +63,9 @@ def _other_layers(config: Any) -> list[str]:
 
 
 def _missing_parameters(model: Any, kind: str) -> list[str]:
-    """Return parameters without which a model would take a part for the whole."""
+    """Return the parameters without which a model would treat a shard as the whole sequence."""
     parameters = inspect.signature(model.forward).parameters
-    # Of others with **kwargs nobody knows what they do with them.
+    # Other models may drop their **kwargs.
     takes_all = is_pretrained(model) and any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     why = {
         "position_ids": "where in the whole sequence each token is",
@@ -79,10 +79,10 @@ def _missing_parameters(model: Any, kind: str) -> list[str]:
 
 
 def ready_to_split(inputs: Mapping[str, Any], *, size: int, whole_mask: bool = False) -> dict[str, Any]:
-    """Return the inputs of a model with all that is needed for a split; those given stay as they are.
+    """Return the inputs of a model ready to be sharded; the given ones are not changed.
 
-    Labels are shifted, positions numbered, and sequences filled up on the right to a multiple of twice `size`, with
-    positions that are no targets: no token sees one on its right.
+    Labels are shifted, positions numbered, and sequences padded on the right to a multiple of twice `size`, with
+    positions that are no targets; attention is causal, so that no token sees the padding.
 
     Args:
         inputs: keyword arguments of a causal language model, of shape (batch, positions, ...).
@@ -113,7 +113,7 @@ def ready_to_split(inputs: Mapping[str, Any], *, size: int, whole_mask: bool = F
 
 
 def split_names(inputs: Mapping[str, Any]) -> list[str]:
-    """Return which of the inputs have a position in their second dimension, after `ready_to_split`."""
+    """Return the names of inputs whose second dimension is the positions, after `ready_to_split`."""
     length = inputs["shift_labels"].shape[1]
     return [name for name, tensor in inputs.items() if _is_split(tensor, length)]
 
@@ -130,7 +130,7 @@ def _shape(inputs: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _right_padding(mask: Any, rows: int, length: int) -> torch.Tensor | None:
-    """Return the mask, True for tokens, if all that it hides is on the right of them, where nothing sees it."""
+    """Return the mask, True for tokens, if it hides only padding on the right, which no token sees."""
     if mask is None:
         return None
     if tuple(mask.shape) != (rows, length):
@@ -147,7 +147,7 @@ def _right_padding(mask: Any, rows: int, length: int) -> torch.Tensor | None:
 
 
 def _shifted(inputs: Mapping[str, Any], shape: tuple[int, int]) -> torch.Tensor:
-    """Return the token after each position."""
+    """Return the label of the next token for each position."""
     for name in ("shift_labels", "labels"):
         labels = inputs.get(name)
         if labels is not None:

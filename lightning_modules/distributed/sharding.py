@@ -1,7 +1,7 @@
-"""Shards a model over processes with torch's FSDP, and brings whole tensors back.
+"""Shard a model over processes with torch's FSDP, and gather whole tensors.
 
-Parameters of `fully_shard` are DTensors: each process has a part of them. What is saved and loaded are whole tensors,
-so that a checkpoint fits any number of processes, and none.
+Parameters of `fully_shard` are DTensors. Whole tensors are saved and loaded, so that a checkpoint fits any number of
+processes.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 
 def modules_by_class(model: nn.Module, names: set[str]) -> list[str]:
-    """Return names of the modules below `model` whose class has one of these names, inner ones before outer ones."""
+    """Return names of the modules below `model` of classes with these names, inner ones first."""
     tied = tied_modules(model)
     return [name for name, module in _below(model) if type(module).__name__ in names and module not in tied]
 
 
 def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
-    """Name the modules below `model` with at least so many parameters beside those of modules already named."""
+    """Return names of the modules below `model` with at least `smallest` parameters not in modules already named."""
     found: list[str] = []
     taken, tied = set(), tied_modules(model)
     for name, module in _below(model):
         left = {id(parameter): parameter.numel() for parameter in module.parameters() if id(parameter) not in taken}
-        # Containers have no forward pass that could gather their parameters.
+        # Containers have no forward pass that would gather their parameters.
         fits = module not in tied and not isinstance(module, (nn.ModuleList, nn.ModuleDict))
         if fits and sum(left.values()) >= smallest:
             found.append(name)
@@ -49,7 +49,7 @@ def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
 
 
 def tied_modules(model: nn.Module) -> set[nn.Module]:
-    """Find the modules below `model` that share a parameter with one outside: they cannot be sharded alone."""
+    """Return the modules below `model` that share a parameter with one outside and cannot be sharded alone."""
     owners: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         owners.setdefault(id(parameter), []).append(name)
@@ -73,13 +73,13 @@ def fully_sharded(
     checkpointing: bool = False,
     forward_prefetch: bool = False,
 ) -> nn.Module:
-    """Shard a model in place, with `fully_shard`; a model that is sharded already stays as it is.
+    """Shard a model in place with `fully_shard`, unless it is sharded already.
 
     Args:
         model: the model; it is moved to the devices of the mesh.
         mesh: the processes; of one dimension, or of two: copies, and the parts of each.
         layers: names of modules that are gathered one by one; what is left is gathered with the model as a whole.
-        reshard_after_forward: give the parameters of a layer back between its forward and its backward pass.
+        reshard_after_forward: free the gathered parameters of a layer between its forward and its backward pass.
         offload: keep parameters in host memory, where they are not there anyway.
         dtype: gather parameters and reduce gradients in this format.
         checkpointing: compute the activations of the layers again in the backward pass.
@@ -101,7 +101,7 @@ def fully_sharded(
         checkpoint_layers(model, layers)
     for name in layers:
         fully_shard(model.get_submodule(name), reshard_after_forward=reshard_after_forward, **options)
-    # The parameters of the root are needed first in the backward pass: giving them back would gain nothing.
+    # The backward pass needs the parameters of the root first: freeing them would gain nothing.
     fully_shard(model, reshard_after_forward=reshard_after_forward if not layers else None, **options)
     if mesh.device_type == "cpu":  # asked for the mean of parts of gradients, gloo of torch 2.8 gives their sum
         for module in model.modules():
@@ -113,7 +113,7 @@ def fully_sharded(
 
 
 def resharded(model: nn.Module) -> nn.Module:
-    """Give back what a forward pass may have left gathered in a model of `fully_shard`; returns the model."""
+    """Free parameters that a forward pass left gathered in a model of `fully_shard`; return the model."""
     for module in filter(_is_gathered_by_layers, model.modules()):
         sharded: Any = module
         sharded.reshard()
@@ -139,19 +139,19 @@ def _mean(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Tell whether this process has only parts of the parameters, though some may be gathered at the moment."""
+    """Return whether a model is sharded, even if some parameters are gathered at the moment."""
     others = _is_gathered_by_layers(model) or is_split(model) or deepspeed_engine.shards_weights(model)
     return _is_wrapper(model) or others
 
 
 def is_split(model: nn.Module) -> bool:
-    """Tell whether parameters are spread over processes for good, or those of a sharded model at the moment."""
+    """Return whether any parameter is a DTensor at the moment."""
     return any(_is_part(parameter) for parameter in model.parameters())
 
 
 @contextlib.contextmanager
 def unsynchronised(model: nn.Module) -> Iterator[None]:
-    """Keep the gradients of a model, wrapped or not, in this process during the backward passes of the block."""
+    """Do not reduce gradients in backward passes of the block, for a wrapped or plain model."""
     wrapper: Any = model
     if _is_gathered_by_layers(model):
         wrapper.set_requires_gradient_sync(False)
@@ -167,11 +167,11 @@ def unsynchronised(model: nn.Module) -> Iterator[None]:
 
 
 def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
-    """As `model.state_dict()` of a sharded model, but with whole tensors, in host memory; all processes must call it.
+    """As `model.state_dict()` of a sharded model, but with whole tensors in host memory; collective.
 
     Args:
         model: the model.
-        keep: whether this process wants them; otherwise it only helps, and gets an empty dict.
+        keep: return the tensors in this process; otherwise it gets an empty dict.
     """
     if _is_wrapper(model):
         return fsdp_wrapping().whole_state_dict(model, keep=keep)
@@ -180,7 +180,7 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
     gathered: dict[int, torch.Tensor] = {}
     state: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in gathered:  # tied weights stay tied
+        if id(tensor) not in gathered:  # keep ties
             found = whole(tensor).detach()
             gathered[id(tensor)] = found.cpu() if keep else tensor
         state[name] = gathered[id(tensor)]
@@ -188,7 +188,7 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
 
 
 class WholeModel:
-    """A sharded model as what reads checkpoints wants to see it: whole. All processes have to use it together.
+    """Present a sharded model through the state-dict interface of an unsharded one; collective.
 
     Args:
         model: the model.
@@ -204,7 +204,7 @@ class WholeModel:
         self._keys_to_ignore_on_load_missing = getattr(own, "_keys_to_ignore_on_load_missing", None)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return names, shapes and formats of the whole tensors, without values; tied ones are one."""
+        """Return whole tensors without values: names, shapes and dtypes; tied names share one tensor."""
         if _is_wrapper(self.sharded):
             return fsdp_wrapping().whole_shapes(self.sharded)
         if deepspeed_engine.shards_weights(self.sharded):
@@ -212,7 +212,7 @@ class WholeModel:
         return without_values(self.sharded.state_dict(keep_vars=True).items())
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
-        """As that of a module, from whole tensors.
+        """As `nn.Module.load_state_dict`, from whole tensors.
 
         Raises:
             RuntimeError: a tensor has another shape, or with `strict` there are others than the model has.
@@ -234,7 +234,7 @@ class WholeModel:
 
     @contextlib.contextmanager
     def reading_whole(self) -> Iterator[nn.Module]:
-        """Return the model itself for the block, whose methods find it whole; what they load is loaded after it."""
+        """Return the model itself, with state-dict methods for whole tensors; these are loaded after the block."""
         own: Any = unwrap_model(self.sharded)
         shapes, read = self.state_dict(), dict[str, Any]()
 
@@ -261,12 +261,12 @@ def _compared(own: Mapping[str, Any], given: Mapping[str, Any]) -> _Differences:
 
 
 def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
-    """As `optimizer.state_dict()`, but with whole tensors, in host memory; all processes have to call it.
+    """As `optimizer.state_dict()`, but with whole tensors in host memory; collective.
 
     Args:
         model: the sharded model.
         optimizer: of its parameters.
-        keep: whether this process wants them; otherwise it only helps.
+        keep: return the tensors in this process; otherwise it gets an empty dict.
     """
     if _is_wrapper(model):
         return fsdp_wrapping().whole_optimizer_state(model, optimizer, keep=keep)
@@ -288,8 +288,8 @@ def load_whole_optimizer_state(
     Args:
         model: the sharded model.
         optimizer: of its parameters.
-        state: what a file holds.
-        file: that file, for errors.
+        state: the state to load.
+        file: its file, for errors.
 
     Raises:
         ValueError: it does not fit the parameters.
@@ -309,7 +309,7 @@ def load_whole_optimizer_state(
 
 
 def fsdp_wrapping() -> Any:
-    """Import the module about `FullyShardedDataParallel`, when there is one: it loads Lightning's strategies."""
+    """Import `fsdp1` lazily, since it loads Lightning's strategies."""
     from . import fsdp1 as module
 
     return module

@@ -1,7 +1,7 @@
-"""Splits the layers of a model over processes (tensor parallel), by a plan that the model brings along.
+"""Shard the layers of a model over processes (tensor parallel) by the model's plan.
 
-A plan says for names of modules how their weights are split: `{"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}`.
-Outside of such a pair each process of the group computes the same, with the whole of what is not in the plan.
+A plan maps names of modules to sharding styles: `{"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}`. Modules that
+are not in the plan are replicated in all processes of the group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def plan_of(model: nn.Module) -> dict[str, Any]:
-    """Return a model's plan: its `tp_plan`, or what `transformers` keeps as `_tp_plan` and in the configuration."""
+    """Return a model's plan: its `tp_plan`, or those of `transformers`, `_tp_plan` and that of the configuration."""
     for name in ("tp_plan", "_tp_plan"):
         if isinstance(plan := getattr(model, name, None), Mapping) and plan:
             own = dict(plan)
@@ -44,7 +44,7 @@ def plan_of(model: nn.Module) -> dict[str, Any]:
 
 
 def split_faults(model: nn.Module, size: int) -> list[str]:
-    """Say why the layers of a model cannot be split over `size` processes; nothing if they can."""
+    """Return the reasons why the layers of a model cannot be sharded over `size` processes."""
     if callable(getattr(model, "parallelize", None)):
         return []
     kind, plan = type(model).__name__, plan_of(model)
@@ -69,7 +69,7 @@ def split_faults(model: nn.Module, size: int) -> list[str]:
 
 
 def split(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Split the layers of a model in place; `split_faults` has found nothing.
+    """Shard the layers of a model in place; `split_faults` must be empty.
 
     Args:
         model: the model; all processes of the group have the same weights.
@@ -89,7 +89,7 @@ def split(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def agree_on_generators(mesh: DeviceMesh) -> None:
-    """Let the processes of a group draw the same numbers from here on: those of the first."""
+    """Give all processes of a group the random states of the first, so that they draw the same numbers."""
     group = mesh.get_group()
     states: list[Any] = [capture_host_rng()]
     on_gpu = mesh.device_type == "cuda"
@@ -139,18 +139,18 @@ def _summed(group: Any, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _matching(model: nn.Module, pattern: str) -> list[str]:
-    """Return names of the modules that a pattern stands for; each `*` is one part of a name."""
+    """Return names of the modules that match a pattern; each `*` is one part of a name."""
     expression = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
     return [name for name, _ in model.named_modules() if expression.fullmatch(name)]
 
 
 def _patterns(plan: Mapping[str, Any], named: Mapping[str, list[str]], style: str) -> list[str]:
-    """Return the names in the plan with a style, but for those that this model does not have."""
+    """Return the patterns of the plan with a style that match modules of the model."""
     return [pattern for pattern, wanted in plan.items() if wanted == style and named[pattern]]
 
 
 def _styles(model: nn.Module) -> dict[str, Style]:
-    """Return how each module of the plan is split, by its name; modules with the same weight are split alike."""
+    """Return the style of each module of the plan by name; modules with the same weight are sharded alike."""
     found = {name: as_style(style) for pattern, style in plan_of(model).items() for name in _matching(model, pattern)}
     for names in _tied_modules(model):
         planned = [name for name in names if name in found]
@@ -166,7 +166,7 @@ def _styles(model: nn.Module) -> dict[str, Style]:
 
 
 def _indivisible(model: nn.Module, size: int) -> list[str]:
-    """Heads of attention that cannot be shared out evenly."""
+    """Return errors for numbers of attention heads that `size` does not divide."""
     config: Any = getattr(model, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     counts = {name: getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}

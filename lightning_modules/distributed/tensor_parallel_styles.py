@@ -1,4 +1,4 @@
-"""The ways in which a layer is split over processes, by the names that plans have for them."""
+"""Styles of tensor parallelism by their names in plans."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 @dataclass(frozen=True)
 class Style:
-    """What becomes of one layer.
+    """Sharding style of one layer.
 
     Attributes:
         name: in a plan.
         make: makes the style of torch.
-        splits: the size of the layer that has to be a multiple of the number of processes, such as `out_features`.
-        weight_dim: along which the weight is split; None where it stays whole.
+        splits: attribute of the layer that has to be a multiple of the number of processes, such as `out_features`.
+        weight_dim: dimension along which the weight is sharded; None if it stays whole.
         layers: the classes it is for; anything if there are none.
     """
 
@@ -35,7 +35,7 @@ class Style:
         return self.make()
 
     def fault(self, module: nn.Module, size: int) -> str | None:
-        """Say why a module cannot be split so over `size` processes; None if it can."""
+        """Return the reason why a module cannot be sharded so over `size` processes; None if it can."""
         if self.layers and not isinstance(module, self.layers):
             kinds = " and ".join(f"nn.{kind.__name__}" for kind in self.layers)
             return f"{self.name!r} is for {kinds}, and this is a {type(module).__name__}"
@@ -45,7 +45,7 @@ class Style:
         return f"{self.splits}={extent} is not divisible by tp_size={size}. Choose a tp_size that divides it"
 
     def of_tied(self, other: nn.Module) -> Style | None:
-        """Return how a module with the same weight is split; None if that cannot be."""
+        """Return the style of a module tied to this one; None if there is none."""
         if self.weight_dim is None:
             return self
         if isinstance(other, nn.Embedding):
@@ -56,11 +56,11 @@ class Style:
 
 
 class WholeWeights(ParallelStyle):
-    """As torch's `SequenceParallel`, but around it plain tensors come and go; gradients are those of all the data.
+    """As torch's `SequenceParallel`, but with plain tensors as inputs and outputs, and gradients of all the data.
 
     Args:
-        dim: dimension of the first argument of which each process has, or gets, a part.
-        shares_out: the argument is whole, and so is the result; otherwise both are parts already.
+        dim: dimension along which the first argument is sharded.
+        shares_out: argument and result are whole; otherwise both are shards already.
     """
 
     def __init__(self, *, dim: int, shares_out: bool) -> None:
@@ -90,7 +90,7 @@ def _replicate(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def as_style(value: Any) -> Style:
-    """Return a style by its name in a plan, or around a `ParallelStyle` of torch, which is taken as it is."""
+    """Return a style by its name in a plan, or a wrapper around a `ParallelStyle` of torch."""
     return STYLES[value] if isinstance(value, str) else Style(type(value).__name__, lambda: value)
 
 
@@ -103,12 +103,12 @@ def _rowwise_of_whole() -> Any:
 
 
 def _of_sequence() -> Any:
-    """Make the style that shares the sequence out before the layer, and puts it together behind it."""
+    """Make the style that shards the sequence before the layer and gathers it after it."""
     return WholeWeights(dim=1, shares_out=True)
 
 
 def _of_heads() -> Any:
-    """Make the style for parts that are heads already, in the last dimension but one."""
+    """Make the style for inputs already sharded by heads, in the last dimension but one."""
     return WholeWeights(dim=-2, shares_out=False)
 
 

@@ -1,8 +1,8 @@
-"""Attention over sequences of which each process has a part, some of the heads in each process (Ulysses).
+"""Attention over sequences sharded across processes, with some of the heads in each process (Ulysses).
 
-Before attention processes exchange what they have: each gives away parts of all heads, and gets the whole sequence of
-some. So attention is that of a whole sequence, by any kernel; after it they exchange back. From Jacobs et al.,
-DeepSpeed Ulysses (arXiv:2309.14509), section 3.1; the exchange is torch's own.
+Before attention an all-to-all turns shards of the sequence with all heads into whole sequences with some heads. So any
+kernel computes attention over a whole sequence; another all-to-all restores the shards. From Jacobs et al., DeepSpeed
+Ulysses (arXiv:2309.14509), section 3.1; the exchange is torch's own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .ring_attention import AttentionCalls, ContextParallelStrategy
 __all__ = ["SequenceParallelStrategy", "ulysses_attention"]
 
 _HEADS, _SEQUENCE = 1, 2
-"""Dimensions of what attention is called with: (batch, heads, positions, features)."""
+"""Dimensions of the inputs of attention: (batch, heads, positions, features)."""
 
 
 @contextlib.contextmanager
@@ -65,7 +65,7 @@ def _become(buffer: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def _by_heads(attention: Callable[..., Any], mesh: DeviceMesh, calls: AttentionCalls) -> Callable[..., Any]:
-    """Attention between two exchanges."""
+    """Return attention between two exchanges."""
     group, size = mesh.get_group(), mesh.size()
 
     def scaled_dot_product_attention(
@@ -82,7 +82,7 @@ def _by_heads(attention: Callable[..., Any], mesh: DeviceMesh, calls: AttentionC
         if fault is not None:
             raise ValueError(f"sp_size above 1: the model calls scaled_dot_product_attention with {fault}.")
         calls.count += 1
-        if key.shape[_HEADS] % size:  # fewer heads than processes: each process needs a copy of some
+        if key.shape[_HEADS] % size:  # not divisible: each process needs a copy of some heads
             key, value = (
                 tensor.repeat_interleave(query.shape[_HEADS] // key.shape[_HEADS], _HEADS) for tensor in (key, value)
             )
@@ -114,7 +114,7 @@ def _fault(
 
 
 class _Exchange(torch.autograd.Function):
-    """Gives each process its part of one dimension, and gets all of another; the gradient goes the way back."""
+    """Shard one dimension and gather another by an all-to-all; the backward pass reverses it."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, group: Any, given: int, got: int) -> torch.Tensor:
@@ -134,10 +134,10 @@ def _exchanged(tensor: torch.Tensor, group: Any, given: int, got: int) -> torch.
 
 
 class SequenceParallelStrategy(ContextParallelStrategy):
-    """As `ContextParallelStrategy`, but the processes that share sequences compute some of the heads each.
+    """As `ContextParallelStrategy`, but each of the processes that share a sequence computes some of the heads.
 
     Args:
-        sequence_parallel_size: how many share each sequence; divides `data_parallel_size`, and the number of heads.
+        sequence_parallel_size: processes that share a sequence; divides `data_parallel_size` and the number of heads.
         options: those of `ModelParallelStrategy`; sizes as numbers.
     """
 
@@ -147,8 +147,8 @@ class SequenceParallelStrategy(ContextParallelStrategy):
     def split_sequences(
         self, buffers: Sequence[torch.Tensor], dims: Sequence[int], kept: set[torch.Tensor] | None
     ) -> contextlib.AbstractContextManager[AttentionCalls]:
-        """Let each process have its part of the tensors, in place, see `ulysses_attention`."""
+        """Shard the tensors over the processes, in place, see `ulysses_attention`."""
         return ulysses_attention(self.context_mesh, buffers, dims, kept=kept)
 
     def _choose_rotation(self) -> None:
-        """Nothing goes round."""
+        """Do nothing: keys and values are not rotated."""

@@ -1,4 +1,4 @@
-"""Lightning on one device of torch_xla: a TPU chip, or the CPU through PJRT; torch_xla is imported when it is used."""
+"""Lightning on one device of torch_xla, a TPU chip or the CPU through PJRT; torch_xla is imported lazily."""
 
 # pyright: reportMissingImports=false
 # torch_xla has wheels for few versions of torch.
@@ -15,33 +15,33 @@ from lightning.pytorch.strategies.single_xla import SingleDeviceXLAStrategy
 
 
 class PjrtAccelerator(XLAAccelerator):
-    """As Lightning's `XLAAccelerator`, but any device of PJRT will do, the CPU too."""
+    """As Lightning's `XLAAccelerator`, but for any device of PJRT, including the CPU."""
 
     @staticmethod
     @functools.lru_cache(maxsize=1)
     def is_available() -> bool:
-        """Always: it is made only where there is a device."""
+        """Return True: it is made only if there is a device."""
         return True
 
     @staticmethod
     @functools.lru_cache(maxsize=1)
     def auto_device_count() -> int:
-        """Return one: a process has one device."""
+        """Return 1: a process has one device."""
         return 1
 
     @staticmethod
     def parse_devices(devices: Any) -> int:
-        """Return one, whatever was asked for."""
+        """Return 1."""
         return 1
 
     @staticmethod
     def get_parallel_devices(devices: Any) -> list[torch.device]:
-        """Return the one of this process."""
+        """Return the device of this process."""
         return [torch.device("xla", 0)]
 
 
 class ForwardXLAPrecision(XLAPrecision):
-    """As Lightning's `XLAPrecision`, but the model keeps its format: forward passes are cast, by autocast.
+    """As Lightning's `XLAPrecision`, but the model keeps its dtype: forward passes are cast by autocast.
 
     Args:
         precision: `32-true` or `bf16-mixed`.
@@ -52,19 +52,21 @@ class ForwardXLAPrecision(XLAPrecision):
         self.forward = precision
 
     def autocast_context_manager(self) -> contextlib.AbstractContextManager[Any]:
-        """Return what forward passes of the model run in."""
+        """Return the context of forward passes of the model."""
         return torch.autocast("xla", dtype=torch.bfloat16) if self.forward == "bf16-mixed" else contextlib.nullcontext()
 
     def train_step_context(self) -> Any:
-        """Nothing: the forward passes in the step are cast."""
+        """Return an empty context: the forward passes within the step are cast."""
         return contextlib.nullcontext()
 
     val_step_context = test_step_context = predict_step_context = train_step_context
 
     def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> Any:
-        """Step, as the gradients are there already; then the device computes what has been recorded until now."""
+        """Step, then execute the recorded graph."""
+        import torch_xla
+
         result = super(XLAPrecision, self).optimizer_step(optimizer, model, closure, **kwargs)
-        cut_graph()
+        torch_xla.sync()
         return result
 
 
@@ -73,10 +75,3 @@ class ModelXLAStrategy(SingleDeviceXLAStrategy):
 
     def __init__(self) -> None:
         super().__init__(device=0)
-
-
-def cut_graph() -> None:
-    """Let the device compute what has been recorded until now."""
-    import torch_xla
-
-    torch_xla.sync()

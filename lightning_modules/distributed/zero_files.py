@@ -1,4 +1,4 @@
-"""The files that DeepSpeed writes into a checkpoint, found and read without DeepSpeed, and without unpickling."""
+"""Find and read DeepSpeed's files in a checkpoint, without DeepSpeed and without unrestricted unpickling."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ..common.local_paths import StrPath
 from ..common.torch_files import kind_of, load_torch, require_known_objects
 
 _STATES = "global_step"
-"""DeepSpeed's folder in a checkpoint begins so; the step follows."""
+"""Prefix of DeepSpeed's folder in a checkpoint, before the step."""
 
 OF_PROCESS = re.compile(r"(?:bf16_)?zero_pp_rank_([0-9]+)_mp_rank_00_(optim|model)_states\.pt")
 OF_ALL = "mp_rank_00_model_states.pt"
 
 
 class SavedStates(NamedTuple):
-    """What lies in the folder that DeepSpeed made in a checkpoint."""
+    """Contents of DeepSpeed's folder in a checkpoint."""
 
     tag: str
     """Name of the folder."""
     stages: tuple[int, ...]
-    """The stages of ZeRO that wrote it, and that DeepSpeed itself can read it in."""
+    """Stages of ZeRO that may have written it, and in which DeepSpeed itself can read it."""
     processes: int | None
-    """How many wrote it; None where their number does not matter."""
+    """Number of processes that wrote it; None if it does not matter."""
 
 
 def tag_of(step: int) -> str:
@@ -34,7 +34,7 @@ def tag_of(step: int) -> str:
 
 
 def saved_states(folder: StrPath) -> SavedStates | None:
-    """Look at what DeepSpeed wrote into a checkpoint, by the names of its files; None where there is nothing."""
+    """Describe DeepSpeed's files in a checkpoint by their names; None without any."""
     folder = Path(folder)
     found = [path for path in folder.glob(f"{_STATES}*") if path.is_dir()]
     if not found:
@@ -51,7 +51,7 @@ def saved_states(folder: StrPath) -> SavedStates | None:
 
 
 def saved_schedule(folder: StrPath) -> dict[str, Any] | None:
-    """Return the state of a schedule that DeepSpeed stepped by itself; None where there is none.
+    """Return the state of a schedule that DeepSpeed stepped itself; None without one.
 
     Raises:
         ValueError: the file is damaged, or holds what DeepSpeed does not write.
@@ -68,7 +68,7 @@ def _step_of(path: Path) -> int:
 
 
 def require_plain_states(folder: Path) -> None:
-    """Look whether files that DeepSpeed is about to unpickle in full hold what it writes, and nothing else.
+    """Check that files that DeepSpeed is about to unpickle hold only objects that it writes.
 
     Raises:
         ValueError: one does not.
@@ -78,15 +78,15 @@ def require_plain_states(folder: Path) -> None:
 
 
 class StandIn:
-    """In the place of an object of DeepSpeed: its attributes."""
+    """Stand-in for an object of DeepSpeed, with its attributes."""
 
 
 class DynamicLossScaler(StandIn):
-    """In the place of DeepSpeed's."""
+    """Stand-in for DeepSpeed's."""
 
 
 class LossScaler(StandIn):
-    """In the place of DeepSpeed's."""
+    """Stand-in for DeepSpeed's."""
 
 
 _STAND_INS: dict[str, Any] = {
@@ -96,11 +96,11 @@ _STAND_INS: dict[str, Any] = {
     "deepspeed.runtime.zero.config.ZeroStageEnum": int,
     "deepspeed.utils.tensor_fragment.fragment_address": StandIn,
 }
-"""What DeepSpeed writes besides tensors and plain values, and what is made of it here."""
+"""Classes that DeepSpeed writes besides tensors and plain values, and their stand-ins."""
 
 
 def load_file(path: Path) -> Mapping[str, Any]:
-    """Read a file of DeepSpeed; what is no tensor and no plain value is a `StandIn`.
+    """Read a file of DeepSpeed, with a `StandIn` for each object that is no tensor or plain value.
 
     Raises:
         ValueError: it is damaged, or holds what DeepSpeed does not write.

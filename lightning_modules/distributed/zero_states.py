@@ -1,10 +1,10 @@
-"""What the processes of a training with ZeRO wrote, put together: weights and states of the optimizer, by parameter.
+"""Assemble weights and optimizer states, by parameter, from the files of the processes of a ZeRO training.
 
-DeepSpeed need not be installed, and nothing of it is made: what its files refer to is read as plain values. The files
-are mapped into memory, so that of a tensor only what is asked for is read.
+DeepSpeed need not be installed: objects in its files are read as plain values. The files are memory-mapped, so that
+only the requested elements of a tensor are read.
 
-In stages 1 and 2 the parameters of a group lie one after the other in one long tensor, of which each process has a
-stretch. In stage 3 each process has an equal part of each parameter, and these lie one after the other. Source:
+In stages 1 and 2 the parameters of a group are concatenated in one flat tensor, of which each process has a slice. In
+stage 3 each process has an equal part of each parameter, and these are concatenated. Source:
 `deepspeed.utils.zero_to_fp32`, and `state_dict` of DeepSpeed's optimizers.
 """
 
@@ -23,24 +23,24 @@ from ..common.torch_files import kind_of
 from .zero_files import OF_ALL, OF_PROCESS, StandIn, load_file, saved_states
 
 _COUNTERS = {"step"}
-"""Entries of an optimizer's state that are numbers, also where they have the shape of a part."""
+"""Entries of an optimizer's state that are counters, even if they have the shape of a shard."""
 
 
 class Piece(NamedTuple):
-    """Elements of a parameter that lie one after the other in a process."""
+    """Contiguous elements of a parameter in one process."""
 
     process: int
     group: int
     """Number of the flat tensor of that process."""
     start: int
-    """The first of them in the flat tensor."""
+    """Index of the first element in the flat tensor."""
     offset: int
-    """The first of them in the parameter."""
+    """Index of the first element in the parameter."""
     length: int
 
 
 class ZeroPart:
-    """What one process has of the optimizer of ZeRO: by its file, or by `state_dict` of an engine's optimizer.
+    """Shard of ZeRO's optimizer of one process, from its file or from `state_dict` of an engine's optimizer.
 
     Args:
         content: the state.
@@ -71,14 +71,14 @@ class ZeroPart:
         self.scaler = content.get("loss_scaler")
 
     def is_elementwise(self, group: int, entry: str) -> bool:
-        """Tell whether an entry of the state has an element for each of the flat tensor."""
+        """Return whether an entry of the state has one element for each element of the flat tensor."""
         value, flat = self.states[group][entry], self.flats[group]
         if entry in _COUNTERS or not isinstance(value, torch.Tensor) or value.dim() != 1:
             return False
         return value.is_floating_point() and value.numel() in (flat.numel(), self.sizes[group])
 
     def pieces(self, processes: int) -> dict[str, list[Piece]]:
-        """Say where the elements of each parameter lie, in all of so many processes.
+        """Return the pieces of each parameter over all processes.
 
         Raises:
             ValueError: there are not as many elements as the parameters have; says how many.
@@ -123,7 +123,7 @@ class ZeroPart:
 
 
 class ZeroStates:
-    """The states in a checkpoint, of all processes that wrote it.
+    """States in a checkpoint, of all processes that wrote it.
 
     Args:
         folder: the checkpoint.
@@ -167,7 +167,7 @@ class ZeroStates:
             raise ValueError(f"{self.folder} is damaged, or not what DeepSpeed writes ({error!r}).") from error
 
     def _files(self, kind: str) -> list[Path]:
-        """The files of all processes, in their order; of models there may be one for all."""
+        """Return the files of all processes by rank; of models there may be one for all."""
         if kind == "model" and (self.folder / OF_ALL).is_file():
             return [self.folder / OF_ALL]
         found: dict[int, Path] = {}
@@ -220,37 +220,37 @@ class ZeroStates:
 
     @property
     def counters(self) -> dict[str, int]:
-        """The steps and samples that the engine has counted, by the names of its attributes."""
+        """Return the engine's counters of steps and samples, by the names of its attributes."""
         names = ("global_steps", "global_samples", "skipped_steps")
         return {name: self._models[0][name] for name in names if isinstance(self._models[0].get(name), int)}
 
     @property
     def scaler(self) -> tuple[str, dict[str, Any]] | None:
-        """The class of what scales losses, and its attributes; None where there was nothing of the kind."""
+        """Return the class name and the attributes of the loss scaler; None without one."""
         scaler = self._first.scaler
         return (type(scaler).__name__, dict(vars(scaler))) if isinstance(scaler, StandIn) else None
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The options of each group of the optimizer, rates and the like."""
+        """Return the options of each group of the optimizer, such as rates."""
         return _options(self._first.param_groups)
 
     def param_group_of(self, name: str) -> int:
-        """Return the number of the group that a trained parameter is in."""
+        """Return the number of a trained parameter's group."""
         return self._first.param_group_of[self._group_of[name]]
 
     def entries(self, name: str) -> set[str]:
-        """Return the entries of the state of a parameter that have an element for each of the parameter's."""
+        """Return the elementwise entries of the state of a parameter."""
         group = self._group_of[name]
         return {entry for entry in self._first.states[group] if self._first.is_elementwise(group, entry)}
 
     def numbers(self, name: str) -> dict[str, Any]:
-        """Return the other entries of its state, such as the step; tensors of their own."""
+        """Return copies of the other entries of its state, such as the step."""
         state, entries = self._first.states[self._group_of[name]], self.entries(name)
         return {entry: copy.deepcopy(value) for entry, value in state.items() if entry not in entries}
 
     def whole_optimizer(self) -> dict[str, Any]:
-        """Return what `state_dict` of an optimizer would that has the parameters themselves, of no process a part."""
+        """Return the `state_dict` of an optimizer of the whole, unsharded parameters."""
         order = list(self.weights) if self._shuffled else list(self.shapes)
         states: dict[int, dict[str, Any]] = {}
         groups = self.param_groups
@@ -264,13 +264,13 @@ class ZeroStates:
         return {"state": {number: state for number, state in states.items() if state}, "param_groups": groups}
 
     def read(self, name: str, entry: str | None = None, offset: int = 0, count: int | None = None) -> torch.Tensor:
-        """Return elements of a trained parameter, or of an entry of its state, one after the other.
+        """Return elements of a trained parameter, or of an entry of its state, as a flat tensor.
 
         Args:
             name: of the parameter.
-            entry: of its state, see `entries`; None for the parameter itself, as the optimizer has it.
+            entry: of its state, see `entries`; None for the optimizer's copy of the parameter itself.
             offset: the first element.
-            count: how many; by default all.
+            count: number of elements, by default all.
         """
         end = self.shapes[name].numel() if count is None else offset + count
         found: list[torch.Tensor] = []
@@ -288,7 +288,7 @@ class ZeroStates:
 
 
 class _Weights(Mapping[str, torch.Tensor]):
-    """See `ZeroStates.weights`."""
+    """Implementation of `ZeroStates.weights`."""
 
     def __init__(self, states: ZeroStates, models: Sequence[Mapping[str, Any]], in_parts: bool) -> None:
         self._states = states

@@ -58,7 +58,7 @@ def without_inner_wrappers(model: Any) -> Iterator[Any]:
 
 
 def is_pretrained(model: Any) -> bool:
-    """Tell whether this is a model of `transformers`, found out without importing it."""
+    """Return whether this is a model of `transformers`, found out without importing it."""
     return is_instance(model, "transformers.modeling_utils", "PreTrainedModel")
 
 
@@ -79,7 +79,7 @@ def class_of(model: Any) -> type:
 
 
 def accepts_loss_kwargs(model: nn.Module) -> bool:
-    """Tell whether `forward` can be told `num_items_in_batch`: it says so itself, or takes any keyword argument."""
+    """Return whether `forward` can be told `num_items_in_batch`: it says so itself, or takes any keyword argument."""
     declared = getattr(model, "accepts_loss_kwargs", None)
     if declared is not None:
         return declared
@@ -136,7 +136,7 @@ def move(model: nn.Module, device: torch.device) -> None:
 
 
 def predicts_next_token(model: Any) -> bool:
-    """Tell whether labels are the inputs themselves, to be shifted by one, as causal language models have it.
+    """Return whether labels are the inputs themselves, to be shifted by one, as causal language models have it.
 
     Told by the name of its class: `...ForCausalLM`, or one that `transformers` lists as causal, where that is loaded.
 
@@ -150,7 +150,7 @@ def predicts_next_token(model: Any) -> bool:
 
 
 def loss_shifts_labels(model: Any) -> bool:
-    """Tell whether the loss of a model leaves out the first label of each row, as the causal one of `transformers`.
+    """Return whether the loss of a model leaves out the first label of each row, as the causal one of `transformers`.
 
     Args:
         model: the model, also in wrappers or adapters; its `loss_type` says so.
@@ -165,9 +165,9 @@ def loss_shifts_labels(model: Any) -> bool:
 
 
 def shifts_smoothed_labels(model: Any) -> bool:
-    """Whether label smoothing shifts labels for a model, as the reference decides it: by the class's own name alone.
+    """Return whether label smoothing shifts labels for a model: as in the reference, by its class's own name alone.
 
-    A subclass of another name is not shifted there, and what it is derived from is not asked.
+    A subclass of another name is not shifted.
 
     Args:
         model: the model, also in wrappers or adapters.

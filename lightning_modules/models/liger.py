@@ -47,5 +47,5 @@ def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:
 
 
 def can_skip_logits(model: Any) -> bool:
-    """Tell whether a model whose layers were exchanged can compute its loss without keeping the logits."""
+    """Return whether a model whose layers were exchanged can compute its loss without keeping the logits."""
     return "skip_logits" in inspect.signature(base_of_adapter(model).forward).parameters

@@ -88,7 +88,7 @@ def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -
 
 
 def has_loss(outputs: Any) -> bool:
-    """Tell whether there is a loss: a single number in its place, where logits may stand too."""
+    """Return whether there is a loss: a single number in its place, where logits may stand too."""
     loss = find_loss(outputs)
     return isinstance(loss, torch.Tensor) and loss.dim() == 0
 

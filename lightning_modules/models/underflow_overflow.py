@@ -34,7 +34,7 @@ class Reading:
 
     @property
     def at_fault(self) -> bool:
-        """Whether an element is infinite or NaN."""
+        """Return whether an element is infinite or NaN."""
         return self.counts and self.high is not None and not math.isfinite(self.high)
 
     def __str__(self) -> str:

@@ -168,7 +168,7 @@ def _without_kernel(kwargs: dict[str, Any], model: nn.Module) -> dict[str, Any]:
 
 
 def steps_in_backward(optimizer: Any) -> bool:
-    """Tell whether an optimizer takes its steps in a backward pass of its own."""
+    """Return whether an optimizer takes its steps in a backward pass of its own."""
     return callable(getattr(optimizer, "fused_backward", None))
 
 

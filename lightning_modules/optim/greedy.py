@@ -177,7 +177,7 @@ class GreedyLR(ReduceLROnPlateau):
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
 
     def _improves(self, metric: float) -> bool:
-        """Tell whether a metric is better than the best; torch's method for it has another name in each version."""
+        """Return whether a metric is better than the best; torch's method for it has another name in each version."""
         sign = 1 if self.mode == "max" else -1
         change = sign * self.threshold
         least = self.best * (1 + change) if self.threshold_mode == "rel" else self.best + change

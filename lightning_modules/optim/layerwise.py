@@ -22,7 +22,7 @@ _KEY = "layers"
 
 
 def is_layerwise(name: str | OptimizerNames) -> bool:
-    """Tell whether an optimizer has one for each parameter inside."""
+    """Return whether an optimizer has one for each parameter inside."""
     return OptimizerNames(name).value.endswith("_layerwise")
 
 

@@ -247,7 +247,7 @@ def _elements_of_a_scale() -> int:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Tell whether each element has its own place, with none left out: kernels go through memory from the first on.
+    """Return whether each element has its own place, with none left out: kernels go through memory from the first on.
 
     A file can hold a tensor of any shape over a single number, by strides of 0.
     """

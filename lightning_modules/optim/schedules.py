@@ -420,12 +420,12 @@ class ScheduleConfig:
 
     @property
     def waits_for_metric(self) -> bool:
-        """Whether it is stepped with a metric, not with the steps."""
+        """Return whether it is stepped with a metric, not with the steps."""
         return SchedulerType(self.name).waits_for_metric
 
     @property
     def needs_total_steps(self) -> bool:
-        """Whether it cannot be built without the `total_steps` that are not given."""
+        """Return whether it cannot be built without the `total_steps` that are not given."""
         ends = "num_training_steps" in inspect.signature(SCHEDULES[SchedulerType(self.name)]).parameters
         return self.total_steps is None and (
             0 < self.warmup_steps < 1 or (ends and "num_stable_steps" not in self.kwargs)

@@ -120,7 +120,7 @@ def killed(folder: Path) -> None:
 
 
 def first_killed(folder: Path) -> None:
-    """The first process keeps the board."""
+    """The first process hosts the store."""
     trainer(folder, callback=AtStep(kill) if rank() == 0 else None).train()
 
 

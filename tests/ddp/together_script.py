@@ -19,7 +19,7 @@ from fault_actions import Classifier, Points, fail, rank, trainer
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightrainer import Trainer
-from lightrainer.lightning_modules.distributed.health import failure_monitor as board
+from lightrainer.lightning_modules.distributed.health import failure_monitor
 
 
 class Stream(IterableDataset):
@@ -176,7 +176,7 @@ def ends(folder: Path) -> dict[str, Any]:
     except ArithmeticError as error:
         caught = str(error)
     steps = [trainer(folder).train().global_step for _ in range(2)]
-    current = board.current_monitor()
+    current = failure_monitor.current_monitor()
     assert current is not None
     return {"caught": caught, "steps": steps, "faults": [fault.said for fault in current.faults()]}
 

@@ -1,4 +1,4 @@
-"""What has to be the same in all processes that train together, compared before they begin."""
+"""Compare the settings of all processes before training."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _SHOWN = 12
 
 
 def require_same(facts: Mapping[str, str], remedy: str) -> None:
-    """Look whether all processes have the same; all of them have to call this. Without a process group it is nothing.
+    """Check that all processes have the same settings; collective, and nothing without a process group.
 
-    Only a digest of 32 bytes is exchanged. The facts themselves are, where those differ.
+    Only a digest of 32 bytes is exchanged, and the facts themselves if it differs.
 
     Args:
-        facts: what is to be the same, by the names by which people know it.
-        remedy: what to do about it.
+        facts: the settings by the names that users know.
+        remedy: the last sentence of the error.
 
     Raises:
         ValueError: in all processes; names each fact that differs, with the processes that have each value.
@@ -34,36 +34,36 @@ def require_same(facts: Mapping[str, str], remedy: str) -> None:
     digest = torch.tensor(list(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8, device=transport_device())
     digests = [torch.empty_like(digest) for _ in range(dist.get_world_size())]
     dist.all_gather(digests, digest)
-    board = current_monitor()
-    if board is not None:
-        board.look_around()  # all are there by now
+    monitor = current_monitor()
+    if monitor is not None:
+        monitor.read_peers()  # all have registered by now
     if all(torch.equal(one, digests[0]) for one in digests[1:]):
         return
-    everybody: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everybody, dict(facts))
-    lines = differences(everybody)
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, dict(facts))
+    lines = differences(gathered)
     more = [f"- and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
     listed = "\n".join([*lines[:_SHOWN], *more])
     raise ValueError(f"The processes do not have the same settings:\n{listed}\n{remedy}")
 
 
-def differences(everybody: list[dict[str, str]]) -> list[str]:
-    """Return a line for each fact that is not the same in all processes.
+def differences(gathered: list[dict[str, str]]) -> list[str]:
+    """Return a line for each fact that differs between processes.
 
     Args:
-        everybody: the facts of each process, by its rank.
+        gathered: the facts of each process, by rank.
     """
-    names = dict.fromkeys(name for facts in everybody for name in facts)
-    return [line for name in names if (line := _difference(name, everybody))]
+    names = dict.fromkeys(name for facts in gathered for name in facts)
+    return [line for name in names if (line := _difference(name, gathered))]
 
 
-def _difference(name: str, everybody: list[dict[str, str]]) -> str | None:
+def _difference(name: str, gathered: list[dict[str, str]]) -> str | None:
     ranks: dict[str, list[int]] = {}
-    for rank, facts in enumerate(everybody):
+    for rank, facts in enumerate(gathered):
         ranks.setdefault(facts.get(name, "not there"), []).append(rank)
     if len(ranks) == 1:
         return None
-    # What most have is the first to be said, so that the eye finds the one that is different.
+    # The value of the majority comes first, so that the deviating one is easy to see.
     ordered = sorted(ranks.items(), key=lambda item: (-len(item[1]), item[1]))
     return f"- {name}: " + ", ".join(f"{value[:200]} in {_named(who)}" for value, who in ordered)
 

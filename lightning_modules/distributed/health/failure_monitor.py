@@ -1,4 +1,4 @@
-"""The store in which processes say who they are, that they are there, and what went wrong; errors of torch about it."""
+"""Identity, heartbeats and faults of all processes in the store of the process group; errors about lost ones."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from ...common.process_identity import is_gone, owner_token
 
 
 class OtherProcessError(RuntimeError):
-    """Something went wrong in another process than this one."""
+    """Another process failed, is gone, or missed a timeout."""
 
 
-# What gloo, NCCL and the stores of torch write. They have no classes for it, or not in all versions.
+# Messages of gloo, NCCL and torch's stores, which have no error classes for it in some versions.
 _LOST = re.compile(
     r"connection closed by|connection reset|connection refused|connection was likely closed|broken pipe|socket closed|"
     r"remote process exited|remote process has been terminated|network error|ncclRemoteError|ncclSystemError|"
@@ -41,17 +41,17 @@ _TALKS = re.compile(r"gloo|nccl|store|socket|c10d|process ?group|rank|peer", re.
 
 
 def is_late(error: BaseException) -> bool:
-    """Tell whether torch waited for another process as long as it may."""
+    """Return whether torch timed out waiting for another process."""
     return _of_torch(error) and bool(_LATE.search(str(error)))
 
 
 def is_lost(error: BaseException) -> bool:
-    """Tell whether torch lost the connection to another process."""
+    """Return whether torch lost the connection to another process."""
     return _of_torch(error) and not is_late(error) and bool(_LOST.search(str(error)))
 
 
 def _of_torch(error: BaseException) -> bool:
-    """Tell whether it may be about processes: errors of sockets in general are a dataset's, or a tracker's."""
+    """Return whether an error comes from torch's communication; other socket errors are a dataset's or a tracker's."""
     if not isinstance(error, RuntimeError) or isinstance(error, OtherProcessError):
         return False
     return type(error).__module__.startswith("torch.distributed") or (
@@ -60,35 +60,35 @@ def _of_torch(error: BaseException) -> bool:
 
 
 FAILED, FOLLOWED, LATE = "failed", "followed", "late"
-"""An error of the process itself; one that came from another process; it waited for others in vain."""
+"""Kinds of faults: an error of the process itself; one caused by another process; a timeout waiting for others."""
 
 
 @dataclass(frozen=True)
 class PeerInfo:
-    """Who a process is."""
+    """Identity of a process."""
 
     rank: int
     pid: int
     owner: str
     host: str
     system: str
-    """Processes of one system see each other."""
+    """Kernel and pid namespace; processes of one system can check each other's pids."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What a process says when it cannot go on."""
+    """Fault reported by a process."""
 
     rank: int
     kind: str
     said: str
     session: int
-    """The training in which it was, counted in each process; -1 where the process itself ends."""
+    """Number of the training in its process; -1 if the process itself ends."""
 
 
 @dataclass(frozen=True)
 class Beat:
-    """A sign of life."""
+    """Heartbeat of a process."""
 
     count: int
     at: float
@@ -96,9 +96,9 @@ class Beat:
 
 
 class FailureMonitor:
-    """In the store of the process group, which it needs no exchange to read: so also where others do not answer.
+    """Status of all processes in the store of the process group, readable without a collective.
 
-    A connection of its own is used, since the one of the group may be waiting for somebody.
+    It uses a connection of its own, since that of the group may be blocked.
 
     Args:
         store: of the process group.
@@ -115,7 +115,7 @@ class FailureMonitor:
         self._store: Any = PrefixStore("lightrainer/peers", own)
         self.rank = rank
         self.world_size = world_size
-        self._cards: dict[int, PeerInfo] = {
+        self._peers: dict[int, PeerInfo] = {
             rank: PeerInfo(rank, os.getpid(), owner_token(), socket.gethostname(), _system())
         }
         self._read: list[Fault] = []
@@ -123,16 +123,16 @@ class FailureMonitor:
         self._beats = 0
         self.is_reachable = True
         self.has_failed = False
-        self._try(lambda: self._store.set(f"card/{rank}", json.dumps(asdict(self._cards[rank]))))
+        self._try(lambda: self._store.set(f"card/{rank}", json.dumps(asdict(self._peers[rank]))))
 
     def name(self, rank: int) -> str:
-        """Return a process as people find it: its rank, pid and host, as far as they are known."""
-        card = self._cards.get(rank)
-        return f"process {rank}" if card is None else f"process {rank} (pid {card.pid} on {card.host})"
+        """Return rank, pid and host of a process, as far as they are known."""
+        peer = self._peers.get(rank)
+        return f"process {rank}" if peer is None else f"process {rank} (pid {peer.pid} on {peer.host})"
 
-    def look_around(self, each: bool = False) -> None:
-        """Read who the others are, once all of them have said so; with `each` those who have."""
-        keys = [f"card/{rank}" for rank in range(self.world_size) if rank not in self._cards]
+    def read_peers(self, each: bool = False) -> None:
+        """Read the identities of the others once all have registered; with `each`, those that have."""
+        keys = [f"card/{rank}" for rank in range(self.world_size) if rank not in self._peers]
         if not keys or not self._can_ask():
             return
         if not self._try(lambda: self._store.check(keys)):
@@ -140,21 +140,21 @@ class FailureMonitor:
         for key in keys:
             text = self._try(lambda key=key: self._store.get(key))
             if text is not None:
-                card = PeerInfo(**json.loads(text))
-                self._cards[card.rank] = card
+                peer = PeerInfo(**json.loads(text))
+                self._peers[peer.rank] = peer
 
     def gone(self) -> list[int]:
-        """Return those on this system that are there no more; what is asked is the system, not the board."""
+        """Return the processes of this system that have ended, as the system reports them."""
         here = _system()
-        return [card.rank for card in list(self._cards.values()) if card.system == here and is_gone(card.owner)]
+        return [peer.rank for peer in list(self._peers.values()) if peer.system == here and is_gone(peer.owner)]
 
     def elsewhere(self) -> list[int]:
-        """Return those on other hosts, of which only the board can tell."""
-        here, cards = _system(), self._cards
-        return [rank for rank in range(self.world_size) if rank not in cards or cards[rank].system != here]
+        """Return the processes on other systems, which only the store knows."""
+        here, peers = _system(), self._peers
+        return [rank for rank in range(self.world_size) if rank not in peers or peers[rank].system != here]
 
     def note(self, kind: str, said: str, session: int) -> None:
-        """Say that something went wrong here."""
+        """Report a fault of this process."""
         self.has_failed = True
         fault = json.dumps(asdict(Fault(self.rank, kind, said, session)))
         if self._can_ask():
@@ -163,25 +163,25 @@ class FailureMonitor:
                 self._try(lambda: self._store.set(f"fault/{number}", fault))
 
     def faults(self, session: int | None = None) -> list[Fault]:
-        """Return what has gone wrong: in a session and with whole processes, or all of it."""
+        """Return the faults of a session and of ended processes, or all."""
         with self._lock:
             noted = self._try(lambda: self._store.add("noted", 0)) if self._can_ask() else 0
             for number in range(len(self._read) + 1, (noted or 0) + 1):
                 if not self._try(lambda number=number: self._store.check([f"fault/{number}"])):
-                    break  # it is being written
+                    break  # being written
                 text = self._try(lambda number=number: self._store.get(f"fault/{number}"))
                 if text is None:
                     break
                 self._read.append(Fault(**json.loads(text)))
         return [fault for fault in self._read if session is None or fault.session in (session, -1)]
 
-    def say_done(self, session: int) -> None:
-        """Say that this process has come to the end of a training."""
+    def mark_done(self, session: int) -> None:
+        """Report that this process has finished a training."""
         if self._can_ask():
             self._try(lambda: self._store.set(f"done/{self.rank}", str(session)))
 
     def done(self, rank: int) -> int:
-        """Return the last training to whose end a process has come; 0 if to none."""
+        """Return the last training that a process has finished; 0 for none."""
         key = f"done/{rank}"
         said = (
             self._try(lambda: self._store.get(key) if self._store.check([key]) else None) if self._can_ask() else None
@@ -189,14 +189,14 @@ class FailureMonitor:
         return int(said or 0)
 
     def beat(self, doing: str) -> None:
-        """Give a sign of life."""
+        """Write a heartbeat."""
         self._beats += 1
         said = json.dumps([self._beats, time.time(), doing])
         if self._can_ask():
             self._try(lambda: self._store.set(f"beat/{self.rank}", said))
 
     def beats(self, ranks: Iterable[int]) -> dict[int, Beat]:
-        """Return the last sign of life of each process that gave one."""
+        """Return the last heartbeat of each process that wrote one."""
         found = {}
         for rank in ranks:
             key = f"beat/{rank}"
@@ -207,13 +207,13 @@ class FailureMonitor:
         return found
 
     @property
-    def keeper(self) -> int | None:
-        """The process without which there is no board; None where it is the launcher."""
+    def store_rank(self) -> int | None:
+        """Return the rank that hosts the store; None if the launcher does."""
         return None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else 0
 
     def _can_ask(self) -> bool:
-        """Tell whether the board is there. torch prints a page of warnings for each attempt on one that is not."""
-        if self.keeper is not None and self.keeper in self.gone():
+        """Return whether the store is reachable; torch prints many warnings for each attempt on one that is not."""
+        if self.store_rank is not None and self.store_rank in self.gone():
             self.is_reachable = False
         return self.is_reachable
 
@@ -231,7 +231,7 @@ _known: tuple[weakref.ref[Any], FailureMonitor] | None = None
 
 
 def current_monitor() -> FailureMonitor | None:
-    """Return the board of the default process group, made when it is first asked for; None in a single process."""
+    """Return the monitor of the default process group, made at the first call; None in a single process."""
     global _known
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -250,14 +250,14 @@ def current_monitor() -> FailureMonitor | None:
 
 
 def leave_monitor() -> None:
-    """Forget the board of a process group that is about to be destroyed."""
+    """Drop the monitor of a process group that is about to be destroyed."""
     global _known
     _known = None
 
 
 @functools.cache
 def _system() -> str:
-    """Return the kernel and the namespace in which pids mean something; of two containers each has its own."""
+    """Return the kernel's boot id and the pid namespace, which differs between containers."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -272,7 +272,7 @@ def described(error: BaseException) -> str:
 
 
 def _warn_at_the_end(pid: int) -> None:
-    """Let an error that ends this process be read by the others."""
+    """Report an error that ends this process to the others."""
     before = sys.excepthook
 
     def say(kind: type[BaseException], error: BaseException, traceback: Any) -> None:

@@ -1,7 +1,7 @@
-"""Train together with other processes: whatever happens to one of them, all hear of it by name.
+"""Report a failure of one process in all of them, with its rank and cause.
 
-From an error of torch that says that some connection is broken, the process that broke it is found. A thread gives
-signs of life, and ends a process that does not notice that the others are gone.
+From an error of torch about a broken connection, the process that broke it is found. A thread writes heartbeats, and
+ends a process that does not notice that the others are gone.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ _inside = False
 
 
 @contextlib.contextmanager
-def company(seconds: float = 1800, *, doing: Callable[[], str] = str, acts: bool = True) -> Iterator[None]:
-    """Train, or evaluate, together: all processes have to come here.
+def monitor_peers(seconds: float = 1800, *, doing: Callable[[], str] = str, acts: bool = True) -> Iterator[None]:
+    """Monitor the other processes while training or evaluating; all processes have to enter the context.
 
-    An error is told to the others. Where it says that another process was lost, or did not come, it becomes one that
-    names that process, and why it was lost as far as anybody knows. Within another company it does nothing.
+    An error is reported to the others. If it is about another process that was lost or timed out, it is replaced by one
+    that names that process and the cause, as far as it is known. A nested context does nothing.
 
     Args:
-        seconds: how long torch waits for another process.
-        doing: how far this process is, in some words, to be said if others wait for it.
-        acts: also end this process where it cannot find out by itself that the others are gone.
+        seconds: the timeout of torch's collectives.
+        doing: describes the progress of this process, for errors of others that wait for it.
+        acts: also end this process if it hangs after the others are gone.
 
     Raises:
-        OtherProcessError: another process failed, is gone, or did not come.
+        OtherProcessError: another process failed, is gone, or timed out.
     """
     global _sessions, _inside
-    board = None if _inside else current_monitor()
-    if board is None:
+    monitor = None if _inside else current_monitor()
+    if monitor is None:
         yield
         return
     _sessions += 1
     _inside, session = True, _sessions
-    board.look_around()
-    watch = Watch(board, session, min(seconds, _LONGEST_GRACE), doing) if acts else None
+    monitor.read_peers()
+    watch = Watchdog(monitor, session, min(seconds, _LONGEST_GRACE), doing) if acts else None
     if watch is not None:
         watch.start()
     try:
         yield
     except BaseException as error:
-        _explain(board, session, error, seconds)
+        _explain(monitor, session, error, seconds)
         raise
     else:
-        board.say_done(session)
+        monitor.mark_done(session)
     finally:
         _inside = False
         if watch is not None:
@@ -78,16 +78,16 @@ def company(seconds: float = 1800, *, doing: Callable[[], str] = str, acts: bool
 
 
 @contextlib.contextmanager
-def meeting(rank: int | None, world_size: int, seconds: float) -> Iterator[None]:
-    """Wait for the others to come at all.
+def rendezvous(rank: int | None, world_size: int, seconds: float) -> Iterator[None]:
+    """Explain a timeout of the rendezvous that runs in the context.
 
     Args:
         rank: of this process.
         world_size: number of processes.
-        seconds: how long it waits.
+        seconds: the timeout.
 
     Raises:
-        OtherProcessError: they did not come; names the process that waited, and where.
+        OtherProcessError: not all processes joined; names the process that waited, and the address.
     """
     try:
         yield
@@ -102,45 +102,45 @@ def meeting(rank: int | None, world_size: int, seconds: float) -> Iterator[None]
         ) from error
 
 
-def _explain(board: FailureMonitor, session: int, error: BaseException, seconds: float) -> None:
-    """Tell the others, and raise a better error where this one comes from them."""
+def _explain(monitor: FailureMonitor, session: int, error: BaseException, seconds: float) -> None:
+    """Report an error to the others; replace one that they caused by one that names the cause."""
     late = is_late(error)
     if not late and not is_lost(error):
         followed = isinstance(error, OtherProcessError)
-        board.note(FOLLOWED if followed else FAILED, described(error), session)
+        monitor.note(FOLLOWED if followed else FAILED, described(error), session)
         return
     if late:
-        board.note(LATE, described(error), session)
-    said = find_cause(board, session, late=late, seconds=seconds)
-    board.note(FOLLOWED, said, session)
-    raise OtherProcessError(f"{said} So {board.name(board.rank)} cannot go on.") from error
+        monitor.note(LATE, described(error), session)
+    said = find_cause(monitor, session, late=late, seconds=seconds)
+    monitor.note(FOLLOWED, said, session)
+    raise OtherProcessError(f"{said} So {monitor.name(monitor.rank)} cannot go on.") from error
 
 
 _LATE_GRACE = 5.0
-"""Longer than the others look for whoever did not come; in that time one that was late itself finds out."""
+"""Seconds longer than the others search for a late process, so that it finds out itself that it was late."""
 
 _LIBRARIES = ("torch", "lightning", "lightrainer", "threading", "contextlib")
 
 
-class Watch(threading.Thread):
-    """Looks at the board once a second while this process trains.
+class Watchdog(threading.Thread):
+    """Thread that reads the monitor once a second while this process trains.
 
-    Where another process has failed, this one finds out when it exchanges something with it: gloo notices at once that
-    a connection is gone. It does not where the other one lives on, nor where this one never comes to an exchange since
-    it hangs. Then nothing can wake it, and it is ended from here, with the place at which it stood.
+    A process notices the failure of another one in its next collective: gloo raises at once when a connection is lost.
+    It does not if the other process lives on, or if this one hangs outside of a collective. Then it is ended from here,
+    with a stack trace.
 
     Args:
-        board: the board.
-        session: which training it is.
-        seconds: the time to come out of the training by itself.
-        doing: the place in the training, in some words.
+        monitor: the monitor.
+        session: number of the training.
+        seconds: time for this process to leave the training by itself.
+        doing: describes the progress of this process.
     """
 
     interval = 1.0
 
-    def __init__(self, board: FailureMonitor, session: int, seconds: float, doing: Callable[[], str]) -> None:
+    def __init__(self, monitor: FailureMonitor, session: int, seconds: float, doing: Callable[[], str]) -> None:
         super().__init__(name="lightrainer-peers", daemon=True)
-        self.board = board
+        self.monitor = monitor
         self.session = session
         self.seconds = seconds
         self.doing = doing
@@ -151,9 +151,9 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """See `threading.Thread.run`."""
         since: float | None = None
-        self._beat()  # so that one which is lost at once has been heard of
+        self._beat()  # so that a process lost at once has a heartbeat
         while not self._over.wait(self.interval):
-            self.board.look_around()
+            self.monitor.read_peers()
             self._beat()
             if self._is_orphan():
                 self._end(f"torchrun (pid {self.launcher}), which started it, is gone.", failed=True)
@@ -166,45 +166,47 @@ class Watch(threading.Thread):
                 self._end(said)
 
     def _beat(self) -> None:
-        self.board.beat(f"{self.doing()}, {place(sys._current_frames().get(self.main))}")
+        self.monitor.beat(f"{self.doing()}, {place(sys._current_frames().get(self.main))}")
 
     def _is_orphan(self) -> bool:
-        """Tell whether torchrun was killed: nobody ends this process any more, and it may be replaced by others."""
+        """Return whether torchrun was killed: it can no longer end this process, which may be replaced by others."""
         return self.launcher is not None and os.getppid() != self.launcher
 
     def stop(self) -> None:
-        """Let it be over: this process has come out of the training."""
+        """Stop the thread after the training."""
         self._over.set()
         self.join()
 
     def _grace(self) -> float:
-        """Who was waited for in vain has had its time."""
-        others = [fault for fault in self.board.faults(self.session) if fault.rank != self.board.rank]
+        """Return the seconds before this process is ended: fewer if the others timed out waiting for it."""
+        others = [fault for fault in self.monitor.faults(self.session) if fault.rank != self.monitor.rank]
         return min(self.seconds, _LATE_GRACE) if others and all(one.kind == LATE for one in others) else self.seconds
 
     def _said(self) -> str | None:
-        """Return what is known to have gone wrong with the others."""
-        others = [fault for fault in self.board.faults(self.session) if fault.rank != self.board.rank]
-        own = [fault for fault in self.board.faults(self.session) if fault.rank == self.board.rank]
+        """Return the known fault of another process; None without one."""
+        others = [fault for fault in self.monitor.faults(self.session) if fault.rank != self.monitor.rank]
+        own = [fault for fault in self.monitor.faults(self.session) if fault.rank == self.monitor.rank]
         if others and not own:
-            return cause_of(min(others, key=_importance), self.board)
-        gone = [] if own else [rank for rank in self.board.gone() if not self._may_leave(rank)]
-        return f"{self.board.name(gone[0])} is gone." if gone else None
+            return cause_of(min(others, key=_importance), self.monitor)
+        gone = [] if own else [rank for rank in self.monitor.gone() if not self._may_leave(rank)]
+        return f"{self.monitor.name(gone[0])} is gone." if gone else None
 
     def _was_waited_for(self) -> bool:
-        return any(fault.kind == LATE and fault.rank != self.board.rank for fault in self.board.faults(self.session))
+        return any(
+            fault.kind == LATE and fault.rank != self.monitor.rank for fault in self.monitor.faults(self.session)
+        )
 
     def _may_leave(self, rank: int) -> bool:
-        """Tell whether a process may have come to the end of the training before this one."""
-        return rank == self.board.keeper or self.board.done(rank) >= self.session
+        """Return whether a process may have finished the training before this one."""
+        return rank == self.monitor.store_rank or self.monitor.done(rank) >= self.session
 
     def _end(self, said: str, *, failed: bool = False) -> None:
         frame = sys._current_frames().get(self.main)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         why = "" if failed else ", as it does not come out of the training by itself"
-        message = f"{capital(self.board.name(self.board.rank))} is ended{why}: {said} It stands here:\n{stack}"
+        message = f"{capital(self.monitor.name(self.monitor.rank))} is ended{why}: {said} It stands here:\n{stack}"
         noted = said if failed else f"it hung {place(frame)}"
-        self.board.note(FAILED if failed or self._was_waited_for() else FOLLOWED, noted, self.session)
+        self.monitor.note(FAILED if failed or self._was_waited_for() else FOLLOWED, noted, self.session)
         logger.critical(message)
         if not logger.isEnabledFor(logging.CRITICAL):
             print(message, file=sys.stderr)
@@ -220,7 +222,7 @@ def _importance(fault: Fault) -> int:
 
 
 def place(frame: FrameType | None) -> str:
-    """Return where a thread is, in the code that is nearest and of no library."""
+    """Return the innermost position of a thread outside of libraries."""
     innermost = frame
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _LIBRARIES:
         frame = frame.f_back
@@ -232,57 +234,57 @@ def place(frame: FrameType | None) -> str:
 
 
 _PATIENCE = 4.0
-"""Seconds for the others to say, or show, what is the matter. It is there at once, as a rule."""
+"""Seconds to wait for reports or heartbeats of the others, which usually are there at once."""
 
 
-def find_cause(board: FailureMonitor, session: int, *, late: bool, seconds: float) -> str:
-    """Return which process is to blame, and for what.
+def find_cause(monitor: FailureMonitor, session: int, *, late: bool, seconds: float) -> str:
+    """Return a sentence that names the process that caused an error, and its fault.
 
     Args:
-        board: what all say of themselves.
-        session: the training.
-        late: this process waited for others in vain; otherwise it lost a connection.
-        seconds: how long it may have waited.
+        monitor: the monitor.
+        session: number of the training.
+        late: True if this process timed out, False if it lost a connection.
+        seconds: the timeout.
     """
-    before = board.beats(board.elsewhere())
+    before = monitor.beats(monitor.elsewhere())
     end = time.monotonic() + _PATIENCE
     while True:
-        board.look_around(each=True)
-        said = _known(board, session)
+        monitor.read_peers(each=True)
+        said = _known(monitor, session)
         if said is not None:
             return said
         if time.monotonic() > end:
             break
         time.sleep(0.1)
-    after = board.beats(range(board.world_size))
-    silent = [rank for rank, beat in before.items() if after[rank].count == beat.count and rank != board.rank]
-    heard = {fault.rank for fault in board.faults(session)} | {board.rank}
+    after = monitor.beats(range(monitor.world_size))
+    silent = [rank for rank, beat in before.items() if after[rank].count == beat.count and rank != monitor.rank]
+    heard = {fault.rank for fault in monitor.faults(session)} | {monitor.rank}
     silent = [rank for rank in silent if rank not in heard]
     if silent:
-        return _sentences(board, silent, lambda rank: f"has not been heard of for {_PATIENCE:g} s")
-    if not board.is_reachable:
-        lost = "the launcher" if board.keeper is None else board.name(board.keeper)
+        return _sentences(monitor, silent, lambda rank: f"has not been heard of for {_PATIENCE:g} s")
+    if not monitor.is_reachable:
+        lost = "the launcher" if monitor.store_rank is None else monitor.name(monitor.store_rank)
         return f"{capital(lost)}, which keeps what the processes know of each other, cannot be reached."
     if not late:
         return "A process has left, or the network failed; none of the processes says more."
-    return _of_late(board, heard, seconds)
+    return _of_late(monitor, heard, seconds)
 
 
-def _known(board: FailureMonitor, session: int) -> str | None:
-    """Return what failed in another process, or which process is there no more."""
-    faults = [fault for fault in board.faults(session) if fault.rank != board.rank]
+def _known(monitor: FailureMonitor, session: int) -> str | None:
+    """Return the reported failure of another process, or the processes that have ended."""
+    faults = [fault for fault in monitor.faults(session) if fault.rank != monitor.rank]
     failed = {fault.rank: fault for fault in reversed(faults) if fault.kind == FAILED}
     if failed:
-        return _sentences(board, sorted(failed), lambda rank: f"failed: {failed[rank].said}")
+        return _sentences(monitor, sorted(failed), lambda rank: f"failed: {failed[rank].said}")
     heard = {fault.rank for fault in faults}
-    gone = [rank for rank in board.gone() if rank not in heard and rank != board.rank]
+    gone = [rank for rank in monitor.gone() if rank not in heard and rank != monitor.rank]
     if gone:
         return _sentences(
-            board,
+            monitor,
             gone,
             lambda rank: (
                 "has come to the end of its own training, and left the others in theirs"
-                if board.done(rank) >= session
+                if monitor.done(rank) >= session
                 else "has ended without a word. It was killed (by SIGKILL, as the system does when memory runs out: "
                 "see dmesg), crashed, or left the script before the others"
             ),
@@ -290,36 +292,36 @@ def _known(board: FailureMonitor, session: int) -> str | None:
     return next((fault.said for fault in faults if fault.kind not in (FAILED, LATE)), None)
 
 
-def _of_late(board: FailureMonitor, heard: set[int], seconds: float) -> str:
-    """Return those that did not come, and what they were doing."""
-    beats = board.beats(range(board.world_size))
-    missing = [rank for rank in range(board.world_size) if rank not in heard]
+def _of_late(monitor: FailureMonitor, heard: set[int], seconds: float) -> str:
+    """Return the processes that missed a timeout, with their last heartbeats."""
+    beats = monitor.beats(range(monitor.world_size))
+    missing = [rank for rank in range(monitor.world_size) if rank not in heard]
 
     def doing(rank: int) -> str:
         return f" and was last seen {beats[rank].doing}" if rank in beats else ""
 
     if missing:
         return _sentences(
-            board, missing, lambda rank: f"did not come along for {seconds:g} s (ddp_timeout){doing(rank)}"
+            monitor, missing, lambda rank: f"did not come along for {seconds:g} s (ddp_timeout){doing(rank)}"
         )
-    places = "; ".join(f"{board.name(rank)}{doing(rank)}" for rank in range(board.world_size))
+    places = "; ".join(f"{monitor.name(rank)}{doing(rank)}" for rank in range(monitor.world_size))
     return f"All processes waited for each other for {seconds:g} s (ddp_timeout), at different places: {places}."
 
 
-def _sentences(board: FailureMonitor, ranks: list[int], about: Callable[[int], str]) -> str:
-    shown = [f"{capital(board.name(rank))} {about(rank).rstrip('. ')}." for rank in ranks[:8]]
+def _sentences(monitor: FailureMonitor, ranks: list[int], about: Callable[[int], str]) -> str:
+    shown = [f"{capital(monitor.name(rank))} {about(rank).rstrip('. ')}." for rank in ranks[:8]]
     return " ".join([*shown, *([f"So did {len(ranks) - 8} more."] if len(ranks) > 8 else [])])
 
 
 def capital(text: str) -> str:
-    """As the beginning of a sentence."""
+    """Capitalise the first letter."""
     return text[:1].upper() + text[1:]
 
 
-def cause_of(fault: Fault, board: FailureMonitor) -> str:
-    """Return what another process said, with its name."""
+def cause_of(fault: Fault, monitor: FailureMonitor) -> str:
+    """Return the fault of another process as a sentence."""
     if fault.kind == FAILED:
-        return f"{capital(board.name(fault.rank))} failed: {fault.said.rstrip('. ')}."
+        return f"{capital(monitor.name(fault.rank))} failed: {fault.said.rstrip('. ')}."
     if fault.kind == LATE:
-        return f"{capital(board.name(fault.rank))} has waited for this one as long as it may (ddp_timeout)."
+        return f"{capital(monitor.name(fault.rank))} has waited for this one as long as it may (ddp_timeout)."
     return fault.said

@@ -1,4 +1,4 @@
-"""The board, over a store that several processes would share; here they are objects in one process."""
+"""The monitor, over a store that several processes would share; here they are objects in one process."""
 
 import contextlib
 import os
@@ -12,19 +12,19 @@ import pytest
 import torch.distributed as dist
 
 from lightrainer.lightning_modules.checkpoints import owner_token
-from lightrainer.lightning_modules.distributed.health import FailureMonitor, company, require_same
+from lightrainer.lightning_modules.distributed.health import FailureMonitor, monitor_peers, require_same
 from lightrainer.lightning_modules.distributed.health.consistency import differences
 from lightrainer.lightning_modules.distributed.health.failure_monitor import FAILED, FOLLOWED, LATE
 from lightrainer.lightning_modules.distributed.health.guard import find_cause
 
 
 @pytest.fixture
-def boards(monkeypatch):
+def monitors(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     store = dist.HashStore()
     made = [FailureMonitor(store, rank, 3) for rank in range(3)]
-    for board in made:
-        board.look_around()
+    for monitor in made:
+        monitor.read_peers()
     return made
 
 
@@ -33,66 +33,68 @@ def fields_of(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
-def cause(board, **options):
-    return find_cause(board, 1, **{"late": False, "seconds": 5, **options})
+def cause(monitor, **options):
+    return find_cause(monitor, 1, **{"late": False, "seconds": 5, **options})
 
 
-def test_what_failed_is_read_by_the_others(boards):
-    boards[2].note(FAILED, "ValueError: no", 1)
-    boards[1].note(FOLLOWED, "something else", 1)
-    assert cause(boards[0]) == f"Process 2 (pid {os.getpid()} on {boards[0]._cards[2].host}) failed: ValueError: no."
+def test_what_failed_is_read_by_the_others(monitors):
+    monitors[2].note(FAILED, "ValueError: no", 1)
+    monitors[1].note(FOLLOWED, "something else", 1)
+    assert (
+        cause(monitors[0]) == f"Process 2 (pid {os.getpid()} on {monitors[0]._peers[2].host}) failed: ValueError: no."
+    )
 
 
-def test_what_another_process_found_out_is_taken_over(boards):
-    boards[1].note(FOLLOWED, "Process 2 has ended.", 1)
-    assert cause(boards[0]) == "Process 2 has ended."
+def test_what_another_process_found_out_is_taken_over(monitors):
+    monitors[1].note(FOLLOWED, "Process 2 has ended.", 1)
+    assert cause(monitors[0]) == "Process 2 has ended."
 
 
-def test_faults_of_other_trainings_are_no_matter(boards):
-    boards[2].note(FAILED, "before", 0)
-    boards[1].note(FAILED, "at the end of the process", -1)
-    assert [fault.said for fault in boards[0].faults(1)] == ["at the end of the process"]
+def test_faults_of_other_trainings_are_no_matter(monitors):
+    monitors[2].note(FAILED, "before", 0)
+    monitors[1].note(FAILED, "at the end of the process", -1)
+    assert [fault.said for fault in monitors[0].faults(1)] == ["at the end of the process"]
 
 
-def test_who_is_gone_is_seen_without_a_word(boards):
+def test_who_is_gone_is_seen_without_a_word(monitors):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     token = owner_token().rsplit("-", 2)
     start = fields_of(child.pid)[19]
-    boards[0]._cards[1] = replace(boards[0]._cards[1], pid=child.pid, owner=f"{token[0]}-{child.pid}-{start}")
-    assert boards[0].gone() == []
+    monitors[0]._peers[1] = replace(monitors[0]._peers[1], pid=child.pid, owner=f"{token[0]}-{child.pid}-{start}")
+    assert monitors[0].gone() == []
     child.kill()
     child.communicate()
-    assert boards[0].gone() == [1]
-    assert "has ended without a word" in cause(boards[0])
-    boards[0]._store.set("done/1", "1")
-    assert "has come to the end of its own training" in cause(boards[0])
+    assert monitors[0].gone() == [1]
+    assert "has ended without a word" in cause(monitors[0])
+    monitors[0]._store.set("done/1", "1")
+    assert "has come to the end of its own training" in cause(monitors[0])
 
 
-def test_those_that_do_not_come_are_named_with_their_place(boards, monkeypatch):
+def test_those_that_do_not_come_are_named_with_their_place(monitors, monkeypatch):
     monkeypatch.setattr("lightrainer.lightning_modules.distributed.health.guard._PATIENCE", 0.0)
-    boards[2].beat("after step 3, in load (data.py, line 7)")
-    for board in boards[:2]:
-        board.note(LATE, "timed out", 1)
-    said = cause(boards[0], late=True)
+    monitors[2].beat("after step 3, in load (data.py, line 7)")
+    for monitor in monitors[:2]:
+        monitor.note(LATE, "timed out", 1)
+    said = cause(monitors[0], late=True)
     assert said.startswith("Process 2 (pid ")
     assert "did not come along for 5 s (ddp_timeout) and was last seen after step 3, in load (data.py, line 7)." in said
-    boards[2].note(LATE, "timed out", 1)
-    assert cause(boards[0], late=True).startswith("All processes waited for each other for 5 s (ddp_timeout)")
+    monitors[2].note(LATE, "timed out", 1)
+    assert cause(monitors[0], late=True).startswith("All processes waited for each other for 5 s (ddp_timeout)")
 
 
-def test_those_on_other_hosts_are_known_by_their_signs_of_life(boards, monkeypatch):
+def test_those_on_other_hosts_are_known_by_their_signs_of_life(monitors, monkeypatch):
     monkeypatch.setattr("lightrainer.lightning_modules.distributed.health.guard._PATIENCE", 0.0)
     for rank in (1, 2):
-        boards[0]._cards[rank] = replace(boards[0]._cards[rank], system="another", host="node2")
-        boards[rank].beat("after step 3")
-    boards[1].note(LATE, "timed out", 1)
-    assert cause(boards[0]).startswith("Process 2 (pid ")
-    assert "on node2) has not been heard of" in cause(boards[0])
+        monitors[0]._peers[rank] = replace(monitors[0]._peers[rank], system="another", host="node2")
+        monitors[rank].beat("after step 3")
+    monitors[1].note(LATE, "timed out", 1)
+    assert cause(monitors[0]).startswith("Process 2 (pid ")
+    assert "on node2) has not been heard of" in cause(monitors[0])
 
 
 def test_a_single_process_is_in_no_company():
     require_same({"a": "1"}, "")
-    with pytest.raises(ZeroDivisionError), company():
+    with pytest.raises(ZeroDivisionError), monitor_peers():
         raise ZeroDivisionError
 
 
