@@ -1,4 +1,4 @@
-"""Adafactor: Adam whose second moments take one number a row and one a column, not one a weight.
+"""Adafactor: Adam with factored second moments, one number per row and column instead of one per weight.
 
 After Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (arXiv:1804.04235), whose
 Algorithm 4 is for matrices and Algorithm 5 for vectors. The order of the floating point operations, and the names in
@@ -22,7 +22,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Adafactor(Optimizer):
-    """As `transformers.Adafactor`, but the float32 state of half precision weights outlives a checkpoint.
+    """As `transformers.Adafactor`, but checkpoints keep the float32 state of half-precision weights.
 
     Per step, with gradient `G`, weights `X` and step `t` (from 1): `V` becomes `b V + (1 - b) (G^2 + eps[0])` with
     `b = 1 - t^decay_rate`, kept as the means of its rows and columns where `X` has two or more dimensions; the update
@@ -156,7 +156,7 @@ def _make_ready(state: dict[str, Any], gradient: Tensor, with_mean: bool) -> Non
 
 
 def _normalised(gradient: Tensor, state: dict[str, Any], decay: float, epsilon: float) -> Tensor:
-    """Return the gradient over the root of its second moment, which takes it up first."""
+    """Update the second moment with the gradient, and return the gradient over its root."""
     square = gradient**2 + epsilon
     if "exp_avg_sq" in state:
         return _mean_with(state["exp_avg_sq"], square, decay).rsqrt().mul_(gradient)
@@ -183,7 +183,7 @@ class AdafactorSchedule(LambdaLR):
 
     Args:
         optimizer: an `Adafactor`, or another with its `_get_lr`.
-        initial_lr: what is shown before the first step.
+        initial_lr: rate shown before the first step.
     """
 
     def __init__(self, optimizer: Any, initial_lr: float = 0.0) -> None:
@@ -194,7 +194,7 @@ class AdafactorSchedule(LambdaLR):
             del group["initial_lr"]
 
     def get_lr(self) -> list[Any]:
-        """Return each group's step size, that of its first parameter; without a gradient, what was shown at first."""
+        """Return each group's step size, that of its first parameter; without a gradient, the initial one."""
         pairs = zip(self.optimizer.param_groups, self.base_lrs, strict=True)
         return [self._shown(group, first) for group, first in pairs]
 
@@ -210,6 +210,6 @@ def get_adafactor_schedule(optimizer: Any, initial_lr: float = 0.0) -> Adafactor
 
     Args:
         optimizer: an `Adafactor`.
-        initial_lr: what is shown before the first step.
+        initial_lr: rate shown before the first step.
     """
     return AdafactorSchedule(optimizer, initial_lr)

@@ -54,7 +54,7 @@ def _rmsprop(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def _adafactor(request: OptimizerRequest) -> ClassAndKwargs:
-    """With the learning rate of the arguments and their schedule, not with its own."""
+    """Use the learning rate and schedule of the arguments, not Adafactor's own."""
     return Adafactor, {"scale_parameter": False, "relative_step": False}
 
 
@@ -102,14 +102,14 @@ BUILDERS: dict[OptimizerNames, Builder] = {
     OptimizerNames.SCHEDULE_FREE_SGD: libraries.schedule_free,
     OptimizerNames.STABLE_ADAMW: libraries.stable_adamw,
 }
-"""What makes the class and its arguments, for each optimizer."""
+"""Functions that return the class and its arguments for each optimizer."""
 
 
 def optimizer_class_and_kwargs(config: OptimizerDescription, model: nn.Module | None = None) -> ClassAndKwargs:
     """As `Trainer.get_optimizer_cls_and_kwargs`, but arguments that the optimizer does not know are named in a warning.
 
     Args:
-        config: which optimizer, and its numbers.
+        config: the optimizer's name and numbers.
         model: needed by GaLore, APOLLO and LOMO.
 
     Returns:
@@ -138,8 +138,8 @@ def build_optimizer(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Modu
     """As the second half of `Trainer.create_optimizer`: an optimizer of a class, its arguments and parameter groups.
 
     Args:
-        optimizer_class: a class of optimizers; or what makes, when called without arguments, a function of the model
-            and the keyword arguments that returns the optimizer.
+        optimizer_class: a class of optimizers; or a callable without arguments that returns a function of the model
+            and the keyword arguments that makes the optimizer.
         kwargs: keyword arguments; "params", "model" or "optimizer_dict" among them is passed first, not the groups.
         model: the model.
         groups: the usual parameter groups.
@@ -160,7 +160,7 @@ def build_optimizer(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Modu
 
 
 def _without_kernel(kwargs: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Arguments without `fused` where torch has no such kernel: with torch_xla, whose compiler fuses by itself."""
+    """Drop `fused` on torch_xla, which has no such kernel, as its compiler fuses by itself."""
     if kwargs.get("fused") and any(parameter.device.type == "xla" for parameter in model.parameters()):
         logger.info("fused=True is left out: torch_xla fuses the optimizer's operations by itself.")
         return {name: value for name, value in kwargs.items() if name != "fused"}
@@ -168,19 +168,19 @@ def _without_kernel(kwargs: dict[str, Any], model: nn.Module) -> dict[str, Any]:
 
 
 def steps_in_backward(optimizer: Any) -> bool:
-    """Return whether an optimizer takes its steps in a backward pass of its own."""
+    """Return whether an optimizer steps in a backward pass of its own."""
     return callable(getattr(optimizer, "fused_backward", None))
 
 
 def let_backward_step(optimizer: Any) -> None:
-    """Make `step` do nothing where the backward pass steps, as `accelerate` has it; such optimizers have none at all.
+    """Give optimizers that step in the backward pass, which have no `step`, one that does nothing, as `accelerate`.
 
     Args:
-        optimizer: any; the usual ones stay as they are.
+        optimizer: any; others are not changed.
     """
     if steps_in_backward(optimizer):
         optimizer.step = MethodType(_no_step, optimizer)
-        optimizer._opt_called = True  # or torch's schedules would warn that they go first
+        optimizer._opt_called = True  # else torch's schedules warn that they step first
 
 
 def _no_step(optimizer: Any, closure: Callable[[], Any] | None = None) -> Any:
@@ -188,7 +188,7 @@ def _no_step(optimizer: Any, closure: Callable[[], Any] | None = None) -> Any:
         return None if closure is None else closure()
 
 
-vars(_no_step)["_wrapped_by_lr_sched"] = True  # or torch's schedules would warn of a new `step`
+vars(_no_step)["_wrapped_by_lr_sched"] = True  # else torch's schedules warn of a new `step`
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The norm of gradients, and clipping, where some are sharded over different groups of processes."""
+"""Norm and clipping of gradients that may be sharded over different groups of processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..common.dtensor import own_part, whole
 
 
 def total_norm(gradients: Iterable[torch.Tensor], norm_type: float = 2.0) -> torch.Tensor:
-    """As `torch.nn.utils.get_total_norm`, of whole gradients; all processes that have a part have to call it."""
+    """As `torch.nn.utils.get_total_norm`, of whole gradients; collective."""
     groups = _by_processes(gradients)
     if len(groups) <= 1:
         return whole(nn.utils.get_total_norm([one for group in groups for one in group], norm_type))
@@ -24,7 +24,7 @@ def total_norm(gradients: Iterable[torch.Tensor], norm_type: float = 2.0) -> tor
 def clip_gradients(
     parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
-    """As `torch.nn.utils.clip_grad_norm_`, see `total_norm`; returns the norm that the gradients had."""
+    """As `torch.nn.utils.clip_grad_norm_`, see `total_norm`; return the norm before clipping."""
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if len(_by_processes(gradients)) <= 1:
@@ -38,7 +38,7 @@ def clip_gradients(
 
 
 def _by_processes(gradients: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Groups of what the same processes share; torch takes one such group at a time."""
+    """Group gradients by device mesh; torch accepts one mesh at a time."""
     groups: dict[Any, list[torch.Tensor]] = {}
     for gradient in gradients:
         groups.setdefault(getattr(gradient, "device_mesh", None), []).append(gradient)

@@ -28,7 +28,7 @@ class StreamingAverage:
     """As `transformers.optimization.StreamingAverage`: the mean of the last values of a stream."""
 
     def __init__(self, window_size: int) -> None:
-        """Take the length of the window.
+        """Set the length of the window.
 
         Args:
             window_size: how many values count, at least 1.
@@ -50,17 +50,17 @@ class StreamingAverage:
         return self.sum / len(self.values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the window and what is in it."""
+        """Return the window and its values."""
         return {"window_size": self.window_size, "values": list(self.values), "sum": self.sum}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore a `state_dict`."""
         self.window_size, self.sum = state_dict["window_size"], state_dict["sum"]
         self.values = deque(state_dict["values"])
 
 
 class GreedyLR(ReduceLROnPlateau):
-    """As `transformers.optimization.GreedyLR` (5.4 and later), but a `ReduceLROnPlateau`, and so for Lightning too.
+    """As `transformers.optimization.GreedyLR` (5.4 and later), but a `ReduceLROnPlateau`, so that Lightning accepts it.
 
     It is stepped with a metric. After more than `patience` steps in a row with a better one all rates are divided by
     `factor`, after as many without they are multiplied by it. Then a pause follows in which no metric counts. Once all
@@ -86,11 +86,11 @@ class GreedyLR(ReduceLROnPlateau):
         window_size: int = 50,
         reset_start: int = 500,
     ) -> None:
-        """Take the rates of the optimizer as the first ones.
+        """Start from the rates of the optimizer.
 
         Args:
             optimizer: its learning rates are set.
-            mode: whether a lower metric is better ("min"), or a higher one.
+            mode: "min" if a lower metric is better, "max" if a higher one is.
             factor: between 0 and 1.
             patience: steps in a row that change nothing yet.
             threshold: by how much a metric has to be better to count as better.
@@ -135,7 +135,7 @@ class GreedyLR(ReduceLROnPlateau):
         self._streaming_avg = StreamingAverage(self.window_size) if self._streaming_avg else None
 
     def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:
-        """As `transformers.optimization.GreedyLR.step`: look at a metric, and set the rates for what follows.
+        """As `transformers.optimization.GreedyLR.step`: set the next rates from a metric.
 
         Args:
             metrics: the newest value of the metric.
@@ -177,7 +177,7 @@ class GreedyLR(ReduceLROnPlateau):
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
 
     def _improves(self, metric: float) -> bool:
-        """Return whether a metric is better than the best; torch's method for it has another name in each version."""
+        """Return whether a metric is better than the best; torch's method differs between versions."""
         sign = 1 if self.mode == "max" else -1
         change = sign * self.threshold
         least = self.best * (1 + change) if self.threshold_mode == "rel" else self.best + change
@@ -210,7 +210,7 @@ class GreedyLR(ReduceLROnPlateau):
 
     def _set(self, index: int, rate: float, how: str) -> None:
         group = self.optimizer.param_groups[index]
-        if isinstance(group["lr"], torch.Tensor):  # a compiled step goes on reading it
+        if isinstance(group["lr"], torch.Tensor):  # a compiled step reads this tensor
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
@@ -223,7 +223,7 @@ class GreedyLR(ReduceLROnPlateau):
         return state if self._streaming_avg is None else state | {"_streaming_avg": self._streaming_avg.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As `transformers.optimization.GreedyLR.load_state_dict`: go on from what `state_dict` returned."""
+        """As `transformers.optimization.GreedyLR.load_state_dict`: restore a `state_dict`."""
         average = state_dict.get("_streaming_avg")
         super().load_state_dict({name: state_dict[name] for name in _STATE if name in state_dict})
         self._streaming_avg = None

@@ -1,4 +1,4 @@
-"""The documented parameter groups: weight decay on everything but biases and norms; and states that lie in groups."""
+"""Parameter groups as documented, with weight decay except on biases and norms, and optimizer states kept in groups."""
 
 from __future__ import annotations
 
@@ -65,10 +65,9 @@ _KEY = "state"
 
 
 def save_state_of_groups(optimizer: Any) -> None:
-    """Save the state that GrokAdamW keeps in its groups under the places of the parameters, not under these themselves.
+    """Save the state that GrokAdamW keeps in its groups by parameter index, not by the parameter itself.
 
-    A parameter that is read from a file is not the one that the model has, so that a training that is resumed would
-    begin with an empty state.
+    A parameter read from a file is not that of the model, so that a resumed training would start with an empty state.
 
     Args:
         optimizer: any; only those of `grokadamw` are concerned.

@@ -1,4 +1,4 @@
-"""One optimizer for each parameter, stepped as soon as its gradient is there, so that gradients never pile up."""
+"""One optimizer per parameter, stepped as soon as its gradient is ready, so that gradients can be freed at once."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _KEY = "layers"
 
 
 def is_layerwise(name: str | OptimizerNames) -> bool:
-    """Return whether an optimizer has one for each parameter inside."""
+    """Return whether an optimizer consists of one per parameter."""
     return OptimizerNames(name).value.endswith("_layerwise")
 
 
 class LayerwiseOptimizer(Optimizer):
     """As `transformers.trainer_pt_utils.LayerWiseDummyOptimizer`, but its state can be saved and loaded.
 
-    The optimizers inside step in the backward pass: once for every backward pass, whatever else is done with it. When
-    this object is gone, they do not any more. Its own group has no parameter of the model.
+    The inner optimizers step in every backward pass, as long as this object lives. Its own group has no parameter of
+    the model.
 
     Args:
         optimizer_dict: the optimizer of each parameter.
@@ -38,7 +38,7 @@ class LayerwiseOptimizer(Optimizer):
     """
 
     def __init__(self, optimizer_dict: Mapping[Tensor, Optimizer], lr: float = 1e-3) -> None:
-        # Drawn from the global generator, as in the reference: what comes after it would differ otherwise.
+        # Drawn from the global generator, as in the reference, so that later draws agree.
         super().__init__([torch.randn(1, 1)], {"lr": lr})
         self.optimizer_dict = dict(optimizer_dict)
         self.schedulers: Mapping[Tensor, LRScheduler] = {}
@@ -48,19 +48,19 @@ class LayerwiseOptimizer(Optimizer):
                 parameter.register_post_accumulate_grad_hook(hook)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Do nothing: the steps are taken in the backward pass, which is in the `closure`, if there is one."""
+        """Run the `closure`, if there is one; the inner optimizers step in its backward pass."""
         with torch.enable_grad():
             return None if closure is None else closure()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing: gradients are dropped as soon as they are used."""
+        """Do nothing: gradients are freed as soon as they are used."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its own group, and the state of the optimizers inside."""
+        """Return its own group, and the states of the inner optimizers."""
         return {**super().state_dict(), _KEY: [inner.state_dict() for inner in self.optimizer_dict.values()]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` gave; one of the reference, which saves no state of the optimizers inside, will do."""
+        """Restore a `state_dict`, also one of the reference, which saves no states of the inner optimizers."""
         super().load_state_dict(state_dict)
         for inner, state in _pairs(self.optimizer_dict.values(), state_dict):
             inner.load_state_dict(state)
@@ -74,10 +74,10 @@ class LayerwiseOptimizer(Optimizer):
 
 
 class LayerwiseSchedule(LRScheduler):
-    """As `transformers.trainer_pt_utils.LayerWiseDummyScheduler`, but it works behind a Trainer too.
+    """As `transformers.trainer_pt_utils.LayerWiseDummyScheduler`, but usable with a Trainer too.
 
-    Each parameter has a schedule, which goes on when its optimizer has stepped; this one shows the rate of the first,
-    and its state can be saved and loaded. (The reference's Trainer shows a schedule that it applies to no parameter.)
+    Each parameter has a schedule, which steps after its optimizer; this one shows the rate of the first, and its state
+    can be saved and loaded. (The reference's Trainer shows a schedule that it applies to no parameter.)
 
     Args:
         optimizer: its schedules until now are replaced.
@@ -95,12 +95,12 @@ class LayerwiseSchedule(LRScheduler):
         return [first.optimizer.param_groups[0]["lr"]]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its own numbers, and those of the schedules inside."""
+        """Return its own numbers, and those of the inner schedules."""
         own = {name: value for name, value in super().state_dict().items() if name != "schedulers"}
         return {**own, _KEY: [scheduler.state_dict() for scheduler in self.schedulers.values()]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` gave."""
+        """Restore a `state_dict`."""
         super().load_state_dict({name: value for name, value in state_dict.items() if name != _KEY})
         for scheduler, state in _pairs(self.schedulers.values(), state_dict):
             scheduler.load_state_dict(state)
@@ -115,7 +115,7 @@ def _pairs(parts: Any, state_dict: dict[str, Any]) -> Any:
 
 
 def _weakly(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
-    """Return the method as long as its object is there: a hook must not keep an optimizer alive, nor at work."""
+    """Return a hook that calls the method without keeping its object alive."""
     found = weakref.WeakMethod(method)
 
     def call(parameter: Tensor) -> None:

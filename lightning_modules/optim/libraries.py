@@ -1,4 +1,4 @@
-"""Optimizers of other libraries, imported when they are asked for; GaLore and APOLLO are in `low_rank`."""
+"""Optimizers of other libraries, imported lazily; GaLore and APOLLO are in `low_rank`."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class MissingLibraryError(ImportError, ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """A package with optimizers, which is not among the dependencies."""
+    """Optional package with optimizers."""
 
     package: str
-    """Its name, for people."""
+    """Display name."""
     pip: str
-    """What `pip install` is to be given."""
+    """Argument of `pip install`."""
     needs: str = ""
-    """Hardware that it is made for."""
+    """Hardware that it requires."""
 
     def load(self, name: OptimizerNames, module: str, *members: str) -> list[Any]:
-        """Members of one of its modules.
+        """Return members of one of its modules.
 
         Args:
             name: the optimizer that needs them, named in the error.
@@ -70,25 +70,25 @@ LOMO = Library(package="lomo-optim", pip="lomo-optim")
 
 
 def xla(request: OptimizerRequest) -> ClassAndKwargs:
-    """`adamw_torch_xla`."""
+    """Return `adamw_torch_xla`."""
     (adamw,) = XLA.load(request.name, "torch_xla.amp.syncfree", "AdamW")
     return adamw, request.adam
 
 
 def npu(request: OptimizerRequest) -> ClassAndKwargs:
-    """`adamw_torch_npu_fused`."""
+    """Return `adamw_torch_npu_fused`."""
     (adamw,) = NPU.load(request.name, "torch_npu.optim", "NpuFusedAdamW")
     return adamw, request.adam
 
 
 def apex(request: OptimizerRequest) -> ClassAndKwargs:
-    """`adamw_apex_fused`."""
+    """Return `adamw_apex_fused`."""
     (adam,) = APEX.load(request.name, "apex.optimizers", "FusedAdam")
     return adam, request.adam
 
 
 def any_precision(request: OptimizerRequest) -> ClassAndKwargs:
-    """`adamw_anyprecision`."""
+    """Return `adamw_anyprecision`."""
     (adamw,) = TORCHDISTX.load(request.name, "torchdistx.optimizers", "AnyPrecisionAdamW")
     take = request.arguments.take
     return adamw, {
@@ -101,7 +101,7 @@ def any_precision(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def torchao(request: OptimizerRequest) -> ClassAndKwargs:
-    """`adamw_torch_4bit` and `adamw_torch_8bit`."""
+    """Return `adamw_torch_4bit` or `adamw_torch_8bit`."""
     member = "AdamW4bit" if request.name is OptimizerNames.ADAMW_TORCH_4BIT else "AdamW8bit"
     try:
         (adamw,) = TORCHAO.load(request.name, "torchao.optim", member)
@@ -116,7 +116,7 @@ def torchao(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def schedule_free(request: OptimizerRequest) -> ClassAndKwargs:
-    """`schedule_free_adamw`, `schedule_free_radam` and `schedule_free_sgd`, which warm up by themselves."""
+    """Return `schedule_free_adamw`, `schedule_free_radam` or `schedule_free_sgd`, which do their own warm-up."""
     member = {
         OptimizerNames.SCHEDULE_FREE_RADAM: "RAdamScheduleFree",
         OptimizerNames.SCHEDULE_FREE_ADAMW: "AdamWScheduleFree",
@@ -132,7 +132,7 @@ def schedule_free(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def grokadamw(request: OptimizerRequest) -> ClassAndKwargs:
-    """`grokadamw`, whose betas and epsilon are its own, as in the reference."""
+    """Return `grokadamw`, with its own betas and epsilon, as in the reference."""
     (optimizer,) = GROKADAMW.load(request.name, "grokadamw", "GrokAdamW")
     defaults = {
         "alpha_init": 0.98,
@@ -145,7 +145,7 @@ def grokadamw(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
-    """`stable_adamw`; "kahan_sum=false" means false, where the reference reads every text as true."""
+    """Return `stable_adamw`; "kahan_sum=false" is false, but every text is true in the reference."""
     (optimizer,) = OPTIMI.load(request.name, "optimi", "StableAdamW")
     take = request.arguments.take
     return optimizer, {
@@ -158,7 +158,7 @@ def stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def lomo(request: OptimizerRequest) -> ClassAndKwargs:
-    """`lomo` and `adalomo`, which take the model; they step in the backward pass, see `fused`."""
+    """Return `lomo` or `adalomo`, which take the model and step in the backward pass, see `fused`."""
     model = request.require_model()
     (optimizer,) = LOMO.load(request.name, "lomo_optim", "Lomo" if request.name is OptimizerNames.LOMO else "AdaLomo")
     return optimizer, {"model": model}
@@ -170,7 +170,7 @@ _CLASSES = {"adamw": "AdamW", "ademamix": "AdEMAMix", "lion": "Lion", "rmsprop":
 
 
 def bitsandbytes(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return all whose name has `bnb`, `8bit`, `32bit` or `paged`, and `ademamix`."""
+    """Return an optimizer of bitsandbytes: names with `bnb`, `8bit`, `32bit` or `paged`, and `ademamix`."""
     name = request.name.value
     (kind,) = re.findall("|".join(_CLASSES), name)
     (optimizer,) = BITSANDBYTES.load(request.name, "bitsandbytes.optim", _CLASSES[kind])
@@ -182,10 +182,10 @@ def bitsandbytes(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def keep_embeddings_whole(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Module) -> None:
-    """Tell bitsandbytes to keep 32 bits of state for embeddings, whose gradients vary too much for 8.
+    """Make bitsandbytes keep 32 bits of state for embeddings, whose gradients vary too much for 8.
 
     Args:
-        optimizer_class: any; only 8-bit ones of bitsandbytes are concerned.
+        optimizer_class: any; only 8-bit ones of bitsandbytes are affected.
         kwargs: its arguments.
         model: its modules are looked through.
     """
@@ -215,7 +215,7 @@ def _ademamix(request: OptimizerRequest) -> dict[str, Any]:
 
 
 def _rmsprop(request: OptimizerRequest) -> dict[str, Any]:
-    """Read as numbers, where the reference passes texts, with which bitsandbytes cannot compute."""
+    """Parse the arguments of RMSprop as numbers; the reference passes texts, with which bitsandbytes fails."""
     given = request.arguments.given
     numbers = given(float, "alpha", "eps", "weight_decay", "momentum") | given(int, "min_8bit_size")
     return numbers | given(flag, "centered")

@@ -35,7 +35,7 @@ _GALORE_CLASSES = {
 
 
 def galore(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return all `galore_*`; `galore_adafactor_layerwise` too, whose arguments the reference forgets."""
+    """Return an optimizer of GaLore; the reference drops the arguments of `galore_adafactor_layerwise`."""
     (optimizer,) = GALORE.load(request.name, "galore_torch", _GALORE_CLASSES[request.name])
     _allow_in_checkpoints("galore_torch.galore_projector", "GaLoreProjector")
     take = request.arguments.take
@@ -52,7 +52,7 @@ def galore(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def apollo(request: OptimizerRequest) -> ClassAndKwargs:
-    """`apollo_adamw*`; betas and epsilon are for the projected layers only, as in the reference."""
+    """Return an optimizer of APOLLO; betas and epsilon are for the projected layers only, as in the reference."""
     (optimizer,) = APOLLO.load(request.name, "apollo_torch", "APOLLOAdamW")
     _allow_in_checkpoints("apollo_torch.random_projector", "GradientProjector")
     _allow_in_checkpoints("apollo_torch.svd_projector", "GaLoreProjector")
@@ -69,17 +69,17 @@ def apollo(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def _allow_in_checkpoints(module: str, name: str) -> None:
-    """Let a class of projections, which holds numbers and tensors alone, be read from `optimizer.pt`."""
+    """Allow a class of projections, which holds only numbers and tensors, in `optimizer.pt`."""
     try:
         torch.serialization.add_safe_globals([getattr(import_module(module), name)])
-    except (ImportError, AttributeError):  # another version of the library, which keeps them elsewhere
+    except (ImportError, AttributeError):  # another version of the library, with the class elsewhere
         logger.debug("%s has no %s", module, name)
 
 
 def _low_rank(
     request: OptimizerRequest, optimizer: Any, projection: dict[str, Any], kwargs: dict[str, Any]
 ) -> ClassAndKwargs:
-    """Class and arguments, with the parameter groups among them: what is not projected, and what is."""
+    """Return the class and its arguments, including the groups of unprojected and projected parameters."""
     if request.config.weight_decay:
         logger.warning("weight_decay=%s has no effect on %r.", request.config.weight_decay, request.name.value)
     model = request.require_model()
@@ -98,7 +98,7 @@ def _low_rank(
 
 
 def _split(model: nn.Module, names: set[str]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the parameters that are not named, and those that are."""
+    """Return the parameters without a name in `names`, and those with one."""
     parts: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
     for name, parameter in model.named_parameters():
         parts[name in names].append(parameter)
@@ -109,10 +109,10 @@ _SHOWN = 10
 
 
 def target_layers(name: OptimizerNames, model: nn.Module, targets: TargetModules | None) -> list[str]:
-    """Return names of the linear layers that are meant, in the order of `named_modules`.
+    """Return names of the linear layers that match, in the order of `named_modules`.
 
-    Of a list, an entry is a part of the name or a regular expression for all of it. Entries that mean no linear layer
-    are named in a warning, where the reference passes over those that mean no module at all.
+    An entry of a list is a part of the name or a regular expression for all of it. Entries that match no linear layer
+    are named in a warning; the reference ignores those that match no module at all.
 
     Args:
         name: the optimizer, for the messages.

@@ -1,4 +1,4 @@
-"""What a LightningModule is told about its optimizer and its schedule, in any of the forms in which that can be said.
+"""Optimizer and schedule settings of a LightningModule, in any of their forms.
 
 Each may be the config of this package; a dict of its fields; a class of any library as `{"class_path": ...,
 "init_args": ...}`; or a function. The first three are plain values, and stay in a checkpoint.
@@ -63,7 +63,7 @@ def as_schedule_setting(given: Any) -> Any:
 
 
 def build_module_optimizer(setting: Any, model: nn.Module) -> Optimizer:
-    """Build the optimizer over a model's trainable parameters; weight decay spares biases and normalisation layers.
+    """Build the optimizer over a model's trainable parameters, without weight decay on biases and normalisation layers.
 
     Groups that a callback adds later have the configured decay too, all of them.
 
@@ -76,7 +76,7 @@ def build_module_optimizer(setting: Any, model: nn.Module) -> Optimizer:
         optimizer.defaults["weight_decay"] = setting.weight_decay
         return optimizer
     groups = parameter_groups(model, 0.0)
-    del groups[0]["weight_decay"]  # that of the optimizer itself counts
+    del groups[0]["weight_decay"]  # that of the optimizer itself applies
     if is_description(setting):
         return build_described(setting, Optimizer, "optimizer", groups)
     return setting(groups)
@@ -116,12 +116,12 @@ def build_module_schedule(
 
 
 def learning_rate_of(setting: Any) -> float | None:
-    """Return the full learning rate; None where only a function knows."""
+    """Return the full learning rate; None for a function."""
     if isinstance(setting, OptimizerConfig):
         return setting.learning_rate
     if is_description(setting):
         return (setting.get("init_args") or {}).get("lr")
-    if isinstance(setting, partial):  # what `LightningCLI` makes of a class path
+    if isinstance(setting, partial):  # made by `LightningCLI` from a class path
         return setting.keywords.get("lr")
     return setting.learning_rate if isinstance(setting, _AtRate) else None
 
@@ -136,7 +136,7 @@ def with_learning_rate(setting: Any, learning_rate: float) -> Any:
 
 
 def to_plain_setting(setting: Any) -> Any:
-    """Return the setting in plain values, from which it can be made again; None for a function."""
+    """Return the setting in plain values, from which it can be rebuilt; None for a function."""
     if is_description(setting):
         return {"class_path": setting["class_path"], "init_args": dict(setting.get("init_args") or {})}
     if not dataclasses.is_dataclass(setting) or isinstance(setting, (type, _AtRate)):
@@ -147,7 +147,7 @@ def to_plain_setting(setting: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _AtRate:
-    """A function that makes an optimizer, with another learning rate than its own."""
+    """Wrapper around a function that makes an optimizer, with another learning rate."""
 
     function: Callable[[Any], Optimizer]
     learning_rate: float

@@ -1,7 +1,7 @@
-"""Compare the state of an optimizer in a file with its parameters, before the optimizer gets it.
+"""Check that the state of an optimizer fits its parameters before it is loaded.
 
-torch does not look, and its fused steps, like those of other libraries, take each tensor of the state for one as large
-as the parameter: with a smaller one they write where other things are in memory.
+torch does not check, and its fused steps, like those of other libraries, assume each tensor of the state to be as large
+as the parameter: with a smaller one they write out of bounds.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from ..common.torch_files import kind_of
 from ..common.versions import installed, is_older
 
 _COUNTERS = {"step", "mu_product", "eta", "mu"}
-"""Numbers, which some optimizers keep in tensors."""
+"""Entries that are numbers, which some optimizers keep in tensors."""
 
 _LIKE_PARAMETER = {
     *("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "exp_avg_slow", "exp_avg_lr_1", "exp_avg_lr_2"),
     *("momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum", "prev", "step_size", "ax", "z"),
     "kahan_comp",
 }
-"""One number for each of the parameter's, in the optimizers of `_ELEMENTWISE`."""
+"""Entries of the parameter's shape, in the optimizers of `_ELEMENTWISE`."""
 
 _ELEMENTWISE = {"torch", "torch_npu", "torch_xla", "torchao", "apex", "optimi", "deepspeed", "schedulefree"}
-"""Packages whose optimizers have steps that are no Python, or mix shapes that differ; by the root of their modules."""
+"""Root packages of optimizers with native steps, or steps that broadcast different shapes."""
 
 _LISTS = {"LBFGS"}
-"""Classes whose state is of no single parameter."""
+"""Classes whose state belongs to no single parameter."""
 
 _BITSANDBYTES = "bitsandbytes"
 
 
 @dataclass(frozen=True)
 class ParameterShape:
-    """What an optimizer's state is compared with."""
+    """Description of a parameter that a state is compared with."""
 
     name: str
     shape: torch.Size
@@ -55,11 +55,11 @@ def require_fitting_optimizer_state(
     model: nn.Module | None = None,
     groups: list[list[ParameterShape]] | None = None,
 ) -> None:
-    """Compare the state of an optimizer with its parameters: their number, and the shapes and formats of the tensors.
+    """Compare the state of an optimizer with its parameters: their number, and the shapes and dtypes of the tensors.
 
     Args:
-        optimizer: the one that is to get the state.
-        state: what a file holds.
+        optimizer: the optimizer to load the state into.
+        state: the state read from a file.
         file: that file, for errors.
         model: knows the names of the parameters, for errors.
         groups: the whole parameters of each group, where the optimizer itself has parts of them.
@@ -82,11 +82,11 @@ def require_fitting_optimizer_state(
 
 
 def require_fitting_present_state(optimizer: Any, file: StrPath) -> None:
-    """As `require_fitting_optimizer_state`, for the state that an optimizer has been given already by somebody else.
+    """As `require_fitting_optimizer_state`, for a state that has already been loaded by other code.
 
     Args:
-        optimizer: it has not made a step with it yet.
-        file: where the state came from, for errors.
+        optimizer: has not made a step with it yet.
+        file: the file of the state, for errors.
 
     Raises:
         ValueError: a tensor does not fit its parameter. The optimizer must not be used.
@@ -98,7 +98,7 @@ def require_fitting_present_state(optimizer: Any, file: StrPath) -> None:
 
 
 class _Fitting:
-    """One optimizer, and what is expected of its state."""
+    """Check of one optimizer's state."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class _Fitting:
         self.package = _package_of(type(optimizer))
 
     def require(self, fits: bool, problem: str) -> None:
-        """Raise with what is wrong unless it is right."""
+        """Raise an error with the problem unless the state fits."""
         if not fits:
             raise ValueError(
                 f"{self.file} cannot be loaded into {type(self.optimizer).__name__}: it holds {problem}. "
@@ -144,7 +144,7 @@ class _Fitting:
         self.check_states(state["state"], owners)
 
     def _check_options(self, own: Mapping[str, Any], written: Mapping[str, Any], index: int) -> None:
-        """Rates and the like may be tensors, of one element; fused steps read them without a look."""
+        """Check that options that are tensors have one element; fused steps do not check it."""
         for name, value in written.items():
             if name in ("params", "state"):
                 continue
@@ -196,7 +196,7 @@ class _Fitting:
             self.require(value.dtype == torch.float32, f"{kind_of(value)} as {where}, which has to be float32")
 
     def _sizes(self, name: str, parameter: ParameterShape, group: Mapping[str, Any]) -> tuple[torch.Size, ...] | None:
-        """Return the shapes that a tensor of the state may have; None where nobody but the optimizer can say it."""
+        """Return the shapes that a tensor of the state may have; None if only the optimizer knows."""
         shape = parameter.shape
         if "rank" in group:  # GaLore, APOLLO: the states are those of a projection
             return None
@@ -210,7 +210,7 @@ class _Fitting:
 
 
 def _adafactor_sizes(name: str, shape: torch.Size) -> tuple[torch.Size, ...] | None:
-    """Of torch's, and of that of transformers, which keeps no dimension of size 1."""
+    """Return the shapes of Adafactor: torch's, and transformers' without dimensions of size 1."""
     known = {
         "row_var": (*shape[:-1], 1),
         "col_var": (*shape[:-2], 1, *shape[-1:]),
@@ -225,7 +225,7 @@ def _adafactor_sizes(name: str, shape: torch.Size) -> tuple[torch.Size, ...] | N
 
 
 def _bitsandbytes_sizes(name: str, shape: torch.Size) -> tuple[torch.Size, ...] | None:
-    """AdEMAMix has two first moments in one tensor; so it has twice as many scales."""
+    """Return the shapes of bitsandbytes; AdEMAMix has two first moments in one tensor, so twice as many scales."""
     blocks = -(-math.prod(shape) // _elements_of_a_scale())
     known: dict[str, tuple[tuple[int, ...], ...]] = {
         "state1": (shape, (2, *shape)),
@@ -241,13 +241,13 @@ def _bitsandbytes_sizes(name: str, shape: torch.Size) -> tuple[torch.Size, ...] 
 
 
 def _elements_of_a_scale() -> int:
-    """In states of 8 bits of the bitsandbytes that is installed."""
+    """Return the number of elements per scale in 8-bit states of the installed bitsandbytes."""
     found = installed(_BITSANDBYTES)
     return 2048 if found is not None and is_older(found, "0.45") else 256
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Return whether each element has its own place, with none left out: kernels go through memory from the first on.
+    """Return whether a tensor is dense in memory, as kernels assume.
 
     A file can hold a tensor of any shape over a single number, by strides of 0.
     """
@@ -263,7 +263,7 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _states_in_group(group: Mapping[str, Any]) -> Mapping[Any, Any]:
-    """Return what GrokAdamW keeps of parameters in their group, by their places."""
+    """Return the states that GrokAdamW keeps in a parameter group, by parameter index."""
     found = group.get("state")
     return {place: state for place, state in found.items() if isinstance(place, int)} if isinstance(found, dict) else {}
 
@@ -288,6 +288,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _package_of(cls: type) -> str:
-    """Return which package a class is of, or the known one of which it is a subclass."""
+    """Return the package of a class, or the known one of a base class."""
     roots = [base.__module__.partition(".")[0] for base in cls.__mro__ if base is not Optimizer]
     return next((root for root in roots if root in _ELEMENTWISE or root == _BITSANDBYTES), roots[0])

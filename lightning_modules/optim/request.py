@@ -1,4 +1,4 @@
-"""An optimizer as somebody asked for it: its name, its numbers, and its own arguments.
+"""Description of an optimizer by name, with its numbers and its own arguments.
 
 The last are written as one text, "momentum=0.9,nesterov=true" (`optim_args`).
 """
@@ -33,7 +33,7 @@ class OptimizerDescription:
     """The fields of `OptimizerConfig`."""
 
     name: str | OptimizerNames = OptimizerNames.ADAMW_TORCH_FUSED
-    """Which optimizer, an `OptimizerNames` or its value."""
+    """Name of the optimizer, an `OptimizerNames` or its value."""
     learning_rate: float = 5e-5
     """The full learning rate, from which a schedule starts."""
     weight_decay: float = 0.0
@@ -43,7 +43,7 @@ class OptimizerDescription:
     beta2: float = 0.999
     """Adam's decay of the mean of the squared gradients."""
     epsilon: float = 1e-8
-    """What Adam adds to the root in its denominator."""
+    """Constant that Adam adds to the root in its denominator."""
     args: str | None = None
     """The optimizer's own arguments, as "momentum=0.9,nesterov=true"; a decay among them is overruled by the field."""
     target_modules: TargetModules | None = None
@@ -80,7 +80,7 @@ def parse_optimizer_args(text: str | None) -> dict[str, str]:
 
 
 class OptimizerArguments:
-    """The parsed text, from which each builder takes what it knows; what is left has no effect.
+    """Parsed arguments, from which each builder takes those that it knows; the rest have no effect.
 
     Args:
         text: as for `parse_optimizer_args`.
@@ -91,7 +91,7 @@ class OptimizerArguments:
 
     @property
     def left(self) -> list[str]:
-        """Names that nobody has taken."""
+        """Return the names that were not taken."""
         return list(self._left)
 
     def take(self, name: str, read: Callable[[str], T], default: D) -> T | D:
@@ -143,29 +143,29 @@ _KINDS: dict[Callable[[str], Any], str] = {
 
 
 ClassAndKwargs = tuple[Any, dict[str, Any]]
-"""The class of an optimizer, and its arguments beside the learning rate. Where these hold "params", "model" or
-"optimizer_dict", that takes the place of the usual parameter groups."""
+"""The class of an optimizer, and its arguments except the learning rate; "params", "model" or "optimizer_dict" among
+them replaces the usual parameter groups."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerRequest:
-    """An optimizer that somebody asked for by name."""
+    """Optimizer requested by name."""
 
     config: OptimizerDescription
     """Its name and its numbers."""
     arguments: OptimizerArguments
-    """Its own arguments; a builder takes what it knows out of them."""
+    """Its own arguments, taken by a builder."""
     model: nn.Module | None
-    """The model, for those that look at its modules."""
+    """The model, for optimizers that depend on its modules."""
 
     @property
     def name(self) -> OptimizerNames:
-        """Which optimizer."""
+        """Return the optimizer's name."""
         return OptimizerNames(self.config.name)
 
     @property
     def adam(self) -> dict[str, Any]:
-        """The numbers of Adam as torch calls them, which others took over."""
+        """Return the numbers of Adam under torch's names, which other libraries use too."""
         return {"betas": (self.config.beta1, self.config.beta2), "eps": self.config.epsilon}
 
     def require_model(self) -> nn.Module:

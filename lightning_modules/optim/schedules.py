@@ -71,7 +71,7 @@ def _require(name: SchedulerType, **values: Any) -> None:
 
 
 def _with_numbers(make: Callable[P, R]) -> Callable[P, R]:
-    """Let a function that makes a schedule look at its numbers first."""
+    """Make a function that builds a schedule check its numbers first."""
     signature = inspect.signature(make)
 
     @functools.wraps(make)
@@ -84,7 +84,7 @@ def _with_numbers(make: Callable[P, R]) -> Callable[P, R]:
 
 
 def _schedule(name: SchedulerType, optimizer: Optimizer, factor: Callable[..., float], last_epoch: int, **values: Any):
-    """Return the scheduler of one factor, after a look at whether the step counts among its values were given."""
+    """Return the scheduler of one factor, and check that its step counts were given."""
     parameters = {"warmup": "num_warmup_steps", "total": "num_training_steps"}
     _require(name, **{parameters[key]: value for key, value in values.items() if key in parameters})
     # Without values it stays a plain function, whose saved state is None, as in the reference's checkpoints.
@@ -192,7 +192,7 @@ def get_inverse_sqrt_schedule(
 
 
 def _floor_factor(name: SchedulerType, optimizer: Optimizer, min_lr: float | None, min_lr_rate: float | None) -> float:
-    """Return the lowest factor, from whichever of the two was given."""
+    """Return the lowest factor, from the one that was given."""
     if min_lr is not None and min_lr_rate is None:
         return min_lr / optimizer.defaults["lr"]
     if min_lr is None and min_lr_rate is not None:
@@ -238,7 +238,7 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
     min_lr_rate: float | None = None,
     warmup_lr_rate: float | None = None,
 ) -> LambdaLR:
-    """As `transformers.get_cosine_with_min_lr_schedule_with_warmup_lr_rate`: step 0 has a rate above 0 already.
+    """As `transformers.get_cosine_with_min_lr_schedule_with_warmup_lr_rate`: the rate of step 0 is above 0.
 
     The factor of step `i` is the one that `get_cosine_with_min_lr_schedule_with_warmup` has at `i + 1`. With
     `warmup_lr_rate`, the factor of step 0, the warm-up goes in a line from there to 1 at its last step.
@@ -339,9 +339,9 @@ SCHEDULES: dict[SchedulerType, Callable[..., LRScheduler]] = {
 """The schedule behind each name."""
 
 _CLASSES = {SchedulerType.REDUCE_ON_PLATEAU: ReduceLROnPlateau, SchedulerType.GREEDY: GreedyLR}
-"""Those whose arguments are the functions' own."""
+"""Classes that take the arguments of their functions."""
 
-# Schedules to which the reference passes none of the schedule's own arguments: what they do not know is not an error.
+# Schedules to which the reference passes none of the schedule's own arguments: unknown ones are no error.
 _LENIENT = (SchedulerType.CONSTANT, SchedulerType.CONSTANT_WITH_WARMUP, SchedulerType.INVERSE_SQRT)
 
 
@@ -383,7 +383,7 @@ def get_scheduler(
 
 
 def _own_arguments(name: SchedulerType, kwargs: dict[str, Any], known: list[str]) -> dict[str, Any]:
-    """Select the arguments that the schedule knows; others are an error, or a warning where the reference is lax."""
+    """Return the arguments; an unknown one is an error, or dropped with a warning for schedules in `_LENIENT`."""
     unknown = [key for key in kwargs if key not in known]
     if unknown:
         message = f"The schedule {name.value!r} has no argument {unknown}; its own arguments are {known}."
@@ -402,11 +402,11 @@ class ScheduleConfig:
     """
 
     name: str | SchedulerType = SchedulerType.LINEAR
-    """Which schedule, a `SchedulerType` or its value."""
+    """Name of the schedule, a `SchedulerType` or its value."""
     warmup_steps: float = 0
     """Optimizer steps in which the rate rises to its full value; below 1, a share of `total_steps`, rounded up."""
     total_steps: int | None = None
-    """Optimizer steps of the whole run, warm-up included; None for the schedules that have no end."""
+    """Optimizer steps of the whole run, warm-up included; None for schedules without an end."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """The schedule's own arguments, such as `num_cycles`, `power` or `min_lr`."""
 
@@ -420,12 +420,12 @@ class ScheduleConfig:
 
     @property
     def waits_for_metric(self) -> bool:
-        """Return whether it is stepped with a metric, not with the steps."""
+        """Return whether the schedule is stepped with a metric."""
         return SchedulerType(self.name).waits_for_metric
 
     @property
     def needs_total_steps(self) -> bool:
-        """Return whether it cannot be built without the `total_steps` that are not given."""
+        """Return whether the schedule needs `total_steps` that are not given."""
         ends = "num_training_steps" in inspect.signature(SCHEDULES[SchedulerType(self.name)]).parameters
         return self.total_steps is None and (
             0 < self.warmup_steps < 1 or (ends and "num_stable_steps" not in self.kwargs)
