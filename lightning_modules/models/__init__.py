@@ -1,4 +1,4 @@
-"""Look at models, read what they return, generate with them, change how they are executed.
+"""Inspect models, read their outputs, generate with them, and change their execution.
 
 Here: inspection, outputs, generation, activation checkpointing, NEFTune, Liger's kernels. Imports `common`.
 """

@@ -1,4 +1,4 @@
-"""Activations that are computed again in the backward pass instead of being kept: for models of any kind."""
+"""Activation checkpointing for models of any kind: recompute activations in the backward pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 def enable_activation_checkpointing(
     model: nn.Module, *, every_n_layers: int = 1, offload: bool = False, **options: Any
 ) -> Callable[[], None]:
-    """As `transformers.Trainer` does it, through the model's own method, but a model without one is fine too.
+    """As `transformers.Trainer`, through the model's own method, but for models without one too.
 
     A method `activation_checkpointing_enable` goes before `gradient_checkpointing_enable`, of which the older models
     of `transformers` have only the latter; it stays enabled, as in the reference. Other models go through
@@ -61,11 +61,11 @@ def enable_activation_checkpointing(
 def checkpoint_activations(
     model: nn.Module, *, every_n_layers: int = 1, offload: bool = False, **options: Any
 ) -> Callable[[], None]:
-    """Let each layer of a model keep its inputs only, and run again when gradients are wanted.
+    """Make each layer of a model keep only its inputs, and recompute its forward pass for the backward pass.
 
-    The numbers stay the same bits, with dropout too: the generators are set back for the second run, and statistics
-    of batch normalisation are taken in the first one only. Names, classes and weights of the model stay as they are;
-    in evaluation nothing changes.
+    Results are the same to the last bit, with dropout too: the generators are reset for the second run, and statistics
+    of batch normalisation are updated only in the first one. Names, classes and weights of the model are not changed,
+    and evaluation is not affected.
 
     Args:
         model: changed in place; `find_layers` says what its layers are.
@@ -100,7 +100,7 @@ def checkpoint_activations(
 
 
 def checkpoint_layers(model: nn.Module, layers: list[str]) -> None:
-    """Let the activations of the modules of these names be computed again in the backward pass."""
+    """Recompute the activations of the named modules in the backward pass."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
     for name in layers:
@@ -109,11 +109,11 @@ def checkpoint_layers(model: nn.Module, layers: list[str]) -> None:
 
 
 def find_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the parts of a model that are run one after the other, with their names.
+    """Return the layers of a model that run in sequence, with their names.
 
-    These are the members of its lists of modules of which at least two are of one class, and have parts themselves:
-    the blocks of a transformer or a ResNet. A model without such a list is taken by its direct parts that have parts
-    themselves, and one that has none of these as a whole, which saves nothing at the peak.
+    These are the members of module lists with at least two of one class that have submodules themselves: the blocks of
+    a transformer or a ResNet. Without such a list they are the direct children that have submodules, and without these
+    the model as a whole, which does not reduce the peak.
     """
     found = list(_repeated(model, ""))
     if not found:
@@ -136,7 +136,7 @@ def _is_composed(module: nn.Module) -> bool:
 
 
 class _ForwardTwice:
-    """Takes the place of a layer's `forward`. It holds the layer, so that a copy of the model has a copy of this."""
+    """Replacement of a layer's `forward`. It holds the layer, so that a copy of the model has a copy of this."""
 
     def __init__(self, layer: nn.Module, offload: bool, options: dict[str, Any]) -> None:
         self.layer = layer
@@ -147,7 +147,7 @@ class _ForwardTwice:
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """That of the layer's own `forward`, for those who look at what a model takes."""
+        """Return the signature of the layer's own `forward`."""
         return inspect.signature(self._forward)
 
     @property
@@ -164,7 +164,7 @@ class _ForwardTwice:
 
 
 def _counting_once(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the forward pass, whose running statistics change in the first of its runs only."""
+    """Return the forward pass, with running statistics updated only in its first run."""
     runs = 0
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -178,7 +178,7 @@ def _counting_once(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..
 
 @contextlib.contextmanager
 def _statistics_set_aside(layer: nn.Module) -> Iterator[None]:
-    """Let what is counted go into copies that are thrown away."""
+    """Update copies of the running statistics, which are dropped after the block."""
     parts = [part for part in layer.modules() if getattr(part, "track_running_stats", False)]
     kept = [dict(part._buffers) for part in parts]
     for part in parts:
@@ -197,7 +197,7 @@ def _saved_on_host(active: bool) -> contextlib.AbstractContextManager[Any]:
 
 
 def _thin_out(model: nn.Module, every_n_layers: int) -> None:
-    """Of the layers that a model of `transformers` has enabled, leave every so many-th one enabled."""
+    """Leave only every n-th of a `transformers` model's enabled layers enabled."""
     if every_n_layers == 1:
         return
     library = "transformers.modeling_layers"
@@ -212,7 +212,7 @@ def _thin_out(model: nn.Module, every_n_layers: int) -> None:
 
 
 def _offload(model: nn.Module, offload: bool) -> None:
-    """Let the function that a model of `transformers` runs its layers with keep what it keeps in main memory."""
+    """Make the checkpointing function of a `transformers` model offload to main memory."""
     if not offload:
         return
     parts: list[Any] = [part for part in model.modules() if hasattr(part, "_gradient_checkpointing_func")]

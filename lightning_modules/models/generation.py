@@ -1,4 +1,4 @@
-"""The call of a model's `generate`, and what makes sequences of different lengths equally long."""
+"""Call a model's `generate`, and pad sequences to one length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .generation_config import generate_parameters, require_accepted, setting
 
 
 def generate(model: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], *, synced_gpus: bool) -> torch.Tensor:
-    """Call the model's `generate` with what it takes.
+    """Call the model's `generate` with the inputs that it accepts.
 
     Args:
         model: has a method `generate` that returns token ids.
@@ -55,10 +55,10 @@ def require_generate(model: Any) -> None:
 
 
 def settle_defaults(config: Any) -> None:
-    """Write the defaults of `transformers` into what its generation config leaves open, as the reference does.
+    """Fill unset values of a generation config with the defaults of `transformers`, as the reference does.
 
-    It does so after each generation, and that shows: without a `max_length` the first batch may have 20 tokens beside
-    the one that starts the sequence, all others 20 with that.
+    The reference does so after each generation, with a visible effect: without a `max_length` the first batch may have
+    20 tokens after the start token, all others 20 including it.
     """
     if getattr(config, "_from_model_config", False):
         config._from_model_config = False
@@ -67,11 +67,11 @@ def settle_defaults(config: Any) -> None:
 
 
 def common_length(config: Any, length: int) -> int:
-    """Return how long the sequences of a batch are made, for all batches to be equally long.
+    """Return the length to pad the sequences of a batch to, so that all batches are equally long.
 
     Args:
-        config: generation config of the model: `max_length`, or `max_new_tokens` and the token that starts a sequence.
-        length: how long they are.
+        config: generation config of the model: `max_length`, or `max_new_tokens` and the start token.
+        length: their present length.
     """
     longest, new = setting(config, "max_length"), setting(config, "max_new_tokens")
     if longest is not None and length < longest:
@@ -80,10 +80,10 @@ def common_length(config: Any, length: int) -> int:
 
 
 def padding_token(processing_class: Any, model: Any) -> int:
-    """Return the token to fill up sequences with: the first of those that are set.
+    """Return the token to pad sequences with: the first of those that are set.
 
-    Asked are the processing class (for padding, then for the end of a sequence), the model's config (for padding), the
-    tokenizer that a processor holds, the generation config, and the model's config (for the end of a sequence).
+    Searched are the processing class (padding, then end-of-sequence token), the model's config (padding), the
+    tokenizer of a processor, the generation config, and the model's config (end-of-sequence token).
 
     Raises:
         ValueError: none is set.
@@ -105,7 +105,7 @@ def padding_token(processing_class: Any, model: Any) -> int:
 
 
 def without_answers(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out decoder inputs that were made from the labels: a model would go on from where these end."""
+    """Drop decoder inputs that were made from the labels: `generate` would continue after them."""
     labels, decoded = inputs.get("labels"), inputs.get("decoder_input_ids")
     if labels is None or decoded is None or labels.shape != decoded.shape:
         return dict(inputs)
@@ -113,7 +113,7 @@ def without_answers(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gather_weights_for_generate(model: Any) -> None:
-    """Let torch's `fully_shard` treat `generate` as a forward pass: it calls parts of the model, not only the whole."""
+    """Register `generate` with `fully_shard` as a forward method, since it calls submodules directly."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and isinstance(model, fsdp.FSDPModule) and "generate" not in vars(model):
         fsdp.register_fsdp_forward_method(model, "generate")

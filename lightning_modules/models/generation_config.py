@@ -1,4 +1,4 @@
-"""The settings that a model generates with, from wherever they come: an object, a dict, a file or a folder."""
+"""Read generation settings from an object, a dict, a file or a folder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_generation_config(given: Any, kind: type | None = None) -> Any:
     try:
         config = _made(given, kind)
         faults = _faults(config)
-    except ValueError as error:  # a class may refuse the settings when it is made of them
+    except ValueError as error:  # a class may refuse the settings in its constructor
         config, faults = None, str(error)
     if faults:
         raise ValueError(f"generation_config={_shown(given)} cannot be used. Mend it before training:\n{faults}")
@@ -50,7 +50,7 @@ def read_generation_config(given: Any, kind: type | None = None) -> Any:
 
 
 def kind_of_config(model: Any) -> type | None:
-    """Return what `read_generation_config` should make for this model; None where the model does not say."""
+    """Return the class of generation configs of a model; None if the model has none."""
     own = type(getattr(model, "generation_config", None))
     if callable(getattr(own, "from_pretrained", None)):
         return own
@@ -58,10 +58,10 @@ def kind_of_config(model: Any) -> type | None:
 
 
 def give_generation_config(model: Any, config: Any) -> None:
-    """Let the model generate with these settings.
+    """Set the generation settings of a model.
 
-    An object takes the place of the model's `generation_config`, which its `generate` reads; a dict is put into a copy
-    of it. Where a model has no such attribute, the settings become keyword arguments of its `generate`.
+    An object replaces the model's `generation_config`, which its `generate` reads; a dict is merged into a copy of it.
+    If a model has no such attribute, the settings become keyword arguments of its `generate`.
 
     Args:
         model: has a method `generate`.
@@ -81,7 +81,7 @@ def give_generation_config(model: Any, config: Any) -> None:
 
 
 def settings_of(config: Any) -> dict[str, Any]:
-    """Return the settings that a config of any kind makes, by name; those left open (None) are not among them."""
+    """Return the settings of a config of any kind by name, without those that are None."""
     to_dict = getattr(config, "to_dict", None)
     values: Any = config if isinstance(config, Mapping) else to_dict() if callable(to_dict) else vars(config)
     return {
@@ -92,12 +92,12 @@ def settings_of(config: Any) -> dict[str, Any]:
 
 
 def setting(place: Any, name: str) -> Any:
-    """Return one setting of a dict or of an object; None where it is not there."""
+    """Return one setting of a dict or of an object; None if it is missing."""
     return place.get(name) if isinstance(place, Mapping) else getattr(place, name, None)
 
 
 def generate_parameters(model: Any) -> list[str]:
-    """Return the parameters that the model's `generate` has a name for."""
+    """Return the named parameters of the model's `generate`."""
     parameters = inspect.signature(model.generate).parameters.values()
     return [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
 
@@ -177,11 +177,11 @@ def _require_known(settings: Mapping[str, Any], known: Iterable[str], whose: str
 
 
 def _faults(config: Any) -> str:
-    """Return what is wrong with a config, by its own judgement if it has one; an empty text if nothing is."""
+    """Return the problem of a config by its own `validate`, if it has one; an empty text without any."""
     validate = getattr(config, "validate", None)
     if callable(validate):
         try:
-            # Strictly, for what is only warned of now stops the model from being saved later.
+            # Strictly, since a warning now is an error when the model is saved.
             validate(**inspection.accepted_arguments(validate, strict=True))
         except ValueError as error:
             return str(error)

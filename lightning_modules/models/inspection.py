@@ -1,4 +1,4 @@
-"""What can be learned about a model by looking at it: what it is, what it takes, whether it predicts the next token."""
+"""Inspect a model: its class, its arguments, and whether it predicts the next token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INNER_WRAPPERS = {"FullyShardedDataParallel", "CheckpointWrapper"}
 
 
 def to_call(model: Any, wrapped: Any) -> Any:
-    """`wrapped` if that is `model` or a wrapper of it, otherwise `model`: somebody has put another in its place."""
+    """Return `wrapped` if it is `model` or a wrapper of it, otherwise `model`, which has been replaced."""
     return wrapped if unwrap_model(wrapped) is unwrap_model(model) else model
 
 
@@ -35,9 +35,9 @@ def unwrap_model(model: Any) -> Any:
 
 @contextlib.contextmanager
 def without_inner_wrappers(model: Any) -> Iterator[Any]:
-    """Take the wrappers of layers out of a model in the block, so that each module has the name its author gave it.
+    """Remove the wrappers of layers from a model in the block, so that each module has its original name.
 
-    Not while the model is called in another thread.
+    Not safe while another thread calls the model.
     """
     wrapped = [
         (parent, name, child)
@@ -58,7 +58,7 @@ def without_inner_wrappers(model: Any) -> Iterator[Any]:
 
 
 def is_pretrained(model: Any) -> bool:
-    """Return whether this is a model of `transformers`, found out without importing it."""
+    """Return whether a model is one of `transformers`, without importing it."""
     return is_instance(model, "transformers.modeling_utils", "PreTrainedModel")
 
 
@@ -73,13 +73,13 @@ def base_of_adapter(model: Any) -> Any:
 
 
 def class_of(model: Any) -> type:
-    """Return the class that its author gave a model: `fully_shard` puts one of its own, of another name, before it."""
+    """Return the original class of a model, also under that of `fully_shard`."""
     first, *others = type(model).__mro__
     return others[1] if others[0].__name__ == "FSDPModule" else first
 
 
 def accepts_loss_kwargs(model: nn.Module) -> bool:
-    """Return whether `forward` can be told `num_items_in_batch`: it says so itself, or takes any keyword argument."""
+    """Return whether `forward` accepts `num_items_in_batch`: the model declares it, or takes any keyword argument."""
     declared = getattr(model, "accepts_loss_kwargs", None)
     if declared is not None:
         return declared
@@ -106,7 +106,7 @@ def can_return_loss(model_class: type) -> bool:
 
 
 def accepted_arguments(function: Any, **arguments: Any) -> dict[str, Any]:
-    """Return those of `arguments` that `function` takes, so that overrides with an older signature go on working."""
+    """Return those of `arguments` that `function` accepts, so that overrides with an older signature still work."""
     names = _parameter_names(getattr(function, "__func__", function))
     if names is None or names.issuperset(arguments):
         return arguments
@@ -115,7 +115,7 @@ def accepted_arguments(function: Any, **arguments: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=64)
 def _parameter_names(function: Any) -> frozenset[str] | None:
-    """Return names of the parameters; None if it takes any keyword. Remembered: this is asked at every step."""
+    """Return names of the parameters; None if it takes any keyword. Cached, since every step calls it."""
     parameters = inspect.signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return None
@@ -136,9 +136,9 @@ def move(model: nn.Module, device: torch.device) -> None:
 
 
 def predicts_next_token(model: Any) -> bool:
-    """Return whether labels are the inputs themselves, to be shifted by one, as causal language models have it.
+    """Return whether a model is a causal language model, with its inputs, shifted by one, as labels.
 
-    Told by the name of its class: `...ForCausalLM`, or one that `transformers` lists as causal, where that is loaded.
+    Decided by the name of its class: `...ForCausalLM`, or one that `transformers`, if loaded, lists as causal.
 
     Args:
         model: the model itself, without wrappers or adapters.
@@ -150,10 +150,10 @@ def predicts_next_token(model: Any) -> bool:
 
 
 def loss_shifts_labels(model: Any) -> bool:
-    """Return whether the loss of a model leaves out the first label of each row, as the causal one of `transformers`.
+    """Return whether the loss of a model drops the first label of each row, as the causal one of `transformers`.
 
     Args:
-        model: the model, also in wrappers or adapters; its `loss_type` says so.
+        model: the model, also in wrappers or adapters; its `loss_type` decides.
     """
     inner = base_of_adapter(model)
     if getattr(getattr(inner, "config", None), "is_encoder_decoder", False):

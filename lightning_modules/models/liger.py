@@ -1,4 +1,4 @@
-"""Liger's kernels for models of `transformers`: an optional package, imported when it is asked for."""
+"""Liger's kernels for models of `transformers`: an optional package, imported lazily."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 def liger_patch() -> Callable[..., None]:
-    """Return what exchanges the layers of a model.
+    """Return the function that replaces the layers of a model.
 
     Raises:
-        ImportError: the package, or what it needs, is not there; says how to install it.
+        ImportError: the package, or a dependency of it, is not installed; says how to install it.
     """
     try:
         return import_module("liger_kernel.transformers")._apply_liger_kernel_to_instance
@@ -29,11 +29,11 @@ def liger_patch() -> Callable[..., None]:
 
 
 def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:
-    """As `transformers.integrations.apply_liger_kernel`: exchange layers of a model in place.
+    """As `transformers.integrations.apply_liger_kernel`: replace layers of a model in place.
 
     Args:
-        model: a model of `transformers`, or a PEFT adapter around one; others are left alone, with a warning.
-        config: which kernels to use, by name; None leaves that to Liger.
+        model: a model of `transformers`, or a PEFT adapter around one; others are not changed, with a warning.
+        config: kernels to use, by name; None leaves the choice to Liger.
     """
     patch = liger_patch()
     base = base_of_adapter(model)
@@ -47,5 +47,5 @@ def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:
 
 
 def can_skip_logits(model: Any) -> bool:
-    """Return whether a model whose layers were exchanged can compute its loss without keeping the logits."""
+    """Return whether a patched model can compute its loss without keeping the logits."""
     return "skip_logits" in inspect.signature(base_of_adapter(model).forward).parameters

@@ -1,4 +1,4 @@
-"""What a model may return: a dict, a tuple and an object with attributes in one."""
+"""Base of model outputs that are a dict, a tuple and an object with attributes in one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.utils import _pytree
 
 
 class ModelOutput(OrderedDict):
-    """As `transformers.utils.ModelOutput`: a base for dataclasses whose fields can also be asked for by key and index.
+    """As `transformers.utils.ModelOutput`: a base for dataclasses whose fields are also accessible by key and index.
 
     Fields that are None do not count. A subclass is a dataclass, all of whose fields but the first are None by default;
-    it is made of its fields, or of one mapping, or of pairs of name and value. torch sees into it, so that hooks,
-    DistributedDataParallel and exports do.
+    it is made of its fields, or of one mapping, or of pairs of name and value. It is registered as a pytree for hooks,
+    DistributedDataParallel and exports.
 
     Raises:
         TypeError: The subclass is not a dataclass.
@@ -35,7 +35,7 @@ class ModelOutput(OrderedDict):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # The decorator replaces this method, so it is only reached where there is none.
+        # Replaced by the dataclass decorator, so it is only reached without it.
         if type(self) is not ModelOutput and not is_dataclass(self):
             raise TypeError(f"{type(self).__qualname__} is a ModelOutput, but no dataclass. Put @dataclass above it.")
 
@@ -55,7 +55,7 @@ class ModelOutput(OrderedDict):
                     self[name] = getattr(self, name)
             return
         setattr(self, names[0], None)
-        super().__delitem__(names[0])  # `pop` comes back to the method that refuses, on Python 3.10
+        super().__delitem__(names[0])  # `pop` would call the refusing method, on Python 3.10
         for name, value in pairs:
             setattr(self, name, value)
             if value is not None:
@@ -77,15 +77,15 @@ class ModelOutput(OrderedDict):
         self._refuse("__delitem__")
 
     def setdefault(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not allowed: the fields are those of the class."""
+        """Raise: the fields are fixed by the class."""
         self._refuse("setdefault")
 
     def pop(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not allowed: the fields are those of the class."""
+        """Raise: the fields are fixed by the class."""
         self._refuse("pop")
 
     def update(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Not allowed: the fields are those of the class."""
+        """Raise: the fields are fixed by the class."""
         self._refuse("update")
 
     def _refuse(self, method: str) -> NoReturn:
@@ -107,7 +107,7 @@ def _fields(output: Any) -> tuple[Field[Any], ...]:
 
 
 def _pairs(value: Any) -> Iterable[tuple[str, Any]] | None:
-    """Return the pairs of name and value that a lone first field holds; None where it is a value itself."""
+    """Return the pairs of name and value in a single first field; None if it is a value itself."""
     if value is None or isinstance(value, (str, bytes, torch.Tensor, np.ndarray)) or not isinstance(value, Iterable):
         return None
     entries = iter(value.items() if isinstance(value, Mapping) else value)

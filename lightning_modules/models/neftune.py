@@ -1,4 +1,4 @@
-"""NEFTune: noise on the input embeddings while training."""
+"""NEFTune: noise on the input embeddings during training."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _input_embeddings(model: nn.Module) -> nn.Module:
 def _add_noise(noise_alpha: float, module: nn.Module, args: tuple[object, ...], output: Tensor) -> Tensor:
     if not module.training:
         return output
-    # In fp32 as in the reference, and on the CPU, so that reading it does not wait for the device.
+    # In fp32 as in the reference, and on the CPU, so that reading it does not synchronise with the device.
     size = torch.tensor(output.size(1) * output.size(2), device="cpu")
     bound = (noise_alpha / torch.sqrt(size)).item()
     return output + torch.zeros_like(output).uniform_(-bound, bound)

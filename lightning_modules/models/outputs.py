@@ -1,4 +1,4 @@
-"""Reads the loss, and what else there is, out of whatever a model returns."""
+"""Read the loss and the predictions from the outputs of a model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def read_loss(
     *,
     first_of_vector: bool = False,
 ) -> torch.Tensor:
-    """As the reference reads a loss, but objects with an attribute `loss` are fine too.
+    """As the reference reads a loss, but also from objects with an attribute `loss`.
 
     Args:
-        outputs: what the model returned: a mapping with `loss`, a tuple or list that starts with the loss, an object
-            with an attribute `loss`, or the loss itself.
+        outputs: outputs of the model: a mapping with `loss`, a tuple or list that starts with the loss, an object with
+            an attribute `loss`, or the loss itself.
         inputs: what the model was given, or a description of it, for the error message.
         advice: what to do where the model is to return no loss, for the same.
         first_of_vector: take a tensor with one dimension as the reference does, for a list that starts with the loss.
@@ -47,11 +47,11 @@ def read_loss(
 
 
 def require_trainable(loss: torch.Tensor) -> None:
-    """Say what is wrong with a loss that backward() would refuse.
+    """Check a loss before backward().
 
     Raises:
         TypeError: it is no tensor.
-        ValueError: it is no single number, or nothing that is trained led to it.
+        ValueError: it is no single number, or does not depend on trained parameters.
     """
     if not isinstance(loss, torch.Tensor):
         raise TypeError(
@@ -71,11 +71,11 @@ def require_trainable(loss: torch.Tensor) -> None:
 
 
 def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -> Any:
-    """Return everything a model returned but the loss and `ignore_keys`, in order: what counts as predictions.
+    """Return the predictions: all outputs of a model except the loss and `ignore_keys`, in order.
 
     Args:
         outputs: see `read_loss`.
-        ignore_keys: names that are left out, where outputs have names.
+        ignore_keys: names to leave out, if outputs have names.
         has_loss: the outputs were computed with labels, so that they hold a loss.
     """
     named = outputs if type(outputs) is dict else _named(outputs)
@@ -88,20 +88,20 @@ def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -
 
 
 def has_loss(outputs: Any) -> bool:
-    """Return whether there is a loss: a single number in its place, where logits may stand too."""
+    """Return whether outputs have a loss: a single number in its place, which may hold logits instead."""
     loss = find_loss(outputs)
     return isinstance(loss, torch.Tensor) and loss.dim() == 0
 
 
 def predictions_in(outputs: Any, ignore_keys: Sequence[str]) -> Any:
-    """As `split_outputs`, for outputs with a loss or without, and the value itself where there is just one."""
+    """As `split_outputs`, for outputs with a loss or without; a single value is returned itself."""
     in_front = isinstance(outputs, (tuple, list, torch.Tensor))
     found = split_outputs(outputs, ignore_keys, has_loss=has_loss(outputs) or not in_front)
     return found[0] if isinstance(found, tuple) and len(found) == 1 else found
 
 
 def find_loss(outputs: Any) -> Any:
-    """Return what stands in the place of the loss; None if nothing does."""
+    """Return the value in the place of the loss; None without one."""
     if isinstance(outputs, (dict, Mapping)):
         return outputs.get("loss")
     if isinstance(outputs, torch.Tensor):
@@ -112,7 +112,7 @@ def find_loss(outputs: Any) -> Any:
 
 
 def _named(outputs: Any) -> Mapping[str, Any] | None:
-    if isinstance(outputs, (dict, Mapping)):  # asking for a dict first is quicker
+    if isinstance(outputs, (dict, Mapping)):  # checking for a dict first is faster
         return outputs
     if isinstance(outputs, (tuple, list, torch.Tensor)):
         return None

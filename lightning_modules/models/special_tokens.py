@@ -1,4 +1,4 @@
-"""Keeps a model's idea of its special tokens in step with the tokenizer it is trained with."""
+"""Align a model's special tokens with its tokenizer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _NAMES = ("eos_token_id", "bos_token_id", "pad_token_id")
 def align_special_tokens(model: Any, processing_class: Any) -> dict[str, int]:
     """As `transformers.trainer_utils.align_special_tokens` of 5.23: model and generation config follow the tokenizer.
 
-    Tokens that the tokenizer lacks stay as they are. A generation may end at any of several tokens: the tokenizer's end
-    token is put before those that are there, in the model's config where that holds a list.
+    Tokens that the tokenizer lacks are not changed. A generation may end at any of several tokens: the tokenizer's end
+    token is put before the existing ones, in the model's config if it holds a list.
 
     Args:
         model: a model with a `config`; others are left alone.

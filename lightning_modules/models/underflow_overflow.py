@@ -1,4 +1,4 @@
-"""Finds the layer whose numbers become infinite or NaN, and shows what came before."""
+"""Find the layer whose values become infinite or NaN, and report the passes before it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = ["DebugUnderflowOverflow", "Frame", "Reading"]
 
 @dataclass(frozen=True)
 class Reading:
-    """The range of one tensor, or what there was in its place."""
+    """Range of one tensor, or the kind of another value."""
 
     name: str
     """A parameter's name, `input[0]`, `input.mask` for a keyword, `output`, `output.logits` and the like."""
     low: float | None
-    """Smallest absolute value; None if this is no tensor, or has no elements."""
+    """Smallest absolute value; None if the value is no tensor, or has no elements."""
     high: float | None
     """Largest absolute value, NaN if one of the values is."""
     kind: str
-    """The tensor's number format, or what this is."""
+    """Dtype of the tensor, or the type of another value."""
     counts: bool = True
-    """Whether infinities are a fault; among keyword inputs there are masks, which hold them on purpose."""
+    """False for keyword inputs, as masks among them hold infinities on purpose."""
 
     @property
     def at_fault(self) -> bool:
-        """Return whether an element is infinite or NaN."""
+        """Return whether any element is infinite or NaN."""
         return self.counts and self.high is not None and not math.isfinite(self.high)
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Frame:
 
     @property
     def faults(self) -> list[str]:
-        """Names of the readings with infinite or NaN elements."""
+        """Return names of the readings with infinite or NaN elements."""
         return [reading.name for reading in self.readings if reading.at_fault]
 
     def __str__(self) -> str:
@@ -60,11 +60,11 @@ class Frame:
 
 
 class DebugUnderflowOverflow:
-    """As `transformers.debug_utils.DebugUnderflowOverflow`, but it logs its report, and can be taken off again.
+    """As `transformers.debug_utils.DebugUnderflowOverflow`, but it logs its report, and can be removed.
 
-    Every forward pass of every module of the model is looked at: the smallest and largest absolute value of the
-    module's own weights, of its inputs and of its outputs. At the first that is infinite or NaN the last passes are
-    reported, so that one can see where the numbers began to grow, and the run ends. The batches in `trace_batch_nums`
+    It records the smallest and largest absolute value of each module's own weights, inputs and outputs in every forward
+    pass. At the first infinite or NaN value the last passes are reported, to show where the numbers began to grow, and
+    the run ends. The batches in `trace_batch_nums`
     are reported as they go by, and nothing in them ends the run. This reads from the device at every module: leave it
     out again when the fault is found.
 
@@ -94,12 +94,12 @@ class DebugUnderflowOverflow:
         self.abort_after_batch_num = abort_after_batch_num
         self.frames: deque[Frame] = deque(maxlen=max_frames_to_save)
         self.batch_number = 0
-        """Batches that are complete."""
+        """Number of complete batches."""
         self._names = {module: name or "the whole model" for name, module in model.named_modules()}
         self._handles = [module.register_forward_hook(self._look, with_kwargs=True) for module in self._names]
 
     def remove(self) -> None:
-        """Stop looking: the model is as it was."""
+        """Remove the hooks from the model."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -161,7 +161,7 @@ def _read(module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) 
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what nested tuples, lists and mappings hold, each with its place."""
+    """Yield the leaves of nested tuples, lists and mappings with their paths."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from _leaves(f"{name}.{key}", part)
@@ -173,7 +173,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _ranges(tensors: list[torch.Tensor]) -> list[list[float]]:
-    """Return smallest and largest absolute value of each; the device is asked once."""
+    """Return smallest and largest absolute value of each, with one device synchronisation."""
     if not tensors:
         return []
     exact = torch.float32 if tensors[0].device.type == "mps" else torch.float64
@@ -183,7 +183,7 @@ def _ranges(tensors: list[torch.Tensor]) -> list[list[float]]:
 
 
 def _size(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the absolute values, in a format that can be compared."""
+    """Return the absolute values, in a dtype that can be compared."""
     tensor = tensor.detach()
     if tensor.is_complex():
         return tensor.abs()
