@@ -1,4 +1,4 @@
 """Seeds, files of torch, safe serialization, nested values, suggestions.
 
-Here: helpers that several rooms need and that know nothing of training. Imports no other room.
+Here: helpers shared by several rooms and independent of training. Imports no other room.
 """

@@ -1,4 +1,4 @@
-"""Objects described in plain values, as a YAML file has them: `{"class_path": "torch.optim.SGD", ...}`."""
+"""Build objects from plain descriptions, as in a YAML file: `{"class_path": "torch.optim.SGD", ...}`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _CONSTRUCTORS = ("from_pretrained", "from_config", "_from_config")
 
 
 def is_description(value: Any) -> bool:
-    """Return whether this is a class path with arguments, as `LightningCLI` writes them."""
+    """Return whether a value is a class path with arguments, as `LightningCLI` writes them."""
     return isinstance(value, Mapping) and "class_path" in value
 
 
 def build_described(description: Mapping[str, Any], kind: type, argument: str, *given: Any) -> Any:
-    """Make the object that a description describes.
+    """Build the object of a description.
 
     Args:
-        description: "class_path", and maybe "init_args", the keyword arguments.
+        description: "class_path", and optionally "init_args", the keyword arguments.
         kind: the class must be a subclass of this one, or the path ends in a constructor such as `from_pretrained`.
             So a description out of somebody's checkpoint cannot call anything it likes.
         argument: where the description was given, for messages.
@@ -47,7 +47,7 @@ def build_described(description: Mapping[str, Any], kind: type, argument: str, *
 
 
 def resolve(path: Any, argument: str) -> Any:
-    """Return what a dotted path names: a class, or a method of one.
+    """Return the class, or the method of one, that a dotted path names.
 
     Raises:
         ValueError: there is nothing of this name.
@@ -77,7 +77,7 @@ def _imported(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             return None
-        raise  # the module is there, and one that it needs is not
+        raise  # the module exists, but one that it imports does not
 
 
 def _checked(found: Any, kind: type, path: str, argument: str) -> Callable[..., Any]:

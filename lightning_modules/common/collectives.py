@@ -1,4 +1,4 @@
-"""Give all processes of a group what one of them has, and where tensors have to be for that."""
+"""Broadcast tensors and models over a process group, and choose the device for it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import nn
 
 
 def from_first_process(value: torch.Tensor) -> torch.Tensor:
-    """Return the tensor of process 0, on every process; where there is no process group, this process's own.
+    """Return the tensor of rank 0 on every process; without a process group, this process's own.
 
     Args:
-        value: of the same shape and type everywhere; it is not changed.
+        value: of the same shape and dtype everywhere; not changed.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return value
@@ -21,17 +21,17 @@ def from_first_process(value: torch.Tensor) -> torch.Tensor:
 
 
 def transport_device() -> torch.device:
-    """Return the device from which the process group sends tensors: the GPU with NCCL, else main memory."""
+    """Return the device for tensors of collectives: the GPU with NCCL, else the CPU."""
     nccl = str(dist.get_backend()) == "nccl"
     return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
 
 def broadcast_weights(model: nn.Module, device: torch.device | None = None) -> None:
-    """Give all processes the parameters and buffers of the first.
+    """Broadcast the parameters and buffers of rank 0 to all processes.
 
     Args:
-        model: stays where it is.
-        device: what the processes exchange has to be on; by default it is there already.
+        model: stays on its device.
+        device: device of the broadcast tensors; by default that of the model.
     """
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):

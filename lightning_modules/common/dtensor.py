@@ -1,4 +1,4 @@
-"""Tensors that are spread over processes (DTensors), told apart without an import of what makes them."""
+"""Helpers for DTensors that do not import `torch.distributed.tensor`."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import torch
 
 
 def is_part(tensor: Any) -> bool:
-    """Return whether a tensor is spread over processes."""
-    # Without an import of torch.distributed.tensor, which takes long, where there is none of them.
+    """Return whether a tensor is a DTensor."""
+    # By its attribute, since the import of torch.distributed.tensor is slow.
     return isinstance(tensor, torch.Tensor) and hasattr(tensor, "full_tensor")
 
 
 def whole(tensor: Any) -> Any:
-    """Gather a tensor that is spread over processes; all of them have to call it. Others stay as they are."""
+    """Gather a DTensor, collectively; return another value unchanged."""
     return tensor.full_tensor() if is_part(tensor) else tensor
 
 
 def own_part(tensor: Any) -> Any:
-    """Return what this process has of a tensor that is spread over processes. Others stay as they are."""
+    """Return this process's shard of a DTensor; return another value unchanged."""
     return tensor.to_local() if is_part(tensor) else tensor
 
 
 def part_like(value: Any, like: Any) -> Any:
-    """Return this process's part of a whole tensor, spread as `like` is; what has another shape stays as it is.
+    """Shard a whole tensor as `like`; return a value of another shape unchanged.
 
-    Every process has the whole, so that nothing is sent.
+    Every process has the whole tensor, so that nothing is communicated.
     """
     if not is_part(like) or not isinstance(value, torch.Tensor) or value.shape != like.shape:
         return value
@@ -47,11 +47,11 @@ def part_like(value: Any, like: Any) -> Any:
 
 
 def without_values(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Return tensors of the same whole shapes and formats, but without memory; those that are one tensor stay one."""
+    """Return tensors of the same whole shapes and dtypes on the meta device; tied tensors stay tied."""
     made: dict[int, torch.Tensor] = {}
     found: dict[str, torch.Tensor] = {}
     for name, tensor in named:
-        shape = getattr(tensor, "ds_shape", tensor.shape)  # DeepSpeed leaves none of it in a parameter
+        shape = getattr(tensor, "ds_shape", tensor.shape)  # DeepSpeed's sharded parameters are empty
         if id(tensor) not in made:
             made[id(tensor)] = torch.empty(shape, dtype=tensor.dtype, device="meta")
         found[name] = made[id(tensor)]

@@ -1,13 +1,13 @@
-"""As the file names of `transformers.trainer` and `transformers.utils`, but gathered in one place.
+"""File names of `transformers.trainer` and `transformers.utils`, in one place.
 
-The same names with the same values, so that both libraries find each other's files. Only the plain names are here;
+Names and values are the same, so that both libraries find each other's files. Only the plain names are here;
 numbered ones (shards, one random state per process) are made by `rng_state_name` and by `huggingface_hub`.
 """
 
 from __future__ import annotations
 
 PREFIX_CHECKPOINT_DIR = "checkpoint"
-"""A checkpoint of optimizer step 12 lies in the folder `checkpoint-12`."""
+"""Prefix of checkpoint folders, such as `checkpoint-12` after optimizer step 12."""
 
 SAFE_WEIGHTS_NAME = "model.safetensors"
 SAFE_WEIGHTS_INDEX_NAME = "model.safetensors.index.json"
@@ -21,7 +21,7 @@ GENERATION_CONFIG_NAME = "generation_config.json"
 
 OPTIMIZER_NAME = "optimizer.pt"
 MODEL_PARTS_NAME = "pytorch_model_fsdp_0"
-"""A folder: each process has written its part of the weights into it."""
+"""Folder into which each process writes its shard of the weights."""
 OPTIMIZER_PARTS_NAME = "optimizer_0"
 OPTIMIZER_NAME_BIN = "optimizer.bin"
 SCHEDULER_NAME = "scheduler.pt"
@@ -40,5 +40,5 @@ def rng_state_name(rank: int | None = None) -> str:
 
 
 def data_state_name(rank: int) -> str:
-    """Return the file in which process `rank` writes where it stands in the data; the reference has none."""
+    """Return the file of the data position of process `rank`; the reference has none."""
     return f"data_state_{rank}.pth"

@@ -1,4 +1,4 @@
-"""Which version of the reference is followed where its versions differ: each difference is one switch, named here."""
+"""Version of the reference that is followed where versions differ, with one switch for each difference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 
 VARIABLE = "LIGHTRAINER_FOLLOW"
 DOCUMENTED = "5.3.0"
-"""The version whose documents this package implements; followed where no other is served."""
+"""Version whose documents this package implements; followed unless another one is served."""
 
 
 def _since(version: str) -> bool:
@@ -18,10 +18,10 @@ def _since(version: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Followed:
-    """The behaviour of one version of `transformers`, as far as users' numbers depend on the version.
+    """Behaviour of one version of `transformers`, as far as results depend on the version.
 
-    What later versions added without changing a number (arguments, methods, schedules) is there in any case, and so
-    is what is repaired here; see docs/user/migrate.md.
+    Additions of later versions that change no result (arguments, methods, schedules), and fixes made here, exist in any
+    case; see docs/user/migrate.md.
     """
 
     version: str
@@ -50,7 +50,7 @@ class Followed:
     """`num_items_in_batch` is a tensor of float32, which a loss in half precision becomes when divided by it."""
 
     @classmethod
-    @functools.lru_cache(maxsize=8)  # steps ask for it
+    @functools.lru_cache(maxsize=8)  # called in steps
     def at(cls, version: str) -> Followed:
         """Return the behaviour of a version.
 
@@ -69,7 +69,7 @@ _served: str | None = None
 
 
 def serve(version: str | None) -> None:
-    """Say which version's names are served to scripts from now on; None where none is."""
+    """Set the version whose names are served to scripts; None for none."""
     global _served
     _served = version
 

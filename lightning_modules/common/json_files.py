@@ -1,4 +1,4 @@
-"""Reads JSON files of users: what is wrong with one is said with its name, and the place in it."""
+"""Read JSON files of users, with errors that name the file and the place in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read_object(path: str | os.PathLike[str], what: str = "", keys: str = "names
 
     Args:
         path: the file.
-        what: what it is read for, such as the name of an argument; the message begins with it.
+        what: purpose of the file, such as the name of an argument; the message begins with it.
         keys: what such a file consists of, for the message.
 
     Raises:
@@ -30,7 +30,7 @@ def read_object(path: str | os.PathLike[str], what: str = "", keys: str = "names
 
 
 def read_json(path: str | os.PathLike[str], what: str = "") -> Any:
-    """Return what a JSON file holds.
+    """Return the contents of a JSON file.
 
     Args:
         path: the file.
@@ -40,7 +40,7 @@ def read_json(path: str | os.PathLike[str], what: str = "") -> Any:
         ValueError: it is not JSON; a `JSONDecodeError` where a place can be told.
         OSError: it cannot be read.
     """
-    # The error is raised outside of the handler: the frames of the parser hold the text, which may have a token in it.
+    # The error is raised outside of the handler: the frames of the parser hold the text, which may contain a token.
     try:
         return json.loads(Path(path).read_bytes().decode("utf-8-sig"))
     except json.JSONDecodeError as error:

@@ -1,7 +1,7 @@
-"""The one place that tells which libraries are there.
+"""Check which libraries are installed or loaded.
 
-A folder with the name of a library, such as the `wandb` that runs leave behind, becomes a namespace package when
-something imports it. It is no library, wherever it is asked for.
+A folder with the name of a library, such as the `wandb` that runs leave behind, becomes a namespace package when it is
+imported; such a package does not count as the library.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 
 def is_installed(module: str) -> bool:
-    """Return whether a module can be imported; it is not imported, but the packages around it are."""
+    """Return whether a module can be imported, importing only its parent packages."""
     try:
         spec = importlib.util.find_spec(module)
-    except ImportError:  # the package around it is not there
+    except ImportError:  # the parent package is missing
         return False
     except ValueError:  # put into sys.modules by hand
         return module in sys.modules
@@ -23,7 +23,7 @@ def is_installed(module: str) -> bool:
 
 
 def loaded(module: str) -> Any:
-    """Return a module that something has imported, otherwise None."""
+    """Return a module if it has been imported, otherwise None."""
     found = sys.modules.get(module)
     return None if type(getattr(found, "__path__", None)).__name__ == "_NamespacePath" else found
 
@@ -33,7 +33,7 @@ def is_instance(value: object, module: str, *classes: str) -> bool:
 
     Args:
         value: anything.
-        module: import path; where it is not loaded, there is no instance of its classes.
+        module: import path; if it is not loaded, there are no instances of its classes.
         classes: their names in the module.
     """
     found = sys.modules.get(module)

@@ -1,4 +1,4 @@
-"""Paths of this machine, told from addresses such as `s3://bucket/x`, which would become a local folder `s3:`."""
+"""Distinguish local paths from addresses such as `s3://bucket/x`, which would become a local folder `s3:`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, TypeAlias
 __all__ = ["StrPath", "remote_fault", "require_local"]
 
 StrPath: TypeAlias = str | os.PathLike[str]
-"""What functions accept as a path."""
+"""Type of path arguments."""
 
 # `Path` makes one slash of two. A single letter is a drive of Windows.
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
 def remote_fault(path: Any, what: str) -> str | None:
-    """Return what to say of an address in the place of a folder; None for what is a path, or no text.
+    """Return the error for an address in the place of a folder; None for a path or any other value.
 
     Args:
-        path: whatever was passed.
+        path: the value passed.
         what: the name of the argument.
     """
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
@@ -43,7 +43,7 @@ def require_local(path: Any, what: str) -> None:
     """Refuse an address before anything is written.
 
     Args:
-        path: whatever was passed.
+        path: the value passed.
         what: the name of the argument.
 
     Raises:

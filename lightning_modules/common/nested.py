@@ -1,4 +1,4 @@
-"""Nested lists, tuples and mappings of tensors: what a batch, the outputs of a model, or a state is."""
+"""Nested lists, tuples and mappings of tensors, such as batches, model outputs and states."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def find_batch_size(tensors: Any) -> int | None:
 
 
 def mapping_like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """Return the items in a mapping of the same class as another one: it can be made of a mapping, as a dict can."""
+    """Return the items in a mapping of the class of `original`, which has to accept a mapping as dict does."""
     kind: Any = type(original)
     made = kind(items)
-    # A state dict carries the versions of its modules. Of its class alone: compiled models call this with others.
+    # A state dict carries the versions of its modules. Only for its class, as compiled models call this with others.
     if kind is OrderedDict and "_metadata" in vars(original):
         made._metadata = vars(original)["_metadata"]
     return made
 
 
 def sequence_like(original: Any, parts: Iterable[Any]) -> Any:
-    """Return the parts in a list or tuple of the same class as another one, named ones too."""
+    """Return the parts in a list or (named) tuple of the class of `original`."""
     kind: Any = type(original)
     return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
 
@@ -50,7 +50,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply `function` to every leaf of nested lists, tuples (named ones too) and mappings."""
-    if type(value) is torch.Tensor:  # most often, and asking for a mapping takes longer
+    if type(value) is torch.Tensor:  # the most frequent case, and faster to check than a mapping
         return function(value)
     if type(value) is tuple:
         return tuple([map_nested(function, part) for part in value])
@@ -76,7 +76,7 @@ def nested_numpify(tensors: Any) -> Any:
 
 
 def to_numpy(leaf: Any) -> Any:
-    """Return a tensor as an array, bfloat16 as float32; anything else as it is."""
+    """Return a tensor as an array, bfloat16 as float32; return other values unchanged."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     leaf = leaf.detach() if leaf.requires_grad else leaf

@@ -1,6 +1,6 @@
-"""A process as `HOST-PID-START`, and whether it is still there.
+"""Identify a process as `HOST-PID-START`, and check whether it is running.
 
-The start time (in the kernel's clock ticks) tells a process from a later one with the same number: in a restarted
+The start time (in the kernel's clock ticks) distinguishes a process from a later one with the same pid: in a restarted
 container the training process gets the same pid every time.
 """
 
@@ -15,9 +15,9 @@ __all__ = ["is_gone", "owner_token"]
 
 
 def owner_token() -> str:
-    """Name this process as `HOST-PID-START`, usable in a file name.
+    """Return this process as `HOST-PID-START`, usable in a file name.
 
-    In a run of several processes the main one's token is broadcast once, so that all of them name the same folder.
+    In a run of several processes the main one's token is broadcast once, so that all of them use the same folder.
     """
     pid = os.getpid()
     _, start = _process_status(pid) or ("", 0)
@@ -25,10 +25,10 @@ def owner_token() -> str:
 
 
 def is_gone(owner: str) -> bool:
-    """Return whether a process is known to run no more: it was on this machine, and is not there.
+    """Return whether a process is known to have ended: it was on this machine, and is not running.
 
     Args:
-        owner: its token, as `owner_token` made it.
+        owner: its token from `owner_token`.
     """
     host, pid, start = owner.rsplit("-", 2)
     return host == _host() and os.name == "posix" and not _is_running(int(pid), int(start))
@@ -53,11 +53,11 @@ def _is_running(pid: int, start: int) -> bool:
 
 
 def _process_status(pid: int) -> tuple[str, int] | None:
-    """Return state letter and start time of a process from Linux's /proc; None where there is none."""
+    """Return state letter and start time of a process from Linux's /proc; None without it."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    # The second field is the program's name in parentheses and may itself hold blanks and parentheses.
+    # The second field is the program's name in parentheses, which may itself contain blanks and parentheses.
     fields = text.rpartition(")")[2].split()
     return fields[0], int(fields[19])

@@ -1,7 +1,7 @@
-"""Secrets, such as tokens of the Hub, that are shown neither in messages nor as local variables of a traceback.
+"""Keep secrets, such as tokens of the Hub, out of messages and local variables of tracebacks.
 
-Tools that show local variables (`pytest --showlocals`, rich, `cgitb`, sentry) show their `repr`. So whoever takes a
-token in wraps it first, and leaves no variable with the bare text.
+Tools that show local variables (`pytest --showlocals`, rich, `cgitb`, sentry) show their `repr`. So a function that
+accepts a token wraps it first, and leaves no variable with the bare text.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _HUB_NAMES = ("hub_token", "push_to_hub_token")
 _HUB_TOKEN = re.compile(r"\b(?:hf_|api_org_)[A-Za-z0-9]{20,}")
 
 _READ = 16
-"""Longer lists and dicts are not read for tokens, but hidden."""
+"""Longer lists and dicts are hidden without being searched for tokens."""
 
 
 class Secret(str):
-    """Text as any other, but its `repr` does not show it."""
+    """Text with a `repr` that does not show it."""
 
     __slots__ = ()
 
@@ -46,10 +46,10 @@ class Secret(str):
 
 
 class SecretThing:
-    """What was passed in the place of a secret text, such as bytes or a list.
+    """Stand-in for a secret that is no text, such as bytes or a list.
 
     Args:
-        value: is not kept; what has to be said of it is its type.
+        value: not kept, only its type.
     """
 
     def __init__(self, value: Any) -> None:
@@ -60,7 +60,7 @@ class SecretThing:
 
 
 def secret(value: Any) -> Any:
-    """Return the value in a form that does not show it; None, True and False as they are."""
+    """Wrap a value so that its `repr` does not show it; None, True and False are returned unchanged."""
     if value is None or isinstance(value, (bool, Secret, SecretThing)):
         return value
     return Secret(value) if isinstance(value, str) else SecretThing(value)
@@ -72,12 +72,12 @@ def is_secret_name(name: str) -> bool:
 
 
 def secret_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same arguments, those that hold a token wrapped, and such as are one by their looks."""
+    """Return the arguments with tokens wrapped, found by the argument's name or by their form."""
     return {name: _guarded(str(name), value) for name, value in given.items()}
 
 
 def hidden_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same for display alone: of what may hold a token, such as a list, only the type is kept."""
+    """Return the arguments for display: of values that may hold a token, such as a list, only the type is kept."""
     return {name: _hidden(str(name), value) for name, value in given.items()}
 
 
@@ -94,12 +94,12 @@ def secret_words(words: Sequence[str]) -> list[str]:
 
 
 def redacted(text: str) -> str:
-    """Return the text with something else in the place of whatever looks like a token of the Hub."""
+    """Return the text with tokens of the Hub replaced."""
     return _HUB_TOKEN.sub(HIDDEN, text)
 
 
 def bare(error: BaseException, token: Any = None) -> None:
-    """Take the token out of an error, and out of those that it came from: out of their texts, and with their frames.
+    """Remove a token from the texts of an error and of its causes, and drop their frames.
 
     The frames of an HTTP client hold its headers.
 
@@ -113,7 +113,7 @@ def bare(error: BaseException, token: Any = None) -> None:
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error, and those that it came from."""
+    """Yield the error and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -126,7 +126,7 @@ def _without(text: str, token: Any) -> str:
 
 
 def shown_word(word: str) -> str:
-    """Return a word of a command line for a message: of a secret one the name only."""
+    """Return a word of a command line for a message, with only the name of a secret one."""
     if not isinstance(word, Secret):
         return word
     name, sign, _ = word.partition("=")
@@ -141,7 +141,7 @@ def _guarded(name: str, value: Any) -> Any:
 
 def _hidden(name: str, value: Any) -> Any:
     nested = type(value) in (list, tuple, dict, bytes)
-    # A dataset may be a list: to look at all of it takes long, and nobody would want it in a message.
+    # A dataset may be a list: searching it takes long, and a message should not show it.
     hides = nested and (is_secret_name(name) or len(value) > _READ or _holds_token(value))
     return SecretThing(value) if hides else _guarded(name, value)
 
@@ -153,6 +153,6 @@ def _holds_token(value: Any) -> bool:
     if type(value) is dict:
         return any(_holds_token(key) or _holds_token(item) for key, item in value.items())
     dtype = getattr(value, "dtype", None)
-    if dtype is not None and getattr(dtype, "kind", "f") not in "OSUV":  # those of torch have no kind
+    if dtype is not None and getattr(dtype, "kind", "f") not in "OSUV":  # dtypes of torch have no kind
         return False
     return bool(_HUB_TOKEN.search(repr(value)))

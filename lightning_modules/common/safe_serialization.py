@@ -1,4 +1,4 @@
-"""Nested data as tensors and plain values, so that a checkpoint can hold it and nothing is unpickled to read it."""
+"""Convert nested data to tensors and plain values, which are read from a checkpoint without unpickling objects."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _LEAVES = (type(None), bool, int, float, complex, str, bytes)
 
 
 _MANY = 64
-"""So many whole numbers are an array, which is read at once: one by one the state of Python's generator takes long."""
+"""Number of integers from which they become an array, since reading Python's generator state one by one is slow."""
 
 
 class UnsafeValueError(TypeError):
-    """Something in the data cannot be written down as plain values."""
+    """Data cannot be converted to plain values."""
 
 
 def to_plain(value: Any) -> Any:
-    """Write down tensors, arrays, plain values, and dicts, lists and tuples of them, named ones and subclasses too.
+    """Convert tensors, arrays, plain values, and dicts, lists and (named) tuples of them, also of subclasses.
 
     Raises:
-        UnsafeValueError: there is something else in it.
+        UnsafeValueError: it contains a value of another kind.
     """
     kind = type(value)
     if kind in _LEAVES:
@@ -45,7 +45,7 @@ def to_plain(value: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether `to_plain` can write it down."""
+    """Return whether `to_plain` can convert a value."""
     try:
         to_plain(value)
     except UnsafeValueError:
@@ -54,10 +54,10 @@ def is_plain(value: Any) -> bool:
 
 
 def from_plain(written: Any) -> Any:
-    """Make again what `to_plain` wrote down.
+    """Restore the result of `to_plain`.
 
-    A class is never imported for it. One that the program has imported itself is used, if it is a kind of dict, list
-    or tuple; otherwise its contents come in an ordinary one.
+    No class is imported. A subclass of dict, list or tuple that the program has imported itself is used; otherwise the
+    contents are returned in a plain one.
     """
     if not isinstance(written, dict):
         return written
@@ -77,7 +77,7 @@ def from_plain(written: Any) -> Any:
 
 
 def _numbers(value: list[Any] | tuple[Any, ...]) -> np.ndarray | None:
-    """Return whole numbers as an array; None where there is something else, or one that is too large for it."""
+    """Return integers as an array; None for other values, or an integer that is too large."""
     if set(map(type, value)) != {int}:
         return None
     try:

@@ -1,8 +1,8 @@
-"""The factor that each learning rate schedule puts on the learning rate, as plain functions of the step.
+"""Factors of the learning rate schedules, as plain functions of the step.
 
 `step` counts optimizer steps from 0; `warmup`, `total`, `stable` and `decay` are numbers of optimizer steps; `cycles`
 are periods of a cosine, half of which falls from 1 to 0; `floor` is the lowest factor after the warm-up. The sources
-of the formulas stand in `schedules`. The order of the floating point operations matters: it is the reference's.
+of the formulas are in `schedules`. The order of the floating point operations is that of the reference.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _MAY_BE_NONE = (
     *("num_warmup_steps", "num_training_steps", "num_decay_steps", "num_stable_steps", "timescale"),
     *("min_lr", "min_lr_rate", "warmup_lr_rate"),
 )
-"""Those that are computed, or whose absence is another error."""
+"""Arguments that are computed, or whose absence is another error."""
 
 
 def number_faults(given: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the numbers among a schedule's arguments, one sentence each; others are not looked at.
+    """Return the errors in the numbers among a schedule's arguments, one sentence each; others are not checked.
 
     Args:
         given: arguments of the functions in `schedules`, of `GreedyLR` and of torch's `ReduceLROnPlateau`, by name.
@@ -35,10 +35,10 @@ def number_faults(given: Mapping[str, Any]) -> list[str]:
 
 
 def require_numbers(what: str, given: Mapping[str, Any]) -> None:
-    """Raise where `number_faults` finds something.
+    """Raise the errors of `number_faults`, if any.
 
     Args:
-        what: takes the arguments, for the message.
+        what: name of the function or class, for the message.
         given: the arguments, by name.
 
     Raises:
@@ -77,36 +77,36 @@ def _half_cosine(progress: float, cycles: float) -> float:
 
 
 def _lift(factor: float, floor: float) -> float:
-    """Squeeze 0 to 1 into `floor` to 1."""
+    """Map 0 to 1 linearly to `floor` to 1."""
     return factor * (1 - floor) + floor
 
 
 def constant(_step: int) -> float:
-    """1 throughout."""
+    """Return 1."""
     return 1.0
 
 
 def constant_after_warmup(step: int, *, warmup: int) -> float:
-    """Up to 1 in a line, then 1."""
+    """Return a linear rise to 1, then 1."""
     return _ramp(step, warmup) if step < warmup else 1.0
 
 
 def linear(step: int, *, warmup: int, total: int) -> float:
-    """Up to 1 in a line, down to 0 in a line."""
+    """Return a linear rise to 1, then a linear fall to 0."""
     if step < warmup:
         return _ramp(step, warmup)
     return max(0.0, float(total - step) / float(max(1, total - warmup)))
 
 
 def cosine(step: int, *, warmup: int, total: int, cycles: float, floor: float) -> float:
-    """Up to 1 in a line, then a cosine between 1 and `floor`."""
+    """Return a linear rise to 1, then a cosine between 1 and `floor`."""
     if step < warmup:
         return _ramp(step, warmup)
     return max(0.0, _lift(_half_cosine(_progress(step, warmup, total), float(cycles)), floor))
 
 
 def cosine_restarts(step: int, *, warmup: int, total: int, cycles: float) -> float:
-    """Up to 1 in a line, then half a cosine from 1 to 0, `cycles` times."""
+    """Return a linear rise to 1, then half a cosine from 1 to 0, `cycles` times."""
     if step < warmup:
         return _ramp(step, warmup)
     progress = _progress(step, warmup, total)
@@ -118,7 +118,7 @@ def cosine_restarts(step: int, *, warmup: int, total: int, cycles: float) -> flo
 def cosine_from_first_step(
     step: int, *, warmup: int, total: int, cycles: float, floor: float, start: float | None
 ) -> float:
-    """As `cosine`, one step ahead; the line starts at `start` where that is given."""
+    """As `cosine`, one step ahead; the rise starts at `start` if given."""
     if step < warmup:
         if start is None:
             return (step + 1.0) / max(1.0, float(warmup))
@@ -128,10 +128,10 @@ def cosine_from_first_step(
 
 
 def polynomial(step: int, *, warmup: int, total: int, lr_start: float, lr_end: float, power: float) -> float:
-    """Up to 1 in a line, then a power of what remains, down to `lr_end`, a learning rate."""
+    """Return a linear rise to 1, then a power of the remaining share, down to `lr_end`, a learning rate."""
     if step < warmup:
         return _ramp(step, warmup)
-    # With nothing left after the warm-up there is no slope to compute; the reference divides by zero here.
+    # Without steps after the warm-up there is no slope; the reference divides by zero here.
     if step > total or total == warmup:
         return lr_end / lr_start
     remaining = 1 - (step - warmup) / (total - warmup)
@@ -140,7 +140,7 @@ def polynomial(step: int, *, warmup: int, total: int, lr_start: float, lr_end: f
 
 
 def inverse_sqrt(step: int, *, warmup: int, timescale: int) -> float:
-    """Up to 1 in a line, then falling with the root of the steps in units of `timescale`."""
+    """Return a linear rise to 1, then the inverse root of the steps in units of `timescale`."""
     if step < warmup:
         return _ramp(step, warmup)
     return 1.0 / math.sqrt((step + (timescale - warmup)) / timescale)

@@ -1,4 +1,4 @@
-"""Seeds of all random generators, and their states in a checkpoint's `rng_state*.pth`."""
+"""Seed all random generators, and save their states in a checkpoint's `rng_state*.pth`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 _SEEDS = 2**32
 
-# What makes the kernels of the usual accelerator libraries run in a fixed order.
+# Makes the kernels of accelerator libraries run in a fixed order.
 _DETERMINISTIC_ENVIRONMENT = {
     "CUDA_LAUNCH_BLOCKING": "1",
     "CUBLAS_WORKSPACE_CONFIG": ":16:8",
@@ -57,9 +57,9 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
     random.seed(seed)
     np.random.seed(seed)
     if torch.accelerator.current_accelerator() is None:
-        torch.default_generator.manual_seed(seed)  # the other way, all calls that led here are noted, three times over
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` records the call stack three times
     else:
-        torch.manual_seed(seed)  # this seeds the accelerators too, those that have not started yet as soon as they do
+        torch.manual_seed(seed)  # seeds the accelerators too, also those not yet initialised
     if deterministic:
         torch.use_deterministic_algorithms(True)
 
@@ -96,7 +96,7 @@ def capture_rng_state(distributed: bool) -> dict[str, Any]:
     """As `Trainer._save_rng_state`, without the file: the states of all random generators.
 
     Args:
-        distributed: whether several processes train, and the states of all CUDA devices are wanted.
+        distributed: several processes train; includes the states of all CUDA devices.
 
     Returns:
         "python" and "numpy" (tuples), "cpu" (a byte tensor) and, with CUDA, "cuda": a byte tensor, or a list of one
@@ -111,19 +111,19 @@ def capture_rng_state(distributed: bool) -> dict[str, Any]:
 
 
 def capture_host_rng() -> dict[str, Any]:
-    """Return the states of the generators on the CPU: those that datasets and collators draw from."""
+    """Return the states of the CPU generators, from which datasets and collators draw."""
     return {name: capture() for name, (capture, _) in _GENERATORS.items()}
 
 
 def restore_host_rng(state: Mapping[str, Any]) -> None:
-    """Set what `capture_host_rng` gave."""
+    """Restore the states of `capture_host_rng`."""
     for name, (_, restore) in _GENERATORS.items():
         restore(state[name])
 
 
 @contextmanager
 def host_rng_untouched() -> Iterator[None]:
-    """Leave the generators on the CPU as they were, whatever draws from them in between."""
+    """Restore the CPU generators after the block."""
     state = capture_host_rng()
     try:
         yield
@@ -132,7 +132,7 @@ def host_rng_untouched() -> Iterator[None]:
 
 
 def same_rng(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    """Return whether two results of `capture_host_rng` are the same states."""
+    """Return whether two results of `capture_host_rng` are equal."""
     numpy = (left["numpy"], right["numpy"])
     return (
         torch.equal(left["cpu"], right["cpu"])
@@ -147,7 +147,7 @@ def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
 
     Args:
         state: from `capture_rng_state` or `load_rng_file`, or of the reference.
-        distributed: whether several processes train, see `capture_rng_state`.
+        distributed: see `capture_rng_state`.
 
     Raises:
         ValueError: when the state of a CPU generator is damaged.
@@ -167,12 +167,12 @@ def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
 
 
 def _xla() -> Any:
-    """Return the module of torch_xla that has the generator of its device, where the process uses it."""
+    """Return the module of torch_xla with its device's generator, if it is loaded."""
     return loaded("torch_xla.core.xla_model")
 
 
 def _restore_cuda(state: Mapping[str, Any], distributed: bool) -> None:
-    """Other than on the CPU a mismatch is only warned of: the checkpoint may come from a machine with other devices."""
+    """Restore the CUDA generators; a mismatch is a warning, as the checkpoint may come from other devices."""
     if "cuda" not in state:
         _warn_lost("cuda", "the checkpoint does not have its state")
         return

@@ -1,4 +1,4 @@
-"""Names a user writes as text: schedules and optimizers, with an error that helps when one is misspelt.
+"""Enumerations of schedules and optimizers, and suggestions for misspelt names.
 
 This module imports nothing but the standard library, so that arguments can be built before torch is loaded.
 """
@@ -17,19 +17,19 @@ def did_you_mean(value: object, choices: Iterable[object]) -> str:
     """Return " Did you mean 'x'?" for the choice nearest to `value`, or an empty text where none is near.
 
     Args:
-        value: What was written.
-        choices: What could have been written.
+        value: The text given.
+        choices: The valid names.
     """
     near = nearest(value, choices)
     return "" if near is None else f" Did you mean {near!r}?"
 
 
 def nearest(value: object, choices: Iterable[object]) -> str | None:
-    """Return the choice that `value` most likely stands for, None where no choice is near.
+    """Return the choice that `value` most likely stands for, None if no choice is near.
 
-    Near are, in this order: a choice that begins with `value`; one that differs by a slip of the pen; one that has
-    `value` among its words (`padding`, `non_padding`). Slips are looked for word by word, so that names that have only
-    a prefix in common (`eval_f1`, `eval_loss`) are not taken for one another. Upper and lower case are equal.
+    Near are, in this order: a choice that begins with `value`; one that differs by a typo; one that has `value` among
+    its words (`padding`, `non_padding`). Typos are searched word by word, so that names with only a common prefix
+    (`eval_f1`, `eval_loss`) do not match. Case is ignored.
 
     Args:
         value: What was written.
@@ -48,13 +48,13 @@ def nearest(value: object, choices: Iterable[object]) -> str | None:
 
 
 _LONGEST = 100
-"""Letters; what is longer is no name."""
+"""Letters; longer texts are no names."""
 _SHORTEST = 3
-"""Letters; what is shorter is part of too many names."""
+"""Letters; shorter texts are part of too many names."""
 _LIKE_A_WORD, _LIKE_A_NAME = 0.66, 0.85
-"""Of a word one letter in three may be wrong; names whose words do not agree have to be almost the same."""
+"""Least similarity: one letter in three of a word may be wrong; names with different words have to be almost equal."""
 _LEAST_SHARE = 1 / 3
-"""Of the letters of a name, for the words of `value` that are among its own."""
+"""Least share of a name's letters that the words of `value` must cover."""
 _SEPARATORS = re.compile(r"[\W_]+")
 
 
@@ -80,14 +80,14 @@ def _are_alike(word: str, other: str) -> bool:
 
 
 def _has_words(name: str, written: str) -> bool:
-    """Return whether all words of `written` are in `name`, in their order, and are a good part of it."""
+    """Return whether `name` contains all words of `written` in order, and these are a good part of it."""
     rest = iter(_SEPARATORS.split(name))
     enough = len(written) >= max(_SHORTEST, _LEAST_SHARE * len(name))
     return enough and all(word in rest for word in _SEPARATORS.split(written))
 
 
 def _closeness(written: str, name: str) -> tuple[float, bool, int]:
-    """Rate how near a name is, to compare several: letters changed places more often than they were replaced."""
+    """Return a rating of a near name; transposed letters are more likely than replaced ones."""
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(written, name, strict=False)))
     return _likeness(written, name), sorted(written) == sorted(name), same
 
@@ -97,7 +97,7 @@ def _likeness(one: str, other: str) -> float:
 
 
 class ExplicitEnum(str, Enum):
-    """As `transformers.utils.ExplicitEnum`, but an unknown value is answered with the nearest valid one too.
+    """As `transformers.utils.ExplicitEnum`, but the error for an unknown value suggests the nearest valid one.
 
     A member equals its text: `SchedulerType.LINEAR == "linear"`.
 
@@ -131,15 +131,14 @@ class SchedulerType(ExplicitEnum):
 
     @property
     def waits_for_metric(self) -> bool:
-        """Return whether it is stepped with a metric after each evaluation, and not with the steps."""
+        """Return whether the schedule is stepped with a metric after each evaluation."""
         return self in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 
 
 class OptimizerNames(ExplicitEnum):
-    """As `transformers.training_args.OptimizerNames`: every optimizer that can be asked for by name.
+    """As `transformers.training_args.OptimizerNames`: every optimizer by name.
 
-    Many of them are in libraries that are not among the dependencies: when one is made, and its library is not there,
-    the error says what to install.
+    Many of them are in optional libraries; if one is missing, the error says what to install.
     """
 
     ADAMW_TORCH = "adamw_torch"

@@ -1,6 +1,6 @@
 """As `torch.save` and `torch.load`, but only tensors and plain values are unpickled, and errors name the file.
 
-Tensors of torch_xla, which have no memory that could be written, are written as tensors in main memory.
+Tensors of torch_xla are copied to main memory to be written.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def save_torch(obj: Any, path: StrPath) -> None:
     import torch
 
     try:
-        with open(path, "wb") as file:  # which torch leaves open, with all that is in it, where the disk is full
+        with open(path, "wb") as file:  # torch leaves a file of its own open, with its buffer, if the disk is full
             torch.save(on_host(obj), file)
     except OSError as error:
         if error.filename is not None:
             raise
         reason = error.strerror or error
         raise type(error)(error.errno, f"could not be written: {reason}", os.fspath(path)) from error
-    except RuntimeError as error:  # what torch's zip writer makes of a write that fails
+    except RuntimeError as error:  # raised by torch's zip writer for a failed write
         raise _refusal_of_the_disk(path, error) from error
 
 
@@ -75,16 +75,16 @@ def load_torch(
         raise ValueError(_refusal(path, error)) from error
     except MemoryError:
         raise
-    except Exception as error:  # a changed byte may end in an error of any kind
+    except Exception as error:  # a changed byte may raise any error
         raise ValueError(f"{path} is damaged and cannot be read: {error}") from error
 
 
 def require_known_objects(path: StrPath, known: Collection[str] = ()) -> None:
-    """Look what a file would make when somebody else reads it in full, who has no `weights_only`.
+    """Check the globals of a file that other code will unpickle without `weights_only`.
 
     Args:
-        path: a file written by `torch.save`; nothing in it is made.
-        known: names of classes and functions that may be in it, besides what `load_torch` takes.
+        path: a file written by `torch.save`; none of its objects is built.
+        known: names of allowed classes and functions, besides those of `load_torch`.
 
     Raises:
         ValueError: there is something else in it, or it is damaged.
@@ -94,7 +94,7 @@ def require_known_objects(path: StrPath, known: Collection[str] = ()) -> None:
     try:
         with torch.serialization.safe_globals(_numpy_globals()):
             found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception as error:  # an old format, or no file of torch at all: its reading could do anything
+    except Exception as error:  # an old format, or no file of torch: unpickling it could run any code
         raise ValueError(f"{path} is damaged, or not a file of torch, and is not read: {error}") from error
     others = sorted(set(found) - set(known))
     if others:
@@ -105,7 +105,7 @@ def require_known_objects(path: StrPath, known: Collection[str] = ()) -> None:
 
 
 def kind_of(value: Any) -> str:
-    """Shape and format of a tensor, or the class of something else, in words."""
+    """Return shape and dtype of a tensor, or the class of another value, in words."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -114,7 +114,7 @@ def kind_of(value: Any) -> str:
 
 
 def pack(obj: Any) -> torch.Tensor:
-    """As `save_torch`, but into a tensor of bytes: a file that only tensors may be read from can hold it."""
+    """As `save_torch`, but into a tensor of bytes, for files from which only tensors may be read."""
     import torch
 
     buffer = io.BytesIO()
@@ -136,7 +136,7 @@ def load_torch_bytes(content: bytes, name: str) -> Any:
 
     Args:
         content: the bytes.
-        name: what they are, for errors.
+        name: description of the bytes, for errors.
 
     Raises:
         ValueError: they are damaged, or hold objects other than tensors and plain values.
@@ -153,7 +153,7 @@ def load_torch_bytes(content: bytes, name: str) -> Any:
 
 
 def _refusal_of_the_disk(path: StrPath, error: RuntimeError) -> OSError:
-    """Find the error number that torch does not pass on: the system is asked once more, with a little to write."""
+    """Return the system error that torch hides, by writing a little more to the file."""
     try:
         with open(path, "ab") as file:
             file.write(bytes(_A_LITTLE))
@@ -165,7 +165,7 @@ def _refusal_of_the_disk(path: StrPath, error: RuntimeError) -> OSError:
 
 
 def _refusal(path: StrPath, error: pickle.UnpicklingError) -> str:
-    # torch's own text begins with the advice to switch the check off; only what it found is passed on.
+    # torch's own text begins with the advice to switch the check off; only its finding is kept.
     found = re.search(r"GLOBAL (\S+)", str(error))
     if found is None:
         return f"{path} is damaged or was not written by torch.save; delete it, or copy it again from where it came"
@@ -179,7 +179,7 @@ def _numpy_globals() -> list[Any]:
     """List the functions and classes that pickled NumPy arrays and numbers refer to, by the names of NumPy 1 and 2."""
     import numpy as np
 
-    # Asked of NumPy itself, because its private module that holds them has moved.
+    # Taken from NumPy's objects, because the private module that holds them has moved.
     rebuild_array, rebuild_scalar = np.empty(0).__reduce__()[0], np.float64(0).__reduce__()[0]
     renamed = [
         (function, f"numpy.{core}.multiarray.{name}")
@@ -191,7 +191,7 @@ def _numpy_globals() -> list[Any]:
 
 
 def on_host(values: Any) -> Any:
-    """Return nested values with tensors of torch_xla in main memory; the very same values where there are none."""
+    """Return nested values with tensors of torch_xla copied to main memory; without any, the values themselves."""
     if not loaded("torch_xla"):
         return values
     from .nested import map_nested
@@ -200,11 +200,11 @@ def on_host(values: Any) -> Any:
 
 
 def state_on_host(model: nn.Module) -> dict[str, Any] | None:
-    """Return the state dict of a model of torch_xla in main memory, tied weights as one tensor; None of others."""
+    """Return the state dict of a model on torch_xla in main memory, with ties; None for other models."""
     if not loaded("torch_xla") or not any(tensor.device.type == "xla" for tensor in model.parameters()):
         return None
     copies: dict[int, Any] = {}
-    state = model.state_dict(keep_vars=True)  # these are the same objects where weights are tied
+    state = model.state_dict(keep_vars=True)  # tied weights are the same objects
     return {name: copies.setdefault(id(value), _copied(value)) for name, value in state.items()}
 
 

@@ -1,4 +1,4 @@
-"""Versions of packages, compared by the release that they are, or lead to."""
+"""Compare versions of packages by their base release."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import metadata
 
 
 def installed(package: str) -> str | None:
-    """Return the version of a package that is installed.
+    """Return the version of an installed package.
 
     Args:
         package: its name on the package index.
@@ -21,7 +21,7 @@ def installed(package: str) -> str | None:
 
 
 def is_older(version: str, than: str) -> bool:
-    """Return whether a version is of an older release than another one; `0.19.1rc2+cpu` is of the release `0.19.1`.
+    """Return whether a version is of an older release than another; `0.19.1rc2+cpu` belongs to release `0.19.1`.
 
     Raises:
         ValueError: one of them is no version of a Python package.

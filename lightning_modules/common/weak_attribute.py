@@ -1,4 +1,4 @@
-"""An attribute that does not keep alive what it names."""
+"""Attribute that holds its value by a weak reference."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class WeakAttribute(Generic[T]):
-    """Descriptor that keeps a weak reference: for parts that know the object which holds them.
+    """Descriptor that keeps a weak reference, for parts that refer to their owner.
 
-    Without a circle of references an object, with all that it holds, is freed when its last user lets go of it, not
-    when the garbage collector comes by. A Trainer holds a model and an optimizer, which fill a device.
+    Without a reference cycle an object is freed with its last user, not by the garbage collector. A Trainer holds a
+    model and an optimizer, which fill a device.
 
     Raises:
         ReferenceError: the object is gone.
