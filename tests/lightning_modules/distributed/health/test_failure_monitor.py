@@ -92,7 +92,7 @@ def test_those_on_other_hosts_are_known_by_their_signs_of_life(monitors, monkeyp
     assert "on node2) has not been heard of" in cause(monitors[0])
 
 
-def test_a_single_process_is_in_no_company():
+def test_a_single_process_is_not_monitored():
     require_same({"a": "1"}, "")
     with pytest.raises(ZeroDivisionError), monitor_peers():
         raise ZeroDivisionError
