@@ -1,7 +1,7 @@
 """The arguments of a training run: fields by concern, validation, the class that joins them.
 
-Here: what a field may hold, what follows from it, what other libraries are told of it. Not here: what a run makes of
-the arguments (`facade/strategies`). Imports `facade/distributed` and `lightning_modules`.
+Here: the values of each field, derived values, and exports to other libraries. Not here: the translation of arguments
+into a run (`facade/strategies`). Imports `facade/distributed` and `lightning_modules`.
 """
 
 from .accelerator import AcceleratorConfig

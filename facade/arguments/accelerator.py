@@ -1,4 +1,4 @@
-"""How batches are dealt out to processes."""
+"""Settings for splitting batches between ranks."""
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -9,7 +9,7 @@ from ...lightning_modules.common.suggestions import did_you_mean
 
 @dataclass
 class AcceleratorConfig:
-    """As `transformers.trainer_pt_utils.AcceleratorConfig`, but an unknown key is answered with the nearest one."""
+    """As `transformers.trainer_pt_utils.AcceleratorConfig`, but errors suggest the nearest key."""
 
     split_batches: bool = field(
         default=False,
@@ -51,7 +51,7 @@ class AcceleratorConfig:
 
     @classmethod
     def unknown_keys(cls, config: dict[str, Any]) -> list[str]:
-        """One sentence for each key that is not a field."""
+        """Return one sentence for each key that is not a field."""
         names = [item.name for item in fields(cls)]
         return [
             f"{key!r} is not a known key.{did_you_mean(key, names)} Known: {', '.join(names)}."
@@ -60,7 +60,7 @@ class AcceleratorConfig:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as a new dict."""
+        """Return all fields as a new dict."""
         return asdict(self)
 
     def pop(self, key: str, default: Any = None) -> Any:

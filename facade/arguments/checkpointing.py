@@ -1,4 +1,4 @@
-"""`gradient_checkpointing` and `activation_checkpointing`: two names of one thing, and what follows from both."""
+"""Reconcile `gradient_checkpointing` and `activation_checkpointing`, two names of one setting."""
 
 import copy
 import logging
@@ -13,10 +13,10 @@ _NAMES = {
 
 
 def agree(args: Any) -> None:
-    """Let both names say the same: what the newer one says, where it is given, and otherwise what the older one says.
+    """Set both names to the value of the newer one, or of the older one if the newer is not given.
 
     Args:
-        args: Changed in place. What was agreed on is kept, so that `checkpointing` can tell what was changed later.
+        args: Changed in place. Keeps the result, so that `checkpointing` detects later changes.
     """
     if args.gradient_checkpointing and args.activation_checkpointing is not None and not args.activation_checkpointing:
         logger.warning("activation_checkpointing=False overrules its older name: gradient_checkpointing is turned off.")
@@ -32,10 +32,10 @@ def agree(args: Any) -> None:
 
 
 def checkpointing(args: Any) -> tuple[bool, dict[str, Any]]:
-    """Whether activations are computed again in the backward pass, and the settings of it.
+    """Return whether activations are recomputed in the backward pass, and the settings.
 
     Args:
-        args: Training arguments. Where only one of the names was changed since `agree`, that change counts.
+        args: Training arguments. If only one of the names was changed since `agree`, that change counts.
     """
     agreed = getattr(args, "_checkpointing", None) or (False, None)
     on, settings = (

@@ -1,7 +1,7 @@
-"""Brings arguments from the forms they may be written in to the one form that the rest of the code reads.
+"""Convert arguments from the forms they may be written in to the one form that the rest of the code reads.
 
-Nothing here judges: what cannot be converted is left as it is, and `validation` says what is wrong with it. Only what
-cannot be read at all, broken JSON or a file that does not exist, is an error at once.
+Values that cannot be converted are left as they are, for `validation` to report. Only broken JSON and missing files are
+errors here.
 """
 
 import json
@@ -87,7 +87,7 @@ def coerce(args: ArgumentFields, dict_fields: list[str]) -> None:
 
 
 def report_to_list(report_to: Any) -> list[Any]:
-    """The names of trackers in any form of the argument `report_to`: a list, one name, "all", "none" or None."""
+    """Return the trackers named by `report_to`: a list, one name, "all", "none" or None."""
     names = list(report_to) if isinstance(report_to, (list, tuple)) else [report_to]
     if names == ["all"]:
         from ...callbacks.reporting import available_reporting_integrations
@@ -97,13 +97,13 @@ def report_to_list(report_to: Any) -> list[Any]:
 
 
 def schedule_waits_for_metric(args: Any) -> bool:
-    """Whether the schedule is stepped with an evaluated metric; not where there is no such schedule."""
+    """Return True if the schedule is stepped with an evaluated metric; False for an unknown schedule."""
     schedule = member(SchedulerType, args.lr_scheduler_type)
     return isinstance(schedule, SchedulerType) and schedule.waits_for_metric
 
 
 def member(kind: type[Enum], value: Any) -> Any:
-    """The member of `kind` that has this value; the value itself where there is none."""
+    """Return the member of `kind` with this value, or the value itself if there is none."""
     try:
         return kind(value)
     except ValueError:
@@ -111,7 +111,7 @@ def member(kind: type[Enum], value: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value can be calculated with: a number of Python or NumPy."""
+    """Return True for a real number of Python or NumPy."""
     return isinstance(value, Real)
 
 
@@ -124,7 +124,7 @@ def _output_dir(args: ArgumentFields) -> None:
 
 
 def _paths(args: ArgumentFields) -> None:
-    """A path is as good as its text, wherever a folder or a file is named; `generation_config` takes either itself."""
+    """Convert paths to text; `generation_config` takes both."""
     for item in fields(args):
         value = getattr(args, item.name)
         if isinstance(value, os.PathLike) and item.name != "generation_config":
@@ -132,7 +132,7 @@ def _paths(args: ArgumentFields) -> None:
 
 
 def _tokens(args: ArgumentFields) -> None:
-    """What `to_dict` writes in place of a token is none."""
+    """Set tokens to None that hold the placeholder of `to_dict`."""
     for item in fields(args):
         if item.name.endswith("_token") and getattr(args, item.name) == f"<{item.name.upper()}>":
             setattr(args, item.name, None)
@@ -151,7 +151,7 @@ def _json_text(args: ArgumentFields, dict_fields: list[str]) -> None:
 
 
 def typed(value: Any) -> Any:
-    """Take numbers and truth values out of the quotes that JSON on a command line, and variables, put around them."""
+    """Parse numbers and truth values that are text in JSON of a command line, and in environment variables."""
     if isinstance(value, dict):
         return {key: typed(item) for key, item in value.items()}
     if not isinstance(value, str):
@@ -193,7 +193,7 @@ def _members(args: ArgumentFields) -> None:
 
 
 def _whole_numbers(args: ArgumentFields) -> None:
-    """1e3 for a number of steps is the integer 1000."""
+    """Convert whole floats of integer fields, such as 1e3 steps, to int."""
     for item in fields(ArgumentFields):
         value = getattr(args, item.name)
         if item.type in (int, int | None) and isinstance(value, float) and value.is_integer():
@@ -244,7 +244,7 @@ def _accelerator(args: Any) -> None:
 
 
 def _accumulation(args: Any) -> None:
-    """The length of a window may be given in `accelerator_config` too; `validation` says so where both are given."""
+    """Take the accumulation steps from `accelerator_config` if given there; `validation` refuses two values."""
     given = getattr(args.accelerator_config, "gradient_accumulation_kwargs", None)
     steps = given.get("num_steps") if isinstance(given, Mapping) else None
     if isinstance(steps, int) and steps >= 1 and args.gradient_accumulation_steps == 1:
@@ -252,7 +252,7 @@ def _accumulation(args: Any) -> None:
 
 
 def _start_method(args: ArgumentFields) -> None:
-    """Reading processes of an Apple GPU have to be forked."""
+    """Fork the data loader's workers on a machine with an Apple GPU."""
     given, workers = args.dataloader_multiprocessing_context, args.dataloader_num_workers
     if given is None and isinstance(workers, int) and workers > 1 and has_mps():
         args.dataloader_multiprocessing_context = "fork"
@@ -281,7 +281,7 @@ def _existing(name: str, path: str) -> str:
 
 
 def _fsdp_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A new dict with the keys that are always there, and the prefix "fsdp_" taken off the others."""
+    """Return a new dict with default keys, and without the prefix "fsdp_"."""
     settings = FSDP_CONFIG_DEFAULTS | {key.removeprefix("fsdp_"): value for key, value in config.items()}
     for old in [key for key in settings if key in OLD_NAMES]:
         logger.warning(f"fsdp_config[{old!r}] is deprecated: it is called {OLD_NAMES[old]!r} now.")

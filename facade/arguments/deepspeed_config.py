@@ -1,4 +1,4 @@
-"""The configuration of DeepSpeed: read, filled in from the arguments, compared with them, and its keys checked."""
+"""Read the configuration of DeepSpeed, fill it in from the arguments, compare it with them, and check its keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HIDDEN_SIZE_KEYS: dict[str, float] = {
 """Keys whose "auto" follows from the model's hidden size: the share of its square; 0 stands for ten times the size."""
 
 GATHER = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
-"""Whether models are saved whole in stage 3: here they are, unless it is False."""
+"""Key that gathers a stage 3 model when it is saved; "auto" becomes True."""
 
 BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
@@ -34,7 +34,7 @@ def load_deepspeed(source: Any) -> dict[str, Any]:
         A new dict.
 
     Raises:
-        ValueError: it is none of these; says what it is taken for, and why that fails.
+        ValueError: it is none of these; names the reason.
     """
     if isinstance(source, Mapping):
         return copy.deepcopy(dict(source))
@@ -51,7 +51,7 @@ def load_deepspeed(source: Any) -> dict[str, Any]:
 
 
 def with_open_batches(source: Any) -> dict[str, Any] | None:
-    """Return a configuration that leaves batch size and accumulation to the arguments, with which it agreed before.
+    """Return a configuration with batch size and accumulation set to "auto".
 
     Args:
         source: the argument `deepspeed`; None stays None.
@@ -63,15 +63,15 @@ def with_open_batches(source: Any) -> dict[str, Any] | None:
 
 
 def fill_from_arguments(config: dict[str, Any], args: Any, processes: int) -> list[str]:
-    """Replace what is "auto" by the arguments, as far as they decide it.
+    """Replace values "auto" that follow from the arguments.
 
     Args:
         config: changed in place.
         args: the training arguments.
-        processes: how many train together.
+        processes: the world size.
 
     Returns:
-        Where a value contradicts the arguments: one line each, with both values.
+        One line for each value that contradicts the arguments, with both values.
     """
     mismatches: list[str] = []
     for key, value, argument in _decided_by_arguments(args, processes):
@@ -84,16 +84,16 @@ def fill_from_arguments(config: dict[str, Any], args: Any, processes: int) -> li
 
 
 def fill_from_run(config: dict[str, Any], args: Any, model: Any, steps: int | None) -> list[str]:
-    """Replace what is "auto" by what is known only with a model and the length of the training.
+    """Replace values "auto" that depend on the model and the length of the training.
 
     Args:
         config: changed in place.
         args: the training arguments.
-        model: the model; None leaves what depends on it as it is.
-        steps: optimizer steps of the training; None leaves what depends on them as it is.
+        model: None leaves values that depend on it.
+        steps: optimizer steps of the training; None leaves values that depend on them.
 
     Returns:
-        Where a value contradicts them: one line each.
+        One line for each value that contradicts them.
     """
     size = hidden_size(model)
     if size is not None:
@@ -111,7 +111,7 @@ def fill_from_run(config: dict[str, Any], args: Any, model: Any, steps: int | No
 
 
 def open_keys(config: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The keys that are still "auto", joined by dots."""
+    """Return the dotted keys that are still "auto"."""
     found = []
     for key, value in config.items():
         if isinstance(value, Mapping):
@@ -122,7 +122,7 @@ def open_keys(config: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def value_at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
-    """The value of a key joined by dots."""
+    """Return the value of a dotted key."""
     node: Any = config
     for part in key.split("."):
         if not isinstance(node, Mapping) or part not in node:
@@ -132,7 +132,7 @@ def value_at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
 
 
 def hidden_size(model: Any) -> int | None:
-    """The width of a model by its configuration, the largest where there are several; None if it does not say."""
+    """Return the hidden size in a model's configuration, the largest of several; None without one."""
     config: Any = getattr(model, "config", None)
     places: tuple[Any, ...] = (config, getattr(config, "text_config", None))
     for place in places:
@@ -144,7 +144,7 @@ def hidden_size(model: Any) -> int | None:
 
 
 def _decided_by_arguments(args: Any, processes: int) -> list[tuple[str, Any, str]]:
-    """(key, value, argument) in the order in which contradictions are reported."""
+    """Return (key, value, argument) in the order in which contradictions are reported."""
     batch, accumulation = args.per_device_train_batch_size, args.gradient_accumulation_steps
     return [
         ("train_micro_batch_size_per_gpu", batch, "per_device_train_batch_size"),
@@ -168,7 +168,7 @@ def _decided_by_arguments(args: Any, processes: int) -> list[tuple[str, Any, str
 def _fill(
     config: dict[str, Any], key: str, value: Any, argument: str | None = None, *, lowest: Any = None
 ) -> list[str]:
-    """Set a key that is "auto"; say so where `argument` says otherwise than the key."""
+    """Set a key that is "auto"; return a line if `argument` contradicts the key."""
     *path, last = key.split(".")
     node: Any = value_at(config, ".".join(path)) if path else config
     given = node.get(last, _MISSING) if isinstance(node, dict) else _MISSING
@@ -180,7 +180,7 @@ def _fill(
 
 
 def _text(source: Any) -> str:
-    """JSON text: as it is, or decoded from base64."""
+    """Return JSON text, decoded from base64 if needed."""
     source = os.fspath(source)
     plain = source.lstrip().startswith(("{", "["))
     return source if plain else base64.urlsafe_b64decode(source).decode("utf-8")
@@ -192,58 +192,21 @@ def _short(source: Any) -> str:
 
 
 PASSED_ON = frozenset(
-    [
-        "activation_checkpointing",
-        "aio",
-        "bf16",
-        "bfloat16",
-        "checkpoint",
-        "comet",
-        "comms_logger",
-        "communication_data_type",
-        "compile",
-        "csv_monitor",
-        "data_types",
-        "dataloader_drop_last",
-        "disable_allgather",
-        "disable_python_gc",
-        "dump_state",
-        "flops_profiler",
-        "fp16",
-        "gradient_accumulation_steps",
-        "gradient_allreduce_op",
-        "gradient_clipping",
-        "gradient_predivide_factor",
-        "graph_harvesting",
-        "log_level",
-        "memory_breakdown",
-        "optimizer",
-        "prescale_gradients",
-        "scheduler",
-        "seq_parallel_communication_data_type",
-        "sparse_gradients",
-        "steps_per_print",
-        "tensor_parallel",
-        "tensorboard",
-        "timers",
-        "torch_autocast",
-        "train_batch_size",
-        "train_micro_batch_size_per_gpu",
-        "use_data_before_expert_parallelism",
-        "vocabulary_size",
-        "wall_clock_breakdown",
-        "wandb",
-        "weight_quantization",
-        "zero_allow_untested_optimizer",
-        "zero_force_ds_cpu_optimizer",
-        "zero_optimization",
-    ]
+    """
+    activation_checkpointing aio bf16 bfloat16 checkpoint comet comms_logger communication_data_type compile
+    csv_monitor data_types dataloader_drop_last disable_allgather disable_python_gc dump_state flops_profiler fp16
+    gradient_accumulation_steps gradient_allreduce_op gradient_clipping gradient_predivide_factor graph_harvesting
+    log_level memory_breakdown optimizer prescale_gradients scheduler seq_parallel_communication_data_type
+    sparse_gradients steps_per_print tensor_parallel tensorboard timers torch_autocast train_batch_size
+    train_micro_batch_size_per_gpu use_data_before_expert_parallelism vocabulary_size wall_clock_breakdown wandb
+    weight_quantization zero_allow_untested_optimizer zero_force_ds_cpu_optimizer zero_optimization
+    """.split()  # noqa: SIM905 - one name a line would take 45 lines
 )
 """Keys at the top that DeepSpeed reads in a training."""
 
 
 def _on(section: Any) -> bool:
-    """Whether a section does anything: most say so."""
+    """Return True if a section is enabled."""
     return bool(section.get("enabled", True)) if isinstance(section, Mapping) and section else bool(section)
 
 
@@ -280,11 +243,11 @@ REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "sparse_attention": (_on, "it belongs to attention modules that only DeepSpeed has"),
     "zero_optimization.zenflow": (bool, "it has steps of its own beside those of the Trainer"),
 }
-"""Key, whether its value asks for anything, and why it cannot be had."""
+"""Unsupported keys: a test whether the value enables the feature, and the reason."""
 
 
 def key_faults(config: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the keys of a configuration, one sentence each."""
+    """Return one sentence for each unknown or unsupported key of a configuration."""
     top = {key.partition(".")[0] for key in REFUSED}
     known = PASSED_ON | top
     said = [
@@ -293,14 +256,7 @@ def key_faults(config: Mapping[str, Any]) -> list[str]:
         if key not in known
     ]
     for key, (asks, why) in REFUSED.items():
-        value = _at(config, key)
+        value = value_at(config, key)
         if value is not None and asks(value):
             said.append(f"deepspeed: {key} cannot be had here: {why}. Leave it out.")
     return said
-
-
-def _at(config: Mapping[str, Any], key: str) -> Any:
-    node: Any = config
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    return node

@@ -1,4 +1,4 @@
-"""What other libraries are told of the arguments: accelerate's state, and how `transformers` loads weights."""
+"""Export arguments to other libraries: accelerate's state, and the variables for loading weights in `transformers`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def export_process(args: ProcessView) -> None:
-    """Let `accelerate.PartialState` say what the arguments say; what agrees with them already stays.
+    """Set `accelerate.PartialState` from the arguments, unless it agrees with them already.
 
     Args:
-        args: With `accelerator_config={"use_configured_state": True}` it is they that follow the state.
+        args: With `accelerator_config={"use_configured_state": True}` the state is left unchanged.
     """
     module = _state_module()
     if module is None or getattr(args.accelerator_config, "use_configured_state", False):
@@ -32,7 +32,7 @@ def export_process(args: ProcessView) -> None:
 
 
 def export_precision(args: ProcessView) -> None:
-    """Let `accelerate.AcceleratorState` have the precision of the arguments, as their Trainer's `Accelerator` does."""
+    """Set the precision of `accelerate.AcceleratorState`, as constructing an `Accelerator` does."""
     module, accelerate = _state_module(), loaded("accelerate")
     if module is None or accelerate is None or not hasattr(accelerate, "Accelerator"):
         return
@@ -50,16 +50,16 @@ def _state_module() -> ModuleType | None:
 
 
 LOADING_VARIABLES = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")
-"""It asks for both."""
+"""Both are read by `from_pretrained` of `transformers`."""
 
 _told: set[str] = set()
 
 
 def export_loaders(once: bool | None) -> None:
-    """Set the variables for these arguments, or take back those that were set here for earlier ones.
+    """Set the variables for these arguments, or unset those set here for earlier arguments.
 
     Args:
-        once: whether weights are read in one process of a machine; None where the arguments do not say.
+        once: read weights on one rank of a machine only; None if the arguments leave it open.
     """
     for name in LOADING_VARIABLES:
         if once:
@@ -68,10 +68,10 @@ def export_loaders(once: bool | None) -> None:
         elif name in _told:
             _told.discard(name)
             os.environ.pop(name, None)
-    if once is False and LOADING_VARIABLES[1] in os.environ:  # the launcher has said otherwise
+    if once is False and LOADING_VARIABLES[1] in os.environ:  # override the launcher
         os.environ[LOADING_VARIABLES[1]] = "false"
 
 
 def is_ours(name: str) -> bool:
-    """Whether a variable was set here, and not by a launcher."""
+    """Return True if a variable was set here, and not by a launcher."""
     return name in _told

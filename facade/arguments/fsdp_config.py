@@ -1,4 +1,4 @@
-"""What `fsdp` and `fsdp_config` ask for, read into one value; what cannot be is named, all of it at once."""
+"""Read `fsdp` and `fsdp_config` into one value, and report all their errors at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...lightning_modules.common.suggestions import did_you_mean
 from .enums import FSDPOption
 
 SHARDING = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
-"""Words of `fsdp` that say what is sharded; torch numbers them from 1 in this order."""
+"""Sharding strategies among the words of `fsdp`; torch numbers them from 1 in this order."""
 
 OLD_NAMES: dict[str, str] = {
     "sharding_strategy": "reshard_after_forward",
@@ -30,7 +30,7 @@ REFUSED: dict[str, str] = {
     "ignored_modules": "freeze these modules, or wrap the others by transformer_layer_cls_to_wrap",
     "activation_checkpointing_offload": "use activation_checkpointing, which computes activations again",
 }
-"""Keys that Lightning and torch have no option for here, each with what to do instead. Turned off, they are fine."""
+"""Keys without a counterpart in Lightning and torch, each with a remedy. Turned off, they are accepted."""
 
 ONLY_VERSION_1: dict[str, str] = {
     "use_orig_params": "version 2 always keeps the original parameters",
@@ -38,7 +38,7 @@ ONLY_VERSION_1: dict[str, str] = {
     "limit_all_gathers": "version 2 always limits them",
     "backward_prefetch": "version 2 always prefetches before the gradients are computed",
 }
-"""Keys that change nothing in version 2, each with why."""
+"""Keys without effect in version 2, each with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class FSDPSettings:
     offload: bool = False
     """Parameters and gradients are kept in host memory."""
     wrap: str | None = None
-    """Which modules are sharded one by one: "layers", "size", or None for the model as one."""
+    """Wrapping policy: "layers", "size", or None to shard the model as one module."""
     layers: tuple[str, ...] | None = None
     """Class names of these modules; None for those that the model names itself."""
     min_num_params: int = 0
@@ -76,12 +76,12 @@ class FSDPSettings:
 
     @property
     def reshard_after_forward(self) -> bool:
-        """Whether parameters are given back between forward and backward pass; the name of this in version 2."""
+        """True if parameters are resharded between forward and backward pass."""
         return self.sharding in ("full_shard", "hybrid_shard")
 
     @property
     def hybrid(self) -> bool:
-        """Whether machines hold copies of the model, each of which is sharded within the machine."""
+        """True if each machine holds a copy of the model, sharded within the machine."""
         return self.sharding.startswith("hybrid")
 
 
@@ -99,7 +99,7 @@ def shown_fsdp(fsdp: Any) -> str:
 
 
 def settings_of(args: Any) -> FSDPSettings | None:
-    """What validated training arguments ask for; None where it is not FSDP by `fsdp`."""
+    """Return the settings of validated training arguments; None if `fsdp` is not set."""
     return read_fsdp(args.fsdp, args.fsdp_config)[0] if args.fsdp else None
 
 
@@ -111,7 +111,7 @@ def read_fsdp(fsdp: Any, fsdp_config: Mapping[str, Any] | None) -> tuple[FSDPSet
         fsdp_config: after `coerce`, so without the prefix "fsdp_".
 
     Returns:
-        The settings, and what is wrong with them: one sentence each. Keys that are wrong keep their default.
+        The settings, and one sentence for each error. Wrong keys keep their default.
     """
     words, config = fsdp_words(fsdp), fsdp_config or {}
     later = fsdp is True or followed().words_mean_fsdp_2
@@ -245,7 +245,7 @@ def _refused(config: Mapping[str, Any]) -> list[str]:
 
 
 def _sharding(words: list[str], reshard: bool | str | None, version: int, faults: list[str]) -> str:
-    """What is sharded, of the words and of the key that says the same."""
+    """Choose the sharding strategy from the words and from `reshard_after_forward`."""
     asked = [word for word in words if word in SHARDING]
     if len(asked) > 1:
         faults.append(f"fsdp: {' and '.join(map(repr, asked))} exclude each other. Keep one.")
@@ -268,7 +268,7 @@ def _sharding(words: list[str], reshard: bool | str | None, version: int, faults
 
 
 def _wrapping(words: list[str], values: dict[str, Any], faults: list[str]) -> tuple[str | None, tuple[str, ...] | None]:
-    """How modules are chosen, and their class names."""
+    """Return the wrapping policy, and the class names of the wrapped layers."""
     policy, layers = values.get("auto_wrap_policy"), values.get("transformer_layer_cls_to_wrap")
     size = values.get("min_num_params", 0)
     if size and layers:

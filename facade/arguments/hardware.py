@@ -1,4 +1,4 @@
-"""What the GPU of this machine can compute in; each function loads torch."""
+"""Detect the number formats that this machine's GPU supports; each function imports torch."""
 
 import contextlib
 import sys
@@ -12,7 +12,7 @@ _planning = ContextVar("_planning", default=False)
 
 @contextlib.contextmanager
 def on_paper() -> Iterator[None]:
-    """Let arguments be made for a GPU that is elsewhere: one that computes in all that can be asked for."""
+    """Report all formats as supported, so that arguments can be made for a GPU elsewhere."""
     before = _planning.set(True)
     try:
         yield
@@ -21,7 +21,7 @@ def on_paper() -> Iterator[None]:
 
 
 def supports_bf16() -> bool:
-    """Whether the accelerator of this machine computes in bfloat16; False where there is none."""
+    """Return True if the accelerator of this machine computes in bfloat16; False without one."""
     import torch
 
     if _planning.get() or xla_is_chosen():
@@ -32,7 +32,7 @@ def supports_bf16() -> bool:
 
 
 def has_mps() -> bool:
-    """Whether there is an Apple GPU to compute on; torch is loaded on a Mac only."""
+    """Return True if there is an Apple GPU; torch is imported on a Mac only."""
     if sys.platform != "darwin":
         return False
     import torch
@@ -41,7 +41,7 @@ def has_mps() -> bool:
 
 
 def supports_tf32() -> bool:
-    """Whether the GPU has TF32: NVIDIA, Ampere or newer."""
+    """Return True if the GPU has TF32: NVIDIA, Ampere or newer."""
     import torch
 
     if _planning.get():

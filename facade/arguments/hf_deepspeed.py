@@ -1,4 +1,4 @@
-"""What scripts and models ask about DeepSpeed, before there is an engine: which configuration holds, and its stage."""
+"""Provide scripts and models with the active DeepSpeed configuration and its stage, before there is an engine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _in_force: weakref.ref[HfDeepSpeedConfig] | None = None
 
 
 class HfDeepSpeedConfig:
-    """As `transformers.integrations.HfDeepSpeedConfig`: in force as long as somebody holds it.
+    """As `transformers.integrations.HfDeepSpeedConfig`: active as long as it is referenced.
 
-    Meanwhile models of `transformers` that are loaded in stage 3 come in parts.
+    While a stage 3 configuration is active, models of `transformers` are loaded sharded.
 
     Args:
         config_file_or_dict: a dict, the path of a JSON file, or what else the argument `deepspeed` can be.
@@ -27,20 +27,20 @@ class HfDeepSpeedConfig:
         set_hf_deepspeed_config(self)
 
     def find_config_node(self, ds_key_long: str) -> tuple[Any, str]:
-        """The section that has a key joined by dots, or None, and the last part of the key."""
+        """Return the section of a dotted key, or None, and the last part of the key."""
         path, _, last = ds_key_long.rpartition(".")
         section = value_at(self.config, path) if path else self.config
         return (section if isinstance(section, dict) else None), last
 
     def get_value(self, ds_key_long: str, default: Any = None) -> Any:
-        """The value of a key joined by dots."""
+        """Return the value of a dotted key."""
         return value_at(self.config, ds_key_long, default)
 
     def del_config_sub_tree(self, ds_key_long: str, must_exist: bool = False) -> None:
-        """Take a key out, with all below it.
+        """Remove a key, with all below it.
 
         Raises:
-            ValueError: it is not there, but was to be.
+            ValueError: the key is missing, and `must_exist` is set.
         """
         section, last = self.find_config_node(ds_key_long)
         if section is not None and last in section:
@@ -49,28 +49,28 @@ class HfDeepSpeedConfig:
             raise ValueError(f"{ds_key_long} is not in the configuration of deepspeed: {self.config}")
 
     def is_true(self, ds_key_long: str) -> bool:
-        """Whether a key is there, and true."""
+        """Return True if a key is set and truthy."""
         return bool(self.get_value(ds_key_long))
 
     def is_false(self, ds_key_long: str) -> bool:
-        """Whether a key is there, and false."""
+        """Return True if a key is set and falsy."""
         value = self.get_value(ds_key_long)
         return value is not None and not value
 
     def is_auto(self, ds_key_long: str) -> bool:
-        """Whether a key is "auto" still."""
+        """Return True if a key is still "auto"."""
         return self.get_value(ds_key_long) == "auto"
 
     def is_zero2(self) -> bool:
-        """Whether gradients are in parts."""
+        """Return True for stage 2."""
         return self._stage == 2
 
     def is_zero3(self) -> bool:
-        """Whether parameters are in parts."""
+        """Return True for stage 3."""
         return self._stage == 3
 
     def is_offload(self) -> bool:
-        """Whether optimizer or parameters are kept in other memory."""
+        """Return True if optimizer or parameters are offloaded in stage 2 or 3."""
         devices = (self.get_value(f"zero_optimization.offload_{part}.device") for part in ("optimizer", "param"))
         return self._stage in (2, 3) and any(device in ("cpu", "nvme") for device in devices)
 
@@ -87,11 +87,11 @@ class HfTrainerDeepSpeedConfig(HfDeepSpeedConfig):
         self.mismatches: list[str] = []
 
     def trainer_config_process(self, args: Any, auto_find_batch_size: bool = False) -> None:
-        """Fill in what the arguments decide; where they contradict is in `mismatches`."""
+        """Fill in values that follow from the arguments; add contradictions to `mismatches`."""
         self.mismatches += fill_from_arguments(self.config, args, args.world_size)
 
     def trainer_config_finalize(self, args: Any, model: Any, num_training_steps: int) -> None:
-        """Fill in what follows from the model and the length of the training.
+        """Fill in values that follow from the model and the length of the training.
 
         Raises:
             ValueError: the arguments contradict the configuration.
@@ -107,7 +107,7 @@ def is_deepspeed_available() -> bool:
 
 
 def set_hf_deepspeed_config(hf_deepspeed_config_obj: Any) -> None:
-    """Put a configuration in force; the library's own module hears of it where it is loaded."""
+    """Activate a configuration, in the loaded module of `transformers` too."""
     global _in_force
     _in_force = weakref.ref(hf_deepspeed_config_obj)
     theirs = getattr(loaded("transformers.integrations.deepspeed"), "set_hf_deepspeed_config", None)
@@ -116,7 +116,7 @@ def set_hf_deepspeed_config(hf_deepspeed_config_obj: Any) -> None:
 
 
 def unset_hf_deepspeed_config() -> None:
-    """Let no configuration be in force; the library's own module hears of it where it is loaded."""
+    """Deactivate the configuration, in the loaded module of `transformers` too."""
     global _in_force
     _in_force = None
     theirs = getattr(loaded("transformers.integrations.deepspeed"), "unset_hf_deepspeed_config", None)
@@ -125,7 +125,7 @@ def unset_hf_deepspeed_config() -> None:
 
 
 def export_deepspeed(args: Any) -> None:
-    """Let models that are loaded from now on know the stage, as long as these arguments are the last ones.
+    """Activate the configuration of training arguments for models loaded from now on.
 
     Args:
         args: the training arguments, with `deepspeed`.
@@ -135,21 +135,21 @@ def export_deepspeed(args: Any) -> None:
 
 
 def forget_arguments() -> None:
-    """Let no configuration be in force that came from training arguments: others have been made without one."""
+    """Deactivate a configuration of earlier training arguments."""
     if _in_force is not None and isinstance(_in_force(), HfTrainerDeepSpeedConfig):
         unset_hf_deepspeed_config()
 
 
 def deepspeed_config() -> dict[str, Any] | None:
-    """The configuration in force; None without one."""
+    """Return the active configuration; None without one."""
     found = None if _in_force is None else _in_force()
     return None if found is None else found.config
 
 
 def is_deepspeed_zero3_enabled() -> bool:
-    """Whether models are to be made in parts: models of `transformers` ask this when they are loaded.
+    """Return True if models are to be loaded sharded; `transformers` calls this when it loads a model.
 
-    If so, the process is made fit for it: one that was started alone becomes a group of its own.
+    If so, a process group is made for a process that was started alone.
     """
     found = None if _in_force is None else _in_force()
     if found is None or not found.is_zero3() or not is_deepspeed_available():

@@ -1,6 +1,6 @@
-"""The variables by which `accelerate launch` hands its configuration over, and what becomes of each: one table.
+"""Table of the environment variables of `accelerate launch`, with the argument that each sets.
 
-`lightrainer launch` sets the same variables from the same options and files. Who reads them is `launched.py`.
+`lightrainer launch` sets the same variables from the same options and files; `launched.py` reads them.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ _OFF = (*_NOTHING, "0", "false", "no", "n", "f", "off")
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """One of them; `argument`, `refused` and `elsewhere` say what becomes of it."""
+    """An environment variable of the launcher; one of `argument`, `refused` and `elsewhere` is set."""
 
     argument: str = ""
-    """The argument that means the same, with the key in it: `fsdp_config.version`."""
+    """The equivalent argument, with its key: `fsdp_config.version`."""
     refused: str = ""
-    """Why a value beside those in `fine` cannot be had, and what to do instead."""
+    """Reason and remedy for values that are not in `fine`."""
     elsewhere: str = ""
-    """What else reads it, or why it changes nothing."""
+    """Another reader of the variable, or the reason that it has no effect."""
     option: str = ""
     """The option of the launcher, and the key in its files."""
     flag: bool = False
     """The option has no value."""
     default: str = ""
-    """Its value where the launcher is told nothing; empty where it is not set then."""
+    """The launcher's default value; empty if the variable is then not set."""
     switch: str = ""
-    """The variable that has to be on for this one to count."""
+    """The variable that enables this one."""
     version: int | None = None
     """Of FSDP: the only one that it counts in."""
     fine: Collection[str] = _OFF
-    """Values in small letters that are not refused; by default those that ask for nothing."""
+    """Lower-case values that are accepted; by default those that turn a feature off."""
 
 
 def _fsdp(key: str, default: str = "", *, option: str = "", version: int | None = None) -> Variable:
@@ -184,23 +184,23 @@ VARIABLES: dict[str, Variable] = {
 
 
 def is_on(name: str) -> bool:
-    """Tell whether a variable says yes."""
+    """Return True if a variable is set to a true value."""
     return os.environ.get(name, "").lower() not in _OFF
 
 
 def asked(name: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Return what a variable says; None where it says nothing, or its switch is off."""
+    """Return the value of a variable; None if it is empty, or its switch is off."""
     value = (os.environ if environment is None else environment).get(name)
     switch = VARIABLES[name].switch
     return None if value is None or value in _NOTHING or (switch and not is_on(switch)) else value
 
 
 def said(argument: str, version: int | None = None) -> dict[str, str]:
-    """Return what the variables say about the keys of an argument: text by key.
+    """Return the values of the variables for an argument, as text by key.
 
     Args:
         argument: the argument.
-        version: of FSDP, where it matters.
+        version: of FSDP.
     """
     rows = [(name, row) for name, row in VARIABLES.items() if row.argument.startswith(f"{argument}.")]
     found = {row.argument.partition(".")[2]: asked(name) for name, row in rows if row.version in (None, version)}
@@ -208,7 +208,7 @@ def said(argument: str, version: int | None = None) -> dict[str, str]:
 
 
 def refusals() -> list[str]:
-    """Say which variables ask for what cannot be had, each with its value and with what to do instead."""
+    """Return one sentence for each variable with an unsupported value, with a remedy."""
     return [
         f"the environment variable {name}={value!r}: {row.refused}"
         for name, row in VARIABLES.items()

@@ -1,4 +1,4 @@
-"""Takes up as arguments what `accelerate launch` and `lightrainer launch` say through the environment."""
+"""Set arguments from the environment variables of `accelerate launch` and `lightrainer launch`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ logger = logging.getLogger(__name__)
 
 _WRAPPING = ("auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params")
 _BESIDE_FSDP = (*_WRAPPING, "cpu_offload", "state_dict_type", "activation_checkpointing")
-"""Keys of `fsdp_config` that the launcher fills in where the script itself asks for FSDP; as in the reference."""
+"""Keys of `fsdp_config` that the launcher sets if the script itself sets `fsdp`; as in the reference."""
 
 
-def take_up(args: Any) -> None:
-    """Fill in what the script leaves open; what it says itself stays, as in the reference.
+def apply_launcher(args: Any) -> None:
+    """Set arguments that the script leaves unset; its own take precedence, as in the reference.
 
     Args:
-        args: the training arguments after `coerce`, changed in place; `_from_launcher` names what was taken.
+        args: the training arguments after `coerce`, changed in place; `_from_launcher` names those that were set.
 
     Raises:
-        ValueError: a file of DeepSpeed is contradicted, or cannot be read.
+        ValueError: a configuration file of DeepSpeed conflicts with the launcher's options, or cannot be read.
     """
     before = {name: getattr(args, name) for name in FIELDS}
     args._launcher_precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
@@ -60,7 +60,7 @@ def _compilation(args: Any) -> None:
 
 
 def _deepspeed() -> dict[str, Any]:
-    """Return the configuration: that of a file, with its "auto" filled in, or one made of the variables alone."""
+    """Return the configuration of a file with its "auto" filled in, or one made of the variables alone."""
     given = {**_DEFAULTS, **{key: typed(value) for key, value in said("deepspeed").items() if key}}
     if _CLASSES in given:
         given[_CLASSES] = given[_CLASSES].split(",")
@@ -72,7 +72,7 @@ def _deepspeed() -> dict[str, Any]:
             config, {key: value for key, value in given.items() if key == _CLASSES or value_at(config, key) == "auto"}
         )
         return config
-    # What the arguments decide is left to them.
+    # Values that follow from the arguments are left to `fill_from_arguments`.
     config: dict[str, Any] = dict.fromkeys((*BATCHES, "gradient_clipping"), "auto")
     return {**config, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, **_nested(given)}
 
@@ -83,7 +83,7 @@ _CLASSES = "zero_optimization.leaf_module.classes"
 
 
 def _refuse_beside_file(file: str) -> None:
-    """Refuse settings of the launcher that a file of DeepSpeed has, too: it would have to be asked which one holds."""
+    """Refuse options of the launcher beside a configuration file that holds them too."""
     options = {row.option for row in VARIABLES.values() if row.argument.startswith("deepspeed.")}
     options = (options | {"mixed_precision"}) - {"deepspeed_config_file", "deepspeed_moe_layer_cls_names"}
     double = sorted(options.intersection((asked("ACCELERATE_CONFIG_DS_FIELDS") or "").split(",")))
@@ -101,11 +101,11 @@ def _fsdp(args: Any) -> None:
         logger.warning("ACCELERATE_USE_FSDP has no effect: there is nothing to shard the model over.")
         return
     if not isinstance(args.fsdp_config, Mapping):
-        return  # which `validation` speaks of
+        return  # `validation` reports it
     version = read_fsdp(args.fsdp, args.fsdp_config)[0].version if args.fsdp else int(asked("FSDP_VERSION") or 1)
     given = {key: typed(value) for key, value in said("fsdp_config", version).items()}
     policy = str(given.setdefault("auto_wrap_policy", "NO_WRAP")).upper()
-    # The launcher says both of these whatever the policy is.
+    # The launcher sets both of these whatever the policy is.
     for key, needs in (("transformer_layer_cls_to_wrap", "TRANSFORMER"), ("min_num_params", "SIZE")):
         if not policy.startswith(needs):
             given.pop(key, None)

@@ -1,6 +1,6 @@
-"""Training arguments of transformers 4: what each of them means now.
+"""Table of the training arguments of transformers 4, with their successors.
 
-One table; the documentation is made from it. It is used where old names are understood, see `facade.old_style`.
+The documentation is generated from it. It is used where old names are accepted, see `old_style`.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ Given = Mapping[str, Any]
 
 
 class NoLongerPossibleError(ValueError):
-    """An argument of transformers 4 asks for something that there is not any more."""
+    """An argument of transformers 4 requests a removed feature."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OldName:
-    """What becomes of one argument."""
+    """The successor of an argument of transformers 4."""
 
     now: str
-    """What to write instead, for warning and documentation."""
+    """The replacement, for warnings and documentation."""
     turn: Callable[[Any, Given], dict[str, Any]] | None = None
-    """From its value, and all that was given, to arguments of today; None where it has no effect."""
+    """Convert its value, given all arguments, to current arguments; None if it has no effect."""
     read: Callable[[Any], Any] | None = None
-    """Its value, read off arguments of today; None for that which was given, or `default`."""
+    """Read its value from current arguments; None for the value that was given, or `default`."""
     default: Any = None
-    """Its value where it was not given."""
+    """Its value if not given."""
     refused: Callable[[Any], bool] = lambda value: False
-    """Whether a value cannot be honoured."""
+    """Return True for an unsupported value."""
     kind: Callable[[str], Any] | None = None
-    """From a word of a command line to a value; None for truth values."""
+    """Parse a word of a command line; None for truth values."""
 
 
 def _to(new: str, kind: Callable[[str], Any] | None = str) -> OldName:
@@ -171,7 +171,7 @@ def modernised(given: Given, fields: Collection[str]) -> dict[str, Any]:
         The arguments without old names, and with what they mean.
 
     Raises:
-        NoLongerPossibleError: One asks for something that there is not any more, or says otherwise than its new name.
+        NoLongerPossibleError: An old argument requests a removed feature, or conflicts with its new name.
     """
     old = [name for name in OLD_NAMES if name in given and name not in fields]
     new = {name: value for name, value in given.items() if name not in old}
@@ -188,10 +188,10 @@ def modernised(given: Given, fields: Collection[str]) -> dict[str, Any]:
 
 
 def turned(name: str, value: Any, given: Given) -> dict[str, Any]:
-    """The arguments of today that one old one becomes, after a warning.
+    """Return the current arguments that replace an old one, after a warning.
 
     Raises:
-        NoLongerPossibleError: It asks for something that there is not any more.
+        NoLongerPossibleError: It requests a removed feature.
     """
     old = OLD_NAMES[name]
     if old.refused(value):

@@ -1,7 +1,7 @@
-"""Whether names of transformers 4 are understood: where its names are served, and nowhere else.
+"""Switch for argument names of transformers 4, which are accepted where imports of `transformers` are intercepted.
 
-`TrainingArguments(evaluation_strategy=...)` is an error here as in 5.3.0. A script that was written for 4.x, and that
-nobody edits, gets what it means, with a warning.
+`TrainingArguments(evaluation_strategy=...)` is otherwise an error as in 5.3.0. An unchanged script for 4.x runs with a
+warning.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ _accepted = False
 
 
 def accept(yes: bool = True) -> None:
-    """Understand the old names from now on, or not any more."""
+    """Accept the old names from now on, or refuse them."""
     global _accepted
     _accepted = yes
 
 
 def accepted() -> bool:
-    """Whether they are understood."""
+    """Return True if old names are accepted."""
     return _accepted
 
 

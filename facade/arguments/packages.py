@@ -1,4 +1,4 @@
-"""Packages that the arguments ask for, looked for before processes wait for each other."""
+"""Check that packages required by the arguments are installed, before ranks wait for each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.versions import installed, is_older
 from .enums import OptimizerNames
 
-# The first of these that a name holds says which library the optimizer is of.
+# The first key contained in an optimizer's name selects its library.
 _OPTIMIZERS = {
     "galore": ("galore_torch", "galore-torch"),
     "apollo": ("apollo_torch", "apollo-torch"),
@@ -30,9 +30,9 @@ _OF_TORCH = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", 
 
 
 def require_packages(args: Any) -> None:
-    """Say what is to be installed, where several processes are about to begin together.
+    """Require the packages of the arguments, in runs of several processes.
 
-    A single process may plan what runs elsewhere: there the same is said when a training begins.
+    A single process may plan a run elsewhere; it checks the same when a training begins.
 
     Args:
         args: the training arguments.
@@ -59,10 +59,10 @@ def require_packages(args: Any) -> None:
 
 
 def require_deepspeed() -> None:
-    """Say how to install DeepSpeed where it is not, or too old.
+    """Require DeepSpeed.
 
     Raises:
-        ImportError: it is not there, or older than `DEEPSPEED_AT_LEAST`.
+        ImportError: it is not installed, or older than `DEEPSPEED_AT_LEAST`.
     """
     if not is_installed("deepspeed"):
         raise ImportError(
@@ -79,7 +79,7 @@ def require_deepspeed() -> None:
 
 
 def _library_of(optimizer: str) -> tuple[str, str]:
-    """The module, and what `pip install` is given for it; empty for torch's own and ours."""
+    """Return an optimizer's module, and its name for `pip install`; empty for those of torch and of this package."""
     if optimizer in _OF_TORCH:
         return "", ""
     return next((library for part, library in _OPTIMIZERS.items() if part in optimizer), ("", ""))

@@ -1,4 +1,4 @@
-"""How many processes share what: the sizes of the groups that processes form, and which of them read the same data."""
+"""Sizes of the groups of ranks that share model and data, and the ranks that read the same batches."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from ...lightning_modules.common.suggestions import did_you_mean
 
 BACKENDS = {"cp_backend": ("torch",), "sp_backend": ("deepspeed",)}
-"""What is known to split a sequence."""
+"""Supported backends of context and sequence parallelism."""
 
 ROTATIONS = ("allgather", "alltoall")
-"""How keys and values come to the other processes: all at once, or from neighbour to neighbour."""
+"""Exchange of keys and values in ring attention: all at once, or between neighbours."""
 
 
 @dataclass(frozen=True)
@@ -52,57 +52,57 @@ class ParallelismConfig:
     """Processes over which a sequence is split, ring attention (context parallel)."""
     cp_backend: str = "torch"
     cp_handler: ContextParallelConfig | None = None
-    """How processes that share a sequence exchange its parts; None is `allgather`."""
+    """Exchange of the parts of a sequence between ranks; None is `allgather`."""
     sp_size: int = 1
     """Processes over which a sequence is split, Ulysses attention (sequence parallel)."""
     sp_backend: str = "deepspeed"
     """The reference's only name for it; here the exchange is torch's own, and DeepSpeed is not needed."""
     sp_handler: SequenceParallelConfig | None = None
-    """Which attention the model has; None is `sdpa`."""
+    """Attention of the model; None is `sdpa`."""
 
     @property
     def total_size(self) -> int:
-        """The number of processes that these sizes are made for."""
+        """Number of ranks that these sizes require."""
         return self.data_parallel_size * self.non_data_parallel_size
 
     @property
     def data_parallel_size(self) -> int:
-        """How many different batches are trained on at a time."""
+        """Number of different batches in a step."""
         return self.dp_replicate_size * self.dp_shard_size
 
     @property
     def non_data_parallel_size(self) -> int:
-        """How many processes get the same batch."""
+        """Number of ranks that get the same batch."""
         return self.tp_size * self.cp_size * self.sp_size
 
     @property
     def dp_replicate_enabled(self) -> bool:
-        """Whether there are several copies of the model."""
+        """True if there are several copies of the model."""
         return self.dp_replicate_size > 1
 
     @property
     def dp_shard_enabled(self) -> bool:
-        """Whether a copy is sharded."""
+        """True if a copy is sharded."""
         return self.dp_shard_size > 1
 
     @property
     def tp_enabled(self) -> bool:
-        """Whether layers are split."""
+        """True if layers are split."""
         return self.tp_size > 1
 
     @property
     def cp_enabled(self) -> bool:
-        """Whether sequences are split for ring attention."""
+        """True if sequences are split for ring attention."""
         return self.cp_size > 1
 
     @property
     def sp_enabled(self) -> bool:
-        """Whether sequences are split for Ulysses attention."""
+        """True if sequences are split for Ulysses attention."""
         return self.sp_size > 1
 
     @property
     def splits_sequences(self) -> str:
-        """The argument by which processes share sequences: `cp_size`, `sp_size`, or empty where they do not."""
+        """Name of the argument that splits sequences: `cp_size`, `sp_size`, or empty."""
         return "cp_size" if self.cp_enabled else "sp_size" if self.sp_enabled else ""
 
     @property
@@ -111,7 +111,7 @@ class ParallelismConfig:
         return (self.cp_handler or ContextParallelConfig()).cp_comm_strategy
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as a new dict, from which an equal one can be made."""
+        """Return all fields as a new dict, from which an equal config can be made."""
         return asdict(self)
 
 
@@ -122,7 +122,7 @@ SIZES = tuple(name for name in NAMES if name.endswith("_size"))
 def read_parallelism(value: Any) -> Any:
     """Make a `ParallelismConfig` of a dict, of JSON text, or of an object with the same attributes.
 
-    What cannot be read stays as it is, for `parallelism_faults` to speak of.
+    Values that cannot be read are returned as they are, for `parallelism_faults` to report.
     """
     if isinstance(value, str) and value.strip().startswith("{"):
         try:
@@ -146,7 +146,7 @@ _HANDLERS: dict[str, Any] = {"cp_handler": ContextParallelConfig, "sp_handler": 
 
 
 def _read_handler(value: Any, cls: Any) -> Any:
-    """An object of a class made of a dict, or of one with the same attributes; others stay as they are."""
+    """Make an object of a class from a dict or an object with the same attributes; return others as they are."""
     names = [item.name for item in fields(cls)]
     if isinstance(value, Mapping):
         return cls(**value) if set(value) <= set(names) else value
@@ -156,11 +156,11 @@ def _read_handler(value: Any, cls: Any) -> Any:
 
 
 def parallelism_faults(config: Any, processes: int) -> list[str]:
-    """Say all that is wrong with the argument `parallelism_config`.
+    """Return one sentence for each error in `parallelism_config`.
 
     Args:
         config: after `read_parallelism`.
-        processes: how many a launcher has started; 1 says nothing about how many there will be.
+        processes: the launcher's number of processes; 1 skips the check of the total size.
     """
     if config is None:
         return []
@@ -264,9 +264,9 @@ def _wrong_number(config: ParallelismConfig, processes: int) -> str:
 
 
 def copies_of_batches(args: Any) -> int:
-    """How many processes get the same batches, see `ParallelismConfig.non_data_parallel_size`.
+    """Return the number of ranks that get the same batches, see `ParallelismConfig.non_data_parallel_size`.
 
-    Their numbers follow one another: with 2, processes 0 and 1 get the same batches, so do 2 and 3.
+    These ranks are consecutive: with 2, ranks 0 and 1 get the same batches, and so do 2 and 3.
     """
     groups = groups_of(args)
     copies = 1 if groups is None else groups.non_data_parallel_size
@@ -274,38 +274,38 @@ def copies_of_batches(args: Any) -> int:
 
 
 def data_ranks(args: Any) -> int:
-    """How many different batches are worked on at a time: the number of processes, where layers are not split."""
+    """Return the number of data-parallel ranks, which is the world size unless layers or sequences are split."""
     return args.world_size // copies_of_batches(args)
 
 
 def data_rank(args: Any) -> int:
-    """Which of these this process works on, from 0."""
+    """Return the data-parallel rank of this process, from 0."""
     return args.process_index // copies_of_batches(args)
 
 
 def samples_of_rank(args: Any, batch_size: int) -> int:
-    """How many samples one of these gets of a batch: all of it, but where batches are split (`split_batches`)."""
+    """Return the samples of a batch that a data-parallel rank gets: all, or a share with `split_batches`."""
     from ...lightning_modules.data.batch_samplers import share_of
 
     return share_of(batch_size, data_ranks(args), args.accelerator_config.split_batches)
 
 
 def parts_of_sequences(args: Any) -> int:
-    """Over how many processes each sequence is split in training, by `cp_size` or `sp_size`."""
+    """Return the number of ranks over which a sequence is split in training, by `cp_size` or `sp_size`."""
     groups = groups_of(args)
     return 1 if groups is None else groups.cp_size * groups.sp_size
 
 
 def spreads_model(args: Any) -> bool:
-    """Whether `parallelism_config` asks for more than copies of the model, so that processes have parts of it."""
+    """Return True if ranks hold parts of the model or of sequences, by `parallelism_config`."""
     groups = groups_of(args)
     return groups is not None and groups.total_size > groups.dp_replicate_size
 
 
 def groups_of(args: Any) -> ParallelismConfig | None:
-    """Return the groups of the model, where it was spread before; otherwise `parallelism_config`.
+    """Return the groups of a model that was parallelized before, or else `parallelism_config`.
 
-    That may have been set later. None where it is wrong, which is said elsewhere.
+    None if the config, which may have been set later, is invalid; `parallelism_faults` reports it.
     """
     given = vars(args).get(_OF_MODEL) or args.parallelism_config
     if given is None or isinstance(given, ParallelismConfig):
@@ -315,12 +315,12 @@ def groups_of(args: Any) -> ParallelismConfig | None:
 
 
 def set_groups_of_model(args: Any, groups: ParallelismConfig | None) -> None:
-    """Let arguments know the groups over which their model was spread before; None where it was not."""
+    """Store the groups of a model that was parallelized before the Trainer got it; None if it was not."""
     vars(args)[_OF_MODEL] = groups
 
 
 def is_spread_before(args: Any) -> bool:
-    """Tell whether the model was spread before the Trainer got it."""
+    """Return True if the model was parallelized before the Trainer got it."""
     return vars(args).get(_OF_MODEL) is not None
 
 

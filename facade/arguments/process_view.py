@@ -1,6 +1,6 @@
-"""What training arguments say about this process and its device.
+"""Properties of training arguments about this process and its device.
 
-Everything is asked of `current_process` when it is read, so that nothing of it is kept, compared or pickled.
+Each property reads `current_process` on access, so that arguments store, compare and pickle none of it.
 """
 
 import logging
@@ -25,11 +25,11 @@ class ProcessView(ArgumentFields):
     """The properties of `transformers.TrainingArguments` that depend on the process they are read in."""
 
     _launcher_precision = "no"
-    """What `accelerate launch` asks for; used where neither fp16 nor bf16 is set."""
+    """Precision set by `accelerate launch`; used if neither fp16 nor bf16 is set."""
     _from_launcher: tuple[str, ...] = ()
     """The arguments that were taken from the launcher's variables."""
     compile_options: Mapping[str, bool] = MappingProxyType({})
-    """`fullgraph` and `dynamic` of torch.compile, which only a launcher can ask for."""
+    """`fullgraph` and `dynamic` of torch.compile, which only a launcher can set."""
 
     @property
     def mixed_precision(self) -> str:
@@ -46,12 +46,12 @@ class ProcessView(ArgumentFields):
 
     @property
     def distributed_state(self) -> ProcessEnvironment:
-        """As the attribute of that name in the reference: where this process stands among all."""
+        """As the attribute of that name in the reference: rank, world size and device of this process."""
         return current_process(*self._asked_of_process)
 
     @property
     def _asked_of_process(self) -> tuple[bool, str | None, float, bool]:
-        """What these arguments say to `current_process`."""
+        """The arguments of `current_process`."""
         configured = getattr(self.accelerator_config, "use_configured_state", False)
         return self.use_cpu, self.ddp_backend, self.ddp_timeout, configured
 
@@ -62,7 +62,7 @@ class ProcessView(ArgumentFields):
 
     @property
     def n_gpu(self) -> int:
-        """How many GPUs this process uses: 1, or 0 on the CPU and through torch_xla; never more than one."""
+        """Number of GPUs of this process: 1, or 0 on the CPU and through torch_xla."""
         return 0 if self.device.type in ("cpu", "xla") else 1
 
     @property
@@ -74,7 +74,7 @@ class ProcessView(ArgumentFields):
 
     @property
     def world_size(self) -> int:
-        """How many processes train together."""
+        """Number of processes."""
         return self.distributed_state.world_size
 
     @property
@@ -89,22 +89,22 @@ class ProcessView(ArgumentFields):
 
     @property
     def local_world_size(self) -> int:
-        """How many of the processes run on this machine; the reference does not have it."""
+        """Number of processes on this machine; the reference does not have it."""
         return self.distributed_state.local_world_size
 
     @property
     def should_log(self) -> bool:
-        """Whether this process logs: the first one, or with `log_on_each_node` the first one of each machine."""
+        """True on the rank that logs: rank 0, or with `log_on_each_node` local rank 0."""
         return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
 
     @property
     def should_save(self) -> bool:
-        """Whether this process writes files: the first one, or with `save_on_each_node` the first of each machine."""
+        """True on the rank that writes files: rank 0, or with `save_on_each_node` local rank 0."""
         return (self.local_process_index if self.save_on_each_node else self.process_index) == 0
 
     @property
     def place_model_on_device(self) -> bool | None:
-        """None, so that the Trainer decides; a subclass may say True or False in its place."""
+        """None, so that the Trainer decides; a subclass may return True or False."""
         return None
 
     @property
@@ -117,7 +117,7 @@ class ProcessView(ArgumentFields):
         return not self.deepspeed
 
     def get_process_log_level(self) -> int:
-        """As the method of that name in the reference: `log_level` or, in a process that does not log, the other one.
+        """As the method of that name in the reference: `log_level`, or `log_level_replica` on ranks that do not log.
 
         Returns:
             A number of the `logging` module; for "passive" the level that lightrainer's logger has.
@@ -131,7 +131,7 @@ class ProcessView(ArgumentFields):
 
         Args:
             local: The first process of each machine goes first; otherwise the first one of all.
-            desc: What is done in the block, for the log.
+            desc: Description of the block, for the log.
         """
         process = self.distributed_state
         if process.world_size == 1:

@@ -1,4 +1,4 @@
-"""Rules about training arguments: what one is, the kinds that there are many of, and those about data."""
+"""Rules about training arguments: the rule book, common kinds of rules, and the rules about data."""
 
 import logging
 import math
@@ -15,7 +15,7 @@ from .system_fields import START_METHODS
 logger = logging.getLogger(__name__)
 
 Rule = Callable[[Any], "str | list[str] | None"]
-"""Takes the arguments and says what is wrong: one sentence, several, or nothing."""
+"""Returns the errors in the arguments: one sentence, several, or none."""
 
 
 class RuleBook:
@@ -34,9 +34,9 @@ class RuleBook:
         return register
 
     def apply(self, args: Any, names: Collection[str] | None, skip: Collection[str]) -> list[str]:
-        """Say what is wrong, by the rules that look at no field in `skip` and only at fields in `names`, if given.
+        """Return the errors of all rules about no field in `skip`, and only about fields in `names`, if given.
 
-        Rules about fields that these arguments do not have are left out.
+        Rules about fields that these arguments do not have are skipped.
         """
         said: list[str] = []
         for looked_at, rule in self._rules:
@@ -51,7 +51,7 @@ class RuleBook:
 class Range:
     """A rule: a number is at least `low`, at most `high` and, where that is given, less than `below`.
 
-    None is let through: where it is not a fair value, its type has been complained of.
+    None passes: if the field does not accept it, the type check reports it.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Member:
 
 
 def not_a_choice(name: str, value: Any, choices: Collection[str | None]) -> str | None:
-    """What to say of a value that is none of `choices`; None if it is one."""
+    """Return an error for a value that is none of `choices`, or None."""
     if value in choices:
         return None
     names = [choice for choice in choices if choice is not None]
@@ -106,7 +106,7 @@ def not_a_choice(name: str, value: Any, choices: Collection[str | None]) -> str 
 
 
 def not_a_member(name: str, value: Any, kind: type[Enum]) -> str | None:
-    """What to say of a value that no member of `kind` has; None if one has it."""
+    """Return an error for a value that no member of `kind` has, or None."""
     try:
         kind(value)
     except ValueError as error:
@@ -122,17 +122,17 @@ _LAYER_SETTINGS = ("activation_checkpointing_kwargs", "gradient_checkpointing_kw
 
 
 def add_data_rules(book: RuleBook) -> None:
-    """Add them to a book."""
+    """Add the rules about data to a book."""
     book.add("dataloader_multiprocessing_context")(OneOf("dataloader_multiprocessing_context", (*START_METHODS, None)))
     book.add("dataloader_num_workers", "dataloader_multiprocessing_context")(_starting)
-    book.add("accelerator_config")(_dealing_out)
+    book.add("accelerator_config")(_splitting_batches)
     book.add("accelerator_config", "gradient_accumulation_steps")(_accumulating)
     book.add(*_LAYER_SETTINGS)(_layers)
     book.add("ddp_static_graph", "auto_find_batch_size")(_recording)
 
 
-def warn_of_dealing(args: Any) -> None:
-    """Say in the log which settings of `accelerator_config` have no effect, or not the best one."""
+def warn_of_data_settings(args: Any) -> None:
+    """Warn of settings of `accelerator_config` that have no effect, or less than they could."""
     config = args.accelerator_config
     if config.non_blocking and not args.dataloader_pin_memory:
         logger.warning(
@@ -157,7 +157,7 @@ def _starting(args: Any) -> str | None:
     )
 
 
-def _dealing_out(args: Any) -> list[str]:
+def _splitting_batches(args: Any) -> list[str]:
     config = args.accelerator_config
     if not isinstance(config, AcceleratorConfig):
         return []
@@ -195,7 +195,7 @@ def _accumulating(args: Any) -> list[str]:
 
 
 def _window(name: str, steps: Any, other: int) -> list[str]:
-    """What is wrong with the length of a window that is given here as well."""
+    """Return the errors of a `num_steps` beside `gradient_accumulation_steps`."""
     if steps is None or (type(steps) is int and steps == other):
         return []
     if type(steps) is not int or steps < 1:

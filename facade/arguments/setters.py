@@ -1,4 +1,4 @@
-"""The methods that set several arguments about one thing."""
+"""Methods that set several related arguments."""
 
 import copy
 from typing import Any, TypeVar
@@ -84,7 +84,7 @@ class Setters(ArgumentFields):
         total_limit: int | None = None,
         on_each_node: bool = False,
     ) -> Self:
-        """As the method of that name in the reference: when and how checkpoints are written."""
+        """As the method of that name in the reference: sets when and how checkpoints are written."""
         chosen = SaveStrategy(strategy)
         if chosen == SaveStrategy.STEPS and steps == 0:
             raise ValueError("set_save(strategy='steps', steps=0): pass a number of steps above 0, or strategy='no'.")
@@ -129,7 +129,7 @@ class Setters(ArgumentFields):
         always_push: bool = False,
         revision: str | None = None,
     ) -> Self:
-        """As the method of that name in the reference: turns `push_to_hub` on, and says where to and when."""
+        """As the method of that name in the reference: turns `push_to_hub` on, and sets target and strategy."""
         token = secret(token)
         return _assign(
             self,
@@ -196,7 +196,7 @@ class Setters(ArgumentFields):
         multiprocessing_context: str | None = None,
         in_order: bool = True,
     ) -> Self:
-        """As the method of that name in the reference: how data is loaded."""
+        """As the method of that name in the reference: sets the loading of data."""
         return _assign(
             self,
             per_device_train_batch_size=train_batch_size,

@@ -1,4 +1,4 @@
-"""What can be wrong with FSDP, DeepSpeed and the groups of processes: rules of `validation`, and warnings."""
+"""Rules and warnings about FSDP, DeepSpeed and `parallelism_config`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PRECISION = ("fp16", "bf16", "fp16_full_eval", "bf16_full_eval")
 
 
 def add_sharding_rules(book: RuleBook) -> None:
-    """Put the rules of this module into the book that `validation` applies."""
+    """Add the rules of this module to a book."""
     book.add("fsdp", "fsdp_config")(_fsdp)
     book.add("deepspeed", *_BATCH, *_OPTIMIZER, *_PRECISION)(_deepspeed)
     book.add("parallelism_config")(_parallelism)
@@ -35,7 +35,7 @@ def add_sharding_rules(book: RuleBook) -> None:
 
 
 def warn_of_sharding(args: Any) -> None:
-    """Say in the log which settings have no effect, or not the best one."""
+    """Warn of settings that have no effect, or an unwanted one."""
     config = args.fsdp_config
     if not args.fsdp:
         idle = [key for key in config if key not in ("xla_fsdp_v2", "xla_fsdp_grad_ckpt") and config[key]]
@@ -62,7 +62,7 @@ def warn_of_sharding(args: Any) -> None:
 
 
 def loads_weights_once(args: Any) -> bool | None:
-    """Tell whether `from_pretrained` is to read weights in the first process of a machine only; None without FSDP."""
+    """Return True if `from_pretrained` is to read weights on local rank 0 only; None without FSDP."""
     return read_fsdp(args.fsdp, args.fsdp_config)[0].cpu_ram_efficient_loading if args.fsdp else None
 
 
@@ -91,7 +91,7 @@ def _deepspeed(args: Any) -> list[str]:
 
 
 def _zero(config: dict[str, Any]) -> list[str]:
-    """Sections that are needed, and stages and devices that go together."""
+    """Check the required section, the stage, and the devices of offloading."""
     zero = config.get("zero_optimization")
     if not isinstance(zero, dict):
         return ["deepspeed: the configuration has no section zero_optimization. Add one, such as {'stage': 2}."]
@@ -133,7 +133,7 @@ def _one_engine(args: Any) -> str | None:
 
 
 def _groups(args: Any) -> ParallelismConfig | None:
-    """`parallelism_config` where it asks for anything."""
+    """Return a valid `parallelism_config` for more than one rank, or None."""
     config = read_parallelism(args.parallelism_config)
     asked = isinstance(config, ParallelismConfig) and not parallelism_faults(config, 1) and config.total_size > 1
     return config if asked else None

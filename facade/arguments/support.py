@@ -1,6 +1,6 @@
-"""Values that the API documents and lightrainer does not honour: said when asked for, never ignored.
+"""Refuse documented values that are not supported, instead of ignoring them.
 
-Of a field of which only some values are in effect, a function in `PARTLY` says what to do instead of the others.
+For a field with some unsupported values, a function in `PARTLY` returns the remedy.
 """
 
 from collections.abc import Callable, Collection
@@ -23,7 +23,7 @@ def _trackers(report_to: Any) -> str | None:
     )
 
 
-def _dealing_out(config: Any) -> str | None:
+def _config_class(config: Any) -> str | None:
     """Not possible: a class in place of an object."""
     if isinstance(config, type):
         return f"accelerator_config={config.__name__}, a class: pass an object, such as {config.__name__}()"
@@ -53,21 +53,21 @@ def _groups(config: Any) -> str | None:
 PARTLY: dict[str, Callable[[Any], str | None]] = {
     "debug": _watching,
     "report_to": _trackers,
-    "accelerator_config": _dealing_out,
+    "accelerator_config": _config_class,
     "parallelism_config": _groups,
 }
-"""Fields of which some values are in effect: a function that says what to do instead of the others.
+"""Fields with some unsupported values, each with a function that returns the remedy.
 
 The first line of its docstring is the remark in `docs/reference/arguments.md`.
 """
 
 
 def unsupported(args: ArgumentFields, names: Collection[str] | None = None) -> list[str]:
-    """Say which arguments ask for what is not there yet, each with its value and with what to do instead.
+    """Return one sentence for each unsupported argument, with its value and a remedy.
 
     Args:
         args: After `coerce`, or with fields changed since.
-        names: Look only at these fields; by default at all, and at the environment of the launcher too.
+        names: Check only these fields; by default all, and the launcher's environment too.
     """
     said: list[str] = []
     for name, judge in PARTLY.items():
@@ -77,22 +77,22 @@ def unsupported(args: ArgumentFields, names: Collection[str] | None = None) -> l
 
 
 def raise_for_unsupported(args: ArgumentFields, names: Collection[str] | None = None) -> None:
-    """Raise one error with all that `unsupported` finds.
+    """Raise one error with all results of `unsupported`.
 
     Raises:
-        NotImplementedError: Names each argument, its value, and what to do instead.
+        NotImplementedError: Names each argument, its value, and a remedy.
     """
     raise_together(unsupported(args, names))
 
 
 def raise_together(said: list[str]) -> None:
-    """Raise one error with all that is not done.
+    """Raise one error with all sentences; do nothing without any.
 
     Args:
-        said: of each what it is, and what to do instead; nothing is raised without any.
+        said: one sentence for each unsupported value, with a remedy.
 
     Raises:
-        NotImplementedError: all of it.
+        NotImplementedError: there are sentences.
     """
     if said:
         raise NotImplementedError("\n".join(["lightrainer does not do this yet:", *said]))

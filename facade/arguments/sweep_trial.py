@@ -1,4 +1,4 @@
-"""What a script is told that is one trial of a sweep: `lightrainer sweep` writes it into the environment."""
+"""Apply a trial of `lightrainer sweep` to the script that runs it; the trial is passed in the environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VARIABLE = "LIGHTRAINER_TRIAL"
 
 @dataclass(kw_only=True)
 class ChildTrial:
-    """What a script has to know of the trial that it is."""
+    """The trial that a script runs."""
 
     storage: str
     """The address of the study's storage."""
@@ -29,7 +29,7 @@ class ChildTrial:
     metrics: list[str]
     """The objectives."""
     result: str
-    """The file for what the evaluations said."""
+    """The file for the results of evaluations."""
     run_name: str
     """The folder in `output_dir`."""
     values: dict[str, Any] = field(default_factory=dict)
@@ -37,36 +37,36 @@ class ChildTrial:
     pruner: str = "none"
     """The pruner, as the command line has it."""
     unit: str = "steps"
-    """What evaluations are reported under to the pruner, `steps` or `epochs`."""
+    """Unit in which evaluations are reported to the pruner, `steps` or `epochs`."""
     resume: bool = False
     parent: int = 0
     """The process of the sweep."""
     trial_id: int = 0
     reported: list[int] = field(default_factory=list)
-    """Steps, or epochs, of which the study knows already."""
+    """Steps, or epochs, that the study has results of."""
     remove_pruned: bool = False
-    """Whether what the trial writes is removed if it is pruned."""
+    """Remove the files of a pruned trial."""
     training: int | None = None
     """The call of `train` that is reported to the pruner, from 1; None for the only one that evaluates."""
     applied: bool = False
-    """Whether training arguments of this process have taken up `values`."""
+    """True once training arguments of this process have applied `values`."""
     asks: bool = False
-    """Whether this is no trial yet: the script says what it calls best, in `result`, and ends."""
+    """No trial yet: the script writes its metric and direction into `result`, and ends."""
 
     def answer(self, metric: str, greater_is_better: bool, why: str) -> NoReturn:
-        """Say what the script calls best, and end it."""
+        """Write the script's metric and direction, and end it."""
         if os.environ.get("RANK", "0") == "0":
             answer = {"metric": metric, "greater_is_better": greater_is_better, "why": why}
             Path(self.result).write_text(json.dumps(answer))
         raise SystemExit(0)
 
     def as_json(self) -> str:
-        """Write it down for the environment."""
+        """Serialize the trial for the environment."""
         return json.dumps(asdict(self))
 
 
 def this_trial() -> ChildTrial | None:
-    """Return the trial that this process is; None where it is no part of a sweep."""
+    """Return the trial of this process; None outside a sweep."""
     text = os.environ.get(VARIABLE)
     return _read(text) if text else None
 
@@ -79,7 +79,7 @@ def _read(text: str) -> ChildTrial:
 
 
 def apply_trial(args: Any) -> None:
-    """Set the values of the trial on training arguments that are being made, and give them a folder of their own."""
+    """Set the values of the trial on training arguments under construction, and their output folder."""
     trial = this_trial()
     if trial is None:
         return
@@ -100,7 +100,7 @@ def apply_trial(args: Any) -> None:
 
 
 def _end_with_parent(trial: ChildTrial) -> None:
-    """Let the kernel end this process when the sweep is killed: whoever goes on with it begins the trial again."""
+    """Let the kernel end this process with the sweep's: a resumed sweep restarts the trial."""
     if sys.platform != "linux" or not trial.parent or os.getppid() != trial.parent:
         return
     set_death_signal = 1

@@ -1,4 +1,4 @@
-"""The class that users fill in."""
+"""`TrainingArguments`: fields, validation and export joined in one class."""
 
 import json
 import math
@@ -13,11 +13,11 @@ from .coercion import coerce
 from .exports import export_loaders, export_process
 from .fields import ArgumentFields
 from .hardware import set_tf32, supports_tf32
-from .launched import take_up
+from .launched import apply_launcher
 from .old_names import OldAttributes
 from .packages import require_packages
 from .process_view import ProcessView
-from .rules import warn_of_dealing
+from .rules import warn_of_data_settings
 from .setters import Setters
 from .sharding_rules import loads_weights_once, warn_of_sharding
 from .support import raise_for_unsupported
@@ -26,7 +26,7 @@ from .validation import raise_for_problems
 
 
 class Serialization(ArgumentFields):
-    """The methods of `transformers.TrainingArguments` that write it down; none shows a token."""
+    """The serialization methods of `transformers.TrainingArguments`; tokens are masked."""
 
     def to_dict(self) -> dict[str, Any]:
         """As the method of that name in the reference, but what is nested is copied, never changed in place.
@@ -62,7 +62,7 @@ def _masked(name: str, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Plain values of the same meaning, as far as there are any."""
+    """Convert enums, dtypes and configurations to plain values, nested ones too."""
     if isinstance(value, Enum):
         return value.value
     torch = sys.modules.get("torch")
@@ -79,7 +79,7 @@ def _plain(value: Any) -> Any:
 
 
 def _dtype_name(value: Any) -> Any:
-    """`torch.float16` as "float16"."""
+    """Return the name of a dtype, such as "float16"."""
     return value if value is None or isinstance(value, str) else str(value).rpartition(".")[2]
 
 
@@ -89,12 +89,12 @@ class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
     """As `transformers.TrainingArguments`: the same fields, in the same order, with the same defaults.
 
     Each field is described beside itself, in the modules of this folder and in `dataclasses.fields(...)[i].metadata`.
-    What was passed is brought into one form and checked, all of it at once, before anything is written. Fields may be
-    changed later; whoever reads them then checks again (`validation.problems`, `support.unsupported`). A subclass that
-    is a dataclass may add fields and change defaults; one with a `__post_init__` of its own must call this one.
+    Arguments are converted and checked, all at once, before anything is written. Fields may be changed later; their
+    readers then check again (`validation.problems`, `support.unsupported`). A subclass that is a dataclass may add
+    fields and change defaults; one with a `__post_init__` of its own must call this one.
 
-    Where a launcher such as torchrun started several processes, this one joins their process group here, so that
-    scripts can use torch.distributed and `main_process_first` from then on.
+    If a launcher such as torchrun started several processes, this one joins their process group here, so that scripts
+    can use torch.distributed and `main_process_first` from then on.
 
     Raises:
         ValueError: Values that cannot be; all of them in one message.
@@ -112,7 +112,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
         "activation_checkpointing_kwargs",
         "lr_scheduler_kwargs",
     ]
-    # What `checkpointing.agree` came to.
+    # The result of `checkpointing.agree`.
     _checkpointing = None
     # Read by scripts of the reference. There is no such plugin here.
     deepspeed_plugin = None
@@ -125,11 +125,11 @@ class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
 
             apply_trial(self)
         coerce(self, self._VALID_DICT_FIELDS)
-        take_up(self)
+        apply_launcher(self)
         raise_for_problems(self)
         raise_for_unsupported(self)
         warn_of_sharding(self)
-        warn_of_dealing(self)
+        warn_of_data_settings(self)
         if launched_world_size() > 1:
             require_packages(self)
         join_others(*self._asked_of_process)
@@ -140,7 +140,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
             set_tf32(self.tf32)
 
     def _export_deepspeed(self) -> None:
-        """Let models of `transformers` that are loaded from now on know the stage of ZeRO."""
+        """Activate the DeepSpeed configuration for models of `transformers` loaded from now on."""
         hf_deepspeed = sys.modules.get(f"{__package__}.hf_deepspeed")
         if self.deepspeed:
             from .hf_deepspeed import export_deepspeed

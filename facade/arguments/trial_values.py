@@ -1,4 +1,4 @@
-"""The values of a trial, as the training arguments hold them."""
+"""Cast the values of a trial to the types of training arguments, and set them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 def apply(args: Any, values: Any) -> list[str]:
     """Set the values of a trial, each cast to what its field is declared to hold.
 
-    A name that the arguments do not have is passed over with a warning: `model_init` may have asked for it.
+    A name that the arguments do not have is skipped with a warning: `model_init` may use it.
 
     Args:
         args: the training arguments, changed in place; left as they are where something cannot be.
@@ -54,13 +54,13 @@ def apply(args: Any, values: Any) -> list[str]:
 
 
 def cast(name: str, value: Any, declared: Any, present: Any) -> Any:
-    """The value as a field holds it: text that says a truth value is one, and so on.
+    """Cast a value to the type of a field, such as text to a truth value.
 
     Args:
         name: the field.
-        value: what a trial has for it.
-        declared: its type, None where it is not known.
-        present: what it holds now, whose type counts where none is declared.
+        value: of the trial.
+        declared: the field's type, None if not known.
+        present: the current value, whose type counts if none is declared.
 
     Raises:
         ValueError: it cannot be cast.
@@ -103,7 +103,7 @@ def _truth(value: Any) -> bool:
 
 
 def _whole(value: Any) -> int:
-    """Ray draws seeds and the like as fractions, and the reference cuts them off."""
+    """Truncate to int, as the reference does: Ray samples integers as floats."""
     return int(float(value)) if isinstance(value, str) else int(value)
 
 
@@ -129,7 +129,7 @@ def _is_known(args: Any, name: Any) -> bool:
 
 
 def declared_types(args: Any) -> dict[str, Any]:
-    """The types of the fields of training arguments, or of their class, by name."""
+    """Return the types of the fields of training arguments, or of their class, by name."""
     if not is_dataclass(args):
         return {}
     try:

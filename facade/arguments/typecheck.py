@@ -1,4 +1,4 @@
-"""Whether each training argument holds the kind of thing that its field is declared to hold."""
+"""Check that each training argument has the type of its field."""
 
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -10,7 +10,7 @@ from .accelerator import AcceleratorConfig
 from .coercion import ENUM_FIELDS, is_number
 from .fields import ArgumentFields, GenerationArguments
 
-# Fields whose type `validation` judges, or nobody: older scripts and libraries put other things there.
+# Fields checked by `validation` or not at all: older scripts and libraries put values of other types there.
 _FREE = {
     "run_name",
     "resume_from_checkpoint",
@@ -23,12 +23,12 @@ _FREE = {
     "fsdp",
     *ENUM_FIELDS,
 }
-# None is a fair value where the strategy is not "steps"; `validation` asks for a number where it is.
+# None is accepted unless the strategy is "steps", which `validation` checks.
 _MAY_BE_NONE = {"logging_steps", "save_steps"}
 
 
 def wrong_types(args: ArgumentFields, names: Collection[str] | None = None) -> dict[str, str]:
-    """The fields that hold something of the wrong type, each with what to say about it."""
+    """Return an error for each field with a value of the wrong type."""
     found = {}
     for item in _declared(args):
         if item.name in _FREE or (names is not None and item.name not in names):
@@ -50,20 +50,20 @@ _TYPES = {item.name: item.type for kind in (ArgumentFields, GenerationArguments)
 
 
 def _declared(args: ArgumentFields) -> tuple[Field[Any], ...]:
-    """The fields of the API; those that a user's subclass adds are its own affair."""
+    """Return the fields of the API, without those that a user's subclass adds."""
     more = fields(GenerationArguments) if isinstance(args, GenerationArguments) else ()
     return (*fields(ArgumentFields), *more)
 
 
 def _explain_keys(args: ArgumentFields, found: dict[str, str]) -> None:
-    """A dict is left over in `accelerator_config` only because of a key that is not known."""
+    """Name the unknown keys of an `accelerator_config` that is still a dict because of them."""
     config = args.accelerator_config
     if "accelerator_config" in found and isinstance(config, dict):
         found["accelerator_config"] = f"accelerator_config={config}: {' '.join(AcceleratorConfig.unknown_keys(config))}"
 
 
 def _expected(name: str, declared: Any, value: Any) -> str | None:
-    """What should have been passed, or None if `value` is fine."""
+    """Return a description of the expected type, or None if `value` fits."""
     if name in _SHAPES:
         fits, expected = _SHAPES[name]
         return None if value is None or fits(value) else expected
@@ -85,7 +85,7 @@ def _expected_scalar(kinds: set[Any], value: Any) -> str | None:
 
 
 def _as_number(value: Any, whole: bool = False) -> str:
-    """For text that reads as a number, which is what YAML makes of 1e-4."""
+    """Return a hint for text that reads as a number, such as YAML's 1e-4."""
     try:
         number = float(value) if isinstance(value, str) else None
     except ValueError:
@@ -96,7 +96,7 @@ def _as_number(value: Any, whole: bool = False) -> str:
 
 
 def _is_accelerator_config(value: Any) -> bool:
-    # A class in place of an object is for `support` to speak of.
+    # `support` reports a class in place of an object.
     return isinstance(value, (AcceleratorConfig, type))
 
 

@@ -1,4 +1,4 @@
-"""Arguments that do not exist: what they are called now, or what was probably meant."""
+"""Refuse unknown arguments, with their new name or the nearest one."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ REPLACED: dict[str, str] = {
     "use_mps_device": "Leave it out, the device is found by itself",
     "xpu_backend": "It is called ddp_backend now",
 }
-"""Training arguments of older versions, each with what to do now."""
+"""Training arguments of older versions, each with its replacement."""
 
 
 class NamesItsArguments:
-    """A class whose constructor answers an unknown keyword with what it is called now, or with the nearest name.
+    """A class whose constructor refuses unknown keywords, with their new name or the nearest one.
 
-    The check is done in `__new__`, which sees all keywords, of subclasses too, before anything is made of them; Python
-    itself would stop at the first one and only say that it is unexpected.
+    The check is in `__new__`, which gets all keywords, of subclasses too, before `__init__`; Python itself reports the
+    first one only.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -71,11 +71,11 @@ class NamesItsArguments:
 
     @classmethod
     def _old_names(cls) -> Set[str]:
-        """Names of transformers 4 that are understood where these are accepted."""
+        """Return the names of transformers 4 that can be converted."""
         return frozenset()
 
     def _modernise(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The keywords of today, from such as may have old names."""
+        """Convert keywords with old names to current ones."""
         return given
 
     @classmethod
@@ -84,21 +84,21 @@ class NamesItsArguments:
 
 
 def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
-    """Look for keywords that the constructor of a class does not take.
+    """Refuse keywords that the constructor of a class does not take.
 
     Args:
         cls: the class, which has the methods of `NamesItsArguments`.
-        kwargs: what it is constructed with, without secrets.
+        kwargs: the keywords, without secrets.
 
     Raises:
-        TypeError: Names each unknown keyword, its value, and what to do.
+        TypeError: Names each unknown keyword, its value, and a remedy.
     """
     known = _parameters(cls.__init__)
     if known is not None and "hub_token" in known:
-        understand_old_names(cls)  # the constructor of a subclass too, as it is in tracebacks
+        understand_old_names(cls)  # masks tokens for a subclass's constructor, which appears in tracebacks
     unknown = [] if known is None else [name for name in kwargs if name not in known]
     if unknown and old_style.accepted() and not cls._old_names().isdisjoint(unknown):
-        # The constructor of a subclass; those here do so by themselves.
+        # For the constructor of a subclass; those of this package are decorated.
         understand_old_names(cls)
         unknown = [name for name in unknown if name not in cls._old_names()]
     if unknown:
@@ -108,10 +108,10 @@ def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
 
 
 class SignatureOfInit:
-    """The signature of a class that has a `__new__` for any arguments: that of its `__init__`."""
+    """Descriptor that gives a class with a generic `__new__` the signature of its `__init__`."""
 
     def __get__(self, instance: object, owner: Any) -> inspect.Signature:
-        """Return it, without `self`."""
+        """Return the signature without `self`."""
         signature = inspect.signature(owner.__init__)
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
@@ -120,9 +120,9 @@ T = TypeVar("T", bound=type)
 
 
 def understand_old_names(cls: T) -> T:
-    """Let the constructor of a class take keywords of transformers 4, where these are accepted; a decorator.
+    """Decorate a class so that its constructor takes keywords of transformers 4, where these are accepted.
 
-    Tokens among the keywords are wrapped on the way, before they are the variables of anybody.
+    Tokens among the keywords are masked before the constructor runs, so that tracebacks do not show them.
     """
     plain: Any = cls.__init__
     if getattr(plain, "understands", False):
@@ -142,7 +142,7 @@ def understand_old_names(cls: T) -> T:
 
 
 def advice(name: str, known: Iterable[str]) -> str:
-    """How to go on after "there is no such argument": what took its place, or the nearest name; often nothing.
+    """Return the replacement of an old argument, or the nearest known name; often an empty text.
 
     Args:
         name: A name that is not known.
@@ -152,7 +152,7 @@ def advice(name: str, known: Iterable[str]) -> str:
 
 
 def _parameters(init: Any) -> tuple[str, ...] | None:
-    """The names that a constructor takes; None where it takes any, or does not say."""
+    """Return the parameter names of a constructor; None if it takes any, or has no code object."""
     code = getattr(inspect.unwrap(init), "__code__", None)
     if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
         return None
@@ -160,6 +160,6 @@ def _parameters(init: Any) -> tuple[str, ...] | None:
 
 
 def shown(name: str, value: Any) -> str:
-    """A keyword with its value as it was passed, on one short line; secrets are not shown."""
+    """Format a keyword and its value on one short line, with secrets masked."""
     hidden = name.endswith("token") or is_secret_name(name)
     return f"{name}=..." if hidden else redacted(f"{name}={' '.join(repr(value).split())}")[: len(name) + 61]

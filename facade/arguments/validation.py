@@ -1,7 +1,6 @@
-"""All that can be wrong with training arguments, found in one go.
+"""Validate training arguments, and report all errors at once.
 
-A rule names the fields it looks at, and is left out where one of them has the wrong type already, so that no rule
-has to guard against nonsense.
+A rule names the fields it reads, and is skipped if one of them has a wrong type, so that rules can rely on types.
 """
 
 import math
@@ -22,26 +21,26 @@ from .system_fields import DDP_BACKENDS, SAMPLING_STRATEGIES
 from .typecheck import wrong_types
 
 INTEGRATIONS = tuple(sorted([*TRACKERS, "neptune"]))
-"""Every tracker that the API has a name for."""
+"""All trackers named by the API."""
 
 
 def problems(args: ArgumentFields, names: Collection[str] | None = None) -> list[str]:
-    """Say all that is wrong with the arguments, one sentence each; an empty list if nothing is.
+    """Return one sentence for each error in the arguments.
 
     Args:
         args: After `coerce`, or with fields changed since.
-        names: Look only at rules about these fields; by default at all.
+        names: Apply only rules about these fields; by default all.
     """
     types = wrong_types(args, names)
     return [*types.values(), *wrong_values(args, names, skip=types)]
 
 
 def raise_for_problems(args: ArgumentFields, names: Collection[str] | None = None) -> None:
-    """Raise one error with all that `problems` finds.
+    """Raise one error with all results of `problems`.
 
     Raises:
-        TypeError: All that is wrong is of the wrong type.
-        ValueError: Some value cannot be.
+        TypeError: All errors are wrong types.
+        ValueError: There are other errors.
     """
     types = wrong_types(args, names)
     values = wrong_values(args, names, skip=types)
@@ -56,12 +55,12 @@ _rule = _BOOK.add
 
 
 def wrong_values(args: ArgumentFields, names: Collection[str] | None = None, skip: Collection[str] = ()) -> list[str]:
-    """What the rules about ranges, names and combinations of fields have to say.
+    """Return the errors of the rules about ranges, names and combinations of fields.
 
     Args:
         args: After `coerce`, or with fields changed since.
-        names: Use only rules that look at no other fields than these.
-        skip: Use no rule that looks at one of these fields.
+        names: Apply only rules that read no other fields.
+        skip: Apply no rule that reads one of these fields.
     """
     return _BOOK.apply(args, names, skip)
 
@@ -147,7 +146,7 @@ def _warmup(args: Any) -> str | None:
     steps = args.warmup_steps
     if steps is None or steps >= 0:
         return None
-    # The deprecated argument has been taken over into the other one; speak of what was written.
+    # The deprecated argument has been copied to the other one; name the one that was passed.
     name = "warmup_ratio" if args.warmup_ratio == steps else "warmup_steps"
     return f"{name}={steps!r} must be at least 0. Pass a number of steps, or a share of all steps below 1."
 
@@ -161,7 +160,7 @@ def _cache_steps(args: Any) -> str | None:
 
 
 def _interval(args: Any, kind: str, positive: bool = True) -> str | None:
-    """The steps of a "steps" strategy are a share below 1, or whole."""
+    """Check that the steps of a "steps" strategy are a share below 1, or whole."""
     steps = getattr(args, f"{kind}_steps")
     if getattr(args, f"{kind}_strategy") != "steps":
         return None
@@ -187,7 +186,7 @@ def _eval_interval(args: Any) -> str | None:
 
 @_rule("save_strategy", "save_steps")
 def _save_interval(args: Any) -> str | None:
-    # 0 and below is in use for "only at the end".
+    # 0 and negative numbers are in use for "only at the end".
     return _interval(args, "save", positive=False)
 
 
@@ -212,7 +211,7 @@ def _best_is_evaluated(args: Any) -> str | None:
 
 def _is_multiple(save: float | None, evaluation: float | None) -> bool:
     if save is None or evaluation is None or evaluation <= 0:
-        return True  # another rule speaks of it
+        return True  # reported by another rule
     if save % evaluation == 0:
         return True
     shares = (save < 1, evaluation < 1)
@@ -291,7 +290,7 @@ def _persistence(args: Any) -> str | None:
 
 
 @_rule("train_sampling_strategy", "accelerator_config")
-def _rebalanced_is_dealt_out(args: Any) -> str | None:
+def _rebalanced_is_split(args: Any) -> str | None:
     if args.train_sampling_strategy != "batch_rebalance" or not getattr(args.accelerator_config, "split_batches", None):
         return None
     return (
