@@ -114,20 +114,6 @@ def check_overrides(kind: type) -> None:
         )
 
 
-def check_loss_func(function: Any) -> None:
-    """Check a `compute_loss_func` that is about to be called.
-
-    Raises:
-        TypeError: it is not callable.
-    """
-    if not callable(function):
-        raise TypeError(
-            f"compute_loss_func must be callable, but is {_shown(function)}. Anything else says only that an override "
-            "of compute_loss divides the loss by the items of all micro-batches itself; such an override must not "
-            "call super().compute_loss(...)."
-        )
-
-
 def check_label_names(label_names: list[str], model: Any) -> None:
     """Check label names against the default data_collator.
 

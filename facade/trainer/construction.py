@@ -172,11 +172,6 @@ def label_smoother(args: TrainingArguments, model: nn.Module) -> LabelSmoother |
     return LabelSmoother(epsilon=args.label_smoothing_factor)
 
 
-def default_callbacks(args: TrainingArguments) -> list[Any]:
-    """Return the callbacks that come before those of the user."""
-    return [DefaultFlowCallback, *reporting_callbacks(args.report_to)]
-
-
 def display_callback(args: TrainingArguments, others: list[Any]) -> Any:
     """Return the callback that shows progress; None if another one replaces it."""
     if args.disable_tqdm:
@@ -227,7 +222,7 @@ def set_up_callbacks(trainer: Any, callbacks: list[Any]) -> None:
         trainer.add_callback(callback)
     own = [callback for callback in callbacks if not is_lightning_callback(callback)]
     trainer.callback_handler = CallbackHandler(
-        [*default_callbacks(trainer.args), *own],
+        [DefaultFlowCallback, *reporting_callbacks(trainer.args.report_to), *own],
         trainer.model,
         trainer.processing_class,
         trainer.optimizer,

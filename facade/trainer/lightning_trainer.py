@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 
-def _cluster(host: Trainer) -> list[Any]:
-    if host.plan.strategy.accelerator == "tpu":
-        return []  # XLA manages its processes
-    return cluster_plugins(host.args.distributed_state, host.plan.environment)
-
-
 def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
     """Return the Lightning Trainer for the plan of a Trainer, with all defaults turned off.
 
@@ -37,10 +31,12 @@ def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
         kwargs: further arguments of `lightning.Trainer`.
     """
     callbacks = host._lightning_callbacks
+    on_tpu = host.plan.strategy.accelerator == "tpu"  # where XLA manages its processes
+    cluster = [] if on_tpu else cluster_plugins(host.args.distributed_state, host.plan.environment)
     with lightning_internals.packages_searched_once():
         trainer = LightningTrainer(
             **host.plan.trainer_kwargs(),
-            plugins=[_precision(host), *_cluster(host)],
+            plugins=[_precision(host), *cluster],
             callbacks=list(callbacks),
             logger=ForwardingLogger(partial(_log, host), host.plan.default_root_dir) if callbacks else False,
             log_every_n_steps=1,  # avoids a warning; a training sets it at its start
@@ -84,7 +80,8 @@ def planned(trainer: Trainer) -> Iterator[Strategy]:
     trainer._last_strategy = strategy = plan.strategy.for_trainer(trainer)
     trainer._run_device = trainer.args.device
     try:
-        with lightning_internals.quiet(_is_quiet()):
+        # Announcements of Lightning are shown at the level DEBUG only.
+        with lightning_internals.quiet(not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)):
             yield strategy
     finally:
         trainer._run_plan = trainer._run_device = None
@@ -151,8 +148,3 @@ def _any_of(callbacks: list[Any], kind: str) -> bool:
     from lightning.pytorch import callbacks as lightning_callbacks
 
     return any(isinstance(callback, getattr(lightning_callbacks, kind)) for callback in callbacks)
-
-
-def _is_quiet() -> bool:
-    """Return whether to silence Lightning's announcements, which are shown at the level DEBUG only."""
-    return not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)

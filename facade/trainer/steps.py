@@ -19,7 +19,6 @@ from ..arguments import TrainingArguments
 from ..arguments.parallelism import copies_of_batches, data_ranks, samples_of_rank
 from ..evaluation.metrics import metrics_of_runtime
 from ..evaluation.results import EvalLoopOutput
-from .checks import check_loss_func
 from .columns import explaining_inputs, require_inputs
 from .overrides import is_own
 
@@ -141,7 +140,12 @@ def loss_is_scaled(trainer: Any, num_items_in_batch: Any) -> bool:
 
 def call_loss_func(compute_loss_func: Any, outputs: Any, labels: Any, num_items: Any) -> torch.Tensor:
     """Call the user's loss function, and check the kind of its result."""
-    check_loss_func(compute_loss_func)
+    if not callable(compute_loss_func):
+        raise TypeError(
+            f"compute_loss_func must be callable, but is {type(compute_loss_func).__name__} "
+            f"({compute_loss_func!r:.60}). Anything else says only that an override of compute_loss divides the loss "
+            "by the items of all micro-batches itself; such an override must not call super().compute_loss(...)."
+        )
     loss = compute_loss_func(outputs, labels, num_items_in_batch=num_items)
     if not isinstance(loss, torch.Tensor):
         raise TypeError(
