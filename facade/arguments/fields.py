@@ -111,7 +111,7 @@ def _without_becomes(item: Field[Any]) -> str:
 
 
 BECOMES = {item.name: _without_becomes(item) for kind in (ArgumentFields, GenerationArguments) for item in fields(kind)}
-"""What each argument becomes in Lightning, or in lightrainer."""
+"""Counterpart of each argument in Lightning or lightrainer."""
 
 CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {
     "run": ("How long to train, in what portions, and where the results go.", (RunArguments,)),
