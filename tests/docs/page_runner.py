@@ -22,6 +22,7 @@ NEEDS = [
     "# needs a GPU",
     "# needs DeepSpeed",
     "# needs TensorFlow",
+    "# needs TRL",
 ]
 if not os.environ.get("SLOW_BLOCKS"):
     NEEDS.append("# takes half a minute")
