@@ -316,7 +316,9 @@ def groups_of(args: Any) -> ParallelismConfig | None:
 
 def set_groups_of_model(args: Any, groups: ParallelismConfig | None) -> None:
     """Store the groups of a model that was parallelized before the Trainer got it; None if it was not."""
-    vars(args)[_OF_MODEL] = groups
+    vars(args).pop(_OF_MODEL, None)
+    if groups is not None:
+        vars(args)[_OF_MODEL] = groups
 
 
 def is_spread_before(args: Any) -> bool:
