@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import os
 import time
@@ -11,20 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..lightning_modules.common.libraries import is_installed
 from ._files import write_whole
-from ._log_values import going_on, numbers_in, split_history
+from ._log_values import going_on
 from .base import TrainerCallback
+from .report.curves import LARGEST, Curve, Points, panels, smoothed
+from .report.loss_picture import label_with_lowest
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Curve = list[tuple[float, float]]
-"""Points of step and value, by ascending step."""
-
 _TRAIN_COLOR = "#4c72b0"
 _EVAL_COLORS = ("#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
-_LARGEST = 1e300
-"""Of a value that is drawn: an axis for it would be infinite otherwise."""
 _MANY_POINTS = 60
 _DRAWING_SHARE = 0.02
 """At most this part of the time goes into drawing during training."""
@@ -81,8 +79,8 @@ class LossCurveCallback(TrainerCallback):
 
 def draw_loss_curve(log_history: list[dict[str, Any]]) -> bytes | None:
     """Return a PNG of the losses and learning rates in `log_history`, or `None` if there are none in it."""
-    losses = {name: curve for name, curve in _curves(log_history).items() if name.endswith("loss")}
-    rates = _curves(log_history).get("learning_rate", [])
+    drawn = {panel.title: panel.curves for panel in panels(log_history)}
+    losses, rates = drawn.get("Loss"), drawn.get("Learning rate")
     if not losses:
         return None
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -93,7 +91,7 @@ def draw_loss_curve(log_history: list[dict[str, Any]]) -> bytes | None:
     FigureCanvasAgg(figure)
     if rates:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
-        _draw_rates(lower, rates)
+        _draw_rates(lower, rates[0])
     else:
         upper = lower = figure.subplots()
     _draw_losses(upper, losses)
@@ -103,27 +101,15 @@ def draw_loss_curve(log_history: list[dict[str, Any]]) -> bytes | None:
     return picture.getvalue()
 
 
-def _curves(log_history: list[dict[str, Any]]) -> dict[str, Curve]:
-    """Return the numbers in the logs as curves; `loss`, `learning_rate` and each loss of an evaluation."""
-    curves: dict[str, dict[float, float]] = {}
-    for step, values in numbers_in(split_history(log_history)[0]):
-        for name, value in values.items():
-            if name in ("loss", "learning_rate") or (name.startswith("eval_") and name.endswith("loss")):
-                curves.setdefault(name, {})[step] = value if abs(value) <= _LARGEST else math.nan
-    return {name: sorted(points.items()) for name, points in curves.items()}
-
-
-def _draw_losses(axes: Axes, losses: dict[str, Curve]) -> None:
+def _draw_losses(axes: Axes, losses: list[Curve]) -> None:
     """Draw the training loss, with its running mean if it has many points, and the evaluation losses."""
-    evaluations = {name: curve for name, curve in losses.items() if name != "loss"}
-    if "loss" in losses:
-        _draw_training(axes, losses["loss"])
-    for index, (name, curve) in enumerate(evaluations.items()):
-        label = "evaluation" if name == "eval_loss" else f"evaluation: {name[5:].removesuffix('_loss')}"
-        color = _EVAL_COLORS[index % len(_EVAL_COLORS)]
-        axes.plot(
-            *_columns(curve), color=color, linewidth=2, marker="o", markersize=4, label=f"{label}{_lowest(curve)}"
-        )
+    colors = itertools.cycle(_EVAL_COLORS)
+    for curve in losses:
+        if not curve.is_sparse:
+            _draw_training(axes, curve)
+            continue
+        label = label_with_lowest(curve)
+        axes.plot(*_columns(curve.points), color=next(colors), linewidth=2, marker="o", markersize=4, label=label)
     axes.set_title("Loss", loc="left", fontsize=14, fontweight="bold")
     axes.set_ylabel("loss")
     axes.legend(frameon=False)
@@ -131,18 +117,18 @@ def _draw_losses(axes: Axes, losses: dict[str, Curve]) -> None:
 
 
 def _draw_training(axes: Axes, curve: Curve) -> None:
-    if len(curve) < _MANY_POINTS:
-        axes.plot(*_columns(curve), color=_TRAIN_COLOR, linewidth=2, label="training")
+    points = _columns(curve.points)
+    if len(curve.finite) < _MANY_POINTS:
+        axes.plot(*points, color=_TRAIN_COLOR, linewidth=2, label="training")
         return
-    axes.plot(*_columns(curve), color=_TRAIN_COLOR, linewidth=0.8, alpha=0.35)
-    reach = len(curve) // 40
-    smooth = _columns(_smooth(curve, reach))
-    axes.plot(*smooth, color=_TRAIN_COLOR, linewidth=2, label=f"training, mean of {2 * reach + 1} logs")
+    axes.plot(*points, color=_TRAIN_COLOR, linewidth=0.8, alpha=0.35)
+    label = f"training, mean of {2 * (len(curve.finite) // 40) + 1} logs"
+    axes.plot(*_columns(smoothed(curve.finite)), color=_TRAIN_COLOR, linewidth=2, label=label)
 
 
 def _draw_rates(axes: Axes, rates: Curve) -> None:
-    axes.plot(*_columns(rates), color="#777777", linewidth=1.5)
-    axes.fill_between(*_columns(rates), color="#777777", alpha=0.12)
+    axes.plot(*_columns(rates.points), color="#777777", linewidth=1.5)
+    axes.fill_between(*_columns(rates.points), color="#777777", alpha=0.12)
     axes.set_ylabel("learning rate")
     axes.set_ylim(bottom=0)
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
@@ -155,27 +141,6 @@ def _tidy(axes: Axes) -> None:
     axes.margins(x=0.02)
 
 
-def _columns(curve: Curve) -> tuple[list[float], list[float]]:
-    return [step for step, _ in curve], [value for _, value in curve]
-
-
-def _lowest(curve: Curve) -> str:
-    """Say where the curve is lowest, for the legend."""
-    finite = [(value, step) for step, value in curve if math.isfinite(value)]
-    if not finite:
-        return ""
-    value, step = min(finite)
-    return f" (lowest {value:.4g} at step {step})"
-
-
-def _smooth(curve: Curve, reach: int) -> Curve:
-    """Return the mean of each point and `reach` neighbours on either side, fewer at the ends, which then do not bend.
-
-    Values that are not finite are left out.
-    """
-    smooth = []
-    for index, (step, _) in enumerate(curve):
-        near = min(reach, index, len(curve) - 1 - index)
-        window = [value for _, value in curve[index - near : index + near + 1] if math.isfinite(value)]
-        smooth.append((step, sum(window) / len(window) if window else math.nan))
-    return smooth
+def _columns(points: Points) -> tuple[list[float], list[float]]:
+    """Return steps and values; a value that no axis can show becomes NaN, which matplotlib leaves out."""
+    return [step for step, _ in points], [value if abs(value) <= LARGEST else math.nan for _, value in points]

@@ -12,7 +12,8 @@ from .._log_values import numbers_in, split_history
 Points = list[tuple[float, float]]
 """Steps and values, by ascending step."""
 
-_LARGEST = 1e300
+LARGEST = 1e300
+"""The largest magnitude that is drawn; beyond it an axis would be infinite."""
 _MOST_METRICS = 24
 _MOST_LAYERS = 8
 _NO_CURVES = {"step", "epoch", "total_flos", "num_input_tokens_seen", "steps_per_second", "train_tokens_per_second"}
@@ -41,12 +42,12 @@ class Curve:
     @property
     def finite(self) -> Points:
         """The points that can be drawn."""
-        return [(step, value) for step, value in self.points if abs(value) <= _LARGEST]
+        return [(step, value) for step, value in self.points if abs(value) <= LARGEST]
 
     @property
     def others(self) -> Points:
         """The points that cannot: NaN, infinities, and what is so large that an axis would be infinite."""
-        return [(step, value) for step, value in self.points if not abs(value) <= _LARGEST]
+        return [(step, value) for step, value in self.points if not abs(value) <= LARGEST]
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class _Frame:
 
     def _legend(self) -> Iterator[str]:
         curves = self.panel.curves[:_MOST_NAMES]
-        names = [_name(curve) for curve in curves]
+        names = [label_with_lowest(curve) for curve in curves]
         width, height = 20 + _LETTER * max(map(len, names)), _LINE_OF_LEGEND * len(names)
         left = _WIDTH - _RIGHT - width
         place = f'x="{left - 44:.1f}" y="{self.top - 4}" width="{width + 44:.1f}" height="{height}"'
@@ -129,8 +129,8 @@ def _title(panel: Panel, up: Scale) -> str:
     return f"{panel.title} (logarithmic)" if up.is_logarithmic else panel.title
 
 
-def _name(curve: Curve) -> str:
-    """The label, and where an evaluation was lowest."""
+def label_with_lowest(curve: Curve) -> str:
+    """Return the label, for an evaluation with its lowest value and the step of it."""
     if not curve.is_sparse or not curve.finite:
         return curve.label
     value, step = min((value, step) for step, value in curve.finite)

@@ -86,11 +86,6 @@ def test_evaluations_draw_only_as_often_as_is_cheap(tmp_path, monkeypatch):
     assert drawn == [0.0, 60.0, 61.0]
 
 
-def test_the_mean_is_of_neighbours_on_both_sides_without_nan():
-    curve = [(1, 1.0), (2, 2.0), (3, math.nan), (4, 4.0), (5, 9.0)]
-    assert loss_curve._smooth(curve, 1) == [(1, 1.0), (2, 1.5), (3, 3.0), (4, 6.5), (5, 9.0)]
-
-
 def test_drawing_leaves_pyplot_alone(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it would now fail
     assert draw_loss_curve(history()) is not None
