@@ -6,9 +6,9 @@ import io
 import json
 import pickle
 import re
-from importlib.util import find_spec
 from typing import Any
 
+from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.suggestions import did_you_mean
 from .storages import without_experimental_warnings
 
@@ -62,7 +62,7 @@ def make_sampler(written: str, seed: int | None = None) -> Any:
 
     sampler = _made("sampler", optuna.samplers, _SAMPLERS, written, {"seed": seed})
     package = _NEEDS.get(written.partition(":")[0])
-    if package and find_spec(package) is None:
+    if package and not is_installed(package):
         raise ImportError(f"--sampler {written} needs a package that is not installed: pip install {package}")
     return sampler
 

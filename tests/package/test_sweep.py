@@ -294,7 +294,7 @@ def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, mon
 
 
 def test_a_sampler_whose_package_is_missing(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(choices, "find_spec", lambda name: None)
+    monkeypatch.setattr(choices, "is_installed", lambda name: False)
     with pytest.raises(SystemExit):
         planned(tmp_path, monkeypatch, "--sampler", "cmaes")
     assert "--sampler cmaes needs a package that is not installed: pip install cmaes" in capsys.readouterr().err

@@ -46,15 +46,21 @@ class Required:
     literal: Literal["m", "n"]
 
 
+VALUE_NAMES = ("JSON", "JSON|FILE", "WHICH")
+
+
 def options(api, kind):
     """By their spellings: all attributes of the options, but the group they are shown in and the words of their help.
 
-    A default that is a member of an enumeration of the library is compared by its value, a function by its name.
+    A default that is a member of an enumeration of the library is compared by its value, a function by its name. Only
+    ours name the values of some arguments (`metavar`), for the help.
     """
     found = {}
     for action in api.HfArgumentParser(kind)._actions:
         attributes = {name: value for name, value in vars(action).items() if name != "container"}
         help_text = attributes.pop("help")
+        if attributes["metavar"] in VALUE_NAMES:
+            attributes["metavar"] = None
         attributes["has help"] = help_text is not None
         attributes["type"] = getattr(attributes["type"], "__name__", None)
         attributes["choices"] = attributes["choices"] and [getattr(one, "value", one) for one in attributes["choices"]]
@@ -73,7 +79,7 @@ BETTER = {
     ("--debug",): {"type": "pick"},
     ("--include_num_input_tokens_seen", "--include-num-input-tokens-seen"): {"type": "convert_or_keep"},
     # as in 5.23: without a value it is version 2, and results of Trackio stay on this machine unless a Space is named
-    ("--fsdp",): {"type": "convert_or_keep", "nargs": "?", "const": True},
+    ("--fsdp",): {"nargs": "?", "const": True},
     ("--trackio_space_id", "--trackio-space-id"): {"default": "None"},
     ("--colors",): {"type": "pick"},
     ("--log_level", "--log-level"): {"kind of choices": "list"},

@@ -24,6 +24,9 @@ OTHERWISE = {
     # "minimize" there; here a metric that is named has a direction of its own, so none is told from "minimize".
     "trainer.Trainer.hyperparameter_search(direction)",
     "trainer_seq2seq.Seq2SeqTrainer.hyperparameter_search(direction)",
+    # Of 5.23: what Trackio records stays on this machine unless a Space is named.
+    "trainer.TrainingArguments(trackio_space_id)",
+    "training_args_seq2seq.Seq2SeqTrainingArguments(trackio_space_id)",
     # What a loop over the body of the class leaves behind there.
     "trainer.TrainingArguments.is_torch_greater_or_equal_than_2_8",
     "training_args_seq2seq.Seq2SeqTrainingArguments.is_torch_greater_or_equal_than_2_8",
