@@ -68,8 +68,9 @@ class Gradients(Collectives):
     @property
     def scaler(self) -> LossScaler | None:
         """Return the loss scaler of fp16, on the CPU too; None in other precisions."""
-        own = self.distributed_type == DistributedType.DEEPSPEED  # which has its own scaler
-        if self._unscaled_run or self.mixed_precision != "fp16" or own:
+        if self._unscaled_run or self.mixed_precision != "fp16":
+            return None
+        if self.distributed_type == DistributedType.DEEPSPEED:  # which has its own scaler
             return None
         if self._scaler is None:
             self._scaler = LossScaler(self.device.type)

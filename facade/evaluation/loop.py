@@ -152,9 +152,12 @@ class Evaluation:
         if self.batchwise:
             self._update_metrics(losses, batch, logits, labels)
         elif args.eval_accumulation_steps is not None and self.steps % args.eval_accumulation_steps == 0:
-            for collector in (self.losses, self.predictions, self.labels, self.inputs):
-                collector.to_host()
+            self._to_host()
         return outputs
+
+    def _to_host(self) -> None:
+        for collector in (self.losses, self.predictions, self.labels, self.inputs):
+            collector.to_host()
 
     def _begin(self, batch: Any) -> None:
         """Read model and columns at the first batch, once the strategy has set up the model."""

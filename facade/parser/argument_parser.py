@@ -289,6 +289,7 @@ class HfArgumentParser(ArgumentParser):
             raise ValueError(
                 f"{yaml_file} holds a {type(content).__name__}; write field names and their values into it."
             )
+        content = secret_values(content)  # rebound, so that tracebacks hold no secret
         return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
 
 

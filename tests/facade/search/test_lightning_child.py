@@ -1,5 +1,6 @@
 """A plain `lightning.Trainer` in the process of a sweep's trial."""
 
+import importlib.metadata
 import json
 from types import SimpleNamespace
 
@@ -53,6 +54,8 @@ def fit(tmp_path, monkeypatch):
         about = ChildTrial(**{**told, "metrics": ["val_loss"], "result": str(result), **about})
         monkeypatch.setenv(VARIABLE, about.as_json())
         monkeypatch.setattr(child, "_known", {})
+        # Fixtures of other folders, which last as long as the session, leave this package's entry point out.
+        monkeypatch.setattr("lightning.fabric.utilities.registry.entry_points", importlib.metadata.entry_points)
         options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
         trainer = lightning.Trainer(
             **options,
@@ -75,15 +78,15 @@ def fit(tmp_path, monkeypatch):
 
 def test_each_validation_is_noted(fit, tmp_path):
     found = fit(metrics=["val_loss", "val_f1"])
-    assert [place for place, _ in found.values] == [2, 4, 6, 8]
-    assert all(loss < 1 and f1 == 0.5 for _, (loss, f1) in found.values)
+    assert [place for place, *_ in found.values] == [2, 4, 6, 8]
+    assert all(loss < 1 and f1 == 0.5 for _, (loss, f1), _ in found.values)
     assert (found.seen, found.folder, found.pruned) == (["val_f1", "val_loss"], str(tmp_path), None)
 
 
 def test_a_trial_is_pruned_after_an_epoch(fit):
     found = fit(pruner="median:n_startup_trials=1", unit="epochs", before=[0.01])
     assert isinstance(found.end, PrunedBySweep)
-    assert [place for place, _ in found.values] == [None, 1]
+    assert [place for place, *_ in found.values] == [None, 1]
     assert found.pruned == "epoch 1"
     assert list(found.study.trials[-1].intermediate_values) == [1]
 
