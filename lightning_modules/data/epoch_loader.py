@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
+from torch._C._autograd import _profiler_enabled as profiler_enabled
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..common.nested import find_batch_size
@@ -232,7 +233,7 @@ class EpochLoader(DataLoader):
             self._reporting = ReportingCollate(given, self.batch_size if self._auto_collation else None, self._left)
             self.collate_fn = self._reporting
         try:
-            return super().__iter__()
+            return _without_marks(super().__iter__(), self)
         finally:
             self.collate_fn = given
 
@@ -254,3 +255,21 @@ class EpochLoader(DataLoader):
         finally:
             self.worker_init_fn, self.generator = given
             self._left = {}
+
+
+def _without_marks(batches: Any, loader: EpochLoader) -> Iterator[Any]:
+    """Return the batches of torch's iterator, without a profiler's block around each while no profiler is on.
+
+    The block takes as long as collating a small batch. Workers, and streams that report a length, need torch's own way.
+    """
+    read = getattr(batches, "_next_data", None)
+    has_length = isinstance(loader.dataset, IterableDataset) and hasattr(loader.dataset, "__len__")
+    return batches if read is None or loader.num_workers > 0 or has_length else _read(batches, read)
+
+
+def _read(batches: Iterator[Any], unmarked: Callable[[], Any]) -> Iterator[Any]:
+    try:
+        while True:
+            yield next(batches) if profiler_enabled() else unmarked()
+    except StopIteration:
+        return

@@ -252,6 +252,33 @@ def _seed_of_worker(seed, worker):
     torch.manual_seed(seed + worker)
 
 
+MARK = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+@pytest.mark.parametrize("make", [Recorded, RecordedStream])
+def test_reading_is_marked_for_a_profiler_that_is_on(make):
+    """As torch's loaders mark it; the batches are the same, and it may be switched on in the middle."""
+    torch.manual_seed(0)
+    expected = [batch["noise"].tolist() for batch in build_loader(make(6), batch_size=2)]
+    torch.manual_seed(0)
+    batches = iter(build_loader(make(6), batch_size=2))
+    got = [next(batches)]  # two are read, for the loader is one ahead
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        got += list(batches)
+    assert [batch["noise"].tolist() for batch in got] == expected
+    assert [event.count for event in profile.key_averages() if event.key == MARK] == [2], "the third, and the end"
+
+
+def test_reading_is_not_marked_without_a_profiler(monkeypatch):
+    made = []
+    record = torch.autograd.profiler.record_function
+    monkeypatch.setattr(torch.autograd.profiler, "record_function", lambda name: made.append(name) or record(name))
+    assert len(list(build_loader(Recorded(6), batch_size=2))) == 3
+    assert not made
+    assert len(list(DataLoader(Recorded(6), batch_size=2))) == 3
+    assert made == [MARK] * 4, "torch's own"
+
+
 def test_stream_longer_than_it_says_is_still_warned_of():
     class Understated(RecordedStream):
         def __len__(self):
