@@ -17,6 +17,7 @@ _CALLBACKS = (
     "TrainerCallback TrainerControl TrainerState"
 )
 _STRATEGIES = "HubStrategy IntervalStrategy SaveStrategy SchedulerType"
+_FILES = ".lightning_modules.common.file_names"
 _ENUMS = ".facade.arguments.enums"
 
 SERVED: dict[str, dict[str, str]] = {
@@ -25,8 +26,8 @@ SERVED: dict[str, dict[str, str]] = {
             ".facade": "Trainer TrainingArguments EvalPrediction EvalLoopOutput PredictionOutput TrainOutput",
             ".callbacks": _CALLBACKS,
             _ENUMS: "HPSearchBackend HubStrategy OptimizerNames ParallelMode SaveStrategy",
-            ".facade.compat.constants": "DEFAULT_CALLBACKS DEFAULT_PROGRESS_CALLBACK FSDP_MODEL_NAME OPTIMIZER_NAME "
-            "OPTIMIZER_NAME_BIN PREFIX_CHECKPOINT_DIR SCALER_NAME SCHEDULER_NAME TRAINER_STATE_NAME TRAINING_ARGS_NAME",
+            _FILES: "OPTIMIZER_NAME OPTIMIZER_NAME_BIN PREFIX_CHECKPOINT_DIR SCALER_NAME SCHEDULER_NAME "
+            "TRAINER_STATE_NAME TRAINING_ARGS_NAME",
             ".lightning_modules": "enable_full_determinism get_last_checkpoint get_scheduler set_seed",
         }
     ),
@@ -38,7 +39,6 @@ SERVED: dict[str, dict[str, str]] = {
             ".facade.arguments.parallelism": "ParallelismConfig",
             ".facade.arguments.accelerator": "AcceleratorConfig",
             _ENUMS: f"DebugOption FSDPOption OptimizerNames {_STRATEGIES}",
-            ".facade.compat.arguments": "_convert_str_dict log_levels str_to_bool trainer_log_levels",
         }
     ),
     "training_args_seq2seq": targets({".facade": "Seq2SeqTrainingArguments TrainingArguments"}),
@@ -59,15 +59,14 @@ SERVED: dict[str, dict[str, str]] = {
             ".lightning_modules.common.seeding": "seed_worker",
             ".lightning_modules.data.lengths": "has_length",
             ".facade.evaluation.metrics": "denumpify_detensorize speed_metrics",
-            ".facade.compat.constants": "PREFIX_CHECKPOINT_DIR _re_checkpoint",
-            ".facade.compat.checkpoints": "load_sharded_checkpoint rotate_checkpoints sort_checkpoints",
+            _FILES: "PREFIX_CHECKPOINT_DIR",
+            ".facade.compat.checkpoints": "load_sharded_checkpoint",
+            ".lightning_modules.checkpoints": "rotate_checkpoints sort_checkpoints",
             ".facade.search.hyperparameters": "BestRun default_compute_objective default_hp_space_optuna "
             "default_hp_space_ray default_hp_space_wandb",
-            ".facade.compat.memory": "TrainerMemoryTracker find_executable_batch_size",
-            ".facade.compat.models": "_is_peft_model align_special_tokens check_target_module_exists "
-            "unwrap_peft_model validate_quantization_for_training",
-            ".facade.compat.processes": "is_main_process suppress_progress_bars total_processes_number",
-            ".facade.compat.arguments": "compare_trainer_and_checkpoint_args number_of_arguments",
+            ".lightning_modules.models.inspection": "unwrap_peft_model=base_of_adapter",
+            ".lightning_modules.models.special_tokens": "align_special_tokens",
+            ".facade.compat.processes": "is_main_process",
         }
     ),
     "trainer_pt_utils": targets(
@@ -79,19 +78,9 @@ SERVED: dict[str, dict[str, str]] = {
             "get_learning_rates=Trainer.get_learning_rates get_optimizer_group=Trainer.get_optimizer_group",
             ".lightning_modules": "LabelSmoother LengthGroupedSampler",
             ".lightning_modules.data.lengths": "get_length_grouped_indices",
-            ".facade.compat.nested": "EvalLoopContainer atleast_1d expand_like find_batch_size nested_concat "
-            "nested_detach nested_new_like nested_numpify nested_truncate numpy_pad_and_concatenate "
-            "torch_pad_and_concatenate",
-            ".facade.compat.processes": "distributed_broadcast_scalars distributed_concat nested_gather "
-            "torch_distributed_zero_first",
+            ".lightning_modules.common.nested": "find_batch_size nested_detach nested_numpify",
+            ".facade.compat.processes": "torch_distributed_zero_first",
             ".lightning_modules.data.rebalancing": "BatchRebalanceSampler",
-            ".facade.compat.samplers": "DistributedLengthGroupedSampler DistributedSamplerWithLoop "
-            "IterableDatasetShard ShardSampler get_dataloader_sampler",
-            ".facade.compat.models": "LayerWiseDummyOptimizer LayerWiseDummyScheduler get_model_param_count "
-            "get_module_class_from_name get_parameter_names is_attention_mask_causal",
-            ".facade.compat.checkpoints": "reissue_pt_warnings remove_dummy_checkpoint safe_globals "
-            "set_rng_state_for_device",
-            ".facade.compat.memory": "_secs2timedelta",
         }
     ),
     "trainer_optimizer": targets(
@@ -99,14 +88,13 @@ SERVED: dict[str, dict[str, str]] = {
             _ENUMS: "OptimizerNames ParallelMode",
             ".lightning_modules": "Adafactor",
             ".lightning_modules.optim": "_parse_optim_args=parse_optimizer_args",
-            ".facade.compat.models": "LayerWiseDummyOptimizer check_target_module_exists is_optimizer_factory",
         }
     ),
     "trainer_jit_checkpoint": targets(
         {
             ".callbacks": "JITCheckpointCallback TrainerCallback",
             ".callbacks.jit_checkpoint": "CheckpointManager",
-            ".facade.compat.constants": "PREFIX_CHECKPOINT_DIR",
+            _FILES: "PREFIX_CHECKPOINT_DIR",
         }
     ),
     "hyperparameter_search": targets(
@@ -132,8 +120,7 @@ SERVED: dict[str, dict[str, str]] = {
             "is_comet_available is_dagshub_available is_dvclive_available is_flyte_deck_standard_available "
             "is_flytekit_available is_mlflow_available is_swanlab_available is_tensorboard_available "
             "is_trackio_available is_wandb_available",
-            ".facade.compat.reporting": "is_optuna_available is_ray_available is_ray_tune_available",
-            ".facade.compat.constants": "PREFIX_CHECKPOINT_DIR",
+            _FILES: "PREFIX_CHECKPOINT_DIR",
             ".facade.search.hyperparameters": "BestRun",
             _ENUMS: "IntervalStrategy ParallelMode",
         }
@@ -148,14 +135,13 @@ SERVED: dict[str, dict[str, str]] = {
             "get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_greedy_schedule get_reduce_on_plateau_schedule "
             "get_scheduler TYPE_TO_SCHEDULER_FUNCTION=SCHEDULES",
             ".lightning_modules.optim.greedy": "GreedyLR StreamingAverage",
-            ".facade.compat.models": "LayerWiseDummyOptimizer LayerWiseDummyScheduler",
             _ENUMS: "SchedulerType",
         }
     ),
     "hf_argparser": targets(
         {
             ".facade": "HfArg HfArgumentParser",
-            ".facade.compat.arguments": "DataClass DataClassType make_choice_type_function string_to_bool",
+            ".facade.parser.options": "string_to_bool=to_bool",
         }
     ),
     "debug_utils": targets(

@@ -49,7 +49,7 @@ _UTILS = targets(
         f"{_HERE}.versions": "check_min_version send_example_telemetry",
         ".lightning_modules.tokenization.names": _STRATEGIES,
         ".facade.arguments.enums": "ExplicitEnum",
-        ".facade.compat.constants": _FILES,
+        ".lightning_modules.common.file_names": _FILES,
         ".lightning_modules.models.model_output": "ModelOutput",
         ".lightning_modules.models.inspection": "can_return_loss find_labels",
     }
@@ -62,12 +62,8 @@ _MORE: dict[str, dict[str, str]] = {
         {".lightning_modules": _COLLATORS, ".lightning_modules.data.collators": "DataCollatorMixin"}
     ),
     "debug_utils": targets({".facade.arguments.enums": "ExplicitEnum"}),
-    # The library's own knows one service more.
     "integrations.integration_utils": targets(
-        {
-            ".facade.compat.reporting": "INTEGRATION_TO_CALLBACK",
-            ".callbacks": "get_reporting_integration_callbacks=reporting_callbacks",
-        }
+        {".callbacks": "get_reporting_integration_callbacks=reporting_callbacks"}
     ),
     "file_utils": _UTILS,
     "models": {},

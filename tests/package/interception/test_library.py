@@ -55,59 +55,6 @@ def test_a_process_that_begins_to_serve_later_freezes_nothing(with_either, tmp_p
     assert said(forked(with_either, "-c", INSTALL, cwd=tmp_path)) == [[], "Served"]
 
 
-def test_what_a_script_imports_most_is_ours(theirs):
-    """Names of the Trainer API that its modules define; what is left to the library has nothing to do with it."""
-    left = {
-        "integrations.integration_utils": "run_hp_search_ _is_comet _comet _MIN_COMET Neptune WandbLogModel "
-        "default_logdir hp_params save_model_architecture is_neptune _has_neptune INTEGRATION_TO get_reporting "
-        "KubeflowCallback is_kubeflow",
-        # What loads models in parts, and what only the library's own Trainer calls.
-        "integrations.deepspeed": "_ initialize_weights deepspeed_init deepspeed_load deepspeed_optim deepspeed_sp "
-        "propagate_args",
-        "trainer_optimizer": "_get_ _setup _OPTIMIZER _BITS _GALORE _APOLLO _SCHED _TORCHAO Optimizer has_mixed",
-        "hyperparameter_search": "ALL_ HyperParam Optuna Ray Wandb default_hp_search",
-        "trainer_pt_utils": "smp_ get_tpu nested_xla",
-        "optimization": "_get_",
-        "debug_utils": "detect_overflow get_abs_min_max",
-        "trainer": "IS_XLA",
-        "trainer_utils": "_align",
-    }
-    unaccounted = [
-        f"{inside}.{name}"
-        for inside, names in defined_in(theirs).items()
-        for name in names
-        if name not in SERVED[inside] and not name.startswith(tuple(left.get(inside, "?").split()))
-    ]
-    assert unaccounted == []
-
-
-def defined_in(theirs):
-    """The names that the reference's modules define themselves, read from their source."""
-    import ast
-    import importlib.util
-
-    from lightrainer.interception.shadow import defined
-
-    found = {}
-    for inside in theirs:
-        spec = importlib.util.find_spec("transformers")
-        source = Path(spec.submodule_search_locations[0], *inside.split(".")).with_suffix(".py").read_text()
-        body = [
-            node
-            for node in ast.parse(source).body
-            if not isinstance(node, (ast.Import, ast.ImportFrom, ast.If, ast.Try))
-        ]
-        body += [
-            inner
-            for node in ast.parse(source).body
-            if isinstance(node, ast.If)
-            for inner in node.body
-            if isinstance(inner, (ast.FunctionDef, ast.ClassDef))
-        ]
-        found[inside] = defined(ast.Module(body, [])) - {"logger"}
-    return found
-
-
 AT_THE_TOP = """
     Adafactor DefaultFlowCallback EarlyStoppingCallback EvalPrediction GreedyLR HfArgumentParser IntervalStrategy
     PrinterCallback ProgressCallback SchedulerType Seq2SeqTrainer Seq2SeqTrainingArguments TFTrainer TFTrainingArguments

@@ -30,13 +30,8 @@ OTHERWISE = {
     # What a loop over the body of the class leaves behind there.
     "trainer.TrainingArguments.is_torch_greater_or_equal_than_2_8",
     "training_args_seq2seq.Seq2SeqTrainingArguments.is_torch_greater_or_equal_than_2_8",
-    # accelerate's own class; of the tracker of memory what only it calls itself.
+    # accelerate's own class.
     "training_args.ParallelismConfig",
-    "trainer_utils.TrainerMemoryTracker.cpu_mem_used",
-    "trainer_utils.TrainerMemoryTracker.derive_stage",
-    "trainer_utils.TrainerMemoryTracker.peak_monitor_func",
-    "trainer_utils.TrainerMemoryTracker.stop",
-    "trainer_utils.TrainerMemoryTracker.update_metrics",
     "hf_argparser.string_to_bool",
 }
 """Where ours is something else, and why that is well."""
@@ -107,7 +102,7 @@ def test_parameters_and_members_are_those_of_the_reference():
         found.update(differing_parameters(path, theirs, ours))
         if inspect.isclass(theirs) and inspect.isclass(ours):
             found.update(differing_members(path, theirs, ours))
-    assert compared > 100
+    assert compared > 80
     found = {name for name in found if not name.startswith("training_args.ParallelismConfig.")}
     assert sorted(found - OTHERWISE) == []
     assert sorted(OTHERWISE - found) == []
