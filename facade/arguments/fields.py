@@ -1,10 +1,10 @@
 """All fields of the training arguments, put together in the documented order."""
 
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
+from .argument import COUNTERPARTS, argument
 from .result_fields import (
     CheckpointUseArguments,
     EvaluationArguments,
@@ -65,52 +65,34 @@ class ArgumentFields(
 class GenerationArguments:
     """The fields that `transformers.Seq2SeqTrainingArguments` has beside those of `TrainingArguments`."""
 
-    sortish_sampler: bool = field(
-        default=False,
-        metadata={
-            "help": "Put training samples of similar length into one batch, in an order that is random otherwise.",
-            "becomes": "`LengthGroupedSampler` of the training data",
-        },
+    sortish_sampler: bool = argument(
+        False,
+        "Put training samples of similar length into one batch, in an order that is random otherwise.",
+        "`LengthGroupedSampler` of the training data",
     )
-    predict_with_generate: bool = field(
-        default=False,
-        metadata={
-            "help": "Let evaluation and prediction generate tokens, and give these to compute_metrics.",
-            "becomes": "a call of the model's `generate` for each evaluated batch",
-        },
+    predict_with_generate: bool = argument(
+        False,
+        "Let evaluation and prediction generate tokens, and give these to compute_metrics.",
+        "a call of the model's `generate` for each evaluated batch",
     )
-    generation_max_length: int | None = field(
-        default=None,
-        metadata={
-            "help": "Longest generated sequence, in tokens; unset is what the model's generation config says.",
-            "becomes": "`generate(max_length=)`",
-        },
+    generation_max_length: int | None = argument(
+        None,
+        "Longest generated sequence, in tokens; unset is what the model's generation config says.",
+        "`generate(max_length=)`",
     )
-    generation_num_beams: int | None = field(
-        default=None,
-        metadata={
-            "help": "Beams to search with when generating; unset is what the model's generation config says.",
-            "becomes": "`generate(num_beams=)`",
-        },
+    generation_num_beams: int | None = argument(
+        None,
+        "Beams to search with when generating; unset is what the model's generation config says.",
+        "`generate(num_beams=)`",
     )
-    generation_config: str | Path | dict[str, Any] | Any | None = field(
-        default=None,
-        metadata={
-            "help": "Settings of generation in place of the model's: a JSON file, the folder of one, or JSON itself.",
-            "becomes": "`model.generation_config`",
-        },
+    generation_config: str | Path | dict[str, Any] | Any | None = argument(
+        None,
+        "Settings of generation in place of the model's: a JSON file, the folder of one, or JSON itself.",
+        "`model.generation_config`",
     )
 
 
-def _without_becomes(item: Field[Any]) -> str:
-    """Take out of the metadata of a field what argparse, to which libraries pass all of it, does not know."""
-    metadata = dict(item.metadata)
-    becomes = metadata.pop("becomes")
-    item.metadata = MappingProxyType(metadata)
-    return becomes
-
-
-BECOMES = {item.name: _without_becomes(item) for kind in (ArgumentFields, GenerationArguments) for item in fields(kind)}
+BECOMES = {item.name: COUNTERPARTS[item] for kind in (ArgumentFields, GenerationArguments) for item in fields(kind)}
 """Counterpart of each argument in Lightning or lightrainer."""
 
 CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {

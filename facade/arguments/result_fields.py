@@ -1,8 +1,9 @@
 """The fields of the training arguments about results: logs, evaluations, checkpoints, uploads."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
+from .argument import argument
 from .enums import HubStrategy, IntervalStrategy, SaveStrategy
 
 LOG_LEVELS = {"detail": 10, "debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50, "passive": -1}
@@ -13,99 +14,65 @@ LOG_LEVELS = {"detail": 10, "debug": 10, "info": 20, "warning": 30, "error": 40,
 class ReportingArguments:
     """The fields of `transformers.TrainingArguments` about logs, progress bars and trackers."""
 
-    logging_strategy: IntervalStrategy | str = field(
-        default="steps",
-        metadata={
-            "help": "When to log: 'no', 'steps' (see logging_steps) or 'epoch'.",
-            "becomes": "`DefaultFlowCallback`: `control.should_log`",
-        },
+    logging_strategy: IntervalStrategy | str = argument(
+        "steps",
+        "When to log: 'no', 'steps' (see logging_steps) or 'epoch'.",
+        "`DefaultFlowCallback`: `control.should_log`",
     )
-    logging_steps: float = field(
-        default=500,
-        metadata={
-            "help": "Optimizer steps from one log to the next; below 1, a share of all steps.",
-            "becomes": "`state.logging_steps`, read by `DefaultFlowCallback`",
-        },
+    logging_steps: float = argument(
+        500,
+        "Optimizer steps from one log to the next; below 1, a share of all steps.",
+        "`state.logging_steps`, read by `DefaultFlowCallback`",
     )
-    logging_first_step: bool = field(
-        default=False,
-        metadata={
-            "help": "Log after the very first step as well.",
-            "becomes": "`DefaultFlowCallback`: `control.should_log` at step 1",
-        },
+    logging_first_step: bool = argument(
+        False, "Log after the very first step as well.", "`DefaultFlowCallback`: `control.should_log` at step 1"
     )
-    log_on_each_node: bool = field(
-        default=True,
-        metadata={
-            "help": "Log on the first process of every machine, not on the first machine only.",
-            "becomes": "`args.should_log`",
-        },
+    log_on_each_node: bool = argument(
+        True, "Log on the first process of every machine, not on the first machine only.", "`args.should_log`"
     )
-    logging_nan_inf_filter: bool = field(
-        default=True,
-        metadata={
-            "help": "Leave losses that are NaN or infinite out of the logged mean; gradients are not touched.",
-            "becomes": "`LossMeter(skip_not_finite=)`",
-        },
+    logging_nan_inf_filter: bool = argument(
+        True,
+        "Leave losses that are NaN or infinite out of the logged mean; gradients are not touched.",
+        "`LossMeter(skip_not_finite=)`",
     )
-    include_num_input_tokens_seen: str | bool = field(
-        default="no",
-        metadata={
-            "help": "Count input tokens: 'all', 'non_padding' (by attention mask) or 'no'; True means 'all'.",
-            "metavar": "WHICH",
-            "becomes": "`state.num_input_tokens_seen`",
-        },
+    include_num_input_tokens_seen: str | bool = argument(
+        "no",
+        "Count input tokens: 'all', 'non_padding' (by attention mask) or 'no'; True means 'all'.",
+        "`state.num_input_tokens_seen`",
+        metavar="WHICH",
     )
-    log_level: str = field(
-        default="passive",
-        metadata={
-            "help": "Level of the program's log on main processes; 'passive' leaves it alone.",
-            "becomes": "level of the logger `lightrainer` where `args.should_log`",
-            "choices": list(LOG_LEVELS),
-        },
+    log_level: str = argument(
+        "passive",
+        "Level of the program's log on main processes; 'passive' leaves it alone.",
+        "level of the logger `lightrainer` where `args.should_log`",
+        choices=list(LOG_LEVELS),
     )
-    log_level_replica: str = field(
-        default="warning",
-        metadata={
-            "help": "Level of the program's log on all other processes.",
-            "becomes": "level of the logger `lightrainer` elsewhere",
-            "choices": list(LOG_LEVELS),
-        },
+    log_level_replica: str = argument(
+        "warning",
+        "Level of the program's log on all other processes.",
+        "level of the logger `lightrainer` elsewhere",
+        choices=list(LOG_LEVELS),
     )
-    disable_tqdm: bool | None = field(
-        default=None,
-        metadata={
-            "help": "Show no progress bars. Unset: bars are shown unless the log level is above warning.",
-            "becomes": "`PrinterCallback` in place of `ProgressCallback`",
-        },
+    disable_tqdm: bool | None = argument(
+        None,
+        "Show no progress bars. Unset: bars are shown unless the log level is above warning.",
+        "`PrinterCallback` in place of `ProgressCallback`",
     )
-    report_to: None | str | list[str] = field(  # noqa: RUF036 - TRL takes the last but one
-        default="none",
-        metadata={
-            "help": "Trackers that receive the logs, such as 'tensorboard'; 'all' installed ones, or 'none'.",
-            "becomes": "one callback each, such as `WandbCallback`; see [its page](../user/experiment-tracking.md)",
-        },
+    report_to: None | str | list[str] = argument(  # noqa: RUF036 - TRL takes the last but one
+        "none",
+        "Trackers that receive the logs, such as 'tensorboard'; 'all' installed ones, or 'none'.",
+        "one callback each, such as `WandbCallback`; see [its page](../user/experiment-tracking.md)",
     )
-    run_name: str | None = field(
-        default=None,
-        metadata={
-            "help": "Name of this run in trackers.",
-            "becomes": "the run's name in wandb, MLflow, Comet, SwanLab and Trackio",
-        },
+    run_name: str | None = argument(
+        None, "Name of this run in trackers.", "the run's name in wandb, MLflow, Comet, SwanLab and Trackio"
     )
-    project: str = field(
-        default="huggingface",
-        metadata={
-            "help": "Project name, read by the tracker Trackio only.",
-            "becomes": "`project` of `trackio.init`",
-        },
+    project: str = argument(
+        "huggingface", "Project name, read by the tracker Trackio only.", "`project` of `trackio.init`"
     )
-    trackio_space_id: str | None = field(
-        default=None,
-        metadata={
-            "help": "Hub Space that Trackio writes to, such as 'trackio'; unset keeps its data on this machine.",
-            "becomes": "`space_id` of `trackio.init`",
-        },
+    trackio_space_id: str | None = argument(
+        None,
+        "Hub Space that Trackio writes to, such as 'trackio'; unset keeps its data on this machine.",
+        "`space_id` of `trackio.init`",
     )
 
 
@@ -113,19 +80,13 @@ class ReportingArguments:
 class LaterReportingArguments:
     """The fields about trackers that versions after 5.3.0 added."""
 
-    trackio_bucket_id: str | None = field(
-        default=None,
-        metadata={
-            "help": "Hub Bucket that Trackio keeps its data in; unset lets Trackio choose.",
-            "becomes": "`bucket_id` of `trackio.init`",
-        },
+    trackio_bucket_id: str | None = argument(
+        None, "Hub Bucket that Trackio keeps its data in; unset lets Trackio choose.", "`bucket_id` of `trackio.init`"
     )
-    trackio_static_space_id: str | None | Literal[False] = field(  # noqa: RUF036 - a command line reads the first
-        default=None,
-        metadata={
-            "help": "Hub Space for the pages that Trackio makes when training is over; False makes none.",
-            "becomes": "`new_space_id` of `trackio.freeze`",
-        },
+    trackio_static_space_id: str | None | Literal[False] = argument(  # noqa: RUF036 - a command line reads the first
+        None,
+        "Hub Space for the pages that Trackio makes when training is over; False makes none.",
+        "`new_space_id` of `trackio.freeze`",
     )
 
 
@@ -133,82 +94,56 @@ class LaterReportingArguments:
 class EvaluationArguments:
     """The fields of `transformers.TrainingArguments` about evaluation and prediction."""
 
-    eval_strategy: IntervalStrategy | str = field(
-        default="no",
-        metadata={
-            "help": "When to evaluate in training: 'no', 'steps' (see eval_steps) or 'epoch'.",
-            "becomes": "`DefaultFlowCallback`: `control.should_evaluate`, obeyed inside of `fit`",
-        },
+    eval_strategy: IntervalStrategy | str = argument(
+        "no",
+        "When to evaluate in training: 'no', 'steps' (see eval_steps) or 'epoch'.",
+        "`DefaultFlowCallback`: `control.should_evaluate`, obeyed inside of `fit`",
     )
-    eval_steps: float | None = field(
-        default=None,
-        metadata={
-            "help": "Optimizer steps from one evaluation to the next; below 1, a share of all. Unset: logging_steps.",
-            "becomes": "`state.eval_steps`, read by `DefaultFlowCallback`",
-        },
+    eval_steps: float | None = argument(
+        None,
+        "Optimizer steps from one evaluation to the next; below 1, a share of all. Unset: logging_steps.",
+        "`state.eval_steps`, read by `DefaultFlowCallback`",
     )
-    eval_delay: float = field(
-        default=0,
-        metadata={
-            "help": "Steps or epochs, as eval_strategy counts, before which nothing is evaluated.",
-            "becomes": "`DefaultFlowCallback`: no `control.should_evaluate` before it",
-        },
+    eval_delay: float = argument(
+        0,
+        "Steps or epochs, as eval_strategy counts, before which nothing is evaluated.",
+        "`DefaultFlowCallback`: no `control.should_evaluate` before it",
     )
-    per_device_eval_batch_size: int = field(
-        default=8,
-        metadata={
-            "help": "Samples in one evaluation batch of one process.",
-            "becomes": "`build_loader(batch_size=)` of evaluation and prediction",
-        },
+    per_device_eval_batch_size: int = argument(
+        8, "Samples in one evaluation batch of one process.", "`build_loader(batch_size=)` of evaluation and prediction"
     )
-    prediction_loss_only: bool = field(
-        default=False,
-        metadata={
-            "help": "Keep only the loss of an evaluation, no predictions and no metrics.",
-            "becomes": "`prediction_step(prediction_loss_only=)`",
-        },
+    prediction_loss_only: bool = argument(
+        False,
+        "Keep only the loss of an evaluation, no predictions and no metrics.",
+        "`prediction_step(prediction_loss_only=)`",
     )
-    eval_on_start: bool = field(
-        default=False,
-        metadata={
-            "help": "Evaluate once before the first step, so that faults show early.",
-            "becomes": "an evaluation in `on_train_start`",
-        },
+    eval_on_start: bool = argument(
+        False, "Evaluate once before the first step, so that faults show early.", "an evaluation in `on_train_start`"
     )
-    eval_do_concat_batches: bool = field(
-        default=True,
-        metadata={
-            "help": "Join the predictions of all batches; otherwise give a list with one each.",
-            "becomes": "how `evaluation_loop` joins what it collected",
-        },
+    eval_do_concat_batches: bool = argument(
+        True,
+        "Join the predictions of all batches; otherwise give a list with one each.",
+        "how `evaluation_loop` joins what it collected",
     )
-    eval_use_gather_object: bool = field(
-        default=False,
-        metadata={
-            "help": "Collect predictions that are not tensors from all processes by pickling.",
-            "becomes": "`all_gather_object` in place of a gather of tensors",
-        },
+    eval_use_gather_object: bool = argument(
+        False,
+        "Collect predictions that are not tensors from all processes by pickling.",
+        "`all_gather_object` in place of a gather of tensors",
     )
-    eval_accumulation_steps: int | None = field(
-        default=None,
-        metadata={
-            "help": "Move predictions to main memory every so many batches; unset moves them at the end.",
-            "becomes": "how often `evaluation_loop` moves what it collected to the CPU",
-        },
+    eval_accumulation_steps: int | None = argument(
+        None,
+        "Move predictions to main memory every so many batches; unset moves them at the end.",
+        "how often `evaluation_loop` moves what it collected to the CPU",
     )
-    include_for_metrics: list[str] = field(
-        default_factory=list,
-        metadata={
-            "help": "What compute_metrics gets beside predictions: 'inputs', 'loss'.",
-            "becomes": "`EvalPrediction.inputs` and `EvalPrediction.losses`",
-        },
+    include_for_metrics: list[str] = argument(
+        list,
+        "What compute_metrics gets beside predictions: 'inputs', 'loss'.",
+        "`EvalPrediction.inputs` and `EvalPrediction.losses`",
     )
-    batch_eval_metrics: bool = field(
-        default=False,
-        metadata={
-            "help": "Call compute_metrics on each batch, so that predictions are not kept.",
-            "becomes": "`compute_metrics(prediction, compute_result=)` after each batch",
-        },
+    batch_eval_metrics: bool = argument(
+        False,
+        "Call compute_metrics on each batch, so that predictions are not kept.",
+        "`compute_metrics(prediction, compute_result=)` after each batch",
     )
 
 
@@ -216,47 +151,35 @@ class EvaluationArguments:
 class SavingArguments:
     """The fields of `transformers.TrainingArguments` about writing checkpoints."""
 
-    save_only_model: bool = field(
-        default=False,
-        metadata={
-            "help": "Write the weights alone: smaller, but training cannot be resumed from it.",
-            "becomes": "no optimizer, schedule and random state in `checkpoint-N`",
-        },
+    save_only_model: bool = argument(
+        False,
+        "Write the weights alone: smaller, but training cannot be resumed from it.",
+        "no optimizer, schedule and random state in `checkpoint-N`",
     )
-    save_strategy: SaveStrategy | str = field(
-        default="steps",
-        metadata={
-            "help": "When to write a checkpoint: 'no', 'steps' (see save_steps), 'epoch' or 'best'.",
-            "becomes": "`DefaultFlowCallback`: `control.should_save`",
-        },
+    save_strategy: SaveStrategy | str = argument(
+        "steps",
+        "When to write a checkpoint: 'no', 'steps' (see save_steps), 'epoch' or 'best'.",
+        "`DefaultFlowCallback`: `control.should_save`",
     )
-    save_steps: float = field(
-        default=500,
-        metadata={
-            "help": "Optimizer steps from one checkpoint to the next; below 1, a share of all.",
-            "becomes": "`state.save_steps`, read by `DefaultFlowCallback`",
-        },
+    save_steps: float = argument(
+        500,
+        "Optimizer steps from one checkpoint to the next; below 1, a share of all.",
+        "`state.save_steps`, read by `DefaultFlowCallback`",
     )
-    save_on_each_node: bool = field(
-        default=False,
-        metadata={
-            "help": "Write on every machine; leave it off where machines share the disk that is written to.",
-            "becomes": "`args.should_save`",
-        },
+    save_on_each_node: bool = argument(
+        False,
+        "Write on every machine; leave it off where machines share the disk that is written to.",
+        "`args.should_save`",
     )
-    save_total_limit: int | None = field(
-        default=None,
-        metadata={
-            "help": "Checkpoints to keep, newest and best first; unset or 0 keeps all of them.",
-            "becomes": "`rotate_checkpoints(save_total_limit=)`",
-        },
+    save_total_limit: int | None = argument(
+        None,
+        "Checkpoints to keep, newest and best first; unset or 0 keeps all of them.",
+        "`rotate_checkpoints(save_total_limit=)`",
     )
-    enable_jit_checkpoint: bool = field(
-        default=False,
-        metadata={
-            "help": "On SIGTERM write a checkpoint at the end of the step, and exit with 143.",
-            "becomes": "a handler of SIGTERM that saves and stops",
-        },
+    enable_jit_checkpoint: bool = argument(
+        False,
+        "On SIGTERM write a checkpoint at the end of the step, and exit with 143.",
+        "a handler of SIGTERM that saves and stops",
     )
 
 
@@ -264,40 +187,30 @@ class SavingArguments:
 class CheckpointUseArguments:
     """The fields of `transformers.TrainingArguments` about the best checkpoint and about resuming."""
 
-    load_best_model_at_end: bool = field(
-        default=False,
-        metadata={
-            "help": "End training with the weights of the best checkpoint. Needs evaluation.",
-            "becomes": "the best checkpoint's weights are loaded in `on_train_end`",
-        },
+    load_best_model_at_end: bool = argument(
+        False,
+        "End training with the weights of the best checkpoint. Needs evaluation.",
+        "the best checkpoint's weights are loaded in `on_train_end`",
     )
-    metric_for_best_model: str | None = field(
-        default=None,
-        metadata={
-            "help": "Metric that decides which checkpoint is best; 'loss' if one is needed.",
-            "becomes": "which metric `state.best_metric` is",
-        },
+    metric_for_best_model: str | None = argument(
+        None,
+        "Metric that decides which checkpoint is best; 'loss' if one is needed.",
+        "which metric `state.best_metric` is",
     )
-    greater_is_better: bool | None = field(
-        default=None,
-        metadata={
-            "help": "Whether a larger metric is a better one. Unset: yes, unless its name ends in 'loss'.",
-            "becomes": "how `state.best_metric` is compared",
-        },
+    greater_is_better: bool | None = argument(
+        None,
+        "Whether a larger metric is a better one. Unset: yes, unless its name ends in 'loss'.",
+        "how `state.best_metric` is compared",
     )
-    ignore_data_skip: bool = field(
-        default=False,
-        metadata={
-            "help": "On resuming start at the beginning of the data; quicker, but not the same.",
-            "becomes": "`WindowLoader` begins at the start of an epoch",
-        },
+    ignore_data_skip: bool = argument(
+        False,
+        "On resuming start at the beginning of the data; quicker, but not the same.",
+        "`WindowLoader` begins at the start of an epoch",
     )
-    restore_callback_states_from_checkpoint: bool = field(
-        default=False,
-        metadata={
-            "help": "On resuming bring callbacks back to the state they were saved in.",
-            "becomes": "`stateful_callbacks` of `trainer_state.json` are given back",
-        },
+    restore_callback_states_from_checkpoint: bool = argument(
+        False,
+        "On resuming bring callbacks back to the state they were saved in.",
+        "`stateful_callbacks` of `trainer_state.json` are given back",
     )
 
 
@@ -305,54 +218,35 @@ class CheckpointUseArguments:
 class HubArguments:
     """The fields of `transformers.TrainingArguments` about the Hub."""
 
-    push_to_hub: bool = field(
-        default=False,
-        metadata={
-            "help": "Upload the model to the Hub whenever it is saved.",
-            "becomes": "uploads beside the training, and after `save_model`",
-        },
+    push_to_hub: bool = argument(
+        False,
+        "Upload the model to the Hub whenever it is saved.",
+        "uploads beside the training, and after `save_model`",
     )
     # Not in repr: the one that dataclasses write for a subclass would show it.
-    hub_token: str | None = field(
-        default=None,
-        repr=False,
-        metadata={
-            "help": "Token for uploading; unset takes the one this machine knows.",
-            "becomes": "the token of the upload",
-        },
+    hub_token: str | None = argument(
+        None, "Token for uploading; unset takes the one this machine knows.", "the token of the upload", repr=False
     )
-    hub_private_repo: bool | None = field(
-        default=None,
-        metadata={
-            "help": "Make a new repository private; unset does what the owner's account says.",
-            "becomes": "`private` of a new repository",
-        },
+    hub_private_repo: bool | None = argument(
+        None,
+        "Make a new repository private; unset does what the owner's account says.",
+        "`private` of a new repository",
     )
-    hub_model_id: str | None = field(
-        default=None,
-        metadata={
-            "help": "Repository to upload to; unset takes the name of output_dir.",
-            "becomes": "the repository's name",
-        },
+    hub_model_id: str | None = argument(
+        None, "Repository to upload to; unset takes the name of output_dir.", "the repository's name"
     )
-    hub_strategy: HubStrategy | str = field(
-        default="every_save",
-        metadata={
-            "help": "What to upload and when: 'end', 'every_save', 'checkpoint' or 'all_checkpoints'.",
-            "becomes": "what is uploaded, and when",
-        },
+    hub_strategy: HubStrategy | str = argument(
+        "every_save",
+        "What to upload and when: 'end', 'every_save', 'checkpoint' or 'all_checkpoints'.",
+        "what is uploaded, and when",
     )
-    hub_always_push: bool = field(
-        default=False,
-        metadata={
-            "help": "Upload again although the upload before is still under way.",
-            "becomes": "no upload is left out, they wait for each other",
-        },
+    hub_always_push: bool = argument(
+        False,
+        "Upload again although the upload before is still under way.",
+        "no upload is left out, they wait for each other",
     )
-    hub_revision: str | None = field(
-        default=None,
-        metadata={
-            "help": "Branch of the repository to upload to; made if it is not there.",
-            "becomes": "the branch that is uploaded to, and downloaded from",
-        },
+    hub_revision: str | None = argument(
+        None,
+        "Branch of the repository to upload to; made if it is not there.",
+        "the branch that is uploaded to, and downloaded from",
     )
