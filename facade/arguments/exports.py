@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ...lightning_modules.common.libraries import loaded
-from . import old_style
+from . import old_names
 
 if TYPE_CHECKING:
     from .process_view import ProcessView
@@ -46,7 +46,7 @@ def export_precision(args: ProcessView) -> None:
 
 
 def _state_module() -> ModuleType | None:
-    return loaded("accelerate.state") if old_style.accepted() else None
+    return loaded("accelerate.state") if old_names.accepted() else None
 
 
 LOADING_VARIABLES = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")

@@ -1,19 +1,70 @@
-"""Table of the training arguments of transformers 4, with their successors.
+"""Arguments of transformers 4: their successors, and the switch that lets them be accepted.
 
-The documentation is generated from it. It is used where old names are accepted, see `old_style`.
+They are accepted where imports of `transformers` are intercepted, so that an unchanged script for 4.x runs, with a
+warning. Elsewhere `TrainingArguments(evaluation_strategy=...)` is an error as in 5.3.0, which names the successor. The
+documentation is generated from the table.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Set
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
-from . import old_style
-from .unknown import NamesItsArguments, shown
+from ...lightning_modules.common.redaction import is_secret_name, redacted
+from ...lightning_modules.common.suggestions import did_you_mean
 
 Given = Mapping[str, Any]
+_accepted = False
+
+
+def accept(yes: bool = True) -> None:
+    """Accept the old names from now on, or refuse them."""
+    global _accepted
+    _accepted = yes
+
+
+def accepted() -> bool:
+    """Return True if old names are accepted."""
+    return _accepted
+
+
+def warn(text: str) -> None:
+    """Warn of an old name, in the line of the script that has it."""
+    level, frame = 2, sys._getframe(1)
+    own = __name__.partition(".")[0]
+    # Constructors of dataclasses have no file.
+    while frame.f_back is not None and (_package(frame) == own or frame.f_code.co_filename == "<string>"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, FutureWarning, stacklevel=level)
+
+
+def _package(frame: Any) -> str:
+    return frame.f_globals.get("__name__", "").partition(".")[0]
+
+
+def shown(name: str, value: Any) -> str:
+    """Format a keyword and its value on one short line, with secrets masked."""
+    hidden = name.endswith("token") or is_secret_name(name)
+    return f"{name}=..." if hidden else redacted(f"{name}={' '.join(repr(value).split())}")[: len(name) + 61]
+
+
+def advice(name: str, known: Iterable[str]) -> str:
+    """Return the successor of an old argument, or the nearest known name; often an empty text.
+
+    Args:
+        name: A name that is not known.
+        known: All names that are.
+    """
+    if name not in OLD_NAMES:
+        return did_you_mean(name, known)
+    now = OLD_NAMES[name].now
+    if name in _RENAMED:
+        return f" It is called {now.strip('`')} now."
+    return f" Leave it out: {now.removeprefix('nothing: ')}." if now.startswith("nothing") else f" Pass {now}."
 
 
 class NoLongerPossibleError(ValueError):
@@ -161,14 +212,11 @@ OLD_NAMES: dict[str, OldName] = {
 
 
 def modernised(given: Given, fields: Collection[str]) -> dict[str, Any]:
-    """Arguments of today, from such as may have old names; each old name is a warning.
+    """Convert arguments that may have old names to current ones, with a warning for each.
 
     Args:
         given: The arguments by name.
         fields: The names that the class has; of these none is old, even if it is in the table.
-
-    Returns:
-        The arguments without old names, and with what they mean.
 
     Raises:
         NoLongerPossibleError: An old argument requests a removed feature, or conflicts with its new name.
@@ -198,45 +246,8 @@ def turned(name: str, value: Any, given: Given) -> dict[str, Any]:
         raise NoLongerPossibleError(
             f"{shown(name, value)} was possible in transformers 4, and is not any more. Instead: {old.now}."
         )
-    old_style.warn(f"{name} is an argument of transformers 4. Instead: {old.now}.")
+    warn(f"{name} is an argument of transformers 4. Instead: {old.now}.")
     return {} if old.turn is None else old.turn(value, given)
 
 
 _RENAMED = {name for name, old in OLD_NAMES.items() if old.now.strip("`").isidentifier()}
-
-
-class OldAttributes(NamesItsArguments):
-    """Training arguments that understand the names of transformers 4, where these are accepted."""
-
-    @classmethod
-    def _old_names(cls) -> Set[str]:
-        return OLD_NAMES.keys() - getattr(cls, "__dataclass_fields__", {}).keys()
-
-    def _modernise(self, given: dict[str, Any]) -> dict[str, Any]:
-        for name in self._old_names() & given.keys():
-            self._keep(name, given[name])
-        return modernised(given, getattr(self, "__dataclass_fields__", {}).keys())
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in OLD_NAMES or not old_style.accepted():
-            return self.__getattribute__(name)  # raises what it raised before
-        old = OLD_NAMES[name]
-        if old.read is None:
-            return self.__dict__.get(_KEPT, {}).get(name, old.default)
-        old_style.warn(f"{name} is an argument of transformers 4. Instead: {old.now}.")
-        return old.read(self)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in OLD_NAMES or not old_style.accepted() or name not in self._old_names():
-            object.__setattr__(self, name, value)
-            return
-        self._keep(name, value)
-        for new, meant in turned(name, value, vars(self)).items():
-            object.__setattr__(self, new, meant)
-
-    def _keep(self, name: str, value: Any) -> None:
-        if OLD_NAMES[name].read is None:
-            self.__dict__.setdefault(_KEPT, {})[name] = value
-
-
-_KEPT = "_given_by_old_names"

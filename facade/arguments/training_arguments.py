@@ -14,14 +14,13 @@ from .exports import export_loaders, export_process
 from .fields import ArgumentFields
 from .hardware import set_tf32, supports_tf32
 from .launched import apply_launcher
-from .old_names import OldAttributes
 from .packages import require_packages
 from .process_view import ProcessView
 from .rules import warn_of_data_settings
 from .setters import Setters
 from .sharding_rules import loads_weights_once, warn_of_sharding
 from .support import raise_for_unsupported
-from .unknown import understand_old_names
+from .unknown import NamesItsArguments, understand_old_names
 from .validation import raise_for_problems
 
 
@@ -85,7 +84,7 @@ def _dtype_name(value: Any) -> Any:
 
 @understand_old_names
 @dataclass(repr=False)
-class TrainingArguments(Setters, Serialization, ProcessView, OldAttributes):
+class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
     """As `transformers.TrainingArguments`: the same fields, in the same order, with the same defaults.
 
     Each field is described beside itself, in the modules of this folder and in `dataclasses.fields(...)[i].metadata`.

@@ -20,18 +20,16 @@ from ...lightning_modules.common.redaction import (
     shown_word,
 )
 from ...lightning_modules.common.suggestions import did_you_mean
-from ..arguments import old_style
 from ..arguments.fields import ArgumentFields
-from ..arguments.unknown import NamesItsArguments, advice
+from ..arguments.old_names import OLD_NAMES, accepted, advice
+from ..arguments.unknown import NamesItsArguments
 from .help_formatter import ArgumentHelpFormatter, concern
 from .options import add_field, chosen_type, keeps_default, to_bool
 
 
 def old_names(kind: Any) -> set[str]:
     """Return the names of transformers 4 that a dataclass takes beside its fields; none if they are not accepted."""
-    if not old_style.accepted() or not issubclass(kind, NamesItsArguments):
-        return set()
-    return set(kind._old_names())
+    return set(kind._old_names()) if accepted() and issubclass(kind, NamesItsArguments) else set()
 
 
 def add_old_options(parser: ArgumentParser, kinds: Iterable[Any], words: Sequence[str]) -> None:
@@ -42,8 +40,6 @@ def add_old_options(parser: ArgumentParser, kinds: Iterable[Any], words: Sequenc
         kinds: Its dataclasses.
         words: The command line.
     """
-    from ..arguments.old_names import OLD_NAMES
-
     written = {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
     taken = {text.lstrip("-").replace("-", "_") for action in parser._actions for text in action.option_strings}
     for name in sorted((written & OLD_NAMES.keys()) - taken):

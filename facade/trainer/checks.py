@@ -11,9 +11,9 @@ from torch import nn
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.models.liger import liger_patch
-from ..arguments import TrainingArguments, old_style
+from ..arguments import TrainingArguments, old_names
+from ..arguments.old_names import advice
 from ..arguments.parallelism import spreads_model
-from ..arguments.unknown import advice
 from ..evaluation.live_metrics import consists_of_metrics, metrics_type_problem, metrics_value_problem
 
 _STEPS_OF_THE_REFERENCE = {
@@ -48,7 +48,7 @@ def without_tokenizer(given: dict[str, Any]) -> dict[str, Any]:
     tokenizer = given.pop("tokenizer")
     if tokenizer is not None and given.get("processing_class") is not None:
         raise ValueError("tokenizer is called processing_class now, and both are given. Leave tokenizer out.")
-    old_style.warn("tokenizer is a parameter of transformers 4. Instead: `processing_class`.")
+    old_names.warn("tokenizer is a parameter of transformers 4. Instead: `processing_class`.")
     return given if tokenizer is None else {**given, "processing_class": tokenizer}
 
 
@@ -60,9 +60,9 @@ def missing_attribute(trainer: Any, name: str) -> Any:
     """
     if name == "model_wrapped" and "model" in vars(trainer):
         return trainer.model  # not wrapped yet
-    if name != "tokenizer" or not old_style.accepted():
+    if name != "tokenizer" or not old_names.accepted():
         return object.__getattribute__(trainer, name)  # raises AttributeError
-    old_style.warn("Trainer.tokenizer is an attribute of transformers 4. Instead: `Trainer.processing_class`.")
+    old_names.warn("Trainer.tokenizer is an attribute of transformers 4. Instead: `Trainer.processing_class`.")
     return trainer.processing_class
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 # Both are light; the heavy modules beside them are loaded on use.
-from ..facade.arguments import old_style
+from ..facade.arguments import old_names
 from ..lightning_modules.common import followed
 from . import environment, logs, report
 from .finder import Finder
@@ -53,7 +53,7 @@ def install(children: bool = True) -> Finder:
         others = [finder for finder in sys.meta_path if not getattr(finder, "is_of_lightrainer", False)]
         sys.meta_path[:] = [_served.finder, *others]
         logs.forward()
-        old_style.accept()
+        old_names.accept()
         followed.serve(_installed_version())
         _served.replaced.replace()
     return _served.finder
@@ -73,7 +73,7 @@ def uninstall() -> None:
     availability_of_itself.say_no_more()
     _served.replaced.put_back()
     logs.forward_no_more()
-    old_style.accept(False)
+    old_names.accept(False)
     followed.serve(None)
     _served = None
 

@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
 from lightrainer import Trainer, TrainerCallback
 from lightrainer.facade.accelerator.accelerator import Accelerator
-from lightrainer.facade.arguments import old_style
+from lightrainer.facade.arguments import old_names
 from lightrainer.facade.arguments.exports import export_precision, export_process
 
 HOOKS = split(
@@ -408,13 +408,13 @@ def states():
     module.AcceleratorState._reset_state(reset_partial_state=True)
     yield module
     module.AcceleratorState._reset_state(reset_partial_state=True)
-    old_style.accept(False)
+    old_names.accept(False)
 
 
 def test_accelerate_knows_the_process_where_names_are_served(tmp_path, states):
     """Its loggers and functions need that; it follows the arguments, and what agrees with them stays."""
     logger = pytest.importorskip("accelerate.logging").get_logger("anybody")
-    old_style.accept()
+    old_names.accept()
     args = arguments(tmp_path, bf16=True)
     logger.debug("there is a state")
     assert states.PartialState().device == torch.device("cpu")
@@ -435,7 +435,7 @@ def test_accelerate_is_left_alone_elsewhere(tmp_path, states):
     export_process(args)
     export_precision(args)
     assert not states.PartialState._shared_state
-    old_style.accept()
+    old_names.accept()
     states.PartialState(cpu=True).marked = True
     arguments(tmp_path, accelerator_config={"use_configured_state": True})
     assert states.PartialState().marked
@@ -443,7 +443,7 @@ def test_accelerate_is_left_alone_elsewhere(tmp_path, states):
 
 def test_a_state_of_another_device_gives_way(tmp_path, states):
     """A library that asks for a state before there are arguments gets the machine's device, not theirs."""
-    old_style.accept()
+    old_names.accept()
     states.PartialState().device = torch.device("meta")
     arguments(tmp_path)
     assert states.PartialState().device == torch.device("cpu")
