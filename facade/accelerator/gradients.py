@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...lightning_modules.common.dtensor import own_part
 from ...lightning_modules.internals.precision import HALF, LossScaler
 from ...lightning_modules.optim import steps_in_backward
-from ..strategies.base import OWN_LOOP
+from ..strategies.ddp import OWN_LOOP
 from ..strategies.plan import PRECISIONS
 from ..strategies.strategy import Strategy
 from .collectives import Collectives
 from .prepared import PreparedOptimizer
-from .processes import DistributedType
 
 
 class Gradients(Collectives):
@@ -68,9 +66,7 @@ class Gradients(Collectives):
     @property
     def scaler(self) -> LossScaler | None:
         """Return the loss scaler of fp16, on the CPU too; None in other precisions."""
-        if self._unscaled_run or self.mixed_precision != "fp16":
-            return None
-        if self.distributed_type == DistributedType.DEEPSPEED:  # which has its own scaler
+        if self._unscaled_run or self.mixed_precision != "fp16" or self.strategy.scales_losses:
             return None
         if self._scaler is None:
             self._scaler = LossScaler(self.device.type)
@@ -252,11 +248,6 @@ class Gradients(Collectives):
         Raises:
             NotImplementedError: DeepSpeed holds the gradients.
         """
-        if self.distributed_type == DistributedType.DEEPSPEED:
-            raise NotImplementedError(
-                "clip_grad_value_ cannot be had with DeepSpeed, which has the gradients. Set max_grad_norm instead."
-            )
         self.unscale_gradients()
-        for parameter in [parameters] if isinstance(parameters, torch.Tensor) else parameters:
-            if parameter.grad is not None:
-                own_part(parameter.grad).clamp_(-clip_value, clip_value)
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+        self.strategy.clip_values(parameters, clip_value)

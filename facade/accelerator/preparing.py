@@ -22,9 +22,9 @@ from ...lightning_modules.data.loaders import EpochLoader, loader_after, rebuild
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.internals.precision import cast_for_good
 from ..arguments.parallelism import copies_of_batches
+from ..strategies import choose
 from .gradients import Gradients
 from .prepared import PreparedOptimizer, PreparedScheduler
-from .processes import DistributedType
 
 logger = logging.getLogger(__name__)
 
@@ -130,19 +130,10 @@ class Preparing(Gradients):
         if self.native_amp:
             cast_for_good(model, self.autocast)
         trained = not evaluation_mode and any(parameter.requires_grad for parameter in model.parameters())
-        model = self._wrap_in_ddp(model) if trained and self.num_processes > 1 else model
+        if trained and self.num_processes > 1:
+            model = choose(self.args, find_unused_parameters=False).wrap(model, self.device)
         self._models.append(model)
         return model
-
-    def _wrap_in_ddp(self, model: nn.Module) -> nn.Module:
-        if self.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
-            raise NotImplementedError(
-                f"accelerator.prepare cannot shard a model for an own loop: with {self.distributed_type.value} "
-                "Lightning shards that of the Trainer, when train() is called. Use train(), or leave out fsdp and "
-                "deepspeed; for a model that is not trained pass evaluation_mode=True to prepare_model."
-            )
-        ids = None if self.device.type == "cpu" else [self.device.index]
-        return nn.parallel.DistributedDataParallel(model, device_ids=ids, **_ddp_options(self.args))
 
     def prepare_data_loader(
         self, data_loader: DataLoader, device_placement: bool | None = None, slice_fn_for_dispatch: Any = None
@@ -245,17 +236,6 @@ class Preparing(Gradients):
     def clear(self, *objects: Any) -> list[None]:
         """As `free_memory`."""
         return self.free_memory(*objects)
-
-
-def _ddp_options(args: Any) -> dict[str, Any]:
-    """Return the `ddp_*` arguments that are set, as keywords of DistributedDataParallel."""
-    options = {
-        "find_unused_parameters": args.ddp_find_unused_parameters,
-        "bucket_cap_mb": args.ddp_bucket_cap_mb,
-        "broadcast_buffers": args.ddp_broadcast_buffers,
-        "static_graph": args.ddp_static_graph,
-    }
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _prepared_loader(accelerator: Any, loader: DataLoader, *, placed: bool) -> DataLoader:

@@ -1,7 +1,7 @@
-"""The strategies of Lightning that arguments can choose: one module each.
+"""The strategies that arguments can choose, one class and one module each, and the plan of a run.
 
-Here: the plan of a run, and for each strategy what is called, when gradients are exchanged, how they are clipped, how
-states are saved. Not here: how layers are split (`lightning_modules/distributed`). Imports arguments and distributed.
+Each describes itself, builds Lightning's strategy and runs: forward passes, exchange and clipping of gradients, states.
+Not here: how layers are split (`lightning_modules/distributed`). Imports arguments and distributed.
 """
 
 from __future__ import annotations
@@ -10,46 +10,46 @@ from typing import TYPE_CHECKING, Any
 
 from ..arguments.fsdp_config import FSDPSettings, settings_of
 from ..arguments.parallelism import is_spread_before, read_parallelism, spreads_model
-from .base import StrategyPlan
-from .ddp import ddp, single
-from .deepspeed import deepspeed
-from .fsdp import fsdp
-from .model_parallel import model_parallel
-from .xla import xla
+from .ddp import DDP, SingleDevice
+from .deepspeed import DeepSpeed
+from .fsdp import FSDP
+from .model_parallel import ModelParallel
+from .strategy import Strategy
+from .xla import XLA
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
 
-__all__ = ["StrategyPlan", "choose"]
+__all__ = ["Strategy", "choose"]
 
 
 def choose(
     args: TrainingArguments, *, find_unused_parameters: bool = True, model: Any = None, steps: int | None = None
-) -> StrategyPlan:
-    """The strategy that the arguments ask for; they have been validated.
+) -> Strategy:
+    """Return the strategy that validated arguments ask for.
 
     Args:
         args: the training arguments.
         find_unused_parameters: for DDP, where the arguments leave it open.
-        model: tells its layers and its hidden size, where the arguments leave them to it.
+        model: its layers and hidden size are used where the arguments leave them open.
         steps: optimizer steps of the training, where the data is known.
     """
     if is_spread_before(args):
-        return model_parallel(args, None, model)
+        return ModelParallel.of(args, None, model)
     if args.deepspeed:
-        return deepspeed(args, model, steps)
+        return DeepSpeed.of(args, model, steps)
     settings = settings_of(args)
     if args.device.type == "xla" or (settings is not None and settings.xla):
-        return xla(args, settings, model)
+        return XLA.of(args, settings, model)
     if settings is not None and settings.version == 1:
-        return fsdp(args, settings, model)
+        return FSDP.of(args, settings, model)
     if settings is not None or spreads_model(args):
-        return model_parallel(args, settings or _sharding_of_groups(args), model)
-    return ddp(args, find_unused_parameters) if args.world_size > 1 else single(args)
+        return ModelParallel.of(args, settings or _sharding_of_groups(args), model)
+    return DDP.of(args, find_unused_parameters) if args.world_size > 1 else SingleDevice.of(args)
 
 
 def _sharding_of_groups(args: TrainingArguments) -> FSDPSettings | None:
-    """Sharding where `parallelism_config` asks for it and `fsdp` says nothing: that of the layers the model names."""
+    """Return sharding by the layers the model names, if `parallelism_config` shards and `fsdp` is not set."""
     groups = read_parallelism(args.parallelism_config)
     if not groups.dp_shard_enabled and not groups.splits_sequences:
         return None

@@ -6,8 +6,7 @@ import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,29 +31,73 @@ from ..arguments.deepspeed_config import (
     value_at,
 )
 from ..arguments.packages import require_deepspeed
-from .base import StrategyPlan, picked, process_group
-from .strategy import Strategy, StrategyHost
+from .strategy import GROUP, Strategy, picked, process_group
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ..arguments import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeepSpeedPlan(StrategyPlan):
-    """DeepSpeed's own configuration, filled in from the arguments, is its option `config`."""
+class DeepSpeed(Strategy):
+    """The model is called through DeepSpeed's engine, which comes with the optimizer, casts, exchanges and steps.
 
-    device: str = "cpu"
-    """Type of the device."""
-    processes_on_disk: int = 1
-    """How many processes write to the same disk: without a common one each machine has the parts of its own."""
-    should_log: bool = True
-    """Whether this process says what all do."""
+    Its states are written by all ranks, in DeepSpeed's own form.
 
-    def for_trainer(self, host: StrategyHost) -> DeepSpeed:
-        """See `StrategyPlan.for_trainer`."""
-        return DeepSpeed(self, host)
+    Args:
+        name: see `Strategy`.
+        options: of these `config` is DeepSpeed's own configuration, filled in from the arguments.
+        device: type of the device.
+        processes_on_disk: number of ranks that write to the same disk: without a shared one, those of a machine.
+        should_log: whether this rank logs.
+    """
+
+    distributes = scales_losses = True
+    restarts = False
+
+    def __init__(
+        self,
+        name: str,
+        options: dict[str, Any],
+        *,
+        device: str = "cpu",
+        processes_on_disk: int = 1,
+        should_log: bool = True,
+    ) -> None:
+        super().__init__(name, options)
+        self.device, self.processes_on_disk, self.should_log = device, processes_on_disk, should_log
+
+    @classmethod
+    def of(cls, args: TrainingArguments, model: nn.Module | None, steps: int | None) -> Self:
+        """Return the strategy for `deepspeed`.
+
+        Args:
+            args: the training arguments.
+            model: tells its hidden size.
+            steps: optimizer steps of the training; None where only `max_steps` may tell.
+
+        Raises:
+            ValueError: the configuration contradicts what is known by now.
+        """
+        config = load_deepspeed(args.deepspeed)
+        if steps is None and args.max_steps > 0:
+            steps = args.max_steps
+        mismatches = fill_from_arguments(config, args, args.world_size) + fill_from_run(config, args, model, steps)
+        if mismatches:
+            raise ValueError(
+                f'deepspeed contradicts the arguments: {"; ".join(mismatches)}. Write "auto" in the configuration, or '
+                "change one."
+            )
+        _add_what_is_missing(config, args)
+        return cls(
+            "DeepSpeedStrategy",
+            {"config": config, **process_group(args)},
+            device=args.device.type,
+            processes_on_disk=args.local_world_size if args.save_on_each_node else args.world_size,
+            should_log=args.should_log,
+        )
 
     @property
     def stage(self) -> int:
@@ -63,22 +106,12 @@ class DeepSpeedPlan(StrategyPlan):
 
     @property
     def shards_weights(self) -> bool:
-        """In stage 3."""
+        """See `Strategy.shards_weights`."""
         return self.stage == 3
 
     @property
-    def distributes(self) -> bool:
-        """Always: an engine is put around the model."""
-        return True
-
-    @property
-    def replaces_parameters(self) -> bool:
-        """No: their values go elsewhere, and a training makes its optimizer anew."""
-        return False
-
-    @property
     def gathers_on_save(self) -> bool:
-        """Whether a saved model has whole weights; in stage 3 the configuration can say no."""
+        """See `Strategy.gathers_on_save`; in stage 3 the configuration can turn it off."""
         return self.stage != 3 or value_at(self.options["config"], GATHER, True) is not False
 
     @property
@@ -87,7 +120,7 @@ class DeepSpeedPlan(StrategyPlan):
         return open_keys(self.options["config"])
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
-        """See `StrategyPlan.check`."""
+        """See `Strategy.check`."""
         require_deepspeed()
         half = value_at(self.options["config"], "fp16.enabled") is True or args.mixed_precision == "fp16"
         if half and self.device == "cpu":
@@ -102,7 +135,7 @@ class DeepSpeedPlan(StrategyPlan):
             )
 
     def build(self) -> Any:
-        """A `DeepSpeedStrategy`, whose engine is around the model, not the LightningModule.
+        """Make a `DeepSpeedStrategy`, whose engine is around the model, not the LightningModule.
 
         Raises:
             ImportError: there is no deepspeed.
@@ -117,13 +150,13 @@ class DeepSpeedPlan(StrategyPlan):
             return ModelDeepSpeedStrategy(**{**self.options, "config": self.engine_config()})
 
     def precision(self, name: str, device: str) -> Any:
-        """DeepSpeed casts and scales by itself."""
+        """See `Strategy.precision`: DeepSpeed casts and scales itself."""
         from ...lightning_modules.distributed.deepspeed_strategy import EnginePrecision
 
         return EnginePrecision(name, device)
 
     def require_filled(self) -> None:
-        """Look whether a training can begin.
+        """Check that a training can begin.
 
         Raises:
             ValueError: something is "auto" still.
@@ -135,7 +168,7 @@ class DeepSpeedPlan(StrategyPlan):
             )
 
     def engine_config(self) -> dict[str, Any]:
-        """The configuration as the engine gets it."""
+        """Return the configuration of the engine."""
         config = _without_open(self.options["config"])  # an evaluation does not need them
         config.setdefault("steps_per_print", 2**63 - 1)  # it would print to the screen
         halves = (value_at(config, f"{name}.enabled") is True for name in ("bf16", "fp16"))
@@ -144,7 +177,7 @@ class DeepSpeedPlan(StrategyPlan):
         return config
 
     def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
-        """The configuration, one row a section."""
+        """See `Strategy.groups`: one row a section of the configuration."""
         config: Mapping[str, Any] = self.options["config"]
         sections = {key: value for key, value in config.items() if isinstance(value, Mapping)}
         plain = {key: value for key, value in config.items() if key not in sections}
@@ -152,17 +185,8 @@ class DeepSpeedPlan(StrategyPlan):
             ("deepspeed", "Trainer(strategy=)", {"stage": self.stage}),
             ("deepspeed", "config", plain),
             *(("deepspeed", f"config: {key}", value) for key, value in sections.items()),
-            ("ddp_backend, ddp_timeout", "DeepSpeedStrategy: group", picked(self.options, *_GROUP)),
+            ("ddp_backend, ddp_timeout", "DeepSpeedStrategy: group", picked(self.options, *GROUP)),
         ]
-
-
-class DeepSpeed(Strategy):
-    """The model is called through DeepSpeed's engine, which comes with the optimizer, casts, exchanges and steps.
-
-    Its states are written by all processes, in DeepSpeed's own form.
-    """
-
-    plan: DeepSpeedPlan
 
     @property
     def engine(self) -> Any:
@@ -176,7 +200,7 @@ class DeepSpeed(Strategy):
             return model
         if deepspeed_engine.is_engine(model):
             return self.lightning.use_engine(model)
-        return self.lightning.shard(model) if self.plan.stage == 3 else model.to(self.lightning.root_device)
+        return self.lightning.shard(model) if self.stage == 3 else model.to(self.lightning.root_device)
 
     def half_of_inputs(self) -> torch.dtype | None:
         """See `Strategy.half_of_inputs`."""
@@ -204,6 +228,12 @@ class DeepSpeed(Strategy):
         """See `Strategy.clips_in_step`."""
         return deepspeed_engine.clips_gradients(self.called)
 
+    def clip_values(self, parameters: Iterable[torch.Tensor], limit: float) -> None:
+        """See `Strategy.clip_values`."""
+        raise NotImplementedError(
+            "clip_grad_value_ cannot be had with DeepSpeed, which has the gradients. Set max_grad_norm instead."
+        )
+
     def norm_of_last_step(self) -> torch.Tensor | float:
         """See `Strategy.norm_of_last_step`."""
         return deepspeed_engine.norm_of_last_step(self.called)
@@ -215,7 +245,7 @@ class DeepSpeed(Strategy):
 
     def make_optimizers(self, module: Any, steps: int) -> tuple[Any, Any]:
         """Make optimizer, engine and schedule; what the configuration has sections for is DeepSpeed's own."""
-        self.plan.require_filled()
+        self.require_filled()
         host, config = self._require_host(), self.lightning.config
         own = {name for name in ("optimizer", "scheduler") if config.get(name)}
         host.optimizer = None  # that of an earlier run has its parts, not the parameters
@@ -247,11 +277,6 @@ class DeepSpeed(Strategy):
         """See `Strategy.all_write`."""
         return self.engine is not None or super().all_write
 
-    @property
-    def gathers_on_save(self) -> bool:
-        """In stage 3 the configuration can say no."""
-        return self.plan.gathers_on_save
-
     def saves_parts(self, *, checkpoint: bool) -> bool:
         """Where weights are not to be gathered, for models too: DeepSpeed's states are all there is."""
         return not self.gathers_on_save
@@ -265,7 +290,7 @@ class DeepSpeed(Strategy):
                 "The model was not trained by DeepSpeed, and stage3_gather_16bit_weights_on_model_save is False, so "
                 "there is nothing to save. Set it to True, or leave it out."
             )
-        if self.plan.should_log:
+        if self.should_log:
             logger.warning(
                 "stage3_gather_16bit_weights_on_model_save is False, so %s has the parts of all processes in place of "
                 "whole weights: its zero_to_fp32.py puts them together.",
@@ -296,7 +321,7 @@ class DeepSpeed(Strategy):
 
     def require_fitting(self, checkpoint: str) -> None:
         """See `Strategy.require_fitting`: stage 0 goes with itself alone, others with each other."""
-        found, stage = saved_states(checkpoint), self.plan.stage
+        found, stage = saved_states(checkpoint), self.stage
         if found is None or self._is_as_before(found):
             return
         if 0 in (stage, *found.stages):
@@ -306,7 +331,7 @@ class DeepSpeed(Strategy):
                 f"which cannot read it. Set it to {before}, or begin a new training with the weights."
             )
         for key, deals_otherwise in _DEALT_OUT_OTHERWISE.items():
-            value = value_at(self.plan.options["config"], key)
+            value = value_at(self.options["config"], key)
             if deals_otherwise(value):
                 raise ValueError(
                     f"{checkpoint} was written by {found.processes} processes in stage "
@@ -334,7 +359,7 @@ class DeepSpeed(Strategy):
             deepspeed_engine.load_whole_states(self.engine, ZeroStates(checkpoint), strict=strict)
 
     def _is_as_before(self, found: SavedStates) -> bool:
-        return self.plan.stage in found.stages and found.processes in (None, self.plan.processes_on_disk)
+        return self.stage in found.stages and found.processes in (None, self.processes_on_disk)
 
     def read_schedule(self, checkpoint: str) -> dict[str, Any] | None:
         """See `Strategy.read_schedule`; the reference leaves it to DeepSpeed where that makes optimizer or schedule."""
@@ -382,39 +407,9 @@ _DEALT_OUT_OTHERWISE: dict[str, Callable[[Any], bool]] = {
 }
 """With these a process does not have the part of the states that its rank says, in memory, or not as usual."""
 
-_GROUP = ("process_group_backend", "timeout")
 _NAMES = ("schedule_free", "lomo", "galore", "apollo")
 _ALL_AT_ONCE = [name for name in OptimizerNames if any(part in name.value for part in _NAMES)]
 """Optimizers that look at the shapes of parameters, or change them at other times than in a step."""
-
-
-def deepspeed(args: TrainingArguments, model: nn.Module | None, steps: int | None) -> DeepSpeedPlan:
-    """The plan of `deepspeed`.
-
-    Args:
-        args: the training arguments.
-        model: tells its hidden size.
-        steps: optimizer steps of the training; None where only `max_steps` may tell.
-
-    Raises:
-        ValueError: the configuration contradicts what is known by now.
-    """
-    config = load_deepspeed(args.deepspeed)
-    mismatches = fill_from_arguments(config, args, args.world_size)
-    mismatches += fill_from_run(config, args, model, args.max_steps if steps is None and args.max_steps > 0 else steps)
-    if mismatches:
-        raise ValueError(
-            f'deepspeed contradicts the arguments: {"; ".join(mismatches)}. Write "auto" in the configuration, or '
-            "change one."
-        )
-    _add_what_is_missing(config, args)
-    return DeepSpeedPlan(
-        name="DeepSpeedStrategy",
-        device=args.device.type,
-        processes_on_disk=args.local_world_size if args.save_on_each_node else args.world_size,
-        should_log=args.should_log,
-        options={"config": config, **process_group(args)},
-    )
 
 
 def _add_what_is_missing(config: dict[str, Any], args: TrainingArguments) -> None:

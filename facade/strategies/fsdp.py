@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,70 +11,84 @@ from torch import nn
 
 from ...lightning_modules.distributed import sharding
 from ..arguments.fsdp_config import FSDPSettings
-from .base import StrategyPlan, picked, process_group
-from .strategy import Strategy, StrategyHost
+from .strategy import GROUP, Strategy, picked, process_group
 from .wrapping import check_sharding, layers_of, wrap_option, wrap_policy
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ..arguments import TrainingArguments
 
-# torch keeps the last one private.
 TORCH_NAMES = {"hybrid_shard_zero2": "_HYBRID_SHARD_ZERO2"}
+"""Names of torch's sharding strategies that are not just upper case."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FSDPPlan(StrategyPlan):
-    """Parameters, gradients and optimizer states are sharded over the processes."""
+class FSDP(Strategy):
+    """The model is called through its wrapper, which alone knows which process has which part of a gradient."""
 
-    def for_trainer(self, host: StrategyHost) -> FSDP:
-        """See `StrategyPlan.for_trainer`."""
-        return FSDP(self, host)
+    distributes = replaces_parameters = True
+    restarts = False
+
+    @classmethod
+    def of(cls, args: TrainingArguments, settings: FSDPSettings, model: nn.Module | None) -> Self:
+        """Return the strategy for `fsdp` in version 1."""
+        wrap = wrap_option(settings, model)
+        nodes = args.world_size // args.local_world_size
+        options: dict[str, Any] = {
+            "sharding_strategy": TORCH_NAMES.get(settings.sharding, settings.sharding.upper()),
+            "cpu_offload": settings.offload,
+            "auto_wrap_policy": wrap,
+            "activation_checkpointing_policy": wrap if settings.activation_checkpointing else None,
+            "backward_prefetch": None if settings.backward_prefetch is None else settings.backward_prefetch.upper(),
+            "forward_prefetch": settings.forward_prefetch,
+            "limit_all_gathers": settings.limit_all_gathers,
+            "use_orig_params": settings.use_orig_params,
+            "sync_module_states": settings.sync_module_states,
+            "state_dict_type": settings.state_dict_type,
+        }
+        if settings.hybrid:
+            options["device_mesh"] = (nodes, args.local_world_size)
+        return cls("FSDPStrategy", {**options, **process_group(args)})
 
     @property
     def shards_weights(self) -> bool:
-        """Yes, but for `NO_SHARD`."""
+        """Parameters are sharded unless the strategy is `NO_SHARD`."""
         return self.options["sharding_strategy"] != "NO_SHARD"
 
     def build(self) -> Any:
-        """An `FSDPStrategy`, which wraps the model, not the LightningModule around it."""
+        """Make an `FSDPStrategy`, which wraps the model, not the LightningModule around it."""
         from ...lightning_modules.distributed.fsdp1 import ModelFSDPStrategy
 
         return ModelFSDPStrategy(**self.keywords())
 
     @property
-    def saves_parts(self) -> bool:
-        """With `SHARDED_STATE_DICT`."""
+    def _shards_checkpoints(self) -> bool:
         return self.options["state_dict_type"] == "sharded"
 
-    @property
-    def distributes(self) -> bool:
-        """Always."""
-        return True
-
     def precision(self, name: Any, device: str) -> Any:
-        """FSDP takes a precision plugin of its own."""
+        """See `Strategy.precision`."""
         from ...lightning_modules.distributed.fsdp1 import ForwardFSDPPrecision
 
         return ForwardFSDPPrecision(name, device)
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
-        """See `StrategyPlan.check`."""
+        """See `Strategy.check`."""
         check_sharding(args, model, layers=self.options["auto_wrap_policy"])
 
     def keywords(self) -> dict[str, Any]:
-        """The options as torch and Lightning take them."""
+        """Return the options as torch and Lightning take them."""
         from torch.distributed.fsdp import BackwardPrefetch
 
         options = dict(self.options)
         prefetch = options["backward_prefetch"]
         options["backward_prefetch"] = None if prefetch is None else BackwardPrefetch[prefetch]
         options["auto_wrap_policy"] = wrap_policy(options["auto_wrap_policy"])
-        # `distribute` sees to it: Lightning would choose modules by the sizes of their parts.
+        # `distribute` applies it: Lightning would choose modules by the sizes of their shards.
         del options["activation_checkpointing_policy"]
         return options
 
     def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
-        """What is sharded, which layers, how they communicate, how they are saved."""
+        """See `Strategy.groups`."""
         sharding = ("sharding_strategy", "device_mesh", "cpu_offload")
         layers = ("auto_wrap_policy", "activation_checkpointing_policy", "use_orig_params")
         traffic = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "sync_module_states")
@@ -84,23 +97,13 @@ class FSDPPlan(StrategyPlan):
             ("fsdp_config", "FSDPStrategy: layers", picked(self.options, *layers)),
             ("fsdp_config", "FSDPStrategy: traffic", picked(self.options, *traffic)),
             ("fsdp_config", "FSDPStrategy: checkpoints", picked(self.options, "state_dict_type")),
-            (
-                "ddp_backend, ddp_timeout",
-                "FSDPStrategy: group",
-                picked(self.options, "process_group_backend", "timeout"),
-            ),
+            ("ddp_backend, ddp_timeout", "FSDPStrategy: group", picked(self.options, *GROUP)),
         ]
-
-
-class FSDP(Strategy):
-    """The model is called through its wrapper, which alone knows which process has which part of a gradient."""
-
-    plan: FSDPPlan
 
     def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
         if sharding.is_sharded(model):
             return self.lightning.wrap(model, layers=[])
-        options = self.plan.options
+        options = self.options
         return self.lightning.wrap(
             model,
             layers=layers_of(options["auto_wrap_policy"], model),
@@ -121,24 +124,3 @@ class FSDP(Strategy):
 
     def _wrapper(self, model: nn.Module | None) -> Any:
         return model if type(model).__name__ == "FullyShardedDataParallel" else None
-
-
-def fsdp(args: TrainingArguments, settings: FSDPSettings, model: nn.Module | None) -> FSDPPlan:
-    """The plan of `fsdp` in version 1."""
-    wrap = wrap_option(settings, model)
-    nodes = args.world_size // args.local_world_size
-    options: dict[str, Any] = {
-        "sharding_strategy": TORCH_NAMES.get(settings.sharding, settings.sharding.upper()),
-        "cpu_offload": settings.offload,
-        "auto_wrap_policy": wrap,
-        "activation_checkpointing_policy": wrap if settings.activation_checkpointing else None,
-        "backward_prefetch": None if settings.backward_prefetch is None else settings.backward_prefetch.upper(),
-        "forward_prefetch": settings.forward_prefetch,
-        "limit_all_gathers": settings.limit_all_gathers,
-        "use_orig_params": settings.use_orig_params,
-        "sync_module_states": settings.sync_module_states,
-        "state_dict_type": settings.state_dict_type,
-    }
-    if settings.hybrid:
-        options["device_mesh"] = (nodes, args.local_world_size)
-    return FSDPPlan(name="FSDPStrategy", options={**options, **process_group(args)})

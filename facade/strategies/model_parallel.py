@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,46 +15,72 @@ from ...lightning_modules.distributed.tensor_parallel import sum_before_accumula
 from ...lightning_modules.models.inspection import base_of_adapter
 from ..arguments.fsdp_config import FSDPSettings
 from ..arguments.parallelism import ParallelismConfig, groups_of, read_parallelism
-from .base import StrategyPlan, picked, process_group
-from .strategy import Strategy, StrategyHost
+from .strategy import GROUP, Strategy, picked, process_group
 from .wrapping import check_sequences, check_sharding, check_split, layers_of, split_option, wrap_option
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ..arguments import TrainingArguments
 
 _LIGHTNING = ("data_parallel_size", "tensor_parallel_size")
 _SEQUENCES = ("context_parallel_size", "rotation")
 _HEADS = ("sequence_parallel_size",)
-_GROUP = ("save_distributed_checkpoint", "process_group_backend", "timeout")
+_GROUP = ("save_distributed_checkpoint", *GROUP)
 _SHARDING = ("shard", "reshard_after_forward", "offload", "replicate_size")
 _SPLIT = ("plan",)
 _LAYERS = ("layers", "activation_checkpointing", "forward_prefetch")
 _DTYPES = ("param_dtype", "reduce_dtype")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelParallelPlan(StrategyPlan):
-    """Processes form a grid: along one side the model is sharded, along the other its layers are split.
+class ModelParallel(Strategy):
+    """The model is split and sharded in place, over a mesh of ranks: along one side sharded, along the other split.
 
-    Of those that shard it, neighbours may share sequences.
+    Of the ranks that shard it, neighbours may share sequences.
     """
+
+    distributes = replaces_parameters = True
+    restarts = False
+
+    @classmethod
+    def of(cls, args: TrainingArguments, settings: FSDPSettings | None, model: nn.Module | None) -> Self:
+        """Return the strategy for `fsdp` in version 2, `parallelism_config`, or both.
+
+        Args:
+            args: the training arguments.
+            settings: of FSDP; None where nothing is sharded, only split.
+            model: is asked for its layers.
+        """
+        groups = groups_of(args)
+        if groups is None or groups.total_size == 1:
+            machines = args.world_size // args.local_world_size
+            replicas = machines if settings is not None and settings.hybrid else 1
+            groups = ParallelismConfig(dp_replicate_size=replicas, dp_shard_size=args.world_size // replicas)
+        options: dict[str, Any] = {
+            "data_parallel_size": groups.data_parallel_size * groups.cp_size * groups.sp_size,
+            "tensor_parallel_size": groups.tp_size,
+            **({"context_parallel_size": groups.cp_size, "rotation": groups.rotation} if groups.cp_enabled else {}),
+            **({"sequence_parallel_size": groups.sp_size} if groups.sp_enabled else {}),
+            **({"plan": split_option(model)} if groups.tp_enabled else {}),
+            **(_sharding(args, settings, groups, model) if settings is not None else {}),
+            "save_distributed_checkpoint": settings is not None and settings.state_dict_type == "sharded",
+        }
+        kinds = {"cp_size": "ContextParallelStrategy", "sp_size": "SequenceParallelStrategy"}
+        name = kinds.get(groups.splits_sequences, "ModelParallelStrategy")
+        return cls(name, {**options, **process_group(args)})
 
     @property
     def shards_weights(self) -> bool:
-        """Always: the weights of its layers, or of the parts they are split into."""
+        """See `Strategy.shards_weights`."""
         return True
 
-    def for_trainer(self, host: StrategyHost) -> ModelParallel:
-        """See `StrategyPlan.for_trainer`."""
-        return ModelParallel(self, host)
-
     def build(self) -> Any:
-        """A `ModelParallelStrategy`; what is done to the model is done when Lightning configures it."""
+        """Make a `ModelParallelStrategy`; the model is sharded when Lightning configures it."""
         if "sequence_parallel_size" in self.options:
             from ...lightning_modules.distributed.ulysses_attention import SequenceParallelStrategy
 
             return SequenceParallelStrategy(**picked(self.options, *_LIGHTNING, *_HEADS, *_GROUP))
-        if self.splits_sequences:
+        if self._shares_sequences:
             from ...lightning_modules.distributed.ring_attention import ContextParallelStrategy
 
             return ContextParallelStrategy(**picked(self.options, *_LIGHTNING, *_SEQUENCES, *_GROUP))
@@ -64,22 +89,15 @@ class ModelParallelPlan(StrategyPlan):
         return ModelParallelStrategy(**picked(self.options, *_LIGHTNING, *_GROUP))
 
     @property
-    def splits_sequences(self) -> bool:
-        """Whether neighbours among the processes share sequences."""
+    def _shares_sequences(self) -> bool:
         return any(name in self.options for name in ("context_parallel_size", "sequence_parallel_size"))
 
     @property
-    def saves_parts(self) -> bool:
-        """With `SHARDED_STATE_DICT`."""
+    def _shards_checkpoints(self) -> bool:
         return self.options["save_distributed_checkpoint"]
 
-    @property
-    def distributes(self) -> bool:
-        """Always."""
-        return True
-
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
-        """See `StrategyPlan.check`."""
+        """See `Strategy.check`."""
         check_sharding(args, model, layers=self.options.get("layers"))
         check_split(model, self.options["tensor_parallel_size"])
         if size := self.options.get("context_parallel_size"):
@@ -88,7 +106,7 @@ class ModelParallelPlan(StrategyPlan):
             check_sequences(model, "sp_size", size, heads_over=size * self.options["tensor_parallel_size"])
 
     def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
-        """The grid, then what `fully_shard` is told."""
+        """See `Strategy.groups`: the mesh, then the arguments of `fully_shard`."""
         return [
             ("fsdp, parallelism_config", "Trainer(strategy=)", picked(self.options, *_LIGHTNING)),
             ("parallelism_config", "context_parallel()", picked(self.options, *_SEQUENCES)),
@@ -100,14 +118,8 @@ class ModelParallelPlan(StrategyPlan):
             ("ddp_backend, ddp_timeout", "ModelParallelStrategy: group", picked(self.options, *_GROUP)),
         ]
 
-
-class ModelParallel(Strategy):
-    """The model is split and sharded in place, and called as it is."""
-
-    plan: ModelParallelPlan
-
     def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
-        mesh, options = module.device_mesh, self.plan.options
+        mesh, options = module.device_mesh, self.options
         if not sharding.is_sharded(model):
             broadcast_weights(model, torch.device(mesh.device_type))
             if options["tensor_parallel_size"] > 1:
@@ -115,14 +127,14 @@ class ModelParallel(Strategy):
 
                 split(model, mesh["tensor_parallel"])
                 model.to(mesh.device_type)  # what is not split
-            if self.plan.splits_sequences:
+            if self._shares_sequences:
                 from ...lightning_modules.distributed.tensor_parallel import agree_on_generators
 
                 agree_on_generators(self.lightning.context_mesh)
         return self._shard(model, mesh) if "shard" in options else sharding.resharded(model)
 
     def _shard(self, model: nn.Module, mesh: Any) -> nn.Module:
-        options = self.plan.options
+        options = self.options
         dtype = getattr(torch, options["param_dtype"])
         return sharding.fully_sharded(
             model,
@@ -138,7 +150,7 @@ class ModelParallel(Strategy):
     @property
     def splits_sequences(self) -> bool:
         """See `Strategy.splits_sequences`."""
-        return self.runs and self.plan.splits_sequences
+        return self.runs and self._shares_sequences
 
     def split_sequences(self, buffers: Any, dims: Any, kept: Any) -> contextlib.AbstractContextManager[Any]:
         """See `ContextParallelStrategy`."""
@@ -148,7 +160,7 @@ class ModelParallel(Strategy):
 
 
 def _rows(mesh: Any, *, copies: int) -> Any:
-    """The processes to shard over: in a row, or copies of rows."""
+    """Return the mesh of the ranks to shard over: in a row, or copies of rows."""
     from ...lightning_modules.distributed.device_meshes import kept_device_mesh
 
     row = mesh["data_parallel"]
@@ -156,35 +168,6 @@ def _rows(mesh: Any, *, copies: int) -> Any:
         return row
     sizes = (copies, row.size() // copies)
     return kept_device_mesh(row.device_type, sizes, mesh_dim_names=("replicate", "shard"))
-
-
-def model_parallel(
-    args: TrainingArguments, settings: FSDPSettings | None, model: nn.Module | None
-) -> ModelParallelPlan:
-    """The plan of `fsdp` in version 2, of `parallelism_config`, or of both.
-
-    Args:
-        args: the training arguments.
-        settings: of FSDP; None where nothing is sharded, only split.
-        model: is asked for its layers.
-    """
-    groups = groups_of(args)
-    if groups is None or groups.total_size == 1:
-        machines = args.world_size // args.local_world_size
-        replicas = machines if settings is not None and settings.hybrid else 1
-        groups = ParallelismConfig(dp_replicate_size=replicas, dp_shard_size=args.world_size // replicas)
-    options: dict[str, Any] = {
-        "data_parallel_size": groups.data_parallel_size * groups.cp_size * groups.sp_size,
-        "tensor_parallel_size": groups.tp_size,
-        **({"context_parallel_size": groups.cp_size, "rotation": groups.rotation} if groups.cp_enabled else {}),
-        **({"sequence_parallel_size": groups.sp_size} if groups.sp_enabled else {}),
-        **({"plan": split_option(model)} if groups.tp_enabled else {}),
-        **(_sharding(args, settings, groups, model) if settings is not None else {}),
-        "save_distributed_checkpoint": settings is not None and settings.state_dict_type == "sharded",
-    }
-    kinds = {"cp_size": "ContextParallelStrategy", "sp_size": "SequenceParallelStrategy"}
-    name = kinds.get(groups.splits_sequences, "ModelParallelStrategy")
-    return ModelParallelPlan(name=name, options={**options, **process_group(args)})
 
 
 def _sharding(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ...lightning_modules.common.suggestions import OptimizerNames, SchedulerType
 from ...lightning_modules.optim import OptimizerConfig
 from ..distributed.cluster_environment import environment_name
-from . import StrategyPlan, choose
-from .base import Row, shown
+from . import Strategy, choose
+from .strategy import Row, shown
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
@@ -34,7 +34,7 @@ class RunPlan:
     """Machines."""
     environment: str
     """What says to Lightning where a process stands: its class for the launcher, or one of ours that was told."""
-    strategy: StrategyPlan
+    strategy: Strategy
     """How the processes work together."""
     precision: str
     """Lightning precision plugin, by its name."""
@@ -49,7 +49,7 @@ class RunPlan:
             "accelerator": self.strategy.build_accelerator() or self.accelerator,
             "devices": self.devices,
             "num_nodes": self.num_nodes,
-            "strategy": self.strategy.build(),
+            "strategy": _without_reseeding(self.strategy.build()),
             "default_root_dir": self.default_root_dir,
         }
 
@@ -69,6 +69,22 @@ class RunPlan:
         rows = [("argument", "in Lightning", "value"), *self.rows()]
         first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
         return "\n".join(f"{row[0]:<{first}}  {row[1]:<{second}}  {row[2]}" for row in rows)
+
+
+def _without_reseeding(strategy: Any) -> Any:
+    """Isolate the generators: strategies with several processes reseed after a `lightning.seed_everything`."""
+    if strategy == "auto":
+        return strategy
+    from ...lightning_modules.internals.lightning_import import isolate_rng
+
+    set_up = strategy.setup_environment
+
+    def setup_environment() -> None:
+        with isolate_rng():
+            set_up()
+
+    strategy.setup_environment = setup_environment
+    return strategy
 
 
 def translate(

@@ -1,4 +1,4 @@
-"""A strategy at work: all that a run asks of it about the model, its gradients, and what is saved of both."""
+"""The interface of all strategies: description, Lightning's strategy, model, gradients, and what is saved."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import contextlib
 import logging
 import os
 import weakref
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -15,70 +15,122 @@ from torch import nn
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import OPTIMIZER_NAME, SCHEDULER_NAME
 from ...lightning_modules.checkpoints.state_guards import loading_optimizer
+from ...lightning_modules.common.dtensor import own_part
 from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.models import inspection
 from ...lightning_modules.optim.gradient_norms import clip_gradients, total_norm
 from ...lightning_modules.optim.optimizer_fit import require_fitting_optimizer_state
+from .wrapping import check_processes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ..arguments import TrainingArguments
+    from ..trainer.trainer import Trainer
+
+Row = tuple[str, str, str]
 
 logger = logging.getLogger(__name__)
 
 
-class StrategyTraits(Protocol):
-    """The plan of a strategy, as far as all strategies at work read it."""
-
-    @property
-    def saves_parts(self) -> bool:
-        """Whether each process writes its part of a checkpoint."""
-        ...
-
-    @property
-    def replaces_parameters(self) -> bool:
-        """Whether an optimizer that was made before would hold parameters that are not used any more."""
-        ...
-
-
-class StrategyHost(Protocol):
-    """The Trainer, as strategies see it: what is trained, and how that is made."""
-
-    model: nn.Module
-    model_wrapped: nn.Module
-    optimizer: Any
-    lr_scheduler: Any
-    deepspeed: Any
-    _created_lr_scheduler: bool
-
-    def create_optimizer(self) -> Any:
-        """Make `optimizer`."""
-        ...
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Make `lr_scheduler`."""
-        ...
-
-    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Make `optimizer` and `lr_scheduler`."""
-        ...
-
-
 class Strategy:
-    """How processes work together on the model of a Trainer; one subclass for each way that differs.
+    """How processes train a model together; one subclass and one module for each way that differs.
 
-    Made when a run begins, and asked until the next one begins: a model may stay spread over processes. What is here
-    serves processes that have the whole model each, and models that somebody has spread before (`tp_plan`).
+    It describes itself (`rows`), builds Lightning's strategy (`build`), and while Lightning runs, and until the next
+    run begins, answers for the model of the Trainer that it is bound to. The base class serves ranks that have the
+    whole model each.
 
     Args:
-        plan: what the arguments ask for.
-        host: the Trainer; None for loops of one's own, where nothing is known of models.
+        name: the class in Lightning, such as `DDPStrategy`.
+        options: plain values: what Lightning's strategy is built with, and what is done to the model for it.
 
     Attributes:
+        accelerator: Lightning's accelerator, where the strategy works on no other; None where it follows the device.
+        distributes: the model is spread over the ranks when Lightning configures it.
+        replaces_parameters: an optimizer that was made before holds parameters that are not used any more.
+        restarts: a training can start again in the middle, as each rank has a whole copy of the model.
+        manages_processes: the strategy finds ranks and devices itself, without a cluster environment.
+        scales_losses: the strategy has a loss scaler of its own.
         lightning: Lightning's strategy, while it runs; otherwise None.
     """
 
-    def __init__(self, plan: StrategyTraits, host: StrategyHost | None) -> None:
-        self.plan = plan
+    accelerator: str | None = None
+    distributes = replaces_parameters = False
+    restarts = True
+    manages_processes = False
+    scales_losses = False
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        self.name, self.options = name, options
         self.lightning: Any = None
-        self._host = _nobody if host is None else weakref.ref(host)
+        self._host: Callable[[], Trainer | None] = lambda: None
+
+    def bind(self, host: Trainer) -> Self:
+        """Answer for the model of a Trainer from now on; return the strategy."""
+        self._host = weakref.ref(host)
+        return self
+
+    # Description, and Lightning's strategy.
+
+    def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
+        """Return (arguments, their name in Lightning, options) of what belongs together; one row each."""
+        return [("ddp_*", "Trainer(strategy=)", self.options)]
+
+    def rows(self) -> list[Row]:
+        """Return (arguments, their name in Lightning, value) for the table of the plan."""
+        first, *others = ((arguments, becomes, shown(options)) for arguments, becomes, options in self.groups())
+        return [(first[0], first[1], f"{self.name}({first[2]})"), *(row for row in others if row[2])]
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether a rank holds only a part of the weights, so that all must run each forward pass together."""
+        return False
+
+    def check(self, args: TrainingArguments, model: nn.Module) -> None:
+        """Check that a run can begin, before anything is written.
+
+        Raises:
+            ValueError: the processes or the model are not those that the strategy needs.
+            ImportError: a package is missing.
+            NotImplementedError: the strategy can be planned, but not run.
+        """
+        check_processes(args)
+
+    def build(self) -> Any:
+        """Make the strategy as Lightning takes it; `auto` where Lightning's default will do.
+
+        Raises:
+            ImportError: it needs a package that is not there; says how to install it.
+        """
+        return "auto"
+
+    def build_accelerator(self) -> Any:
+        """Make an accelerator as an object, where Lightning's own does not do; None where its name will do."""
+        return None
+
+    def precision(self, name: str, device: str) -> Any:
+        """Make the precision plugin that the strategy insists on; None where any will do.
+
+        Args:
+            name: Lightning's name of the precision.
+            device: type of the device, such as `cuda`.
+        """
+        return None
+
+    def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
+        """Wrap a model for a training loop without Lightning.
+
+        Raises:
+            NotImplementedError: Lightning alone can spread the model.
+        """
+        if self.distributes:
+            raise NotImplementedError(
+                f"accelerator.prepare cannot shard a model for an own loop: with {self.name} Lightning shards that of "
+                "the Trainer, when train() is called. Use train(), or leave out fsdp, deepspeed and "
+                "parallelism_config; for a model that is not trained pass evaluation_mode=True to prepare_model."
+            )
+        return model
 
     # What is called for a forward pass.
 
@@ -121,7 +173,7 @@ class Strategy:
         """
         host = self._require_host()
         before = self.called
-        if self.plan.replaces_parameters and not sharding.is_sharded(before):
+        if self.replaces_parameters and not sharding.is_sharded(before):
             host.optimizer = None  # made too early, of parameters that are about to be replaced
         host.model_wrapped = self._distribute(before, module)
         return host.model_wrapped
@@ -190,6 +242,16 @@ class Strategy:
         """Measure the norm of the gradients of a model over all processes, all of which have to call it."""
         return total_norm(parameter.grad for parameter in model.parameters() if parameter.grad is not None)
 
+    def clip_values(self, parameters: Iterable[torch.Tensor], limit: float) -> None:
+        """Clamp the values of gradients to +-`limit`, in place.
+
+        Raises:
+            NotImplementedError: an engine holds the gradients.
+        """
+        for parameter in parameters:
+            if parameter.grad is not None:
+                own_part(parameter.grad).clamp_(-limit, limit)
+
     def norm_of_last_step(self) -> torch.Tensor | float:
         """Return the norm that gradients had before they were clipped, where the step does it."""
         raise NotImplementedError("Gradients are clipped before the step.")
@@ -235,6 +297,11 @@ class Strategy:
         return self.spread is not None
 
     @property
+    def _shards_checkpoints(self) -> bool:
+        """Whether the arguments ask for checkpoints that have the part of each rank."""
+        return False
+
+    @property
     def gathers_on_save(self) -> bool:
         """Whether a saved model has whole weights; otherwise `save_weights` writes what there is."""
         return True
@@ -245,7 +312,7 @@ class Strategy:
         Args:
             checkpoint: it is a checkpoint that is written, not a model.
         """
-        return checkpoint and self.plan.saves_parts and self.spread is not None
+        return checkpoint and self._shards_checkpoints and self.spread is not None
 
     def whole_weights(self, model: nn.Module, *, keep: bool) -> dict[str, Any] | None:
         """Gather the weights of a model that is spread, in host memory; None for others, which have them themselves.
@@ -363,12 +430,37 @@ class Strategy:
         parts = map_nested(sharding.own_part, [*weights, *states])
         return checkpoints.bytes_of(parts) * processes
 
-    def _require_host(self) -> StrategyHost:
+    def _require_host(self) -> Trainer:
         host = self._host()
         assert host is not None, "its Trainer is gone"
         return host
 
 
-def _nobody() -> None:
-    """In the place of a reference to a Trainer."""
-    return None
+def shown(value: Any) -> str:
+    """Write options as text: `name=value, ...` for a dict, and so on inside of it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_inner(item)}" for name, item in value.items())
+    return _inner(value)
+
+
+def _inner(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{shown(value)}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_inner, value))}]"
+    return str(value)
+
+
+GROUP = ("process_group_backend", "timeout")
+"""Names of the options about the process group."""
+
+
+def process_group(args: TrainingArguments) -> dict[str, Any]:
+    """Return the options about the process group, which all strategies of several processes have."""
+    backend = {} if args.ddp_backend is None else {"process_group_backend": args.ddp_backend}
+    return {**backend, "timeout": args.ddp_timeout_delta}
+
+
+def picked(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Pick those of the options that are there, in the order of `names`."""
+    return {name: options[name] for name in names if name in options}

@@ -11,7 +11,7 @@ from torch import nn
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.distributed.sharding import is_sharded
 from ..arguments.fsdp_config import FSDPSettings, shown_fsdp
-from .base import check_processes
+from ..arguments.parallelism import groups_of
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
@@ -20,6 +20,20 @@ logger = logging.getLogger(__name__)
 
 BY_MODEL = "named by the model"
 """Stands for the layers where there is no model yet to ask."""
+
+
+def check_processes(args: TrainingArguments) -> None:
+    """Check that there are as many processes as `parallelism_config` is made for.
+
+    Raises:
+        ValueError: there are not; says how to start them.
+    """
+    groups = groups_of(args)
+    if groups is not None and groups.total_size not in (1, args.world_size):
+        raise ValueError(
+            f"parallelism_config is made for {groups.total_size} processes, but the number of processes is "
+            f"{args.world_size}: start the script with torchrun --nproc_per_node={groups.total_size}, or change it."
+        )
 
 
 def wrap_option(settings: FSDPSettings, model: nn.Module | None) -> dict[str, Any] | None:

@@ -6,49 +6,74 @@ What the keys `xla*` of `fsdp_config` ask for is planned, and refused where it w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from ..arguments.fsdp_config import FSDPSettings, shown_fsdp
 from ..distributed.xla_device import require_xla, several_xla_processes
-from .base import StrategyPlan, picked
+from .strategy import Strategy, picked
 from .wrapping import wrap_option
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ..arguments import TrainingArguments
 
 _SHARDED = "fsdp_config['xla']=True"
 
 
-@dataclass(frozen=True, kw_only=True)
-class XLAPlan(StrategyPlan):
+class XLA(Strategy):
     """A device of torch_xla, and what the model would be wrapped with, where `fsdp` asks for it."""
+
+    accelerator = "tpu"  # Lightning's name, also for other devices of PJRT
+    manages_processes = True
+    restarts = False
+
+    @classmethod
+    def of(cls, args: TrainingArguments, settings: FSDPSettings | None, model: nn.Module | None) -> Self:
+        """Return the strategy for a device of torch_xla.
+
+        Args:
+            args: the training arguments.
+            settings: of FSDP; None where nothing is sharded.
+            model: is asked for its layers.
+
+        Raises:
+            ValueError: FSDP is asked for, but not that of torch_xla.
+        """
+        if settings is None:
+            return cls("SingleDeviceXLAStrategy", {"device": str(args.device)})
+        if not settings.xla:
+            raise ValueError(
+                f"{shown_fsdp(args.fsdp)} on a device of torch_xla needs {_SHARDED}: add it, or leave fsdp out."
+            )
+        options = {
+            "wrapper": "SpmdFullyShardedDataParallel" if settings.xla_v2 else "XlaFullyShardedDataParallel",
+            "layers": wrap_option(settings, model),
+            "gradient_checkpointing": settings.xla_checkpointing,
+            "settings": dict(settings.xla_options or {}),
+        }
+        return cls("XLAStrategy", options)
 
     @property
     def wrapper(self) -> str | None:
-        """The class that shards the model; None where nothing does."""
+        """The class that shards the model, or None."""
         return self.options.get("wrapper")
 
     @property
     def shards_weights(self) -> bool:
-        """With a wrapper."""
+        """See `Strategy.shards_weights`."""
         return self.wrapper is not None
 
-    @property
-    def accelerator(self) -> str:
-        """What Lightning calls it, also for other devices of PJRT."""
-        return "tpu"
-
     def build_accelerator(self) -> Any:
-        """A `PjrtAccelerator`, which also takes the CPU."""
+        """Make a `PjrtAccelerator`, which also takes the CPU."""
         from ...lightning_modules.distributed.xla import PjrtAccelerator
 
         return PjrtAccelerator()
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
-        """See `StrategyPlan.check`."""
+        """See `Strategy.check`."""
         asked = _SHARDED if self.wrapper else "the device xla"
         require_xla(asked)
         processes = max(args.world_size, several_xla_processes())
@@ -61,13 +86,13 @@ class XLAPlan(StrategyPlan):
             raise NotImplementedError("fp16=True does not go with TPUs, which compute in bfloat16: pass bf16=True.")
 
     def precision(self, name: str, device: str) -> Any:
-        """Lightning's strategy takes no other than those for XLA."""
+        """See `Strategy.precision`: Lightning's strategy takes only those for XLA."""
         from ...lightning_modules.distributed.xla import ForwardXLAPrecision
 
         return ForwardXLAPrecision(name)
 
     def build(self) -> Any:
-        """A strategy for the device of this process.
+        """Make a strategy for the device of this process.
 
         Raises:
             ImportError: there is no torch_xla.
@@ -78,7 +103,7 @@ class XLAPlan(StrategyPlan):
         return ModelXLAStrategy()
 
     def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
-        """Which FSDP, and with what."""
+        """See `Strategy.groups`."""
         if self.wrapper is None:
             return [("use_cpu", "Trainer(strategy=)", self.options)]
         options = picked(self.options, "layers", "gradient_checkpointing")
@@ -87,29 +112,3 @@ class XLAPlan(StrategyPlan):
             ("fsdp_config: xla_fsdp_*", self.wrapper, options),
             ("fsdp_config: xla_fsdp_settings", self.wrapper, self.options["settings"]),
         ]
-
-
-def xla(args: TrainingArguments, settings: FSDPSettings | None, model: nn.Module | None) -> XLAPlan:
-    """The plan of a device of torch_xla.
-
-    Args:
-        args: the training arguments.
-        settings: of FSDP; None where nothing is sharded.
-        model: is asked for its layers.
-
-    Raises:
-        ValueError: FSDP is asked for, but not that of torch_xla.
-    """
-    if settings is None:
-        return XLAPlan(name="SingleDeviceXLAStrategy", options={"device": str(args.device)})
-    if not settings.xla:
-        raise ValueError(
-            f"{shown_fsdp(args.fsdp)} on a device of torch_xla needs {_SHARDED}: add it, or leave fsdp out."
-        )
-    options = {
-        "wrapper": "SpmdFullyShardedDataParallel" if settings.xla_v2 else "XlaFullyShardedDataParallel",
-        "layers": wrap_option(settings, model),
-        "gradient_checkpointing": settings.xla_checkpointing,
-        "settings": dict(settings.xla_options or {}),
-    }
-    return XLAPlan(name="XLAStrategy", options=options)

@@ -90,11 +90,11 @@ class BatchSizeFinder:
         trainer._train_batch_size = min(trainer._train_batch_size, stored or trainer._train_batch_size)
 
     def _require_whole_models(self) -> None:
-        name = self.trainer.plan.strategy.name
-        if name not in ("SingleDeviceStrategy", "DDPStrategy"):
+        strategy = self.trainer.plan.strategy
+        if not strategy.restarts:
             raise ValueError(
                 f"auto_find_batch_size=True starts again where each process has a whole copy of the model, but the "
-                f"arguments ask for {name}. Leave it out, and set per_device_train_batch_size and "
+                f"arguments ask for {strategy.name}. Leave it out, and set per_device_train_batch_size and "
                 "gradient_accumulation_steps by hand."
             )
 

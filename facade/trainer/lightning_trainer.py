@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.internals import fast_path, lightning_internals
-from ...lightning_modules.internals.lightning_import import SingleDeviceStrategy, isolate_rng
 from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 from ...lightning_modules.internals.precision import casting
 from ...lightning_modules.training.forwarding_logger import ForwardingLogger
@@ -31,8 +30,8 @@ def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
         kwargs: further arguments of `lightning.Trainer`.
     """
     callbacks = host._lightning_callbacks
-    on_tpu = host.plan.strategy.accelerator == "tpu"  # where XLA manages its processes
-    cluster = [] if on_tpu else cluster_plugins(host.args.distributed_state, host.plan.environment)
+    alone = host.plan.strategy.manages_processes
+    cluster = [] if alone else cluster_plugins(host.args.distributed_state, host.plan.environment)
     with lightning_internals.packages_searched_once():
         trainer = LightningTrainer(
             **host.plan.trainer_kwargs(),
@@ -50,8 +49,6 @@ def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
         )
     lightning_internals.leave_signals_alone(trainer)
     fast_path.step_lightly(trainer)
-    if type(trainer.strategy) is not SingleDeviceStrategy:
-        _keep_random_numbers(trainer.strategy)
     return trainer
 
 
@@ -62,22 +59,11 @@ def _log(host: Trainer, metrics: dict[str, Any]) -> None:
     host.control.should_log = wanted
 
 
-def _keep_random_numbers(strategy: Any) -> None:
-    """Isolate the generators: strategies with several processes reseed after a `lightning.seed_everything`."""
-    set_up = strategy.setup_environment
-
-    def setup_environment() -> None:
-        with isolate_rng():
-            set_up()
-
-    strategy.setup_environment = setup_environment
-
-
 @contextmanager
 def planned(trainer: Trainer) -> Iterator[Strategy]:
     """Set plan and strategy of a run, and silence Lightning during it; the strategy stays until the next run."""
     trainer._run_plan = plan = trainer.plan
-    trainer._last_strategy = strategy = plan.strategy.for_trainer(trainer)
+    trainer._last_strategy = strategy = plan.strategy.bind(trainer)
     trainer._run_device = trainer.args.device
     try:
         # Announcements of Lightning are shown at the level DEBUG only.
@@ -96,7 +82,7 @@ def distribute(trainer: Trainer, module: EvaluationModule) -> None:
             trainer._parameter_counter.count()  # before it is sharded
         return strategy.distribute(module)
 
-    if trainer.plan.strategy.distributes:
+    if strategy.distributes:
         module.distribute(spread)
 
 
@@ -132,7 +118,8 @@ def _precision(trainer: Trainer) -> Any:
     plan, device = trainer.plan, trainer.args.device.type
     name: Any = plan.precision
     own = plan.strategy.precision(name, device)
-    scaler = trainer.accelerator.renew_scaler() if name == "16-mixed" else None
+    scaled = name == "16-mixed" and not plan.strategy.scales_losses
+    scaler = trainer.accelerator.renew_scaler() if scaled else None
     if scaler is not None:
         scaler.together = plan.strategy.shards_weights
     if own is not None:

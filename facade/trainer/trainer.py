@@ -53,7 +53,7 @@ from ..evaluation.results import EvalLoopOutput, PredictionOutput, TrainingLengt
 from ..hub.pushing import PushInProgress
 from ..hub.session import HubSession
 from ..strategies.plan import RunPlan, optimizer_config
-from ..strategies.strategy import Strategy, StrategyHost
+from ..strategies.strategy import Strategy
 from . import checks, construction, optimization, steps
 from .batch_size import BatchSizeFinder
 from .columns import require_inputs
@@ -342,7 +342,7 @@ class Trainer:
     @property
     def _strategy(self) -> Strategy:
         """The strategy of this or the last run; before any, of the arguments as they are now."""
-        return self._last_strategy or self.plan.strategy.for_trainer(cast(StrategyHost, self))
+        return self._last_strategy or self.plan.strategy.bind(self)
 
     # Data.
 

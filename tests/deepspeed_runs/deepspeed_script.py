@@ -212,7 +212,7 @@ def allow_float16() -> None:
     """Let both libraries take float16 on the CPU, where it is slow, but right."""
     accelerator = importlib.import_module("deepspeed.accelerator").get_accelerator()
     type(accelerator).is_fp16_supported = lambda self: True
-    plan = importlib.import_module("lightrainer.facade.strategies.deepspeed").DeepSpeedPlan
+    plan = importlib.import_module("lightrainer.facade.strategies.deepspeed").DeepSpeed
     plan.check = lambda self, args, model: None
 
 

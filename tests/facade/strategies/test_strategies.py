@@ -1,4 +1,7 @@
-"""Strategies at work: one interface, one module each, made once a run and asked until the next."""
+"""Strategies: one class and one module each, one interface, made once a run, and no questions by name."""
+
+import ast
+import pathlib
 
 import pytest
 import torch
@@ -6,7 +9,8 @@ from test_plan import of_four
 from tiny import Tiny, arguments, trainer
 
 from lightrainer import TrainerCallback
-from lightrainer.facade.strategies.base import OWN_LOOP, StrategyPlan
+from lightrainer.facade import strategies
+from lightrainer.facade.strategies.ddp import OWN_LOOP, SingleDevice
 from lightrainer.facade.strategies.plan import translate
 from lightrainer.facade.strategies.strategy import Strategy
 
@@ -33,17 +37,35 @@ def members(kind):
 
 @pytest.mark.parametrize("name", ASKED)
 def test_a_strategy_is_one_module_with_one_interface(tmp_path, name):
-    plan = translate(of_four(tmp_path, **ASKED[name])).strategy
-    strategy = plan.for_trainer(Host())
-    assert isinstance(strategy, Strategy)
-    assert type(strategy) is Strategy or type(strategy).__module__ == type(plan).__module__
-    assert members(type(strategy)) - members(Strategy) <= {"engine"}  # DeepSpeed's, which nobody else asks for
+    strategy = translate(of_four(tmp_path, **ASKED[name])).strategy
+    own = {"of", "engine", "engine_config", "keywords", "open_keys", "require_filled", "stage", "wrapper"}
+    assert members(type(strategy)) - members(Strategy) <= own
+
+
+def asks_which_strategy(path):
+    """The lines of a module that import a strategy's class, or use the name of one but in a message."""
+    classes = {kind.__name__ for kind in Strategy.__subclasses__()}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    shown = {inner for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for inner in ast.walk(node)}
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.ImportFrom) and node.level and classes & {alias.name for alias in node.names})
+        or (isinstance(node, ast.Attribute) and ast.unparse(node).endswith("strategy.name") and node not in shown)
+    ]
+
+
+def test_only_the_strategies_ask_which_one_it_is():
+    facade = pathlib.Path(strategies.__file__).parents[1]
+    found = {str(path): lines for path in facade.rglob("*.py") if (lines := asks_which_strategy(path))}
+    assert {path for path in found if facade.joinpath("strategies") not in pathlib.Path(path).parents} == set()
+    assert any(path.endswith("__init__.py") for path in found)  # `choose`, so that the search is known to find
 
 
 @pytest.mark.parametrize("name", ASKED)
 def test_before_there_is_a_run_the_model_is_called_as_it_is(tmp_path, name):
     host = Host()
-    strategy = translate(of_four(tmp_path, **ASKED[name])).strategy.for_trainer(host)
+    strategy = translate(of_four(tmp_path, **ASKED[name])).strategy.bind(host)
     assert not strategy.runs
     assert strategy.called is host.model
     assert strategy.spread is strategy.ddp is strategy.device_mesh is strategy.half_of_inputs() is None
@@ -55,7 +77,7 @@ def test_before_there_is_a_run_the_model_is_called_as_it_is(tmp_path, name):
 
 def test_it_does_not_keep_its_trainer_alive():
     host = Host()
-    strategy = StrategyPlan(name="", options={}).for_trainer(host)
+    strategy = SingleDevice("", {}).bind(host)
     del host
     assert strategy.called is None
     assert strategy.to_call(model := Tiny()) is model
@@ -87,10 +109,10 @@ def test_plan_and_strategy_are_made_once_a_run(tmp_path):
     for _ in range(2):
         made.train()
         made.args.bf16 = False
-    plans, strategies, running = zip(*looking.seen, strict=True)
-    assert len({id(plan) for plan in plans}) == len({id(strategy) for strategy in strategies}) == 2
+    plans, used, running = zip(*looking.seen, strict=True)
+    assert len({id(plan) for plan in plans}) == len({id(strategy) for strategy in used}) == 2
     assert {plan.precision for plan in plans} == {"32-true"}
     assert all(running)
-    assert made.accelerator.strategy is strategies[-1]
-    assert not strategies[-1].runs
+    assert made.accelerator.strategy is used[-1]
+    assert not used[-1].runs
     assert made.plan is not plans[-1]

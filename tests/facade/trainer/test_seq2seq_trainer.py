@@ -11,10 +11,9 @@ from starting import finished_code
 from torch.utils.data import RandomSampler, SequentialSampler
 
 from lightrainer import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainingArguments
-from lightrainer.facade.strategies.base import StrategyPlan
-from lightrainer.facade.strategies.ddp import DDPPlan
-from lightrainer.facade.strategies.deepspeed import DeepSpeedPlan
-from lightrainer.facade.strategies.fsdp import FSDPPlan
+from lightrainer.facade.strategies.ddp import DDP, SingleDevice
+from lightrainer.facade.strategies.deepspeed import DeepSpeed
+from lightrainer.facade.strategies.fsdp import FSDP
 from lightrainer.lightning_modules.data.lengths import LengthGroupedSampler
 from lightrainer.lightning_modules.models.generation import common_length, generate, padding_token
 
@@ -163,12 +162,12 @@ def test_generate_with_any_keyword_gets_the_whole_batch_and_no_more():
 @pytest.mark.parametrize(
     "strategy",
     [
-        StrategyPlan(name="SingleDeviceStrategy", options={}),
-        DDPPlan(name="DDPStrategy", options={}),
-        FSDPPlan(name="FSDPStrategy", options={"sharding_strategy": "FULL_SHARD"}),
-        FSDPPlan(name="FSDPStrategy", options={"sharding_strategy": "NO_SHARD"}),
-        DeepSpeedPlan(name="DeepSpeedStrategy", options={"config": {"zero_optimization": {"stage": 2}}}),
-        DeepSpeedPlan(name="DeepSpeedStrategy", options={"config": {"zero_optimization": {"stage": 3}}}),
+        SingleDevice("SingleDeviceStrategy", {}),
+        DDP("DDPStrategy", {}),
+        FSDP("FSDPStrategy", {"sharding_strategy": "FULL_SHARD"}),
+        FSDP("FSDPStrategy", {"sharding_strategy": "NO_SHARD"}),
+        DeepSpeed("DeepSpeedStrategy", {"config": {"zero_optimization": {"stage": 2}}}),
+        DeepSpeed("DeepSpeedStrategy", {"config": {"zero_optimization": {"stage": 3}}}),
     ],
     ids=lambda plan: f"{plan.name} {plan.options}",
 )
