@@ -13,13 +13,12 @@ from .flow import DefaultFlowCallback
 from .gradient_norms import GradientNormCallback
 from .handler import CallbackHandler
 from .jit_checkpoint import JITCheckpointCallback
-from .loss_curve import LossCurveCallback, draw_loss_curve
 from .memory import MemoryCallback
 from .nan_guard import NaNGuardCallback, NaNGuardError
 from .progress import PrinterCallback, ProgressCallback
 from .progress_notebook import NotebookProgressCallback, default_progress_callback
 from .progress_rich import RichProgressCallback
-from .report import RunReportCallback
+from .report import LossCurveCallback, RunReportCallback, draw_loss_curve
 from .reporting import available_reporting_integrations, reporting_callbacks
 from .state import ExportableState, TrainerControl, TrainerState, collect_states, is_exportable
 from .throughput import ThroughputCallback

@@ -1,8 +1,17 @@
-"""A page about a training run: curves over the steps, and what there is to say in numbers."""
+"""Pages and pictures of runs, and the parts of which other pages are made."""
 
-from .callback import RunReportCallback
+from .callback import LossCurveCallback, RunReportCallback
 from .curves import Curve, Panel, panels
-from .loss_picture import draw_loss_picture
 from .page import render_page
+from .pictures import draw_loss_curve, draw_loss_picture
 
-__all__ = ["Curve", "Panel", "RunReportCallback", "draw_loss_picture", "panels", "render_page"]
+__all__ = [
+    "Curve",
+    "LossCurveCallback",
+    "Panel",
+    "RunReportCallback",
+    "draw_loss_curve",
+    "draw_loss_picture",
+    "panels",
+    "render_page",
+]

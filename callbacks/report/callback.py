@@ -1,8 +1,7 @@
-"""The callback that writes the report."""
+"""The callbacks that draw a run: `RunReportCallback` and `LossCurveCallback`."""
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -16,14 +15,83 @@ from ..base import TrainerCallback
 from ..memory import memory_in_use
 from ..state import TrainerControl, TrainerState
 from ..throughput import ThroughputCallback
-
-logger = logging.getLogger(__name__)
+from .curves import panels
+from .page import render_page, run_name
+from .pictures import draw, draw_loss_curve
 
 _SHARE = 0.02
 """At most this part of the time goes into drawing during training."""
 
 
-class RunReportCallback(TrainerCallback):
+class _DrawingCallback(TrainerCallback):
+    """Base of callbacks that write files during a training, as often as costs at most 2 % of the time.
+
+    Raises:
+        ImportError: a picture is asked for, and matplotlib is not installed.
+    """
+
+    def __init__(self, *, needs_matplotlib: bool) -> None:
+        if needs_matplotlib and not is_installed("matplotlib"):
+            raise ImportError(
+                f"The picture of {type(self).__name__} needs the package matplotlib, which is not installed: run `pip "
+                "install 'lightrainer[plot]'`, or leave it out."
+            )
+        self._not_before: dict[str, float] = {}
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Forget how long drawings took."""
+        self._not_before = {}
+
+    def _draw(self, path: Path, draw: Callable[[], bytes | None]) -> None:
+        """Write a file, unless the time for drawing is used up; a failure is warned of, once."""
+        started = time.monotonic()
+        if started < self._not_before.get(path.name, 0.0):
+            return
+        with going_on(self, f"Writing {path}"):
+            content = draw()
+            if content is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, content)
+        finished = time.monotonic()
+        self._not_before[path.name] = finished + (finished - started) / _SHARE
+
+
+class LossCurveCallback(_DrawingCallback):
+    """No counterpart in transformers: draws training loss, evaluation losses and learning rate over the steps.
+
+    The picture is drawn from `state.log_history` after evaluations, as often as costs at most 2 % of the time, and
+    when training ends. Only the first process of all draws.
+
+    Args:
+        path: the PNG file; `loss_curve.png` in `output_dir` if not given.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        super().__init__(needs_matplotlib=True)
+        self.path = path
+
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Draw what there is so far, unless the last drawing was too short a time ago."""
+        if state.is_world_process_zero:
+            path = Path(args.output_dir) / "loss_curve.png" if self.path is None else Path(self.path)
+            self._draw(path, lambda: draw_loss_curve(state.log_history))
+
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        """Draw the whole run."""
+        self._not_before = {}
+        self.on_evaluate(args, state, control)
+
+
+class RunReportCallback(_DrawingCallback):
     """No counterpart in transformers: writes `report.html` and `report.png` about the run into its folder.
 
     Drawn over the steps are losses, metrics of evaluations, learning rate, gradient norm, throughput, memory, and what
@@ -49,23 +117,17 @@ class RunReportCallback(TrainerCallback):
     reads_checkpoints = False
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, picture: bool | None = None) -> None:
-        drawable = is_installed("matplotlib")
-        if picture and not drawable:
-            raise ImportError(
-                "The picture of RunReportCallback needs the package matplotlib, which is not installed: run `pip "
-                "install 'lightrainer[plot]'`, or leave `picture` out to get the page alone."
-            )
+        super().__init__(needs_matplotlib=bool(picture))
         self.folder = folder
-        self.picture = drawable if picture is None else picture
+        self.picture = is_installed("matplotlib") if picture is None else picture
         self._speed = ThroughputCallback(flops=None)
-        self._not_before: dict[str, float] = {}
         self._status = "running"
 
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
         """Begin to measure the speed."""
-        self._not_before = {}
+        super().on_train_begin(args, state, control)
         self._status = "running"
         self._speed.on_train_begin(args, state, control, **kwargs)
 
@@ -111,38 +173,13 @@ class RunReportCallback(TrainerCallback):
     def _write(self, args: Any, state: TrainerState) -> None:
         if not state.is_world_process_zero:
             return
-        folder = self._folder(args, state)
-        self._draw(folder / "report.html", lambda: _page(args, state, self._status if state.max_steps else "evaluated"))
+        folder = Path(trial_folder(args.output_dir if self.folder is None else self.folder, state))
+        status = self._status if state.max_steps else "evaluated"
+        self._draw(folder / "report.html", lambda: render_page(args, state, status=status).encode())
         if self.picture:
             self._draw(folder / "report.png", lambda: _picture(args, state))
 
-    def _draw(self, path: Path, draw: Callable[[], bytes | None]) -> None:
-        """Write a file, unless the time for drawing is used up; what fails in it does not stop the training."""
-        started = time.monotonic()
-        if started < self._not_before.get(path.name, 0.0):
-            return
-        with going_on(self, f"Writing the report {path}"):
-            content = draw()
-            if content is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, content)
-        finished = time.monotonic()
-        self._not_before[path.name] = finished + (finished - started) / _SHARE
-
-    def _folder(self, args: Any, state: TrainerState) -> Path:
-        return Path(trial_folder(args.output_dir if self.folder is None else self.folder, state))
-
-
-def _page(args: Any, state: TrainerState, status: str) -> bytes:
-    from .page import render_page
-
-    return render_page(args, state, status=status).encode("utf-8")
-
 
 def _picture(args: Any, state: TrainerState) -> bytes | None:
-    from .chart import draw
-    from .curves import panels
-    from .page import run_name
-
     drawn = panels(state.log_history)
     return draw(drawn, run_name(args)) if drawn else None

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ...callbacks.report.page import document
+from ...callbacks.report.document import charts, document, figure, header, pairs, table, tiles
 from .pictures import MOST_AXES, StudyPictures
 
 _STYLE = """
-td { overflow-wrap: anywhere; } section.card { margin-bottom: 12px; } section.card h2 { margin-bottom: 8px; }
+td { overflow-wrap: anywhere; } main > .card { margin-bottom: 12px; }
 pre { margin: 4px 0 0; padding: 10px 12px; border-radius: 8px; background: var(--page); white-space: pre-wrap;
   overflow-wrap: anywhere; font-size: 13px; user-select: all; } a { color: var(--c0); }
 .charts { margin-bottom: 12px; } .two { display: grid; gap: 4px 40px; grid-template-columns: auto 1fr; }
@@ -67,14 +68,16 @@ page.addEventListener("pointerover", event => {
 for (const path of page.querySelectorAll("path[data-trial]")) {
   const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
   const row = page.querySelector(`tr[data-trial="${path.dataset.trial}"]`);
-  title.textContent = row ? row.dataset.told : "";
+  const heads = row ? row.closest("table").tHead.rows[0].cells : [];
+  const values = row ? [...row.cells].map(cell => [heads[cell.cellIndex].textContent, cell.textContent]) : [];
+  title.textContent = values.filter(pair => pair[1]).map(pair => pair.join(": ")).join("\n");
   path.append(title);
 }
 for (const head of page.querySelectorAll(".all th")) head.addEventListener("click", () => {
   const rows = [...head.closest("table").tBodies[0].rows], up = head.dataset.up === "1" ? -1 : 1;
   for (const other of head.parentNode.cells) delete other.dataset.up;
   head.dataset.up = up;
-  const key = row => row.cells[head.cellIndex].dataset.value ?? row.cells[head.cellIndex].textContent;
+  const key = row => row.cells[head.cellIndex].textContent;
   rows.sort((a, b) => {
     const x = key(a), y = key(b);
     if (!x || !y) return x ? -1 : y ? 1 : 0;
@@ -85,7 +88,6 @@ for (const head of page.querySelectorAll(".all th")) head.addEventListener("clic
 """
 _OBJECTIVE = re.compile(r"objective(_\d+)?")
 """The columns that say what a value is."""
-_PLACES = ("folder", "log")
 
 
 def render(
@@ -108,8 +110,8 @@ def render(
         commands: what trains a trial once more, by its number.
         folder: where the page will be.
     """
-    directions = [one.name.lower() for one in study.directions]
     numbers = {trial.number for trial in best}
+    goals = [(one.name.lower(), name) for one, name in zip(study.directions, names, strict=True)]
     named = [_renamed(row, names) for row in rows]
     shown = ("trial", "failure", "log")
     failed = [{name: row[name] for name in shown if name in row} for row in named if row["failure"]]
@@ -117,46 +119,39 @@ def render(
     varied = {name: None for trial in study.get_trials(deepcopy=False) for name in trial.params}
     order = sorted(varied, key=lambda name: -importances[0].get(name, 0))[:MOST_AXES]
     parts = [
-        _header(study, rows, directions, names),
-        _tiles(rows, best, directions, names),
-        _section("Best trial" if len(numbers) == 1 else "Best trials", _best(named, numbers, commands, folder)),
+        _header(study.study_name, rows, goals),
+        tiles(_facts(rows, best, goals)),
+        figure("Best trial" if len(numbers) == 1 else "Best trials", _best(named, numbers, commands, folder)),
         StudyPictures(study, names, numbers, order).figures(),
-        _importances(names, importances),
-        _section("Failed trials", _table(failed, set(), folder)) if failed else "",
-        _section("All trials", _table(whole, numbers, folder, is_whole=True)) if rows else "",
+        charts(_importances(names, importances)),
+        figure("Failed trials", _table(failed, set(), folder)) if failed else "",
+        figure("All trials", _table(whole, numbers, folder, kind="all")) if rows else "",
         "<footer>Written by lightrainer. All values are in trials.csv. Point at a trial to find it everywhere, and at "
         "the head of a column to sort by it.</footer>",
     ]
-    return document(f"{escape(study.study_name)} · search report", "".join(parts), _STYLE, _SCRIPT)
+    return document(f"{study.study_name} · search report", parts, _STYLE, _SCRIPT)
 
 
-def _header(study: Any, rows: Sequence[Mapping[str, Any]], directions: list[str], names: Sequence[str]) -> str:
-    states = [str(row["state"]).lower() for row in rows]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "none"
-    goals = ", ".join(f"{word} {name}" for word, name in zip(directions, names, strict=True))
+def _header(name: str, rows: Sequence[Mapping[str, Any]], goals: Sequence[tuple[str, str]]) -> str:
+    states = Counter(str(row["state"]).lower() for row in rows)
+    counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "none"
     status = "running" if "running" in states else "finished"
-    return (
-        f'<header><h1>{escape(study.study_name)}</h1><span class="pill {status}">{status}</span>'
-        f"<p>{escape(goals)} · {len(rows)} trials: {escape(counts)}</p></header>"
-    )
+    return header(name, status, f"{', '.join(map(' '.join, goals))} · {len(rows)} trials: {counts}")
 
 
-def _tiles(rows: Sequence[Any], best: Sequence[Any], directions: list[str], names: Sequence[str]) -> str:
-    tiles = []
-    for index, (word, name) in enumerate(zip(directions, names, strict=True)):
+def _facts(rows: Sequence[Any], best: Sequence[Any], goals: Sequence[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    facts = []
+    for index, (word, name) in enumerate(goals):
         choose = min if word == "minimize" else max
         found = choose(best, key=lambda trial: trial.values[index], default=None)
-        value = "none yet" if found is None else _shown(found.values[index])
-        small = "" if found is None else f"<small>trial {found.number}</small>"
-        tiles.append(f'<div class="tile"><span>{escape(f"{name} ({word})")}</span><b>{value}</b>{small}</div>')
+        value = ("none yet", "") if found is None else (_shown(found.values[index]), f"trial {found.number}")
+        facts.append((f"{name} ({word})", *value))
     seconds = sum(row["seconds"] or 0 for row in rows)
-    tiles.append(f'<div class="tile"><span>Trials</span><b>{len(rows)}</b></div>')
-    tiles.append(f'<div class="tile"><span>Time in trials</span><b>{seconds:,.0f} s</b></div>')
-    return f'<div class="tiles">{"".join(tiles)}</div>'
+    return [*facts, ("Trials", str(len(rows)), ""), ("Time in trials", f"{seconds:,.0f} s", "")]
 
 
 def _best(rows: Sequence[Mapping[str, Any]], numbers: set[int], commands: Mapping[int, str], folder: Path) -> str:
-    """Return what the best trials have, where it is, and what trains them once more."""
+    """Return the values and folders of the best trials, and the commands that train them once more."""
     found = [row for row in rows if row["trial"] in numbers]
     if not found:
         return "<p>No trial was completed.</p>"
@@ -166,65 +161,42 @@ def _best(rows: Sequence[Mapping[str, Any]], numbers: set[int], commands: Mappin
     )
     if len(found) > 1:
         return _table(found, set(), folder) + again
-    shown = {name: value for name, value in found[0].items() if value is not None}
-    pairs = "".join(
-        f"<tr><th>{escape(k)}</th><td>{_cell(k, v, folder, is_whole=True)}</td></tr>" for k, v in shown.items()
-    )
-    return f'<div class="two"><table class="pairs">{pairs}</table>{again}</div>'
+    shown = pairs((k, _cell(k, v, folder, is_whole=True)) for k, v in found[0].items() if v is not None)
+    return f'<div class="two">{shown}{again}</div>'
 
 
-def _importances(names: Sequence[str], importances: Sequence[Mapping[str, float]]) -> str:
-    figures = ""
+def _importances(names: Sequence[str], importances: Sequence[Mapping[str, float]]) -> Iterator[str]:
     for name, shares in zip(names, importances, strict=True):
         bars = "".join(
             f'<span>{escape(parameter)}</span><i style="width:{100 * share:.1f}%"></i><b>{share:.2f}</b>'
             for parameter, share in shares.items()
         )
-        title = "Importances" if len(names) == 1 else f"Importances for {escape(name)}"
-        figures += f'<figure class="card"><h2>{title}</h2><div class="shares">{bars}</div></figure>' if bars else ""
-    return f'<div class="charts">{figures}</div>' if figures else ""
+        title = "Importances" if len(names) == 1 else f"Importances for {name}"
+        if bars:
+            yield figure(title, f'<div class="shares">{bars}</div>')
 
 
 def _renamed(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """A row with each value under the name of its objective; what the objectives are, stands above."""
+    """Return a row with each value under the name of its objective; the page's head names the objectives."""
     titles = {f"value_{index}": name for index, name in enumerate(names)} | {"value": names[0]}
     kept = {name: value for name, value in row.items() if not _OBJECTIVE.fullmatch(name)}
     return {titles.get(name, name): value for name, value in kept.items()}
 
 
-def _section(title: str, inside: str) -> str:
-    return f'<section class="card"><h2>{escape(title)}</h2>{inside}</section>'
-
-
-def _table(rows: Iterable[Mapping[str, Any]], best: set[int], folder: Path, *, is_whole: bool = False) -> str:
-    rows = list(rows)
-    columns = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    body = ""
-    for row in rows:
-        look = " class=best" if row["trial"] in best else ""
-        body += f'<tr data-trial="{row["trial"]}" data-told="{escape(_told(row))}"{look}>'
-        body += "".join(_td(name, row.get(name), folder) for name in columns) + "</tr>"
-    kind = "scroll all" if is_whole else "scroll"
-    return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _told(row: Mapping[str, Any]) -> str:
-    return "\n".join(f"{k}: {_shown(v)}" for k, v in row.items() if v is not None and k not in _PLACES)
-
-
-def _td(name: str, value: Any, folder: Path) -> str:
-    exact = f' data-value="{value}"' if isinstance(value, float) else ""
-    return f"<td{exact}>{_cell(name, value, folder)}</td>"
+def _table(rows: Sequence[Mapping[str, Any]], best: set[int], folder: Path, *, kind: str = "") -> str:
+    columns = list(dict.fromkeys(name for row in rows for name, value in row.items() if value is not None))
+    cells = ([_cell(name, row.get(name), folder) for name in columns] for row in rows)
+    looks = [f' data-trial="{row["trial"]}"{" class=best" if row["trial"] in best else ""}' for row in rows]
+    return f'<div class="scroll {kind}">{table(columns, cells, attributes=looks)}</div>'
 
 
 def _cell(name: str, value: Any, folder: Path, *, is_whole: bool = False) -> str:
-    """A value; of a folder or log a link, in the table without the way to it, which is the same for all."""
+    """Return a value; of a folder or log a link, in tables without its parents, which are the same for all."""
     text = _shown(value)
-    if name not in _PLACES or not text:
+    if name not in ("folder", "log") or not text:
         return escape(text)
-    way = quote(os.path.relpath(text, folder))
-    return f'<a href="{way}">{escape(text if is_whole else os.path.basename(text.rstrip("/")))}</a>'
+    target = quote(os.path.relpath(text, folder))
+    return f'<a href="{target}">{escape(text if is_whole else os.path.basename(text.rstrip("/")))}</a>'
 
 
 def _shown(value: Any) -> str:

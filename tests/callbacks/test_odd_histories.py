@@ -20,7 +20,7 @@ from lightrainer.callbacks import (
 )
 from lightrainer.callbacks.progress_notebook import NotebookProgressCallback
 from lightrainer.callbacks.report import panels, render_page
-from lightrainer.callbacks.report.chart import draw
+from lightrainer.callbacks.report.pictures import draw
 from lightrainer.facade.hub.card_text import evaluations
 
 HUGE = 10**5000
