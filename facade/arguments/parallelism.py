@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from types import NoneType
 from typing import Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
+from .rules import with_article
 
 BACKENDS = {"cp_backend": ("torch",), "sp_backend": ("deepspeed",)}
 """Supported backends of context and sequence parallelism."""
@@ -162,105 +164,61 @@ def parallelism_faults(config: Any, processes: int) -> list[str]:
         config: after `read_parallelism`.
         processes: the launcher's number of processes; 1 skips the check of the total size.
     """
-    if config is None:
-        return []
-    if not isinstance(config, ParallelismConfig):
-        return _no_config(config)
-    faults = _wrong_sizes(config) + _wrong_backends(config) + _wrong_handlers(config)
-    return faults or _wrong_together(config, processes)
-
-
-def _no_config(value: Any) -> list[str]:
-    if isinstance(value, Mapping):
+    if isinstance(config, ParallelismConfig):
+        faults = list(_wrong_values(config)) or list(_wrong_together(config, processes))
+        return [f"parallelism_config: {fault}" for fault in faults]
+    if isinstance(config, Mapping):
         return [
             f"parallelism_config has the key {key!r}, which is not known.{did_you_mean(key, NAMES)} "
             f"Known: {', '.join(NAMES)}."
-            for key in value
+            for key in config
             if key not in NAMES
         ]
-    kind = type(value).__name__
-    return [
-        f"parallelism_config={value!r} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}; pass a dict such as "
-        "{'tp_size': 2}, one written as JSON, or an object with the sizes as attributes."
-    ]
-
-
-def _wrong_sizes(config: ParallelismConfig) -> list[str]:
-    return [
-        f"parallelism_config: {name}={size!r} must be a whole number, at least 1."
-        for name in SIZES
-        if not isinstance(size := getattr(config, name), int) or isinstance(size, bool) or size < 1
-    ]
-
-
-def _wrong_backends(config: ParallelismConfig) -> list[str]:
-    return [
-        f"parallelism_config: {name}={getattr(config, name)!r} is not known. Choose from: {', '.join(choices)}."
-        for name, choices in BACKENDS.items()
-        if getattr(config, name) not in choices
-    ]
-
-
-def _wrong_handlers(config: ParallelismConfig) -> list[str]:
-    return _wrong_rotation(config.cp_handler) + _wrong_attention(config.sp_handler)
-
-
-def _wrong_attention(handler: Any) -> list[str]:
-    if handler is None:
+    if config is None:
         return []
-    if not isinstance(handler, SequenceParallelConfig):
-        return [
-            f"parallelism_config: sp_handler={handler!r} must be a dict such as {{'sp_attn_implementation': 'sdpa'}}."
-        ]
-    given = handler.sp_attn_implementation
-    if given in (None, "sdpa"):
-        return []
+    kind = with_article(type(config).__name__)
     return [
-        f"parallelism_config: sp_handler: sp_attn_implementation={given!r} is not split over heads here. Load the "
-        "model with attn_implementation='sdpa', and pass 'sdpa'; its kernels are flash attention too, on GPUs."
+        f"parallelism_config={config!r} is {kind}; pass a dict such as {{'tp_size': 2}}, "
+        "one written as JSON, or an object with the sizes as attributes."
     ]
 
 
-def _wrong_rotation(handler: Any) -> list[str]:
-    if handler is None:
-        return []
-    if not isinstance(handler, ContextParallelConfig):
-        return [
-            f"parallelism_config: cp_handler={handler!r} must be a dict such as {{'cp_comm_strategy': 'alltoall'}}."
-        ]
-    given = handler.cp_comm_strategy
-    if given in ROTATIONS:
-        return []
-    return [
-        f"parallelism_config: cp_handler: cp_comm_strategy={given!r} is not known.{did_you_mean(given, ROTATIONS)} "
-        f"Choose from: {', '.join(ROTATIONS)}."
-    ]
-
-
-def _wrong_together(config: ParallelismConfig, processes: int) -> list[str]:
-    faults = []
-    if config.cp_enabled and config.sp_enabled:
-        faults.append(
-            f"parallelism_config: cp_size={config.cp_size} and sp_size={config.sp_size} both split sequences. Keep one."
+def _wrong_values(config: ParallelismConfig) -> Iterator[str]:
+    for name in SIZES:
+        size = getattr(config, name)
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            yield f"{name}={size!r} must be a whole number, at least 1."
+    for name, choices in BACKENDS.items():
+        if getattr(config, name) not in choices:
+            yield f"{name}={getattr(config, name)!r} is not known. Choose from: {', '.join(choices)}."
+    for name, kind in _HANDLERS.items():
+        if not isinstance(getattr(config, name), (kind, NoneType)):
+            keys = ", ".join(item.name for item in fields(kind))
+            yield f"{name}={getattr(config, name)!r} must be a dict with keys of {keys}."
+    given = getattr(config.sp_handler, "sp_attn_implementation", None)
+    if given not in (None, "sdpa"):
+        yield (
+            f"sp_handler: sp_attn_implementation={given!r} is not split over heads here. Load the model with "
+            "attn_implementation='sdpa', and pass 'sdpa'; its kernels are flash attention too, on GPUs."
         )
+    given = getattr(config.cp_handler, "cp_comm_strategy", ROTATIONS[0])
+    if given not in ROTATIONS:
+        near = did_you_mean(given, ROTATIONS)
+        yield f"cp_handler: cp_comm_strategy={given!r} is not known.{near} Choose from: {', '.join(ROTATIONS)}."
+
+
+def _wrong_together(config: ParallelismConfig, processes: int) -> Iterator[str]:
+    if config.cp_enabled and config.sp_enabled:
+        yield f"cp_size={config.cp_size} and sp_size={config.sp_size} both split sequences. Keep one."
+    sizes = " * ".join(f"{name}={getattr(config, name)}" for name in SIZES if getattr(config, name) > 1)
     split = config.tp_enabled or config.splits_sequences
     if split and config.dp_replicate_enabled and not config.dp_shard_enabled:
-        faults.append(
-            f"parallelism_config: dp_replicate_size={config.dp_replicate_size} with tp_size={config.tp_size}, "
-            f"cp_size={config.cp_size} and sp_size={config.sp_size} needs a sharded model: set dp_shard_size above 1 "
-            "and dp_replicate_size to 1."
-        )
+        yield f"{sizes} needs a sharded model: set dp_shard_size above 1 and dp_replicate_size to 1."
     if processes > 1 and config.total_size not in (1, processes):
-        faults.append(_wrong_number(config, processes))
-    return faults
-
-
-def _wrong_number(config: ParallelismConfig, processes: int) -> str:
-    sizes = " * ".join(f"{name}={getattr(config, name)}" for name in SIZES if getattr(config, name) > 1)
-    return (
-        f"parallelism_config: {sizes} makes {config.total_size} processes, but there are {processes}. Change the "
-        f"sizes, or start {config.total_size} processes (torchrun --nproc_per_node=...)."
-    )
+        yield (
+            f"{sizes} makes {config.total_size} processes, but there are {processes}. Change the sizes, or start "
+            f"{config.total_size} processes (torchrun --nproc_per_node=...)."
+        )
 
 
 def copies_of_batches(args: Any) -> int:

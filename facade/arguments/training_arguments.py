@@ -16,12 +16,11 @@ from .hardware import set_tf32, supports_tf32
 from .launched import apply_launcher
 from .packages import require_packages
 from .process_view import ProcessView
-from .rules import warn_of_data_settings
 from .setters import Setters
 from .sharding_rules import loads_weights_once, warn_of_sharding
 from .support import raise_for_unsupported
 from .unknown import NamesItsArguments, understand_old_names
-from .validation import raise_for_problems
+from .validation import raise_for_problems, warn_of_data_settings
 
 
 class Serialization(ArgumentFields):

@@ -9,6 +9,7 @@ from ...lightning_modules.common.redaction import SecretThing, is_secret_name, s
 from .accelerator import AcceleratorConfig
 from .coercion import ENUM_FIELDS, is_number
 from .fields import ArgumentFields, GenerationArguments
+from .rules import with_article
 
 # Fields checked by `validation` or not at all: older scripts and libraries put values of other types there.
 _FREE = {
@@ -39,8 +40,7 @@ def wrong_types(args: ArgumentFields, names: Collection[str] | None = None) -> d
         expected = _expected(item.name, _TYPES[item.name], value)
         if expected:
             kind = value.kind if isinstance(value, SecretThing) else type(value).__name__
-            article = "an" if kind[0] in "aeiou" else "a"
-            found[item.name] = f"{item.name}={value!r} is {article} {kind}; pass {expected}."
+            found[item.name] = f"{item.name}={value!r} is {with_article(kind)}; pass {expected}."
     _explain_keys(args, found)
     return found
 
@@ -95,13 +95,8 @@ def _as_number(value: Any, whole: bool = False) -> str:
     return f", {int(number) if whole else number!r} without quotes (in YAML, 1e-4 is text and 1.0e-4 a number)"
 
 
-def _is_accelerator_config(value: Any) -> bool:
-    # `support` reports a class in place of an object.
-    return isinstance(value, (AcceleratorConfig, type))
-
-
-def _is_dict(value: Any) -> bool:
-    return isinstance(value, Mapping)
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
 
 
 def _is_generation_config(value: Any) -> bool:
@@ -114,7 +109,7 @@ def _is_name_list(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
 
 
-_DICT = (_is_dict, "a dict, or one written as JSON")
+_DICT = (_is(Mapping), "a dict, or one written as JSON")
 _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "lr_scheduler_kwargs": _DICT,
     "gradient_checkpointing_kwargs": _DICT,
@@ -124,10 +119,10 @@ _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "the name of a Space, or False",
     ),
     "liger_kernel_config": _DICT,
-    "fsdp_config": (_is_dict, "a dict, or the path of a JSON file"),
-    "deepspeed": (lambda value: isinstance(value, (str, os.PathLike, Mapping)), "a dict, or the path of a JSON file"),
+    "fsdp_config": (_is(Mapping), "a dict, or the path of a JSON file"),
+    "deepspeed": (_is(str, os.PathLike, Mapping), "a dict, or the path of a JSON file"),
     "accelerator_config": (
-        _is_accelerator_config,
+        _is(AcceleratorConfig, type),  # `support` reports a class in place of an object
         "an AcceleratorConfig, or the path of a JSON file, or a dict with keys of "
         f"{', '.join(item.name for item in fields(AcceleratorConfig))}",
     ),
@@ -136,5 +131,5 @@ _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "an object with the settings, such as a GenerationConfig, or a dict, or the path of a JSON file",
     ),
     "label_names": (_is_name_list, "a list of names, such as ['labels']"),
-    "include_for_metrics": (lambda value: isinstance(value, (list, tuple, str)), "a list of 'inputs' and 'loss'"),
+    "include_for_metrics": (_is(list, tuple, str), "a list of 'inputs' and 'loss'"),
 }

@@ -3,25 +3,36 @@
 A rule names the fields it reads, and is skipped if one of them has a wrong type, so that rules can rely on types.
 """
 
+import logging
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from ...callbacks.loggers import TRACKERS
 from ...lightning_modules.common.local_paths import remote_fault
 from ...lightning_modules.common.schedule_curves import number_faults
+from ...lightning_modules.common.suggestions import did_you_mean
+from ..distributed.process import state_is_configured
+from . import sharding_rules
+from .accelerator import AcceleratorConfig
 from .coercion import ENUM_FIELDS, schedule_waits_for_metric
 from .enums import DebugOption, IntervalStrategy, SaveStrategy, SchedulerType
 from .fields import ArgumentFields
 from .hardware import supports_bf16, supports_tf32
 from .result_fields import LOG_LEVELS
-from .rules import Member, OneOf, Range, RuleBook, add_data_rules, not_a_choice, not_a_member
-from .sharding_rules import add_sharding_rules
-from .system_fields import DDP_BACKENDS, SAMPLING_STRATEGIES
+from .rules import RuleBook, choice_errors, in_range, member_errors
+from .system_fields import DDP_BACKENDS, SAMPLING_STRATEGIES, START_METHODS
 from .typecheck import wrong_types
+
+logger = logging.getLogger(__name__)
 
 INTEGRATIONS = tuple(sorted([*TRACKERS, "neptune"]))
 """All trackers named by the API."""
+
+ACCUMULATION_KEYS = ("num_steps", "adjust_scheduler", "sync_with_dataloader", "sync_each_batch")
+"""Keys of `gradient_accumulation_kwargs`."""
 
 
 def problems(args: ArgumentFields, names: Collection[str] | None = None) -> list[str]:
@@ -31,8 +42,8 @@ def problems(args: ArgumentFields, names: Collection[str] | None = None) -> list
         args: After `coerce`, or with fields changed since.
         names: Apply only rules about these fields; by default all.
     """
-    types = wrong_types(args, names)
-    return [*types.values(), *wrong_values(args, names, skip=types)]
+    types, values = _errors(args, names)
+    return types + values
 
 
 def raise_for_problems(args: ArgumentFields, names: Collection[str] | None = None) -> None:
@@ -42,275 +53,300 @@ def raise_for_problems(args: ArgumentFields, names: Collection[str] | None = Non
         TypeError: All errors are wrong types.
         ValueError: There are other errors.
     """
-    types = wrong_types(args, names)
-    values = wrong_values(args, names, skip=types)
-    found = [*types.values(), *values]
+    types, values = _errors(args, names)
+    found = types + values
     if found:
         text = found[0] if len(found) == 1 else "\n".join([f"{len(found)} arguments cannot be used:", *found])
         raise (ValueError if values else TypeError)(text)
 
 
+def _errors(args: ArgumentFields, names: Collection[str] | None) -> tuple[list[str], list[str]]:
+    """Return the errors of types, and those of values."""
+    types = wrong_types(args, names)
+    values = [error for book in (_BOOK, sharding_rules.BOOK) for error in book.errors(args, names, skip=types)]
+    return [*types.values()], values
+
+
+def warn_of_data_settings(args: Any) -> None:
+    """Warn of settings of `accelerator_config` that have no effect, or less than they could."""
+    config = args.accelerator_config
+    if config.non_blocking and not args.dataloader_pin_memory:
+        logger.warning(
+            "accelerator_config: non_blocking=True works best with dataloader_pin_memory=True: copies overlap with "
+            "computation only from page-locked memory."
+        )
+    for key in ("adjust_scheduler", "sync_with_dataloader"):
+        if not (config.gradient_accumulation_kwargs or {}).get(key, True):
+            logger.warning(
+                f"accelerator_config: gradient_accumulation_kwargs: {key}=False changes nothing: the Trainer takes a "
+                "step at the end of each epoch, and the learning rate follows the steps."
+            )
+
+
 _BOOK = RuleBook()
-_rule = _BOOK.add
+_rule = _BOOK.about
 
-
-def wrong_values(args: ArgumentFields, names: Collection[str] | None = None, skip: Collection[str] = ()) -> list[str]:
-    """Return the errors of the rules about ranges, names and combinations of fields.
-
-    Args:
-        args: After `coerce`, or with fields changed since.
-        names: Apply only rules that read no other fields.
-        skip: Apply no rule that reads one of these fields.
-    """
-    return _BOOK.apply(args, names, skip)
-
-
-for _range in (
-    Range("per_device_train_batch_size", 1),
-    Range("per_device_eval_batch_size", 1),
-    Range("learning_rate", 0, below=math.inf),
-    Range("weight_decay", 0, below=math.inf),
-    Range("adam_beta1", 0, below=1),
-    Range("adam_beta2", 0, below=1),
-    Range("adam_epsilon", 0),
-    Range("gradient_accumulation_steps", 1, remedy=" 1 means no accumulation."),
-    Range("label_smoothing_factor", 0, 1),
-    Range("eval_accumulation_steps", 1, remedy=" Leave it out to move predictions once, at the end."),
-    Range("seed", 0, 2**32 - 1, remedy=" NumPy takes no other seed."),
-    Range("dataloader_num_workers", 0, remedy=" 0 loads data in the training process."),
-    Range("ddp_bucket_cap_mb", 1),
-    Range("ddp_timeout", 1, remedy=" It is a number of seconds."),
-    Range("generation_max_length", 1, remedy=" Leave it out for what the model's generation config says."),
-    Range("generation_num_beams", 1, remedy=" 1 means no beam search."),
-):
-    _rule(_range.name)(_range)
-
-
-for _one_of in (
-    OneOf("log_level", tuple(LOG_LEVELS)),
-    OneOf("log_level_replica", tuple(LOG_LEVELS)),
-    OneOf("include_num_input_tokens_seen", ("all", "non_padding", "no")),
-    OneOf("train_sampling_strategy", tuple(SAMPLING_STRATEGIES)),
-    OneOf("ddp_backend", (*DDP_BACKENDS, None)),
-):
-    _rule(_one_of.name)(_one_of)
-
+_RANGES: dict[str, dict[str, Any]] = {
+    "per_device_train_batch_size": {"low": 1},
+    "per_device_eval_batch_size": {"low": 1},
+    "learning_rate": {"low": 0, "below": math.inf},
+    "weight_decay": {"low": 0, "below": math.inf},
+    "adam_beta1": {"low": 0, "below": 1},
+    "adam_beta2": {"low": 0, "below": 1},
+    "adam_epsilon": {"low": 0},
+    "gradient_accumulation_steps": {"low": 1, "remedy": " 1 means no accumulation."},
+    "label_smoothing_factor": {"low": 0, "high": 1},
+    "eval_accumulation_steps": {"low": 1, "remedy": " Leave it out to move predictions once, at the end."},
+    "seed": {"low": 0, "high": 2**32 - 1, "remedy": " NumPy takes no other seed."},
+    "dataloader_num_workers": {"low": 0, "remedy": " 0 loads data in the training process."},
+    "dataloader_prefetch_factor": {"low": 1},
+    "ddp_bucket_cap_mb": {"low": 1},
+    "ddp_timeout": {"low": 1, "remedy": " It is a number of seconds."},
+    "generation_max_length": {"low": 1, "remedy": " Leave it out for what the model's generation config says."},
+    "generation_num_beams": {"low": 1, "remedy": " 1 means no beam search."},
+}
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "log_level": tuple(LOG_LEVELS),
+    "log_level_replica": tuple(LOG_LEVELS),
+    "include_num_input_tokens_seen": ("all", "non_padding", "no"),
+    "train_sampling_strategy": tuple(SAMPLING_STRATEGIES),
+    "ddp_backend": (*DDP_BACKENDS, None),
+    "dataloader_multiprocessing_context": (*START_METHODS, None),
+}
+for _name, _bounds in _RANGES.items():
+    _rule(_name)(in_range(_name, **_bounds))
+for _name, _choices in _CHOICES.items():
+    _rule(_name)(lambda args, name=_name, choices=_choices: choice_errors(name, getattr(args, name), choices))
 for _name, _kind in ENUM_FIELDS.items():
-    _rule(_name)(Member(_name, _kind))
+    _rule(_name)(lambda args, name=_name, kind=_kind: member_errors(name, getattr(args, name), kind))
 
 
 @_rule("output_dir")
-def _folder_for_results(args: Any) -> str | None:
-    return remote_fault(args.output_dir, "output_dir")
+def _folder_for_results(args: Any) -> Iterable[str]:
+    if fault := remote_fault(args.output_dir, "output_dir"):
+        yield fault
 
 
 @_rule("lr_scheduler_kwargs")
-def _numbers_of_schedule(args: Any) -> list[str]:
-    given = args.lr_scheduler_kwargs
-    return [f"lr_scheduler_kwargs: {said}" for said in number_faults(given)] if isinstance(given, dict) else []
+def _numbers_of_schedule(args: Any) -> Iterable[str]:
+    for fault in number_faults(args.lr_scheduler_kwargs) if isinstance(args.lr_scheduler_kwargs, dict) else []:
+        yield f"lr_scheduler_kwargs: {fault}"
 
 
 @_rule("report_to")
-def _trackers(args: Any) -> list[str]:
+def _trackers(args: Any) -> Iterable[str]:
     names = args.report_to if isinstance(args.report_to, (list, tuple)) else [args.report_to]
-    lone = [*INTEGRATIONS, "all", "none", None]
-    return [
-        said for name in names if (said := not_a_choice("report_to", name, lone if len(names) == 1 else INTEGRATIONS))
-    ]
+    choices = (*INTEGRATIONS, "all", "none", None) if len(names) == 1 else INTEGRATIONS
+    for name in names:
+        yield from choice_errors("report_to", name, choices)
 
 
 @_rule("include_for_metrics")
-def _metric_inputs(args: Any) -> list[str]:
+def _metric_inputs(args: Any) -> Iterable[str]:
     wanted = [args.include_for_metrics] if isinstance(args.include_for_metrics, str) else args.include_for_metrics
-    return [said for name in wanted or [] if (said := not_a_choice("include_for_metrics", name, ["inputs", "loss"]))]
+    for name in wanted or []:
+        yield from choice_errors("include_for_metrics", name, ["inputs", "loss"])
 
 
 @_rule("debug")
-def _debug_words(args: Any) -> list[str]:
+def _debug_words(args: Any) -> Iterable[str]:
     words = args.debug if isinstance(args.debug, (list, tuple)) else str(args.debug or "").split()
-    return [said for word in words if (said := not_a_member("debug", word, DebugOption))]
+    for word in words:
+        yield from member_errors("debug", word, DebugOption)
 
 
 @_rule("num_train_epochs", "max_steps")
-def _length_of_run(args: Any) -> str | None:
-    if args.max_steps > 0 or 0 <= args.num_train_epochs < math.inf:
-        return None
-    return (
-        f"num_train_epochs={args.num_train_epochs!r} must be at least 0 and finite, or max_steps={args.max_steps} "
-        "above 0."
-    )
+def _length_of_run(args: Any) -> Iterable[str]:
+    epochs, steps = args.num_train_epochs, args.max_steps
+    if steps <= 0 and not 0 <= epochs < math.inf:
+        yield f"num_train_epochs={epochs!r} must be at least 0 and finite, or max_steps={steps} above 0."
 
 
 @_rule("warmup_steps")
-def _warmup(args: Any) -> str | None:
+def _warmup(args: Any) -> Iterable[str]:
     steps = args.warmup_steps
-    if steps is None or steps >= 0:
-        return None
-    # The deprecated argument has been copied to the other one; name the one that was passed.
-    name = "warmup_ratio" if args.warmup_ratio == steps else "warmup_steps"
-    return f"{name}={steps!r} must be at least 0. Pass a number of steps, or a share of all steps below 1."
+    if steps is not None and steps < 0:
+        # The deprecated argument has been copied to the other one; name the one that was passed.
+        name = "warmup_ratio" if args.warmup_ratio == steps else "warmup_steps"
+        yield f"{name}={steps!r} must be at least 0. Pass a number of steps, or a share of all steps below 1."
 
 
 @_rule("torch_empty_cache_steps")
-def _cache_steps(args: Any) -> str | None:
+def _cache_steps(args: Any) -> Iterable[str]:
     steps = args.torch_empty_cache_steps
-    if steps is None or (isinstance(steps, int) and steps > 0):
-        return None
-    return f"torch_empty_cache_steps={steps!r} must be a whole number above 0. Leave it out to never empty the cache."
+    if steps is not None and not (isinstance(steps, int) and steps > 0):
+        yield f"torch_empty_cache_steps={steps!r} must be a whole number above 0. Leave it out to keep the cache."
 
 
-def _interval(args: Any, kind: str, positive: bool = True) -> str | None:
+def _interval(kind: str, args: Any) -> Iterable[str]:
     """Check that the steps of a "steps" strategy are a share below 1, or whole."""
     steps = getattr(args, f"{kind}_steps")
-    if getattr(args, f"{kind}_strategy") != "steps":
-        return None
+    positive = kind != "save"  # 0 and negative numbers are in use for "only at the end"
     said = f"{kind}_strategy='steps' with {kind}_steps={steps!r}: "
+    if getattr(args, f"{kind}_strategy") != "steps":
+        return
     if steps is None or not math.isfinite(steps):
-        return f"{said}pass a number of steps."
-    if (positive and steps <= 0) or (steps > 1 and steps != int(steps)):
-        return (
-            f"{said}pass a whole number, or a share of all steps below 1{'; it must be above 0' if positive else ''}."
-        )
-    return None
+        yield f"{said}pass a number of steps."
+    elif (positive and steps <= 0) or (steps > 1 and steps != int(steps)):
+        above = "; it must be above 0" if positive else ""
+        yield f"{said}pass a whole number, or a share of all steps below 1{above}."
 
 
-@_rule("logging_strategy", "logging_steps")
-def _logging_interval(args: Any) -> str | None:
-    return _interval(args, "logging")
-
-
-@_rule("eval_strategy", "eval_steps")
-def _eval_interval(args: Any) -> str | None:
-    return _interval(args, "eval")
-
-
-@_rule("save_strategy", "save_steps")
-def _save_interval(args: Any) -> str | None:
-    # 0 and negative numbers are in use for "only at the end".
-    return _interval(args, "save", positive=False)
+for _name in ("logging", "eval", "save"):
+    _rule(f"{_name}_strategy", f"{_name}_steps")(partial(_interval, _name))
 
 
 @_rule("load_best_model_at_end", "eval_strategy", "save_strategy", "eval_steps", "save_steps")
-def _best_is_evaluated(args: Any) -> str | None:
+def _best_is_evaluated(args: Any) -> Iterable[str]:
     if not args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST:
-        return None
+        return
+    said = "load_best_model_at_end=True needs an evaluation of each checkpoint, but"
     if args.eval_strategy != args.save_strategy:
-        return (
-            "load_best_model_at_end=True needs each checkpoint to have been evaluated, but "
-            f"eval_strategy={_text(args.eval_strategy)!r} and save_strategy={_text(args.save_strategy)!r} differ. "
-            "Pass the same for both, or save_strategy='best'."
+        yield (
+            f"{said} eval_strategy={_text(args.eval_strategy)!r} and save_strategy={_text(args.save_strategy)!r} "
+            "differ. Pass the same for both, or save_strategy='best'."
         )
-    if args.eval_strategy == IntervalStrategy.STEPS and not _is_multiple(args.save_steps, args.eval_steps):
-        return (
-            "load_best_model_at_end=True needs each checkpoint to have been evaluated, but "
-            f"save_steps={args.save_steps} is not a multiple of eval_steps={args.eval_steps}. Make it one, with both "
-            "of them steps or both of them shares."
+    elif args.eval_strategy == IntervalStrategy.STEPS and not _is_multiple(args.save_steps, args.eval_steps):
+        yield (
+            f"{said} save_steps={args.save_steps} is not a multiple of eval_steps={args.eval_steps}. Make it one, with "
+            "both of them steps or both of them shares."
         )
-    return None
 
 
 def _is_multiple(save: float | None, evaluation: float | None) -> bool:
-    if save is None or evaluation is None or evaluation <= 0:
-        return True  # reported by another rule
-    if save % evaluation == 0:
-        return True
-    shares = (save < 1, evaluation < 1)
+    if save is None or evaluation is None or evaluation <= 0 or save % evaluation == 0:
+        return True  # missing and negative numbers are reported by another rule
     # Shares are compared in millionths: 0.3 % 0.1 is not 0.
-    return all(shares) and (save * 1_000_000) % (evaluation * 1_000_000) == 0
+    return save < 1 and evaluation < 1 and (save * 1_000_000) % (evaluation * 1_000_000) == 0
 
 
 @_rule("save_strategy", "metric_for_best_model")
-def _best_by_what(args: Any) -> str | None:
-    if args.save_strategy != SaveStrategy.BEST or args.metric_for_best_model is not None:
-        return None
-    return "save_strategy='best' needs metric_for_best_model, such as 'loss', to know which checkpoint is best."
+def _best_by_metric(args: Any) -> Iterable[str]:
+    if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
+        yield "save_strategy='best' needs metric_for_best_model, such as 'loss', to know which checkpoint is best."
 
 
 @_rule("lr_scheduler_type", "eval_strategy")
-def _schedule_is_evaluated(args: Any) -> str | None:
-    if not schedule_waits_for_metric(args) or args.eval_strategy != IntervalStrategy.NO:
-        return None
-    name = SchedulerType(args.lr_scheduler_type).value
-    return (
-        f"lr_scheduler_type={name!r} sets the learning rate by an evaluated metric, but eval_strategy='no'. "
-        "Pass eval_strategy='steps' or 'epoch'."
-    )
+def _schedule_is_evaluated(args: Any) -> Iterable[str]:
+    if schedule_waits_for_metric(args) and args.eval_strategy == IntervalStrategy.NO:
+        yield (
+            f"lr_scheduler_type={SchedulerType(args.lr_scheduler_type).value!r} sets the learning rate by an evaluated "
+            "metric, but eval_strategy='no'. Pass eval_strategy='steps' or 'epoch'."
+        )
 
 
 @_rule("bf16", "bf16_full_eval", "use_cpu")
-def _bf16_device(args: Any) -> str | None:
-    if not (args.bf16 or args.bf16_full_eval) or args.use_cpu or supports_bf16():
-        return None
-    name = "bf16" if args.bf16 else "bf16_full_eval"
-    return (
-        f"{name}=True, but no GPU here computes in bfloat16 (NVIDIA Ampere or newer does). "
-        "Pass use_cpu=True to train in bfloat16 on the CPU."
-    )
-
-
-@_rule("fp16", "bf16")
-def _one_precision(args: Any) -> str | None:
-    return "fp16=True and bf16=True exclude each other. Keep one." if args.fp16 and args.bf16 else None
-
-
-@_rule("fp16_full_eval", "bf16_full_eval")
-def _one_eval_precision(args: Any) -> str | None:
-    both = args.fp16_full_eval and args.bf16_full_eval
-    return "fp16_full_eval=True and bf16_full_eval=True exclude each other. Keep one." if both else None
+def _bf16_device(args: Any) -> Iterable[str]:
+    if (args.bf16 or args.bf16_full_eval) and not args.use_cpu and not supports_bf16():
+        yield (
+            f"{'bf16' if args.bf16 else 'bf16_full_eval'}=True, but no GPU here computes in bfloat16 (NVIDIA Ampere or "
+            "newer does). Pass use_cpu=True to train in bfloat16 on the CPU."
+        )
 
 
 @_rule("tf32")
-def _tf32_device(args: Any) -> str | None:
-    if not args.tf32 or supports_tf32():
-        return None
-    return "tf32=True, but no GPU here has TF32 (NVIDIA Ampere or newer does). Leave tf32 out."
+def _tf32_device(args: Any) -> Iterable[str]:
+    if args.tf32 and not supports_tf32():
+        yield "tf32=True, but no GPU here has TF32 (NVIDIA Ampere or newer does). Leave tf32 out."
 
 
-@_rule("dataloader_num_workers", "dataloader_prefetch_factor")
-def _prefetching(args: Any) -> str | None:
-    factor = args.dataloader_prefetch_factor
-    if factor is None or (args.dataloader_num_workers != 0 and factor >= 1):
-        return None
-    if args.dataloader_num_workers == 0:
-        return (
-            f"dataloader_prefetch_factor={factor} needs worker processes, but dataloader_num_workers=0. "
-            "Leave it out, or pass dataloader_num_workers above 0."
+_EXCLUSIVE = {
+    ("fp16", "bf16"): "Keep one.",
+    ("fp16_full_eval", "bf16_full_eval"): "Keep one.",
+    ("ddp_static_graph", "auto_find_batch_size"): "DDP records the graph while gradients are exchanged, and a process "
+    "that runs out of memory takes no part in that. Leave one of them out.",
+}
+
+
+def _excluded(one: str, other: str, why: str, args: Any) -> Iterable[str]:
+    if getattr(args, one) and getattr(args, other):
+        yield f"{one}=True and {other}=True exclude each other. {why}"
+
+
+for (_name, _other), _why in _EXCLUSIVE.items():
+    _rule(_name, _other)(partial(_excluded, _name, _other, _why))
+
+
+def _needs_workers(name: str, args: Any) -> Iterable[str]:
+    value = getattr(args, name)
+    if value not in (None, False) and args.dataloader_num_workers == 0:
+        yield (
+            f"{name}={value!r} needs worker processes, but dataloader_num_workers=0. Leave it out, or pass "
+            "dataloader_num_workers above 0."
         )
-    return f"dataloader_prefetch_factor={factor} must be at least 1."
 
 
-@_rule("dataloader_num_workers", "dataloader_persistent_workers")
-def _persistence(args: Any) -> str | None:
-    if args.dataloader_num_workers != 0 or not args.dataloader_persistent_workers:
-        return None
-    return (
-        "dataloader_persistent_workers=True needs worker processes, but dataloader_num_workers=0. "
-        "Leave it out, or pass dataloader_num_workers above 0."
-    )
+for _name in ("dataloader_prefetch_factor", "dataloader_persistent_workers", "dataloader_multiprocessing_context"):
+    _rule("dataloader_num_workers", _name)(partial(_needs_workers, _name))
 
 
 @_rule("train_sampling_strategy", "accelerator_config")
-def _rebalanced_is_split(args: Any) -> str | None:
-    if args.train_sampling_strategy != "batch_rebalance" or not getattr(args.accelerator_config, "split_batches", None):
-        return None
-    return (
-        "train_sampling_strategy='batch_rebalance' makes batches of different sizes for each process, and "
-        "split_batches=True in accelerator_config would split each batch evenly. Leave one of them out."
-    )
+def _rebalanced_is_split(args: Any) -> Iterable[str]:
+    if args.train_sampling_strategy == "batch_rebalance" and getattr(args.accelerator_config, "split_batches", False):
+        yield (
+            "train_sampling_strategy='batch_rebalance' makes batches of different sizes for each process, and "
+            "split_batches=True in accelerator_config would split each batch evenly. Leave one of them out."
+        )
 
 
 @_rule("sortish_sampler", "train_sampling_strategy")
-def _one_order(args: Any) -> str | None:
-    if not args.sortish_sampler or args.train_sampling_strategy != "sequential":
-        return None
-    return (
-        "sortish_sampler=True puts samples of similar length together, train_sampling_strategy='sequential' keeps the "
-        "order of the data. Leave one of them out."
-    )
+def _one_order(args: Any) -> Iterable[str]:
+    if args.sortish_sampler and args.train_sampling_strategy == "sequential":
+        yield (
+            "sortish_sampler=True puts samples of similar length together, train_sampling_strategy='sequential' keeps "
+            "the order of the data. Leave one of them out."
+        )
 
 
-add_sharding_rules(_BOOK)
-add_data_rules(_BOOK)
+@_rule("accelerator_config")
+def _splitting_batches(args: Any) -> Iterable[str]:
+    config = args.accelerator_config
+    if not isinstance(config, AcceleratorConfig):
+        return
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if item.type in (bool, bool | None) and not isinstance(value, (bool, type(None))):
+            yield f"accelerator_config: {item.name}={value!r} must be True or False."
+    if config.use_configured_state and not state_is_configured():
+        yield (
+            "accelerator_config: use_configured_state=True, but no state is configured yet. Before the arguments make "
+            "an accelerate.PartialState() or call torch.distributed.init_process_group(), or leave it out."
+        )
+
+
+@_rule("accelerator_config", "gradient_accumulation_steps")
+def _accumulating(args: Any) -> Iterable[str]:
+    given = getattr(args.accelerator_config, "gradient_accumulation_kwargs", None)
+    name, known = "accelerator_config: gradient_accumulation_kwargs", ", ".join(ACCUMULATION_KEYS)
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        yield f"{name}={given!r} must be a dict with keys of {known}."
+        return
+    for key, value in given.items():
+        if key not in ACCUMULATION_KEYS:
+            yield f"{name}: {key!r} is not a known key.{did_you_mean(key, ACCUMULATION_KEYS)} Known: {known}."
+        elif key != "num_steps" and not isinstance(value, bool):
+            yield f"{name}: {key}={value!r} must be True or False."
+    steps, other = given.get("num_steps"), args.gradient_accumulation_steps
+    if steps is not None and (type(steps) is not int or steps < 1):
+        yield f"{name}: num_steps={steps!r} must be a whole number of at least 1."
+    elif steps not in (None, other):
+        yield f"{name}: num_steps={steps}, but gradient_accumulation_steps={other}. Give the one or the other."
+
+
+_LAYER_SETTINGS = ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs")
+
+
+@_rule(*_LAYER_SETTINGS)
+def _checkpointed_layers(args: Any) -> Iterable[str]:
+    given = {str(getattr(args, name)): (name, getattr(args, name) or {}) for name in reversed(_LAYER_SETTINGS)}
+    for name, settings in given.values():  # both names may hold the same settings
+        every, offload = settings.get("every_n_layers", 1), settings.get("offload", False)
+        if type(every) is not int or every < 1:
+            yield f"{name}: every_n_layers={every!r} must be a whole number of at least 1."
+        if not isinstance(offload, bool):
+            yield f"{name}: offload={offload!r} must be True or False."
 
 
 def _text(value: Any) -> Any:

@@ -84,7 +84,7 @@ REFUSED = [
     (
         {"dataloader_multiprocessing_context": "spawn"},
         ValueError,
-        "dataloader_multiprocessing_context='spawn' needs worker processes, but dataloader_num_workers is 0",
+        "dataloader_multiprocessing_context='spawn' needs worker processes, but dataloader_num_workers=0",
     ),
     (
         {"dataloader_multiprocessing_context": "spwan", "dataloader_num_workers": 1},
@@ -114,7 +114,7 @@ def test_settings_are_looked_at_again_later():
 
 
 def test_a_static_graph_needs_the_exchange_that_running_out_of_memory_prevents():
-    with pytest.raises(ValueError, match="ddp_static_graph=True does not go with auto_find_batch_size=True"):
+    with pytest.raises(ValueError, match="ddp_static_graph=True and auto_find_batch_size=True"):
         make(ddp_static_graph=True, auto_find_batch_size=True)
 
 
