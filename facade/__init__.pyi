@@ -12,8 +12,8 @@ from .evaluation.results import PredictionOutput as PredictionOutput
 from .evaluation.results import TrainOutput as TrainOutput
 from .parser.argument_parser import HfArg as HfArg
 from .parser.argument_parser import HfArgumentParser as HfArgumentParser
-from .search.folders import TrialShortNamer as TrialShortNamer
 from .search.hyperparameters import BestRun as BestRun
+from .search.trial_folders import TrialShortNamer as TrialShortNamer
 from .strategies.plan import RunPlan as RunPlan
 from .trainer import Seq2SeqTrainer as Seq2SeqTrainer
 from .trainer import Trainer as Trainer

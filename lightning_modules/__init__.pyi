@@ -47,8 +47,8 @@ from .optim.schedules import get_linear_schedule_with_warmup as get_linear_sched
 from .optim.schedules import get_polynomial_decay_schedule_with_warmup as get_polynomial_decay_schedule_with_warmup
 from .optim.schedules import get_scheduler as get_scheduler
 from .optim.schedules import get_wsd_schedule as get_wsd_schedule
-from .search import OptunaPruningCallback as OptunaPruningCallback
-from .search import optimize_together as optimize_together
+from .search.shared_study import OptunaPruningCallback as OptunaPruningCallback
+from .search.shared_study import optimize_together as optimize_together
 from .tasks.data_module import DataModule as DataModule
 from .tasks.loss_module import LossModule as LossModule
 from .tasks.resumable import ResumableModule as ResumableModule

@@ -1,5 +1,6 @@
-"""Hyperparameter search: the study, the values of a trial, its folder, what comes out of it.
+"""Hyperparameter search: the study, the values of a trial, its folder, the result.
 
-`session` is what the Trainer asks; `search` runs trials; backends (optuna, Ray) call it. Not here: casting values to
-what arguments hold (`facade/arguments/trial_values.py`). Knows the Trainer by `facade/protocols`.
+`hyperparameter_search` has what the Trainer calls; `search_run` runs the trials of one search, called by the backends
+(`optuna_backend`, `ray_backend`). Not here: casting values to the types of
+arguments (`facade/arguments/trial_values.py`).
 """

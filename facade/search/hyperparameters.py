@@ -1,4 +1,4 @@
-"""What a hyperparameter search takes and returns by default."""
+"""Defaults of a hyperparameter search: spaces, objective, and the type of its result."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _BATCH_SIZES = [4, 8, 16, 32, 64]
 
 
 class BestRun(NamedTuple):
-    """As `transformers.trainer_utils.BestRun`: what `Trainer.hyperparameter_search` returns."""
+    """As `transformers.trainer_utils.BestRun`: the result of `Trainer.hyperparameter_search`."""
 
     run_id: str
-    """Which run was the best."""
+    """The trial."""
     objective: float | list[float]
-    """What it reached; several numbers where there are several objectives."""
+    """Its value; several numbers for several objectives."""
     hyperparameters: dict[str, Any]
-    """What it was started with."""
+    """The values it was trained with."""
     run_summary: Any = None
-    """What the backend says besides; Ray does."""
+    """More from the backend; Ray has some."""
 
 
 def default_compute_objective(metrics: dict[str, float]) -> float | None:

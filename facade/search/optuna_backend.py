@@ -1,87 +1,212 @@
-"""A search with optuna, in one process or in several."""
+"""A search with optuna: its study, the objective that trains a trial, and its result."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import inspect
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.search.channel import Channel
-from ...lightning_modules.search.together import optimize_together
 from ..arguments.enums import HPSearchBackend
 from . import retries
-from .backend import Backend
+from .forked_workers import check_jobs, optimize_in_workers
 from .hyperparameters import BestRun, default_hp_space_optuna
-from .options import SearchOptions, exceptions, split_keywords
-from .search import Search
-from .studies import OptunaObjective, best_runs, make_study
-from .workers import check_jobs, optimize_in_workers
+from .metric_objective import is_nan
+from .search_run import OPTIONS, SearchOptions, SearchRun
+from .storages import StorageError, open_storage, shown, without_experimental_warnings
 
 
-class OptunaBackend(Backend):
-    """A study of optuna. In several processes the first one has it, and the others train along."""
+class OptunaBackend:
+    """Runs a study of optuna. With several processes the first one has it, and all train each trial together."""
 
     name = HPSearchBackend.OPTUNA
-    package = "optuna"
     default_hp_space = staticmethod(default_hp_space_optuna)
 
     def check(self, trainer: Any, options: SearchOptions) -> None:
-        """Sort the keywords between study and optimization.
+        """Sort the keywords between the study and its optimization.
 
         Raises:
             TypeError: a keyword that neither takes.
-            ValueError: `n_jobs` that cannot be.
+            ValueError: an impossible `n_jobs`.
         """
         import optuna
 
-        kinds = split_keywords(options.backend, optuna.create_study, optuna.study.Study.optimize)
-        self._of_study, self._of_optimization = kinds
-        self._of_optimization["catch"] = exceptions(self._of_optimization.get("catch", ()))
+        of_study = set(inspect.signature(optuna.create_study).parameters) - {"direction", "directions"}
+        of_optimization = set(inspect.signature(optuna.study.Study.optimize).parameters) - {"self", "func", "n_trials"}
+        for name, value in options.backend.items():
+            if name not in of_study | of_optimization:
+                known = sorted({*of_study, *of_optimization, *OPTIONS})
+                raise TypeError(
+                    f"hyperparameter_search does not know {name}={value!r:.60}.{did_you_mean(name, known)} It takes, "
+                    f"besides the parameters of its own: {', '.join(known)}."
+                )
+        self._of_study = {name: value for name, value in options.backend.items() if name in of_study}
+        self._of_optimization = {name: value for name, value in options.backend.items() if name in of_optimization}
         self._jobs = self._of_optimization.pop("n_jobs", 1)
         check_jobs(self._jobs, trainer)
 
-    def run(self, trainer: Any, search: Search) -> BestRun | list[BestRun]:
-        """See `Backend.run`; every process gets the result."""
+    def run(self, trainer: Any, search: SearchRun) -> BestRun | list[BestRun]:
+        """Run all trials; every process gets the result."""
         from optuna.pruners import NopPruner
 
+        from ...lightning_modules.search.shared_study import optimize_together  # imports Lightning
+
+        options = {"n_trials": search.options.n_trials, **self._of_optimization}
         channel = Channel(seconds=float(trainer.args.ddp_timeout))
         try:
-            wanted = search.options
-            make = functools.partial(make_study, wanted.directions, self._of_study, wanted.metrics)
-            study = _InOneProcess(channel, make).value
-            trainer.study = study
-            if study is not None:
-                retries.give_up_dead(study)
-                search.pruner = None if isinstance(study.pruner, NopPruner) else study.pruner
+            channel.run_on_first(lambda: self._open_study(trainer, search.options))
+            study = trainer.study
+            if study is not None and not isinstance(study.pruner, NopPruner):
+                search.pruner = study.pruner
             if self._jobs != 1:
-                numbers = self._numbers(search)
-                found = optimize_in_workers(trainer, search, study, self._jobs, **numbers, **self._of_optimization)
-                search.learn_origins(retries.origins_of(study))
-                return found
-            objective = OptunaObjective(search, study, channel)
-            options = {**self._numbers(search), **self._of_optimization, "completed": search.completed}
-            found, origins = optimize_together(study, objective, channel=channel, result=_best_and_origins, **options)
-            search.learn_origins(origins)
+                optimize_in_workers(search, study, self._jobs, OptunaObjective, options)
+                found, origins = _best_and_origins(study)
+            else:
+                objective = OptunaObjective(search, study, channel)
+                options |= {"channel": channel, "result": _best_and_origins, "completed": search.completed}
+                found, origins = optimize_together(study, objective, **options)
+            search.origins.update(origins)
             return found
         finally:
             channel.close()
 
-    @staticmethod
-    def _numbers(search: Search) -> dict[str, Any]:
-        return {"n_trials": search.options.n_trials}
+    def _open_study(self, trainer: Any, options: SearchOptions) -> None:
+        trainer.study = make_study(options.directions, self._of_study, options.metrics)
+        retries.give_up_dead(trainer.study)
+
+
+def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[str] = ()) -> Any:
+    """As `optuna.create_study`, with the storage opened by `open_storage`.
+
+    Args:
+        directions: one for each objective.
+        given: its other keywords.
+        metrics: the names of the objectives, for optuna's plots and dashboard.
+
+    Raises:
+        StorageError: the storage cannot be reached.
+        TypeError: the sampler or the pruner is none of optuna.
+        ValueError: the study in the storage has other metrics or directions.
+        optuna.exceptions.DuplicatedStudyError: it is there already; says what to pass.
+    """
+    import optuna
+
+    keywords = {**given, "directions": directions}
+    for name, kind in (("sampler", optuna.samplers.BaseSampler), ("pruner", optuna.pruners.BasePruner)):
+        if not isinstance(keywords.get(name), (kind, type(None))):
+            raise TypeError(f"{name}={keywords[name]!r:.60} must be an object of a class in optuna.{name}s.")
+    address = keywords.get("storage")
+    keywords["storage"] = open_storage(address)
+    where = shown(str(address)) if isinstance(address, str) else "the storage"
+    try:
+        study = optuna.create_study(**keywords)
+    except optuna.exceptions.DuplicatedStudyError as error:
+        raise optuna.exceptions.DuplicatedStudyError(
+            f"There is a study {keywords.get('study_name')!r} in {where} already. To go on with it, pass "
+            "load_if_exists=True; for a new one, another study_name."
+        ) from error
+    except optuna.exceptions.StorageInternalError as error:
+        raise StorageError(f"storage={where}: {error}") from error
+    named = study.metric_names
+    if metrics and named and [_short(name) for name in named] != [_short(name) for name in metrics]:
+        raise ValueError(
+            f"The study {study.study_name!r} in {where} has values of {', '.join(named)}, which cannot be compared "
+            f"with {', '.join(metrics)}. Search for {', '.join(named)} again, or pass another study_name."
+        )
+    present = [one.name.lower() for one in study.directions]
+    if present != directions:
+        raise ValueError(
+            f"The study {study.study_name!r} in {where} has direction={present}, and direction={directions} is asked "
+            "for. Pass the same, or another study_name."
+        )
+    if metrics and named is None:
+        with without_experimental_warnings():
+            study.set_metric_names(list(metrics))
+    return study
+
+
+def _short(metric: str) -> str:
+    """Return the name that `loss` and `eval_loss` have in common."""
+    return metric.removeprefix("eval_")
+
+
+class OptunaObjective:
+    """The function that optuna calls for each trial, in every process.
+
+    Args:
+        search: the search.
+        study: None in all processes but the first.
+        channel: connects the processes.
+    """
+
+    def __init__(self, search: SearchRun, study: Any, channel: Channel) -> None:
+        self.search = search
+        self.study = study
+        self.channel = channel
+
+    def __call__(self, trial: Any) -> float | list[float]:
+        """Train once."""
+        continued = self.channel.run_on_first(lambda: self._continuation(trial))
+        try:
+            value = self.search.run(trial, continued)
+            if is_nan(value):
+                self._note_failure(trial, f"the objective is {value}")
+            return value
+        except Exception as error:
+            if type(error).__name__ != "TrialPruned":
+                self._note_failure(trial, f"{type(error).__name__}: {error}".strip().splitlines()[0])
+            raise
+        except (KeyboardInterrupt, SystemExit) as interruption:
+            if self.study is not None and retries.is_persistent(self.study):
+                # The next search on this study retries the trial. After a KeyboardInterrupt optuna itself fails it.
+                by_optuna = isinstance(interruption, KeyboardInterrupt) and self.channel.alone
+                (retries.queue_again if by_optuna else retries.give_up)(self.study, trial.number)
+            raise
+
+    def _note_failure(self, trial: Any, why: str) -> None:
+        if self.study is not None:
+            getattr(trial, "in_study", trial).set_user_attr(retries.FAILURE, why)
+
+    def _continuation(self, trial: Any) -> retries.Continuation | None:
+        retries.note_worker(self.study, getattr(trial, "in_study", trial))
+        origin = retries.origin_of(self.study, trial)
+        if origin == trial.number or not self.search.options.resume_trials:
+            return None
+        self.search.origins[trial.number] = origin
+        folder = self.search.run_dir(trial)
+        return retries.continuation(self.study, trial, folder, origin, self.search.options.pruning_unit)
+
+
+def best_runs(study: Any) -> BestRun | list[BestRun]:
+    """Return the best run, or for several objectives all runs that no other one beats.
+
+    Raises:
+        ValueError: no trial was completed; says why.
+    """
+    trials = study.get_trials(deepcopy=False)
+    if not any(trial.state.name == "COMPLETE" for trial in trials):
+        raise ValueError(_none_completed(trials))
+    if len(study.directions) > 1:
+        return [BestRun(str(best.number), list(best.values), dict(best.params)) for best in study.best_trials]
+    best = study.best_trial
+    return BestRun(str(best.number), best.value, dict(best.params))
 
 
 def _best_and_origins(study: Any) -> tuple[BestRun | list[BestRun], dict[int, int]]:
     return best_runs(study), retries.origins_of(study)
 
 
-class _InOneProcess:
-    """What only the first process makes, an error in which all of them hear of."""
-
-    def __init__(self, channel: Channel, make: Callable[[], Any]) -> None:
-        self.value: Any = None
-        self._make = make
-        channel.share(self._fill)
-
-    def _fill(self) -> None:
-        self.value = self._make()
+def _none_completed(trials: list[Any]) -> str:
+    if not trials:
+        return "No trial was completed, as the timeout was up before one began."
+    retried = retries.interrupted(trials)
+    states = Counter(retries.state_of(trial, retried) for trial in trials)
+    said = ", ".join(f"{number} {state.lower()}" for state, number in states.items())
+    why = ""
+    if states["FAIL"]:
+        why = retries.listed(retries.failures(trials))
+    elif states["PRUNED"]:
+        why = " Let the pruner prune less, e.g. with n_warmup_steps or n_startup_trials."
+    return f"No trial was completed, so there is no best one: {said}.{why}"

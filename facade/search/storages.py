@@ -1,11 +1,10 @@
-"""Where a study is kept: optuna's own storages, with a heartbeat, and with an error that helps."""
+"""Storages of studies: those of optuna, with a heartbeat, retries, and errors that say what to do."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import json
-import logging
 import os
 import random
 import re
@@ -14,12 +13,10 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-logger = logging.getLogger(__name__)
-
 HEARTBEAT_SECONDS = 60
-"""How often a worker says that its trial is alive; one that is silent for twice as long is taken for killed."""
+"""Interval of a worker's heartbeat; a worker without one for twice as long counts as killed."""
 MAX_RETRY = 3
-"""How often a trial whose worker was killed is begun again."""
+"""Number of retries of a trial whose worker was killed."""
 
 _SECONDS_TO_CREATE = 60
 _CREATED_MEANWHILE = re.compile("exists|unique|duplicate|locked", re.IGNORECASE)
@@ -30,12 +27,12 @@ _JOURNAL = (".log", ".journal", ".jsonl")
 
 
 class StorageError(ConnectionError):
-    """The storage of a study cannot be reached, or what is there is no study of optuna."""
+    """The storage of a study cannot be reached, or is not one of optuna."""
 
 
 @contextlib.contextmanager
 def without_experimental_warnings() -> Iterator[None]:
-    """Heartbeats and retries are what optuna calls experimental; it says so at each use."""
+    """Silence optuna's warnings about experimental features: heartbeats, retries, names of metrics."""
     import optuna
 
     with warnings.catch_warnings():
@@ -44,25 +41,33 @@ def without_experimental_warnings() -> Iterator[None]:
 
 
 def open_storage(storage: Any, *, heartbeat: float = HEARTBEAT_SECONDS, max_retry: int = MAX_RETRY) -> Any:
-    """As what `optuna.create_study` makes of `storage`, but workers that were killed are noticed.
+    """As the parameter `storage` of `optuna.create_study`, with journal files, a heartbeat and retries.
 
     Args:
         storage: None for main memory, an address (`sqlite:///study.db`, `postgresql://...`, `mysql://...`), the path of
             a journal file (`study.log`, `.journal` or `.jsonl`, or `journal://path`), or an object of optuna, which is
             used as it is.
         heartbeat: seconds between two signs of life.
-        max_retry: how often a trial is begun again whose worker was killed.
+        max_retry: number of retries of a trial whose worker was killed.
 
     Raises:
         StorageError: it cannot be reached.
-        ValueError: this is no address.
+        ValueError: it is not an address.
     """
     if not isinstance(storage, (str, os.PathLike)):
         return storage
     address = str(storage)
-    path = journal_path(address)
+    is_journal = address.startswith("journal://") or ("://" not in address and address.endswith(_JOURNAL))
+    if not is_journal and "://" not in address:
+        raise ValueError(
+            f"storage={address!r} is no address of a storage. Pass e.g. sqlite:///study.db (one machine), "
+            "postgresql://user@host/name or mysql://user@host/name, or the path of a journal file (study.log) on a "
+            "disk that all machines see."
+        )
     with _explained(address), without_experimental_warnings():
-        return _journal(path) if path is not None else _database(address, heartbeat, max_retry)
+        if is_journal:
+            return _journal(address.removeprefix("journal://"))
+        return _database(address, heartbeat, max_retry)
 
 
 def disconnect(storage: Any) -> None:
@@ -76,27 +81,8 @@ def disconnect(storage: Any) -> None:
         engine.dispose()
 
 
-def journal_path(address: str) -> str | None:
-    """The file of a journal; None where the address is that of a database.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if address.startswith("journal://"):
-        return address.removeprefix("journal://")
-    if "://" in address:
-        return None
-    if address.endswith(_JOURNAL):
-        return address
-    raise ValueError(
-        f"storage={address!r} is no address of a storage. Pass e.g. sqlite:///study.db (one machine), "
-        "postgresql://user@host/name or mysql://user@host/name, or the path of a journal file (study.log) on a disk "
-        "that all machines see."
-    )
-
-
 def retry_callback(max_retry: int = MAX_RETRY) -> Any:
-    """Puts a trial whose worker was killed into the queue once more."""
+    """Return optuna's callback that queues a trial whose worker was killed."""
     from optuna import storages
 
     kind = getattr(storages, "RetryHeartbeatStaleTrialCallback", None) or storages.RetryFailedTrialCallback
@@ -105,7 +91,7 @@ def retry_callback(max_retry: int = MAX_RETRY) -> Any:
 
 
 def shown(address: str) -> str:
-    """An address without its password."""
+    """Return an address without its password."""
     return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", address)
 
 
@@ -116,14 +102,14 @@ def _database(address: str, heartbeat: float, max_retry: int) -> Any:
     accepted = inspect.signature(RDBStorage.__init__).parameters
     name = "heartbeat_stale_trial_callback" if "heartbeat_stale_trial_callback" in accepted else "failed_trial_callback"
     retry: Any = {name: retry_callback(max_retry)}
-    # Several workers write to one file: better wait for one another than fail.
+    # Workers that write to one file wait for each other.
     engine = {"connect_args": {"timeout": 60}} if address.startswith("sqlite") else {"pool_pre_ping": True}
-    give_up = time.monotonic() + _SECONDS_TO_CREATE
+    deadline = time.monotonic() + _SECONDS_TO_CREATE
     while True:
         try:
             return RDBStorage(address, engine_kwargs=engine, heartbeat_interval=max(int(heartbeat), 1), **retry)
         except DBAPIError as error:  # optuna creates missing tables without a lock against other processes
-            if time.monotonic() > give_up or not _CREATED_MEANWHILE.search(str(error.orig)):
+            if time.monotonic() > deadline or not _CREATED_MEANWHILE.search(str(error.orig)):
                 raise
             time.sleep(random.uniform(0.01, 0.1))
 
@@ -132,31 +118,21 @@ def _journal(path: str) -> Any:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise StorageError(f"storage={path!r} cannot be reached: there is no folder {folder}. Nothing was begun.")
-    reason = _why_no_journal(path)
-    if reason:
-        raise StorageError(
-            f"storage={path!r} is no journal of optuna: {reason}. Pass the path of one, or of a new file, on a disk "
-            "that all machines see. Nothing was begun."
-        )
+    if os.path.exists(path):
+        _require_journal(path)
     return JournalStorage(JournalFileBackend(path))
 
 
-def _why_no_journal(path: str) -> str | None:
-    """What is wrong with a file in which optuna is to go on: it appends to whatever there is."""
-    if not path or os.path.isdir(path):
-        return "it is a folder" if path else "it has no name"
-    if not os.path.exists(path):
-        return None
+def _require_journal(path: str) -> None:
+    """Refuse a file that is not a journal, as optuna would append to it."""
     with open(path, "rb") as file:
         first = file.readline(_LONGEST_LINE)
     try:
-        entry = json.loads(first.decode()) if first else {"op_code": 0}
-    except (ValueError, RecursionError):
-        return "its first line is not JSON"
-    return None if isinstance(entry, dict) and "op_code" in entry else "its first line is not an entry of a study"
+        is_entry = "op_code" in json.loads(first.decode()) if first else True
+    except (ValueError, TypeError, RecursionError):
+        is_entry = False
+    if not is_entry:
+        raise StorageError(f"storage={path!r} is no journal of optuna. Pass the path of one, or of a new file.")
 
 
 @contextlib.contextmanager
@@ -165,8 +141,8 @@ def _explained(address: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise ImportError(
-            f"storage={shown(address)!r} needs a driver of the database that is not installed ({_missing(error)}). "
-            "Install the one that the address names: psycopg[binary] for postgresql+psycopg://, psycopg2-binary for "
+            f"storage={shown(address)!r} needs a driver of the database that is not installed ({error}). Install the "
+            "one that the address names: psycopg[binary] for postgresql+psycopg://, psycopg2-binary for "
             "postgresql+psycopg2://, pymysql for mysql+pymysql://."
         ) from error
     except StorageError:
@@ -178,10 +154,3 @@ def _explained(address: str) -> Iterator[None]:
             "folder has to exist (a relative path has three slashes, an absolute one four); a server has to run and "
             "to let this user in. Nothing was begun."
         ) from error
-
-
-def _missing(error: BaseException) -> str:
-    """What the error came from in the end: the package that was not there."""
-    while (cause := error.__cause__) is not None:
-        error = cause
-    return str(error)

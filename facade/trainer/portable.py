@@ -6,13 +6,12 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from ...callbacks import LoggerCallback, NotebookProgressCallback, ProgressCallback
-from ..search.search import Transport
-from ..search.snapshots import forget_optimizer
+from ..search.search_run import Transport, forget_optimizer
 from .construction import lend_save_model
 from .memory_report import MemoryTracker
 
 if TYPE_CHECKING:
-    from ..search.session import SearchSession
+    from ..search.hyperparameter_search import HyperparameterSearch
 
 
 def portable(trainer: Any) -> Any:
@@ -33,7 +32,7 @@ def portable(trainer: Any) -> Any:
     return sent
 
 
-def revive(sent: Any) -> tuple[Any, SearchSession]:
+def revive(sent: Any) -> tuple[Any, HyperparameterSearch]:
     """Rebuild a transported Trainer; returns it and its search."""
     trainer = copy.copy(sent)
     trainer.create_accelerator_and_postprocess()

@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback
     from typing_extensions import Self
 
+    from ..search.hyperparameter_search import HyperparameterSearch
     from ..search.hyperparameters import BestRun
-    from ..search.session import SearchSession
     from .trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
@@ -219,11 +219,11 @@ class Trainer:
     _globalstep_last_logged = OfRunningLoss("last_logged")
 
     @cached_property
-    def _search(self) -> SearchSession:
-        from ..search.session import SearchSession
+    def _search(self) -> HyperparameterSearch:
+        from ..search.hyperparameter_search import HyperparameterSearch
         from .portable import TRANSPORT
 
-        return SearchSession(self, TRANSPORT)
+        return HyperparameterSearch(self, TRANSPORT)
 
     if TYPE_CHECKING:
         current_gradient_accumulation_steps: int

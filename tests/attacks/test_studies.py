@@ -9,7 +9,7 @@ import numpy as np
 import optuna
 import pytest
 
-from lightrainer.facade.search.choices import careful_sampler, make_sampler, require_cma_state
+from lightrainer.facade.search.samplers import careful_sampler, make_sampler, require_cma_state
 from lightrainer.facade.search.storages import open_storage
 
 pytestmark = pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used with Study.optimize")

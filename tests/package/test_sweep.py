@@ -20,7 +20,7 @@ import pytest
 from starting import code_of, forked_python, said_in, start
 
 from lightrainer.__main__ import main
-from lightrainer.facade.search import choices
+from lightrainer.facade.search import samplers
 from lightrainer.facade.search.storages import open_storage
 from lightrainer.tools.sweep import command as sweep_command
 from lightrainer.tools.sweep.objective import settle
@@ -294,7 +294,7 @@ def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, mon
 
 
 def test_a_sampler_whose_package_is_missing(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(choices, "is_installed", lambda name: False)
+    monkeypatch.setattr(samplers, "is_installed", lambda name: False)
     with pytest.raises(SystemExit):
         planned(tmp_path, monkeypatch, "--sampler", "cmaes")
     assert "--sampler cmaes needs a package that is not installed: pip install cmaes" in capsys.readouterr().err

@@ -66,7 +66,7 @@ def sweep(flags: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from ...facade.search.space import EXAMPLE
+    from .space import EXAMPLE
 
     parser = argparse.ArgumentParser(
         prog="lightrainer sweep",
@@ -141,12 +141,12 @@ def _plan(options: argparse.Namespace, passed_on: list[str]) -> Any:
     """Check everything, before anything is written."""
     from ...callbacks._files import is_folder_name
     from ...facade import Seq2SeqTrainingArguments
-    from ...facade.search.choices import make_pruner, make_sampler
-    from ...facade.search.objective import directions_of
-    from ...facade.search.options import read_options
-    from ...facade.search.space import check_values, grid, read_space
+    from ...facade.search.hyperparameter_search import read_options
+    from ...facade.search.metric_objective import directions_of
+    from ...facade.search.samplers import make_pruner, make_sampler
     from ...lightning_modules.common.local_paths import require_local
     from .plan import SweepPlan
+    from .space import check_values, grid, read_space
 
     if not os.path.isfile(options.script):
         raise FileNotFoundError(f"{options.script}: there is no such script.")
@@ -242,7 +242,7 @@ def _require_folder(folder: Path) -> None:
 
 
 def _warn_of_steps(names: list[str]) -> None:
-    from ...facade.search.search import BATCH_SIZES
+    from ...facade.search.search_run import BATCH_SIZES
 
     sizes = [name for name in BATCH_SIZES if name in names]
     if sizes:

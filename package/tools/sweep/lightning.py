@@ -12,6 +12,6 @@ def callbacks() -> list[Any]:
     """Return what reports to the sweep, in a script that is one of its trials."""
     if "LIGHTRAINER_TRIAL" not in os.environ:
         return []
-    from ...facade.search import lightning_child
+    from ...facade.search import sweep_reports
 
-    return lightning_child.callbacks()
+    return sweep_reports.callbacks()

@@ -30,7 +30,7 @@ def settle(plan: SweepPlan) -> SweepPlan:
 def _ask(plan: SweepPlan) -> dict[str, Any]:
     """Run the script until it says what it calls best."""
     from ...facade.arguments.sweep_trial import ChildTrial
-    from ...facade.search.space import suggest
+    from .space import suggest
 
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
         result = Path(folder) / "objective.json"

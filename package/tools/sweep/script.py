@@ -63,7 +63,7 @@ class ScriptRun:
         self.plan, self.storage, self.study, self.trial, self.stopping = plan, storage, study, trial, stopping
         self.process: subprocess.Popen[bytes] | None = None
         self.reported: set[int] = set()
-        retries.take_on(study, trial)
+        retries.note_worker(study, trial)
         trial.set_user_attr(retries.LOG, str(plan.folder / f"run-{retries.origin_of(study, trial)}.log"))
         self.origin = retries.origin_of(study, trial)
         self.name = f"run-{self.origin}"
@@ -84,7 +84,7 @@ class ScriptRun:
             Stopped: the sweep ends; the trial is queued again.
         """
         from ...facade.search import retries
-        from ...facade.search.space import suggest
+        from .space import suggest
 
         values = suggest(self.plan.space, self.trial)
         self.trial.set_user_attr(retries.COMMAND, self._command(values))
@@ -171,9 +171,9 @@ class ScriptRun:
             raise Killed(f"its process was killed (exit code {code})")
         if found["pruned"] is not None:
             if self.plan.remove_pruned:
-                from ...facade.search.child import remove_what_it_wrote
+                from ...facade.search.sweep_reports import remove_written_files
 
-                remove_what_it_wrote(found)
+                remove_written_files(found)
             raise optuna.TrialPruned(f"Pruned at {found['pruned']}.")
         if "refused" in found:
             raise SweepError(found["refused"])

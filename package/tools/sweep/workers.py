@@ -95,7 +95,7 @@ class Sweep:
         import optuna
 
         from ...facade.search import retries
-        from ...facade.search.space import check_study
+        from .space import check_study
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # what fails is said here, in fewer words
         if self.plan.storage is None:
@@ -124,9 +124,9 @@ class Sweep:
 
     def _open(self, index: int) -> Any:
         """The study, with a connection and a sampler of its own for each worker."""
-        from ...facade.search.choices import make_pruner, make_sampler
+        from ...facade.search.optuna_backend import make_study
+        from ...facade.search.samplers import make_pruner, make_sampler
         from ...facade.search.storages import open_storage
-        from ...facade.search.studies import make_study
 
         plan = self.plan
         storage = open_storage(self.storage, heartbeat=plan.heartbeat, max_retry=plan.max_retry)
@@ -219,8 +219,8 @@ class Sweep:
 
     def _conclude(self) -> int:
         from ...facade.search import retries
+        from ...facade.search.optuna_backend import best_runs
         from ...facade.search.report import commands_of, places_of, write_report
-        from ...facade.search.studies import best_runs
 
         try:
             page = write_report(self.study, self.plan.folder)

@@ -9,7 +9,7 @@ import pytest
 from small_searches import random_sampler, searcher, space
 from tiny import files, tiny, trainer
 
-from lightrainer.facade.search.backend import MissingBackendError
+from lightrainer.facade.search.hyperparameter_search import MissingBackendError
 from lightrainer.facade.search.report import table
 from lightrainer.facade.search.storages import StorageError, shown
 
@@ -66,24 +66,22 @@ def test_there_is_nothing_to_evaluate_on(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"n_trials": 0}, ValueError, "n_trials=0 must be a whole number of at least 1"),
-        ({"n_trials": None}, ValueError, "would never end"),
-        ({"direction": "minimise"}, ValueError, "direction='minimise' is not known. Did you mean 'minimize'"),
-        ({"direction": []}, ValueError, "direction is an empty list"),
-        ({"directions": ["minimize"]}, ValueError, "pass direction="),
-        ({"compute_objective": "score"}, ValueError, "'score': whether less or more.*Pass direction='minimize' or"),
+        ({"n_trials": 0}, ValueError, "n_trials=0"),
+        ({"n_trials": None}, ValueError, "n_trials is None"),
+        ({"direction": "minimise"}, ValueError, "direction='minimise'.*'minimize'"),
+        ({"direction": []}, ValueError, r"direction=\[\]"),
+        ({"directions": ["minimize"]}, TypeError, "directions="),
+        ({"compute_objective": "score"}, ValueError, "'score'.*direction='minimize'"),
         ({"compute_objective": ["loss", "score"]}, ValueError, "'score': .*, one for each of the 2 metrics"),
-        ({"compute_objective": ["loss", "f1"], "direction": "maximize"}, ValueError, "direction has 1: pass as many"),
-        ({"pruning_unit": "epoch"}, ValueError, "Did you mean 'epochs'"),
-        ({"final_model": "bets"}, ValueError, "Did you mean 'best'"),
-        ({"remove_pruned": "yes"}, ValueError, "remove_pruned='yes' must be True or False"),
-        ({"time_out": 3}, TypeError, "time_out=3. Did you mean 'timeout'"),
-        ({"catch": 3}, TypeError, "catch=3 must be an exception class"),
+        ({"compute_objective": ["loss", "f1"], "direction": "maximize"}, ValueError, "direction='maximize'.*loss, f1"),
+        ({"pruning_unit": "epoch"}, ValueError, "pruning_unit='epoch'.*'epochs'"),
+        ({"final_model": "bets"}, ValueError, "final_model='bets'.*'best'"),
+        ({"time_out": 3}, TypeError, "time_out=3.*'timeout'"),
         ({"n_jobs": 0}, ValueError, "n_jobs=0"),
-        ({"sampler": optuna.samplers.RandomSampler}, TypeError, r"Did you mean RandomSampler\(\.\.\.\)"),
-        ({"pruner": "median"}, TypeError, "must be an object of optuna.pruners"),
-        ({"storage": "study"}, ValueError, "is no address of a storage"),
-        ({"compute_objective": 3}, TypeError, "compute_objective must be a function"),
+        ({"sampler": optuna.samplers.RandomSampler}, TypeError, "sampler=.*optuna.samplers"),
+        ({"pruner": "median"}, TypeError, "pruner='median'.*optuna.pruners"),
+        ({"storage": "study"}, ValueError, "storage='study'"),
+        ({"compute_objective": 3}, TypeError, "compute_objective=3"),
     ],
 )
 def test_options(tmp_path, options, error, match):
@@ -120,7 +118,7 @@ def test_passwords_are_not_shown():
     ("objective", "error", "match"),
     [
         (lambda metrics: None, ValueError, "returned None. It has to return a number.*eval_loss="),
-        (lambda metrics: "low", ValueError, r"returned str \('low'\)"),
+        (lambda metrics: "low", ValueError, "returned 'low'"),
         (lambda metrics: metrics["eval_f1"], KeyError, "uses the metric 'eval_f1'.*It has: eval_loss"),
         ("eval_lloss", KeyError, "Did you mean 'eval_loss'"),
         (lambda metrics: [1.0, 2.0], ValueError, "gives 2 values, but direction has 1"),

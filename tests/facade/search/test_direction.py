@@ -8,7 +8,7 @@ import pytest
 from small_searches import random_sampler, searcher, space
 
 from lightrainer.facade.search.hyperparameters import default_compute_objective
-from lightrainer.facade.search.objective import known_direction
+from lightrainer.facade.search.metric_objective import known_direction
 
 LESS = """
     loss eval_loss valid_loss eval_questions_loss accuracy_loss perplexity wer eval_cer rmse mean_squared_error

@@ -12,8 +12,8 @@ from lightning.pytorch.callbacks import EarlyStopping
 from torch.utils.data import DataLoader
 
 from lightrainer.facade.arguments.sweep_trial import VARIABLE, ChildTrial
-from lightrainer.facade.search import child
-from lightrainer.facade.search.child import PrunedBySweep
+from lightrainer.facade.search import sweep_reports
+from lightrainer.facade.search.sweep_reports import PrunedBySweep
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own
 
@@ -53,7 +53,7 @@ def fit(tmp_path, monkeypatch):
         }
         about = ChildTrial(**{**told, "metrics": ["val_loss"], "result": str(result), **about})
         monkeypatch.setenv(VARIABLE, about.as_json())
-        monkeypatch.setattr(child, "_known", {})
+        monkeypatch.setattr(sweep_reports, "_process", {})
         # Fixtures of other folders, which last as long as the session, leave this package's entry point out.
         monkeypatch.setattr("lightning.fabric.utilities.registry.entry_points", importlib.metadata.entry_points)
         options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}

@@ -7,9 +7,8 @@ from starting import forked_ranks
 from tiny import At, told
 
 from lightrainer.facade.search import retries
-from lightrainer.facade.search.options import read_options
 from lightrainer.facade.search.report import table
-from lightrainer.facade.search.search import Search
+from lightrainer.facade.search.search_run import SearchOptions, SearchRun
 from lightrainer.facade.search.storages import open_storage
 
 
@@ -88,7 +87,7 @@ from lightrainer.facade.search.storages import open_storage
 study = optuna.create_study(study_name="s", storage=open_storage(sys.argv[1]))
 trial = study.ask()
 trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True)
-retries.take_on(study, trial)
+retries.note_worker(study, trial)
 import os; os._exit(9)
 """
 
@@ -118,8 +117,8 @@ def test_who_did_not_train_a_retry_knows_its_folder(tmp_path):
 
     made = searcher(tmp_path / "out")
     made.hp_name = None
-    search = Search(made, read_options(1, "minimize", {}))
-    search.learn_origins(retries.origins_of(study))
+    search = SearchRun(made, SearchOptions(n_trials=1, directions=["minimize"]))
+    search.origins.update(retries.origins_of(study))
     assert search.run_dir(study.trials[1]) == tmp_path / "out" / "run-0"
 
 
@@ -127,7 +126,7 @@ def test_a_trial_of_a_living_process_is_left_alone(tmp_path):
     """Negative control."""
     storage = open_storage(str(tmp_path / "s.log"))
     study = optuna.create_study(study_name="s", storage=storage)
-    retries.take_on(study, study.ask())
+    retries.note_worker(study, study.ask())
     assert retries.give_up_dead(study) == []
     assert [trial.state.name for trial in study.trials] == ["RUNNING"]
 

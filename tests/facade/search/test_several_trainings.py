@@ -8,7 +8,7 @@ import pytest
 from tiny import tiny, trainer
 
 from lightrainer.facade.arguments import sweep_trial
-from lightrainer.facade.search import child
+from lightrainer.facade.search import sweep_reports
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def trial(tmp_path, monkeypatch):
     """A trial of a study in which the only other one was worse."""
     study = optuna.create_study(study_name="mine", storage=f"sqlite:///{tmp_path / 'study.db'}")
     study.add_trial(optuna.trial.create_trial(value=9.0, intermediate_values={2: 9.0, 4: 9.0}))
-    monkeypatch.setattr(child, "_known", {})
+    monkeypatch.setattr(sweep_reports, "_process", {})
     about = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study": "mine", "number": 1, "values": {}}
     about |= {"metrics": ["eval_loss"], "result": str(tmp_path / "result.json"), "run_name": "run-1"}
     return sweep_trial.ChildTrial(**about, trial_id=study.ask()._trial_id, pruner="median:n_startup_trials=1"), study

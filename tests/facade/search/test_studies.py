@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 
-from lightrainer.facade.search.studies import make_study
+from lightrainer.facade.search.optuna_backend import make_study
 
 PROCESSES, ROUNDS = 3, 4
 

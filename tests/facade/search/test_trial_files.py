@@ -7,8 +7,8 @@ import pytest
 from tiny import files
 
 from lightrainer.facade.arguments import sweep_trial
-from lightrainer.facade.search import child
-from lightrainer.facade.search.folders import files_below, remove_all_but
+from lightrainer.facade.search import sweep_reports
+from lightrainer.facade.search.trial_folders import files_below, remove_all_but
 
 
 def write(folder, *names):
@@ -47,8 +47,8 @@ def test_a_trial_of_a_sweep_notes_what_was_there(tmp_path, monkeypatch, retried)
     write(folder, "notes.txt", "checkpoint-1/optimizer.pt")
 
     trains = SimpleNamespace(args=SimpleNamespace(output_dir=str(folder)), is_world_process_zero=lambda: True)
-    child.begin_training(trains)
+    sweep_reports.begin_training(trains)
     write(folder, "checkpoint-2/optimizer.pt")
-    child.begin_training(trains)
-    child.remove_what_it_wrote(json.loads(result.read_text()))
+    sweep_reports.begin_training(trains)
+    sweep_reports.remove_written_files(json.loads(result.read_text()))
     assert files(folder) == ([] if retried else ["checkpoint-1/optimizer.pt"]) + ["notes.txt"]

@@ -9,9 +9,9 @@ from tiny import arguments
 
 from lightrainer import TrainingArguments
 from lightrainer.facade.arguments.trial_values import apply
-from lightrainer.facade.search.choices import make_pruner, make_sampler
-from lightrainer.facade.search.folders import RunFolders, TrialShortNamer
-from lightrainer.facade.search.space import EXAMPLE, check_values, grid, read_space, suggest
+from lightrainer.facade.search.samplers import make_pruner, make_sampler
+from lightrainer.facade.search.trial_folders import RunFolders, TrialShortNamer
+from lightrainer.tools.sweep.space import EXAMPLE, check_values, grid, read_space, suggest
 
 
 @pytest.mark.parametrize(

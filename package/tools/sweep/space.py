@@ -1,5 +1,7 @@
 """A search space in a file: which values a sweep tries."""
 
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
 import json
@@ -12,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ...facade.arguments.trial_values import cast, declared_types
 from ...lightning_modules.common.suggestions import did_you_mean
-from ..arguments.trial_values import cast, declared_types
 
 _EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
 _KINDS = ("float", "int", "flag")

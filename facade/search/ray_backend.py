@@ -1,8 +1,7 @@
-"""A search that Ray runs, in processes of its own, through Ray's own library."""
+"""A search with Ray Tune, whose processes get a copy of the Trainer."""
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Callable
 from importlib import import_module
@@ -10,26 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..arguments.enums import HPSearchBackend
-from .backend import Backend
 from .hyperparameters import BestRun, default_hp_space_ray
-from .options import SearchOptions
-from .search import Search
+from .search_run import SearchOptions, SearchRun
 
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
 
-logger = logging.getLogger(__name__)
 
-
-class RayBackend(Backend):
-    """Ray Tune: its search algorithms, schedulers and resources."""
+class RayBackend:
+    """Runs trials with Ray Tune: its search algorithms, schedulers and resources."""
 
     name = HPSearchBackend.RAY
-    package = "'ray[tune]'"
     default_hp_space = staticmethod(default_hp_space_ray)
 
     def check(self, trainer: Any, options: SearchOptions) -> None:
-        """Refuse what Ray does in another way.
+        """Refuse options that Ray does not have.
 
         Raises:
             ValueError: says what to do instead.
@@ -44,24 +38,18 @@ class RayBackend(Backend):
         for name in ("sampler", "pruner", "study_name", "storage", "load_if_exists", "timeout", "n_jobs"):
             if name in options.backend:
                 said.append(f"{name} belongs to optuna. Ray's own are search_alg, scheduler, name, time_budget_s, ...")
-        scheduler = options.backend.get("scheduler")
-        if scheduler is not None and trainer.args.eval_strategy == "no":
-            said.append(
-                f"scheduler={type(scheduler).__name__} looks at evaluations in the middle of a trial: set "
-                "eval_strategy."
-            )
+        if options.backend.get("scheduler") is not None and trainer.args.eval_strategy == "no":
+            said.append("scheduler compares evaluations in the middle of a trial: set eval_strategy.")
         if said:
             raise ValueError("\n".join(said))
 
-    def run(self, trainer: Any, search: Search) -> BestRun:
-        """See `Backend.run`; `run_summary` is what `ray.tune.run` returns."""
+    def run(self, trainer: Any, search: SearchRun) -> BestRun:
+        """Run all trials; `run_summary` of the result is that of `ray.tune.run`."""
         tune = import_module("ray.tune")
         keywords = dict(search.options.backend)
         direction, scope = search.options.directions[0], keywords.pop("scope", "last")
-        if "resources_per_trial" not in keywords:
-            keywords["resources_per_trial"] = {"cpu": 1, **({"gpu": 1} if trainer.args.n_gpu > 0 else {})}
-        if "progress_reporter" not in keywords:
-            keywords["progress_reporter"] = tune.CLIReporter(metric_columns=["objective"])
+        keywords.setdefault("resources_per_trial", {"cpu": 1, **({"gpu": 1} if trainer.args.n_gpu > 0 else {})})
+        keywords.setdefault("progress_reporter", tune.CLIReporter(metric_columns=["objective"]))
         assert search.transport is not None
         sent, revive = search.transport.portable(trainer), search.transport.revive
         trial = tune.with_parameters(_train_once, portable=sent, revive=revive, options=search.options)
@@ -75,10 +63,10 @@ class RayBackend(Backend):
 def _train_once(
     config: dict[str, Any], portable: Any, revive: Callable[[Any], tuple[Any, Any]], options: SearchOptions
 ) -> None:
-    """Train one trial; Ray calls this in a process of its own."""
+    """Train one trial, in a process of Ray."""
     tune = import_module("ray.tune")
-    trainer, session = revive(portable)
-    session.current = search = Search(trainer, options)
+    trainer, of_trainer = revive(portable)
+    of_trainer.current = search = SearchRun(trainer, options)
     search.folder = search.folders.name_of_ray(str(tune.get_context().get_trial_id()), dict(config))
     trainer.objective = None
     checkpoint = tune.get_checkpoint()
@@ -94,17 +82,17 @@ def _train_once(
 
 
 def report(host: Trainer, metrics: dict[str, float], value: Any) -> None:
-    """Tell Ray about an evaluation, with a checkpoint where one is due."""
+    """Report an evaluation to Ray, with a checkpoint where one is due."""
     tune = import_module("ray.tune")
-    told = {**metrics, "objective": value}
+    reported = {**metrics, "objective": value}
     if not host.control.should_save:
-        tune.report(told)
+        tune.report(reported)
         return
     with tempfile.TemporaryDirectory() as folder:
         output, host.args.output_dir = host.args.output_dir, folder
-        backend, host.hp_search_backend = host.hp_search_backend, None  # a checkpoint of no trial
+        backend, host.hp_search_backend = host.hp_search_backend, None  # a checkpoint outside of any trial
         try:
             host._save_checkpoint(host.model, None)
         finally:
             host.args.output_dir, host.hp_search_backend = output, backend
-        tune.report(told, checkpoint=tune.Checkpoint.from_directory(folder))
+        tune.report(reported, checkpoint=tune.Checkpoint.from_directory(folder))

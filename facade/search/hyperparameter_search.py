@@ -1,33 +1,34 @@
-"""What a Trainer asks about the hyperparameter search, or the sweep, whose trials it trains."""
+"""Hyperparameter search of a Trainer: the entry point, and the calls that the Trainer makes around each trial."""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.search.channel import SharedTrial
 from ..arguments.enums import HPSearchBackend
 from ..arguments.sweep_trial import VARIABLE
 from ..arguments.trial_values import apply
-from . import child
-from .folders import RunFolders
-from .objective import judged, metric_names, objective_from, place_of
-from .options import check_functions, read_options
+from . import sweep_reports
+from .metric_objective import directions_of, metric_names, objective_from, objective_value, report_position
 from .retries import failures, listed
-from .search import Search, Transport
-from .snapshots import renew_accelerator
+from .search_run import OPTIONS, SearchOptions, SearchRun, Transport, renew_accelerator
+from .trial_folders import RunFolders
 
 if TYPE_CHECKING:
     from ...callbacks import TrainerState
     from ..trainer.trainer import Trainer
-    from .backend import Backend
     from .hyperparameters import BestRun
 
 logger = logging.getLogger(__name__)
 
+_CHOICES = {"final_model": ("best", "retrain", "last"), "pruning_unit": ("steps", "epochs")}
+_DIRECTIONS = ("minimize", "maximize")
+_PACKAGES = {"optuna": "optuna", "ray": "'ray[tune]'"}
 _REFUSED = {
     "wandb": "a sweep of W&B is led by its server, which chooses the values. To see the trials there, leave backend "
     "out and set report_to='wandb': each trial is a run of its own",
@@ -35,12 +36,16 @@ _REFUSED = {
 }
 
 
-class SearchSession:
-    """The search that a Trainer is in, if any; where there is none, and no sweep either, each method does nothing.
+class MissingBackendError(RuntimeError, ImportError):
+    """The library of a backend is not installed: a RuntimeError as in the reference, and an ImportError."""
+
+
+class HyperparameterSearch:
+    """The search, or the sweep, that a Trainer takes part in; outside of both each method does nothing.
 
     Args:
         trainer: the Trainer.
-        transport: how it comes to the processes of Ray.
+        transport: moves it to the processes of Ray.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -48,7 +53,7 @@ class SearchSession:
     def __init__(self, trainer: Trainer, transport: Transport) -> None:
         self.trainer = trainer
         self.transport = transport
-        self.current: Search | None = None
+        self.current: SearchRun | None = None
 
     def run(
         self,
@@ -58,23 +63,22 @@ class SearchSession:
         direction: str | list[str] | None,
         backend: Any,
         hp_name: Any,
-        settings: dict[str, Any],
+        keywords: dict[str, Any],
     ) -> BestRun | list[BestRun]:
-        """Do what `Trainer.hyperparameter_search` says, whose parameters these are."""
-        trainer, chosen = self.trainer, choose_backend(backend)
+        """Search; the parameters are those of `Trainer.hyperparameter_search`."""
+        trainer, chosen = self.trainer, make_backend(backend)
         objective = objective_from(compute_objective)
-        options = read_options(n_trials, direction, settings, metric_names(compute_objective))
-        check_functions(hp_space, hp_name)
+        options = read_options(n_trials, direction, keywords, metric_names(compute_objective))
         chosen.check(trainer, options)
         _require_evaluation(trainer)
         trainer.hp_space = chosen.default_hp_space if hp_space is None else hp_space
         trainer.compute_objective, trainer.hp_name, trainer.hp_search_backend = objective, hp_name, chosen.name
-        self.current = search = Search(trainer, options, self.transport)
+        self.current = search = SearchRun(trainer, options, self.transport)
         logger.info("Search: %s.", options.goal)
         try:
             found = chosen.run(trainer, search)
             search.given.restore()
-            search.settle(found)
+            search.install_final_model(found)
         finally:
             search.end()
             self.current = trainer.hp_search_backend = None
@@ -87,7 +91,7 @@ class SearchSession:
         return found
 
     def apply(self, trial: Any) -> bool:
-        """Set the values of a trial on the arguments; whether there were any."""
+        """Set the values of a trial on the arguments; return whether there were any."""
         trainer = self.trainer
         if trainer.hp_search_backend is None or trial is None:
             return False
@@ -96,13 +100,13 @@ class SearchSession:
         values = trainer.hp_space(trial) if by_optuna else dict(trial)
         apply(trainer.args, values)
         if self.current is not None:
-            self.current.compare_units(values)
+            self.current.warn_of_batch_sizes(values)
         logger.info("Trial: %s", getattr(trial, "params", values))
         renew_accelerator(trainer)
         return True
 
     def output_dir(self, folder: str, trial: Any) -> str:
-        """The folder of a trial in `output_dir`; `output_dir` itself where there is no search."""
+        """Return the folder of a trial in `output_dir`; `output_dir` itself outside of a search."""
         if self.trainer.hp_search_backend is None or trial is None:
             return folder
         if self.current is not None:
@@ -110,31 +114,31 @@ class SearchSession:
         return os.path.join(folder, RunFolders(self.trainer.hp_name).name(trial))
 
     def resume_from(self, wanted: str | bool | None) -> str | bool | None:
-        """The checkpoint to go on from: in a trial of a sweep that was interrupted the newest, else what is wanted."""
+        """Return the checkpoint to resume from: in an interrupted trial of a sweep the newest, else what is wanted."""
         begins = wanted is None or wanted is False
-        return True if begins and _in_sweep() and child.has_checkpoint(self.trainer.args) else wanted
+        return True if begins and _in_sweep() and sweep_reports.has_checkpoint(self.trainer.args) else wanted
 
     def count_training(self) -> None:
-        """Number this call of `train` for the sweep that this script is a trial of."""
+        """Number this call of `train` in a script that is a trial of a sweep."""
         if _in_sweep():
-            child.count_training()
+            sweep_reports.count_training()
 
     def begin_training(self, state: TrainerState, trial: Any) -> None:
-        """Note the folder of the trial, in its state and in the study, before anything is written into it."""
+        """Record the folder of the trial, in its state and in the study, before anything is written into it."""
         if _in_sweep():
-            child.begin_training(self.trainer)
+            sweep_reports.begin_training(self.trainer)
         if self.current is not None and trial is not None:
             state.trial_name = os.path.basename(self.output_dir(str(self.trainer.args.output_dir), trial))
             state.is_hyper_param_search = True
             self.current.note_folder(trial)
 
     def note(self, metrics: dict[str, float], prefix: str) -> None:
-        """Keep the metrics of an evaluation for the sweep that this script is a trial of."""
+        """Write down the metrics of an evaluation in a script that is a trial of a sweep."""
         if _in_sweep() and prefix == "eval":
-            child.note(self.trainer, metrics)
+            sweep_reports.note(self.trainer, metrics)
 
     def report(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
-        """Tell the study about an evaluation in the middle of a trial, and end the trial if its pruner says so.
+        """Report an evaluation in the middle of a trial to the study, and end the trial if it is to be pruned.
 
         With several objectives nothing is pruned: optuna compares single numbers only.
 
@@ -149,22 +153,22 @@ class SearchSession:
         """
         trainer, search = self.trainer, self.current
         if _in_sweep():
-            child.report(trainer, step, metrics)
+            sweep_reports.report(trainer, step, metrics)
         if trainer.hp_search_backend is None or trial is None:
             return
-        objectives = len(search.options.directions) if search is not None else _objectives(trial)
-        if search is not None:
-            value = search.judge(metrics)
-        else:
+        if search is None:  # `train(trial=...)` outside of a search
+            objectives = len(trial.study.directions) if hasattr(trial, "study") else 1
             assert trainer.compute_objective is not None
-            value = trainer.objective = judged(trainer.compute_objective, metrics, objectives)
-        if search is not None and search.is_over:
-            return
+            value = trainer.objective = objective_value(trainer.compute_objective, metrics, objectives)
+        else:
+            objectives, value = len(search.options.directions), search.judge(metrics)
+            if search.is_over:
+                return
         if trainer.hp_search_backend == HPSearchBackend.RAY:
-            from .ray_tune import report as report_to_ray
+            from .ray_backend import report as report_to_ray
 
             report_to_ray(trainer, metrics, value)
-        elif objectives == 1 and (hasattr(trial, "study") or isinstance(trial, SharedTrial)):
+        elif objectives == 1 and hasattr(trial, "should_prune"):
             self._report_to_optuna(trial, step, value)
 
     def _report_to_optuna(self, trial: Any, step: int, value: Any) -> None:
@@ -172,15 +176,15 @@ class SearchSession:
 
         trainer, search = self.trainer, self.current
         reported, unit = (set(), "steps") if search is None else (search.reported, search.options.pruning_unit)
-        place = place_of(trainer.state, step, unit)
-        if place is None:
+        position = report_position(trainer.state, step, unit)
+        if position is None:
             return
-        if place not in reported:  # optuna keeps the first one, and would warn
-            reported.add(place)
-            trial.report(value, place)
+        if position not in reported:  # optuna keeps the first value, and would warn
+            reported.add(position)
+            trial.report(value, position)
         if trial.should_prune():
             trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
-            raise optuna.TrialPruned(f"Pruned at {unit[:-1]} {place}, with an objective of {value:.6g}.")
+            raise optuna.TrialPruned(f"Pruned at {unit[:-1]} {position}, with an objective of {value:.6g}.")
 
     def _write_report(self, wanted: bool | str) -> None:
         trainer = self.trainer
@@ -191,29 +195,74 @@ class SearchSession:
         folder = os.path.join(str(trainer.args.output_dir), "search") if wanted is True else wanted
         try:
             write_report(trainer.study, folder)
-        except Exception as error:  # hours of training would be lost for it
+        except Exception as error:  # must not lose the result of the search
             logger.warning("The report of the search is not in %s: %s: %s", folder, type(error).__name__, error)
 
 
-def choose_backend(name: Any) -> Backend:
-    """Return the backend of a name; optuna without one.
+def make_backend(name: Any) -> Any:
+    """Make the backend of a name; optuna without one.
 
     Raises:
-        ValueError: nobody knows it.
-        NotImplementedError: it is known and refused; says why.
-        RuntimeError: its library is not installed.
+        ValueError: the name is unknown.
+        NotImplementedError: the backend is not supported; says why.
+        MissingBackendError: its library is not installed.
     """
     from .optuna_backend import OptunaBackend
-    from .ray_tune import RayBackend
+    from .ray_backend import RayBackend
 
-    own: dict[str, type[Backend]] = {"optuna": OptunaBackend, "ray": RayBackend}
     word = "optuna" if name is None else str(getattr(name, "value", name))
     if word in _REFUSED:
         raise NotImplementedError(f"backend={word!r} is not supported: {_REFUSED[word]}.")
-    if word not in own:
-        raise ValueError(f"backend={name!r} is not known.{did_you_mean(word, own)} Choose from: {', '.join(own)}.")
-    own[word].ensure_available()
-    return own[word]()
+    if word not in _PACKAGES:
+        near = did_you_mean(word, _PACKAGES)
+        raise ValueError(f"backend={name!r} is not known.{near} Choose from: {', '.join(_PACKAGES)}.")
+    if not is_installed(word):
+        raise MissingBackendError(
+            f"backend={word!r} needs a library that is not installed: pip install {_PACKAGES[word]}"
+        )
+    return OptunaBackend() if word == "optuna" else RayBackend()
+
+
+def read_options(
+    n_trials: int | None, direction: Any, keywords: dict[str, Any], metrics: Sequence[str] = ()
+) -> SearchOptions:
+    """Sort the keywords of `hyperparameter_search`.
+
+    Args:
+        n_trials: see `hyperparameter_search`.
+        direction: one word, or a list of them; None for that of the metrics, or else `minimize`.
+        keywords: the other keywords.
+        metrics: the names of the objectives, where they have any.
+
+    Raises:
+        ValueError: an option has a value that is not known, or the search would never end.
+    """
+    own = {name: keywords[name] for name in OPTIONS if name in keywords}
+    rest = {name: value for name, value in keywords.items() if name not in own}
+    if n_trials is None and rest.get("timeout") is None:
+        raise ValueError("n_trials is None and there is no timeout, so the search would never end. Pass one.")
+    if n_trials is not None and n_trials < 1:
+        raise ValueError(f"n_trials={n_trials!r} must be at least 1.")
+    for name in own.keys() & _CHOICES.keys():
+        _require_choice(name, own[name], _CHOICES[name])
+    implied = direction is None
+    if implied:
+        direction = directions_of(metrics, "direction", "compute_objective") if metrics else "minimize"
+    given = direction if isinstance(direction, (list, tuple)) else [direction]
+    directions = [str(getattr(word, "name", word)).lower() for word in given]
+    for word in directions:
+        _require_choice("direction", word, _DIRECTIONS)
+    if not directions or (metrics and len(metrics) != len(directions)):
+        raise ValueError(f"direction={direction!r} must have one word for each objective: {', '.join(metrics)}.")
+    return SearchOptions(
+        n_trials=n_trials, directions=directions, metrics=list(metrics), implied=implied, backend=rest, **own
+    )
+
+
+def _require_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        near = did_you_mean(value, choices)
+        raise ValueError(f"{name}={value!r} is not known.{near} Choose from: {', '.join(choices)}.")
 
 
 def _require_evaluation(trainer: Trainer) -> None:
@@ -228,8 +277,3 @@ def _require_evaluation(trainer: Trainer) -> None:
 
 def _in_sweep() -> bool:
     return VARIABLE in os.environ
-
-
-def _objectives(trial: Any) -> int:
-    study = getattr(trial, "study", None)
-    return 1 if study is None else len(study.directions)

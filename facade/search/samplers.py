@@ -1,4 +1,4 @@
-"""Pruners and samplers of optuna by name, as a command line has them."""
+"""Samplers and pruners of optuna by name, as on a command line."""
 
 from __future__ import annotations
 
@@ -28,27 +28,26 @@ _SAMPLERS = {
     "gp": "GPSampler",
     "qmc": "QMCSampler",
     "nsgaii": "NSGAIISampler",
-    "grid": "RandomSampler",  # not asked: all points are queued
+    "grid": "RandomSampler",  # unused, as all points are queued
 }
-
-
 _NEEDS = {"cmaes": "cmaes", "gp": "scipy", "qmc": "scipy"}
 """Packages that optuna imports when the first trial is drawn."""
 
 
 def make_pruner(written: str) -> Any:
-    """A pruner such as `median`, or `median:n_startup_trials=3,n_warmup_steps=100`.
+    """Make a pruner such as `median`, or `median:n_startup_trials=3,n_warmup_steps=100`.
 
     Raises:
         ValueError: there is none of that name, or it does not take these settings.
     """
     import optuna
 
-    return _made("pruner", optuna.pruners, _PRUNERS, written, {})
+    defaults = {"wrapped_pruner": None} if written.startswith("patient") else {}
+    return _made("pruner", optuna.pruners, _PRUNERS, written, defaults)
 
 
 def make_sampler(written: str, seed: int | None = None) -> Any:
-    """A sampler such as `tpe`, or `tpe:n_startup_trials=5`.
+    """Make a sampler such as `tpe`, or `tpe:n_startup_trials=5`.
 
     Args:
         written: its name, and settings.
@@ -67,19 +66,17 @@ def make_sampler(written: str, seed: int | None = None) -> Any:
     return sampler
 
 
-def _made(what: str, module: Any, known: dict[str, str], written: str, more: dict[str, Any]) -> Any:
-    name, _, settings = written.partition(":")
+def _made(what: str, module: Any, known: dict[str, str], written: str, settings: dict[str, Any]) -> Any:
+    name, _, more = written.partition(":")
     if name not in known:
-        raise ValueError(f"--{what} {written}: {name!r} is not known.{did_you_mean(name, known)} {_listed(known)}")
-    keywords = dict(more)
-    for setting in filter(None, settings.split(",")):
-        key, _, value = setting.partition("=")
-        keywords[key.strip()] = _plain(value)
-    if name == "patient":
-        keywords.setdefault("wrapped_pruner", None)
+        raise ValueError(
+            f"--{what} {written}: {name!r} is not known.{did_you_mean(name, known)} Choose from: {', '.join(known)}."
+        )
+    pairs = (setting.partition("=") for setting in more.split(",") if setting)
+    settings = settings | {key.strip(): _plain(value) for key, _, value in pairs}
     try:
         with without_experimental_warnings():
-            return careful_sampler(**keywords) if name == "cmaes" else getattr(module, known[name])(**keywords)
+            return careful_sampler(**settings) if name == "cmaes" else getattr(module, known[name])(**settings)
     except (TypeError, ValueError) as error:
         raise ValueError(f"--{what} {written}: {error}. Settings are written as {name}:key=value,key=value.") from None
 
@@ -91,19 +88,17 @@ def _plain(text: str) -> Any:
         return {"True": True, "False": False, "None": None}.get(text, text)
 
 
-def _listed(known: dict[str, str]) -> str:
-    return f"Choose from: {', '.join(known)}."
-
-
 _STATE = re.compile(r"((?:sep)?cma(?:wm)?:(?:.*:)?optimizer):(0|[1-9][0-9]*)")
-"""The attributes of a trial that hold such a state, in pieces."""
-
-_NUMPY = {"_reconstruct", "scalar", "_frombuffer"}
-_PLACES = {"numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric"}
+"""The attributes of a trial that hold a pickled state of the sampler, in pieces."""
+_OF_NUMPY = {
+    (module, name)
+    for module in (f"numpy.{core}.{part}" for core in ("core", "_core") for part in ("multiarray", "numeric"))
+    for name in ("_reconstruct", "scalar", "_frombuffer")
+} | {("numpy", "dtype"), ("numpy", "ndarray")}
 
 
 def careful_sampler(**settings: Any) -> Any:
-    """As `optuna.samplers.CmaEsSampler`, but a storage cannot make it run a program.
+    """As `optuna.samplers.CmaEsSampler`, but without unpickling programs from a storage.
 
     Args:
         settings: of the sampler.
@@ -114,51 +109,50 @@ def careful_sampler(**settings: Any) -> Any:
         def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
             for known in study.get_trials(deepcopy=False):
                 for state in _states(known.system_attrs):
-                    if state not in seen:
+                    if state not in checked:
                         require_cma_state(state, known.number)
-                        seen.add(state)
+                        checked.add(state)
             return super().sample_relative(study, trial, search_space)
 
-    seen: set[str] = set()
+    checked: set[str] = set()
     return CarefulCmaEsSampler(**settings)
 
 
 def require_cma_state(state: str, number: int) -> None:
-    """Look what a state would make when it is unpickled.
+    """Refuse a pickled state that refers to anything but classes of `cmaes` and arrays of numpy.
 
     Args:
         state: the pickle, in hexadecimal digits.
         number: that of its trial, for errors.
 
     Raises:
-        ValueError: it is damaged, or refers to anything but the classes of `cmaes` and arrays of numpy.
+        ValueError: it is damaged, or refers to something else.
     """
     try:
         _Unpickler(io.BytesIO(bytes.fromhex(state))).load()
-    except _Foreign as error:
+    except _ForeignNameError as error:
         raise ValueError(
             f"the study's trial {number} holds a state of the sampler that refers to {error}, and is not read: reading "
             "it could run any program. Take another study, or --sampler tpe."
         ) from error
-    except Exception as error:  # an unpickler that is given anything may raise anything
+    except Exception as error:  # an unpickler may raise anything
         raise ValueError(f"the study's trial {number} holds a damaged state of the sampler: {error}") from error
 
 
-class _Foreign(Exception):  # noqa: N818 - an error of this file, which says it in full
+class _ForeignNameError(Exception):
     pass
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        of_numpy = (module in _PLACES and name in _NUMPY) or (module == "numpy" and name in ("dtype", "ndarray"))
         of_cmaes = module.partition(".")[0] == "cmaes" and name in ("CMA", "SepCMA", "CMAwM")
-        if not of_numpy and not of_cmaes:
-            raise _Foreign(f"{module}.{name}")
+        if not of_cmaes and (module, name) not in _OF_NUMPY:
+            raise _ForeignNameError(f"{module}.{name}")
         return super().find_class(module, name)
 
 
 def _states(attributes: dict[str, Any]) -> list[str]:
-    """The states among the attributes of a trial, each put together from its pieces."""
+    """Return the states among the attributes of a trial, each joined from its pieces."""
     pieces: dict[str, dict[int, str]] = {}
     for key, value in attributes.items():
         if match := _STATE.fullmatch(key):

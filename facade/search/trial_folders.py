@@ -1,4 +1,4 @@
-"""The folders of trials: what they are called, and what a trial wrote into its own."""
+"""Folders of trials: their names, and the removal of files that a pruned trial wrote."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TrialShortNamer:
 
     @classmethod
     def short_names(cls) -> dict[str, str]:
-        """The short form of each name in `DEFAULTS`."""
+        """Return the short form of each name in `DEFAULTS`."""
         words: dict[str, str] = {}
         names: dict[str, str] = {}
         for name in cls.DEFAULTS:
@@ -46,7 +46,7 @@ class TrialShortNamer:
 
     @classmethod
     def shortname(cls, params: dict[str, Any]) -> str:
-        """The name for some values.
+        """Return the name for some values.
 
         Raises:
             KeyError: a name has no default.
@@ -63,10 +63,10 @@ class TrialShortNamer:
 
     @classmethod
     def parse_repr(cls, repr: str) -> dict[str, Any]:
-        """The values behind a name, those that are left out too.
+        """Return the values behind a name, those that are left out too.
 
         Raises:
-            ValueError: it is no such name.
+            ValueError: it is not a name that `shortname` returns.
         """
         long = {short: name for name, short in cls.short_names().items()}
         rest, values = repr.removeprefix(cls.PREFIX).lstrip("_"), {}
@@ -83,7 +83,7 @@ class TrialShortNamer:
 
 
 class RunFolders:
-    """Which folder, below `output_dir`, belongs to which trial.
+    """Names of the folders of trials, below `output_dir`.
 
     Args:
         hp_name: names a trial; `run-<number>` without it.
@@ -95,20 +95,20 @@ class RunFolders:
         self._names: dict[Any, str] = {}
 
     def name(self, trial: Any, number: Any = None) -> str:
-        """The folder of a trial; one that goes on where another was interrupted has that of the other.
+        """Return the folder of a trial; a retry has that of the trial it goes on with.
 
         Args:
             trial: the trial.
             number: that of the trial whose folder it is; by default of this one.
 
         Raises:
-            TypeError, ValueError: `hp_name` gives something that cannot name a folder.
+            TypeError, ValueError: `hp_name` returns something that cannot name a folder.
         """
         number = getattr(trial, "number", None) if number is None else number
         if number in self._names:
             return self._names[number]
         name = f"run-{number}" if self.hp_name is None else checked_name(self.hp_name(trial))
-        while self._owners.setdefault(name, number) != number:  # equal values, or a careless name
+        while self._owners.setdefault(name, number) != number:  # equal values, or a name without them
             name = f"{name}-{number}"
         self._names[number] = name
         return name
@@ -119,29 +119,20 @@ class RunFolders:
 
 
 def checked_name(name: Any) -> str:
-    """What `hp_name` returned, if it can name a folder of its own in `output_dir`.
+    """Return what `hp_name` returned, if it can name a folder of its own in `output_dir`.
 
     Raises:
         TypeError, ValueError: it cannot.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f"hp_name returned {name!r}. It has to return a name for the trial: text that is not empty.")
-    parts = name.replace("\\", "/").split("/")
-    if os.path.isabs(name) or ".." in parts:
-        raise ValueError(f"hp_name returned {name!r}, which is outside of output_dir. Return a plain name.")
-    if name == ".":
-        raise ValueError("hp_name returned '.', which is output_dir itself. Return a name for the trial's own folder.")
-    if len(parts) > 1:
-        instead = "-".join(part for part in parts if part not in ("", "."))
-        raise ValueError(
-            f"hp_name returned {name!r}, but folders of trials must not lie in one another. Return a plain name, such "
-            f"as {instead or 'run'!r}."
-        )
+    if name in (".", "..") or "/" in name or "\\" in name:
+        raise ValueError(f"hp_name returned {name!r}, which is not a folder in output_dir. Return a name without '/'.")
     return name
 
 
 def _short_word(word: str, taken: dict[str, str]) -> str:
-    """As few letters of the word as no other word has; `taken` is filled."""
+    """Return the shortest prefix of a word that no other word has, and add it to `taken`."""
     if any(letter.isdigit() for letter in word):
         raise ValueError(f"{word!r} has a digit in it, so that a short name with its value could not be read.")
     if word not in taken:
@@ -151,7 +142,7 @@ def _short_word(word: str, taken: dict[str, str]) -> str:
 
 
 def files_below(folder: Path) -> frozenset[str]:
-    """Everything below a folder, which need not be there, as paths relative to it; links are not followed."""
+    """Return the paths below a folder, which may not exist, relative to it; links are not followed."""
     found = set()
     for root, folders, files in os.walk(folder):
         found.update(Path(root, name).relative_to(folder).as_posix() for name in (*folders, *files))
@@ -159,17 +150,17 @@ def files_below(folder: Path) -> frozenset[str]:
 
 
 def without_checkpoints(paths: Collection[str]) -> frozenset[str]:
-    """Those of the paths that an interrupted trial has not left in its folder for its retry."""
+    """Return the paths without those of checkpoints, which an interrupted trial leaves for its retry."""
     return frozenset(path for path in paths if not _CHECKPOINT.match(path))
 
 
 def remove_all_but(folder: Path, kept: Collection[str], *, made: bool) -> None:
-    """Remove what a pruned trial wrote.
+    """Remove the files that a pruned trial wrote.
 
     Args:
         folder: its folder.
-        kept: what was in it before, see `files_below`.
-        made: whether the folder itself was not there before.
+        kept: its content before the trial, see `files_below`.
+        made: True if the folder did not exist before.
     """
     kept = set(kept)
     for root, folders, files in os.walk(folder, topdown=False):
@@ -177,7 +168,7 @@ def remove_all_but(folder: Path, kept: Collection[str], *, made: bool) -> None:
             path = Path(root, name)
             if path.relative_to(folder).as_posix() in kept:
                 continue
-            with contextlib.suppress(OSError):  # a folder that still holds something, or what somebody else removed
+            with contextlib.suppress(OSError):  # a folder that is not empty, or a file that is gone
                 path.unlink() if path.is_symlink() or not path.is_dir() else path.rmdir()
     if made and not folder.is_symlink():
         with contextlib.suppress(OSError):
