@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .process import ProcessEnvironment
 
-_NAMES = {
-    "torchrun": "TorchElasticEnvironment",
-    "SLURM": "SLURMEnvironment",
-    "LSF": "LSFEnvironment",
-    "mpi4py": "MPIEnvironment",
-    "Kubeflow": "KubeflowEnvironment",
-}
+_NAMES = {"torchrun": "TorchElastic", "SLURM": "SLURM", "LSF": "LSF", "mpi4py": "MPI", "Kubeflow": "Kubeflow"}
 
 
 def environment_name(process: ProcessEnvironment) -> str:
@@ -23,8 +17,7 @@ def environment_name(process: ProcessEnvironment) -> str:
         process: this process.
     """
     even = process.world_size % process.local_world_size == 0
-    known = _NAMES.get(process.launcher or "") if even else None
-    return known or "GivenEnvironment"
+    return f"{_NAMES.get(process.launcher or '', 'Given') if even else 'Given'}Environment"
 
 
 def cluster_plugins(process: ProcessEnvironment, environment: str) -> list[Any]:

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from torch import nn
 
 from ...lightning_modules.data.lengths import has_length
-from ...lightning_modules.distributed.health import monitor_peers, require_same
+from ...lightning_modules.distributed.health.consistency import require_same
+from ...lightning_modules.distributed.health.guard import monitor_peers
 
 _MAY_DIFFER = {
     *("output_dir", "logging_dir", "local_rank", "ddp_timeout", "debug", "skip_memory_metrics"),

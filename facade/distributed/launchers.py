@@ -6,6 +6,7 @@ if there is one.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -48,22 +49,21 @@ class Launch:
         Raises:
             RuntimeError: A number is out of range.
         """
-        sizes, ranks, local_ranks, local_sizes = self.variables
-        if self.world_size < 1:
-            raise _out_of_range(sizes, self.world_size, "there is at least one process")
-        # By an old convention rank -1 is a process without a launcher.
-        if self.rank is not None and not (0 <= self.rank < self.world_size or self.world_size == 1 == -self.rank):
-            said = f"{sizes}={self.world_size}, so ranks go from 0 to {self.world_size - 1}"
-            raise _out_of_range(ranks, self.rank, said)
-        if self.world_size == 1:
+        if self.world_size == 1 and self.rank == -1:  # an old convention for a process without a launcher
             return
-        if self.local_world_size is not None and not 1 <= self.local_world_size <= self.world_size:
-            said = f"{sizes}={self.world_size}, and a machine has from 1 to {self.world_size} of these processes"
-            raise _out_of_range(local_sizes, self.local_world_size, said)
+        sizes, ranks, local_ranks, local_sizes = self.variables
         here = self.local_world_size or self.world_size
-        if self.local_rank is not None and not 0 <= self.local_rank < here:
-            known = f"{local_sizes}={here}" if self.local_world_size else f"{sizes}={here}"
-            raise _out_of_range(local_ranks, self.local_rank, f"{known}, so local ranks go from 0 to {here - 1}")
+        limits = [(sizes, self.world_size, 1, math.inf), (ranks, self.rank, 0, self.world_size - 1)]
+        if self.world_size > 1:
+            limits.append((local_sizes, self.local_world_size, 1, self.world_size))
+            limits.append((local_ranks, self.local_rank, 0, here - 1))
+        for variable, value, least, most in limits:
+            if value is not None and not least <= value <= most:
+                raise RuntimeError(
+                    f"The environment variable {variable} is {value}, which is out of range: with {sizes}="
+                    f"{self.world_size} and {here} processes on this machine it is from {least} to {most}. It is set "
+                    "by launchers such as torchrun; start all processes with one, or unset it to train in one process."
+                )
 
     def placed(self, hosts: Sequence[str]) -> Launch:
         """Return a copy with local rank and local size, from the host names of all processes by rank."""
@@ -141,7 +141,8 @@ def _variables() -> Launch | None:
     if local_rank is None and "KUBERNETES_SERVICE_HOST" in os.environ:  # a PyTorchJob: one process in each pod
         return Launch("Kubeflow", size, rank, 0, 1)
     if on_this_machine():
-        local_rank, local_size = _or(local_rank, rank), _or(local_size, size)
+        local_rank = rank if local_rank is None else local_rank
+        local_size = size if local_size is None else local_size
     return Launch("variables", size, rank, local_rank, local_size)
 
 
@@ -184,20 +185,21 @@ _MPI = (
 
 def _mpi() -> Launch | None:
     """Read the variables of an mpirun that sets all four numbers."""
-    for names in _MPI:
-        if _are_set(*names) and number_in(names[0], 1) > 1:
-            size, rank, local_rank, local_size = (number_in(name, 0) for name in names)
-            return Launch("MPI", size, rank, local_rank, local_size, names)
-    return None
+    return _mpirun(needed=4)
 
 
 def _pmi() -> Launch | None:
     """Read the variables of an mpirun that leaves out the local numbers."""
+    return _mpirun(needed=2)
+
+
+def _mpirun(*, needed: int) -> Launch | None:
     for names in _MPI:
-        size, rank, local_rank, local_size = names
-        if _are_set(size, rank) and number_in(size, 1) > 1:
-            numbers = (number_in(size, 1), number_in(rank, 0), _number(local_rank), _number(local_size))
-            return Launch("MPI", *numbers, names)
+        if _are_set(*names[:needed]) and number_in(names[0], 1) > 1:
+            size, rank, local_rank, local_size = names
+            return Launch(
+                "MPI", number_in(size, 1), number_in(rank, 0), _number(local_rank), _number(local_size), names
+            )
     return None
 
 
@@ -255,13 +257,6 @@ def _mpi4py() -> Launch | None:
     return Launch("mpi4py", size, module.COMM_WORLD.Get_rank()) if size > 1 else None
 
 
-def _out_of_range(variable: str, value: int, reason: str) -> RuntimeError:
-    return RuntimeError(
-        f"The environment variable {variable} is {value}, which is out of range: {reason}. It is set by launchers such "
-        "as torchrun; start all processes with one, or unset it to train in one process."
-    )
-
-
 def port_in(variable: str) -> int:
     """Return the port in an environment variable that is set.
 
@@ -283,7 +278,3 @@ def _are_set(*names: str) -> bool:
 
 def _number(name: str) -> int | None:
     return number_in(name, 0) if _are_set(name) else None
-
-
-def _or(value: int | None, other: int) -> int:
-    return other if value is None else value

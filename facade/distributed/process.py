@@ -130,9 +130,10 @@ def join_others(
 
         refuse_inherited_place(launch)
     found = current_process(use_cpu, ddp_backend, ddp_timeout, configured)
-    from .process_group import warn_of_other_group
+    if os.getpid() not in _joined:
+        from .process_group import warn_of_other_group
 
-    warn_of_other_group(found.backend, ddp_backend, ddp_timeout)
+        warn_of_other_group(found.backend, ddp_backend, ddp_timeout)
 
 
 def current_process(

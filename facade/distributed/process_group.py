@@ -69,9 +69,10 @@ def join(launch: Launch, store: Any, backend: str, timeout: float) -> None:
     # the group is made, it would keep the group and its threads alive beyond `leave`.
     import torch.distributed.nn.functional  # noqa: F401 - for its effect
 
-    if not _is_available(backend):
+    known = [name for name in ("nccl", "gloo", "mpi", "xccl") if dist.is_backend_available(name)]
+    if backend in ("nccl", "gloo", "mpi", "xccl") and backend not in known:  # torch checks those of plugins
         raise ValueError(
-            f"ddp_backend={backend!r} is not there: this torch.distributed has {', '.join(_available())}. "
+            f"ddp_backend={backend!r} is not there: this torch.distributed has {', '.join(known)}. "
             "Leave ddp_backend out to have the one that suits the device, or install a torch with it."
         )
     given = {} if store is None else {"store": store, "rank": launch.rank, "world_size": launch.world_size}
@@ -85,39 +86,23 @@ def join(launch: Launch, store: Any, backend: str, timeout: float) -> None:
 
 @lru_cache(maxsize=4)
 def warn_of_other_group(backend: str | None, asked: str | None, timeout: float) -> None:
-    """Warn that an existing group has another backend or timeout than the arguments.
+    """Warn of arguments that have no effect, as the script has made the process group itself.
 
     Args:
         backend: of the group.
         asked: the argument `ddp_backend`.
         timeout: the argument `ddp_timeout`, in seconds.
     """
-    if asked is not None and backend is not None and asked != backend:
+    if asked not in (None, backend):
         logger.warning(
             f"ddp_backend={asked!r} has no effect: the process group was made before, with {backend!r}. Make these "
             "training arguments first, or the group with that backend."
         )
-    seconds = seconds_of_group()
-    if timeout != 1800 and seconds not in (None, timeout):
+    if timeout != 1800:
         logger.warning(
-            f"ddp_timeout={timeout} has no effect: the process group was made before, and waits for {seconds:g} "
-            "seconds. Make these training arguments first, or the group with that timeout."
+            f"ddp_timeout={timeout} has no effect: the process group was made before, and keeps its timeout. Make "
+            "these training arguments first, or the group with that timeout."
         )
-
-
-def seconds_of_group() -> float | None:
-    """Return the timeout of the default group in seconds; None if it is not known."""
-    import torch
-    import torch.distributed as dist
-
-    if not dist.is_initialized():
-        return None
-    kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    try:
-        group: Any = dist.group.WORLD
-        return group._get_backend(torch.device(kind)).options._timeout.total_seconds()
-    except (AttributeError, RuntimeError):
-        return None
 
 
 def leave() -> None:
@@ -147,17 +132,6 @@ def _leave_broken_group() -> None:
     leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
     leaving.start()
     leaving.join(_SECONDS_TO_LEAVE)
-
-
-def _is_available(backend: str) -> bool:
-    import torch.distributed as dist
-
-    # torch checks the backends of plugins, which are known once they are registered.
-    return backend not in ("nccl", "gloo", "mpi", "xccl") or dist.is_backend_available(backend)
-
-
-def _available() -> list[str]:
-    return [backend for backend in ("nccl", "gloo", "mpi", "xccl") if _is_available(backend)]
 
 
 def _look_up_address(launch: Launch) -> None:

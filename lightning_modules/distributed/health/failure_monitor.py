@@ -10,13 +10,11 @@ import re
 import socket
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...common.process_identity import is_gone, owner_token
 
@@ -63,8 +61,7 @@ FAILED, FOLLOWED, LATE = "failed", "followed", "late"
 """Kinds of faults: an error of the process itself; one caused by another process; a timeout waiting for others."""
 
 
-@dataclass(frozen=True)
-class PeerInfo:
+class PeerInfo(NamedTuple):
     """Identity of a process."""
 
     rank: int
@@ -75,8 +72,7 @@ class PeerInfo:
     """Kernel and pid namespace; processes of one system can check each other's pids."""
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """Fault reported by a process."""
 
     rank: int
@@ -86,19 +82,11 @@ class Fault:
     """Number of the training in its process; -1 if the process itself ends."""
 
 
-@dataclass(frozen=True)
-class Beat:
-    """Heartbeat of a process."""
-
-    count: int
-    at: float
-    doing: str
-
-
 class FailureMonitor:
     """Status of all processes in the store of the process group, readable without a collective.
 
-    It uses a connection of its own, since that of the group may be blocked.
+    It uses a connection of its own, since that of the group may be blocked. All methods return what is known where the
+    store cannot be reached any more.
 
     Args:
         store: of the process group.
@@ -115,33 +103,24 @@ class FailureMonitor:
         self._store: Any = PrefixStore("lightrainer/peers", own)
         self.rank = rank
         self.world_size = world_size
-        self._peers: dict[int, PeerInfo] = {
-            rank: PeerInfo(rank, os.getpid(), owner_token(), socket.gethostname(), _system())
-        }
+        self._peers = {rank: PeerInfo(rank, os.getpid(), owner_token(), socket.gethostname(), _system())}
         self._read: list[Fault] = []
         self._lock = threading.Lock()
         self._beats = 0
         self.is_reachable = True
         self.has_failed = False
-        self._try(lambda: self._store.set(f"card/{rank}", json.dumps(asdict(self._peers[rank]))))
+        self._set(f"card/{rank}", self._peers[rank])
 
     def name(self, rank: int) -> str:
         """Return rank, pid and host of a process, as far as they are known."""
         peer = self._peers.get(rank)
         return f"process {rank}" if peer is None else f"process {rank} (pid {peer.pid} on {peer.host})"
 
-    def read_peers(self, each: bool = False) -> None:
-        """Read the identities of the others once all have registered; with `each`, those that have."""
-        keys = [f"card/{rank}" for rank in range(self.world_size) if rank not in self._peers]
-        if not keys or not self._can_ask():
-            return
-        if not self._try(lambda: self._store.check(keys)):
-            keys = [key for key in keys if each and self._try(lambda key=key: self._store.check([key]))]
-        for key in keys:
-            text = self._try(lambda key=key: self._store.get(key))
-            if text is not None:
-                peer = PeerInfo(**json.loads(text))
-                self._peers[peer.rank] = peer
+    def read_peers(self) -> None:
+        """Read the identities of the processes that have registered since."""
+        for rank in range(self.world_size):
+            if rank not in self._peers and (found := self._get(f"card/{rank}")):
+                self._peers[rank] = PeerInfo(*found)
 
     def gone(self) -> list[int]:
         """Return the processes of this system that have ended, as the system reports them."""
@@ -156,72 +135,56 @@ class FailureMonitor:
     def note(self, kind: str, said: str, session: int) -> None:
         """Report a fault of this process."""
         self.has_failed = True
-        fault = json.dumps(asdict(Fault(self.rank, kind, said, session)))
-        if self._can_ask():
-            number = self._try(lambda: self._store.add("noted", 1))
-            if number is not None:
-                self._try(lambda: self._store.set(f"fault/{number}", fault))
+        number = self._try(lambda: self._store.add("noted", 1))
+        self._set(f"fault/{number}", Fault(self.rank, kind, said, session))
 
     def faults(self, session: int | None = None) -> list[Fault]:
         """Return the faults of a session and of ended processes, or all."""
         with self._lock:
-            noted = self._try(lambda: self._store.add("noted", 0)) if self._can_ask() else 0
-            for number in range(len(self._read) + 1, (noted or 0) + 1):
-                if not self._try(lambda number=number: self._store.check([f"fault/{number}"])):
-                    break  # being written
-                text = self._try(lambda number=number: self._store.get(f"fault/{number}"))
-                if text is None:
+            for number in range(len(self._read) + 1, (self._try(lambda: self._store.add("noted", 0)) or 0) + 1):
+                found = self._get(f"fault/{number}")
+                if found is None:  # being written
                     break
-                self._read.append(Fault(**json.loads(text)))
+                self._read.append(Fault(*found))
         return [fault for fault in self._read if session is None or fault.session in (session, -1)]
 
     def mark_done(self, session: int) -> None:
         """Report that this process has finished a training."""
-        if self._can_ask():
-            self._try(lambda: self._store.set(f"done/{self.rank}", str(session)))
+        self._set(f"done/{self.rank}", session)
 
     def done(self, rank: int) -> int:
         """Return the last training that a process has finished; 0 for none."""
-        key = f"done/{rank}"
-        said = (
-            self._try(lambda: self._store.get(key) if self._store.check([key]) else None) if self._can_ask() else None
-        )
-        return int(said or 0)
+        return self._get(f"done/{rank}") or 0
 
     def beat(self, doing: str) -> None:
         """Write a heartbeat."""
         self._beats += 1
-        said = json.dumps([self._beats, time.time(), doing])
-        if self._can_ask():
-            self._try(lambda: self._store.set(f"beat/{self.rank}", said))
+        self._set(f"beat/{self.rank}", (self._beats, doing))
 
-    def beats(self, ranks: Iterable[int]) -> dict[int, Beat]:
-        """Return the last heartbeat of each process that wrote one."""
-        found = {}
-        for rank in ranks:
-            key = f"beat/{rank}"
-            if self._can_ask() and self._try(lambda key=key: self._store.check([key])):
-                said = self._try(lambda key=key: self._store.get(key))
-                if said is not None:
-                    found[rank] = Beat(*json.loads(said))
-        return found
+    def beats(self, ranks: Iterable[int]) -> dict[int, tuple[int, str]]:
+        """Return the last heartbeat of each process that wrote one: its number, and what the process was doing."""
+        found = {rank: self._get(f"beat/{rank}") for rank in ranks}
+        return {rank: beat for rank, beat in found.items() if beat is not None}
 
     @property
     def store_rank(self) -> int | None:
         """Return the rank that hosts the store; None if the launcher does."""
         return None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else 0
 
-    def _can_ask(self) -> bool:
-        """Return whether the store is reachable; torch prints many warnings for each attempt on one that is not."""
-        if self.store_rank is not None and self.store_rank in self.gone():
-            self.is_reachable = False
-        return self.is_reachable
+    def _set(self, key: str, value: Any) -> None:
+        self._try(lambda: self._store.set(key, json.dumps(value)))
+
+    def _get(self, key: str) -> Any:
+        """Return a value; None if it is not there."""
+        found = self._try(lambda: self._store.get(key) if self._store.check([key]) else None)
+        return None if found is None else json.loads(found)
 
     def _try(self, work: Callable[[], Any]) -> Any:
-        if not self.is_reachable:
-            return None
+        """Access the store, unless it is known to be gone: torch prints many warnings for each attempt."""
+        if self.is_reachable and self.store_rank is not None and self.store_rank in self.gone():
+            self.is_reachable = False
         try:
-            return work()
+            return work() if self.is_reachable else None
         except RuntimeError:
             self.is_reachable = False
             return None
@@ -262,7 +225,7 @@ def _system() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return f"{socket.gethostname()}"
+        return socket.gethostname()
 
 
 def described(error: BaseException) -> str:

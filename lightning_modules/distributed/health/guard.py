@@ -177,24 +177,23 @@ class Watchdog(threading.Thread):
         self._over.set()
         self.join()
 
+    def _others(self) -> list[Fault]:
+        """Return the faults of the other processes."""
+        return [fault for fault in self.monitor.faults(self.session) if fault.rank != self.monitor.rank]
+
     def _grace(self) -> float:
         """Return the seconds before this process is ended: fewer if the others timed out waiting for it."""
-        others = [fault for fault in self.monitor.faults(self.session) if fault.rank != self.monitor.rank]
+        others = self._others()
         return min(self.seconds, _LATE_GRACE) if others and all(one.kind == LATE for one in others) else self.seconds
 
     def _said(self) -> str | None:
-        """Return the known fault of another process; None without one."""
-        others = [fault for fault in self.monitor.faults(self.session) if fault.rank != self.monitor.rank]
-        own = [fault for fault in self.monitor.faults(self.session) if fault.rank == self.monitor.rank]
-        if others and not own:
-            return cause_of(min(others, key=_importance), self.monitor)
-        gone = [] if own else [rank for rank in self.monitor.gone() if not self._may_leave(rank)]
+        """Return the known fault of another process; None without one, or if this process has failed itself."""
+        if any(fault.rank == self.monitor.rank for fault in self.monitor.faults(self.session)):
+            return None
+        if others := self._others():
+            return cause_of(min(others, key=lambda fault: (FAILED, FOLLOWED, LATE).index(fault.kind)), self.monitor)
+        gone = [rank for rank in self.monitor.gone() if not self._may_leave(rank)]
         return f"{self.monitor.name(gone[0])} is gone." if gone else None
-
-    def _was_waited_for(self) -> bool:
-        return any(
-            fault.kind == LATE and fault.rank != self.monitor.rank for fault in self.monitor.faults(self.session)
-        )
 
     def _may_leave(self, rank: int) -> bool:
         """Return whether a process may have finished the training before this one."""
@@ -205,8 +204,9 @@ class Watchdog(threading.Thread):
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         why = "" if failed else ", as it does not come out of the training by itself"
         message = f"{capital(self.monitor.name(self.monitor.rank))} is ended{why}: {said} It stands here:\n{stack}"
+        late = any(fault.kind == LATE for fault in self._others())
         noted = said if failed else f"it hung {place(frame)}"
-        self.monitor.note(FAILED if failed or self._was_waited_for() else FOLLOWED, noted, self.session)
+        self.monitor.note(FAILED if failed or late else FOLLOWED, noted, self.session)
         logger.critical(message)
         if not logger.isEnabledFor(logging.CRITICAL):
             print(message, file=sys.stderr)
@@ -215,10 +215,6 @@ class Watchdog(threading.Thread):
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(1)
-
-
-def _importance(fault: Fault) -> int:
-    return (FAILED, FOLLOWED, LATE).index(fault.kind)
 
 
 def place(frame: FrameType | None) -> str:
@@ -248,18 +244,13 @@ def find_cause(monitor: FailureMonitor, session: int, *, late: bool, seconds: fl
     """
     before = monitor.beats(monitor.elsewhere())
     end = time.monotonic() + _PATIENCE
-    while True:
-        monitor.read_peers(each=True)
-        said = _known(monitor, session)
-        if said is not None:
-            return said
-        if time.monotonic() > end:
-            break
+    while (said := _known(monitor, session)) is None and time.monotonic() <= end:
         time.sleep(0.1)
-    after = monitor.beats(range(monitor.world_size))
-    silent = [rank for rank, beat in before.items() if after[rank].count == beat.count and rank != monitor.rank]
+    if said is not None:
+        return said
+    after = monitor.beats(before)
     heard = {fault.rank for fault in monitor.faults(session)} | {monitor.rank}
-    silent = [rank for rank in silent if rank not in heard]
+    silent = [rank for rank, beat in before.items() if after.get(rank) == beat and rank not in heard]
     if silent:
         return _sentences(monitor, silent, lambda rank: f"has not been heard of for {_PATIENCE:g} s")
     if not monitor.is_reachable:
@@ -272,6 +263,7 @@ def find_cause(monitor: FailureMonitor, session: int, *, late: bool, seconds: fl
 
 def _known(monitor: FailureMonitor, session: int) -> str | None:
     """Return the reported failure of another process, or the processes that have ended."""
+    monitor.read_peers()
     faults = [fault for fault in monitor.faults(session) if fault.rank != monitor.rank]
     failed = {fault.rank: fault for fault in reversed(faults) if fault.kind == FAILED}
     if failed:
@@ -298,7 +290,7 @@ def _of_late(monitor: FailureMonitor, heard: set[int], seconds: float) -> str:
     missing = [rank for rank in range(monitor.world_size) if rank not in heard]
 
     def doing(rank: int) -> str:
-        return f" and was last seen {beats[rank].doing}" if rank in beats else ""
+        return f" and was last seen {beats[rank][1]}" if rank in beats else ""
 
     if missing:
         return _sentences(

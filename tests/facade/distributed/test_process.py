@@ -91,21 +91,21 @@ def test_a_variable_that_is_no_number_is_named(monkeypatch):
 HERE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
 SLURM = {"SLURM_LOCALID": "0", "SLURM_JOB_NAME": "train"}
 OUT_OF_RANGE = [
-    ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK is 2.*WORLD_SIZE=2, so ranks go from 0 to 1"),
-    ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK is -1.*ranks go from 0 to 1"),
-    ({"WORLD_SIZE": "1", "RANK": "1"}, "RANK is 1.*ranks go from 0 to 0"),
-    ({"WORLD_SIZE": "0", "RANK": "0"}, "WORLD_SIZE is 0.*at least one process"),
+    ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK is 2.*WORLD_SIZE=2"),
+    ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK is -1.*from 0 to 1"),
+    ({"WORLD_SIZE": "1", "RANK": "1"}, "RANK is 1.*from 0 to 0"),
+    ({"WORLD_SIZE": "0", "RANK": "0"}, "WORLD_SIZE is 0.*from 1"),
     ({"WORLD_SIZE": "0"}, "WORLD_SIZE is 0"),
     ({"WORLD_SIZE": "-2"}, "WORLD_SIZE is -2"),
     ({"WORLD_SIZE": "", "RANK": "1"}, "RANK=1 is set, but WORLD_SIZE is not"),
     ({"LOCAL_RANK": "1"}, "LOCAL_RANK=1 is set, but WORLD_SIZE is not"),
     ({"WORLD_SIZE": "2", "RANK": ""}, "WORLD_SIZE=2 is set, but RANK is not"),
     ({"WORLD_SIZE": "2", "RANK": "1.0"}, "RANK is '1.0', which is not a whole number"),
-    ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "2"}, "LOCAL_RANK is 2.*local ranks go from 0 to 1"),
-    ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "-1"}, "LOCAL_RANK is -1.*local ranks go from 0 to 1"),
+    ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "2"}, "LOCAL_RANK is 2.*from 0 to 1"),
+    ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "-1"}, "LOCAL_RANK is -1.*from 0 to 1"),
     (
         {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "2"},
-        "LOCAL_RANK is 2.*LOCAL_WORLD_SIZE=2, so local ranks go from 0 to 1",
+        "LOCAL_RANK is 2.*2 processes on this machine it is from 0 to 1",
     ),
     ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE is 0.*WORLD_SIZE=2"),
     ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "3"}, "LOCAL_WORLD_SIZE is 3.*WORLD_SIZE=2"),

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,7 +59,7 @@ def test_who_is_gone_is_seen_without_a_word(monitors):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     token = owner_token().rsplit("-", 2)
     start = fields_of(child.pid)[19]
-    monitors[0]._peers[1] = replace(monitors[0]._peers[1], pid=child.pid, owner=f"{token[0]}-{child.pid}-{start}")
+    monitors[0]._peers[1] = monitors[0]._peers[1]._replace(pid=child.pid, owner=f"{token[0]}-{child.pid}-{start}")
     assert monitors[0].gone() == []
     child.kill()
     child.communicate()
@@ -85,7 +84,7 @@ def test_those_that_do_not_come_are_named_with_their_place(monitors, monkeypatch
 def test_those_on_other_hosts_are_known_by_their_signs_of_life(monitors, monkeypatch):
     monkeypatch.setattr("lightrainer.lightning_modules.distributed.health.guard._PATIENCE", 0.0)
     for rank in (1, 2):
-        monitors[0]._peers[rank] = replace(monitors[0]._peers[rank], system="another", host="node2")
+        monitors[0]._peers[rank] = monitors[0]._peers[rank]._replace(system="another", host="node2")
         monitors[rank].beat("after step 3")
     monitors[1].note(LATE, "timed out", 1)
     assert cause(monitors[0]).startswith("Process 2 (pid ")
