@@ -58,7 +58,7 @@ lowest = $(shell sed -nE 's/^$(1) = .*"([^">]+)>=([^,]+),.*/\1==\2/p' pyproject.
 PYTEST := -m pytest -n auto --maxprocesses=8 --dist loadfile
 
 .PHONY: help demo test follow test-newest test-libraries test-nodes soak test-oldest test-newest-packages test-private-names
-.PHONY: test-oldest-extras test-tf tf-figures lint bench dist docs docs-serve clean
+.PHONY: test-oldest-extras test-tf tf-figures lint bench gpu dist docs docs-serve clean
 # Two pip processes must not write into one environment.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -152,6 +152,9 @@ lint: $(VENV)/.lint $(VENV)/.types  ## check style (ruff), format (ruff) and typ
 
 bench: $(VENV)/.bench  ## measure speed and memory against the reference and a raw loop
 	$(BIN)/python -m benchmarks
+
+gpu:  ## run every stage on a GPU with the Python that has torch for it: make gpu PYTHON=python3 [STAGES=...] [DEVICE=cpu]
+	$(PYTHON) -m benchmarks gpu --device $(or $(DEVICE),cuda) $(STAGES)
 
 docs: $(VENV)/.docs  ## build the site into build/site; broken links are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

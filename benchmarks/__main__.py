@@ -1,4 +1,7 @@
-"""Runs the benchmarks: `python -m benchmarks` all, `python -m benchmarks NAME ...` some, `--list` names them."""
+"""Runs the benchmarks: `python -m benchmarks` all, `python -m benchmarks NAME ...` some, `--list` names them.
+
+`python -m benchmarks gpu` runs the stages for a GPU; see `python -m benchmarks gpu --help`.
+"""
 
 import importlib
 import sys
@@ -25,6 +28,8 @@ NAMES = {
 
 
 def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["gpu"]:
+        return importlib.import_module("benchmarks.gpu").main(arguments[1:])
     if "--list" in arguments or "-h" in arguments or "--help" in arguments:
         print(__doc__)
         for name, what in NAMES.items():

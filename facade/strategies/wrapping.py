@@ -12,6 +12,7 @@ from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.distributed.sharding import is_sharded
 from ..arguments.fsdp_config import FSDPSettings, shown_fsdp
 from ..arguments.parallelism import groups_of
+from ..distributed.launchers import find_launch
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
@@ -99,10 +100,10 @@ def check_sharding(args: TrainingArguments, model: nn.Module, *, layers: dict[st
         layers: see `wrap_option`.
 
     Raises:
-        ValueError: there is one process only, or no module of a class that is named.
+        ValueError: there is no launcher, or no module of a class that is named.
     """
     check_processes(args)
-    if args.world_size == 1 and args.fsdp:
+    if args.world_size == 1 and args.fsdp and find_launch() is None:
         raise ValueError(
             f"{shown_fsdp(args.fsdp)} shards the model over processes, but there is one: start the "
             "script with torchrun --nproc_per_node=..., or leave fsdp out."

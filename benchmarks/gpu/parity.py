@@ -1,0 +1,56 @@
+"""Stage `parity`: losses and weights after a few steps, against a bare loop and against the reference."""
+
+import functools
+from collections.abc import Callable
+from importlib.metadata import version
+
+from packaging.version import Version
+
+from .cases import Outcome, Setting
+from .models import SMALL, TINY
+from .training import Trained, Training
+
+TOLERANCES = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 5e-3}
+"""Kernels of a GPU add in an order of their own, and lower precisions round at each operation."""
+
+VARIANTS = {
+    "plain": {},
+    "accumulation": {"accumulation": 4},
+    "clipping": {"clip": 0.1},
+    "compile": {"compiled": True},
+    "gradient checkpointing": {"checkpointing": True},
+}
+
+
+def cases(setting: Setting) -> dict[str, Callable[[], Outcome]]:
+    """Return a case for each precision and variant."""
+    shape, steps = (TINY, 3) if setting.small else (SMALL, 12)
+    return {
+        f"{precision}, {variant}": functools.partial(
+            compare, Training(shape, steps, precision=precision, **options), setting
+        )
+        for precision in TOLERANCES
+        for variant, options in VARIANTS.items()
+    }
+
+
+def compare(training: Training, setting: Setting) -> Outcome:
+    """Train with all sides; this package may differ from none by more than the tolerance."""
+    if setting.small and training.precision == "fp16":
+        return {"skipped": "the reference has no fp16 on a CPU"}
+    tolerance = TOLERANCES[training.precision]
+    with training.trainer("lightrainer", setting) as trainer:
+        ours = Trained.by(trainer)
+    distances = {"to the bare loop": ours.distance(training.bare(setting))}
+    if comparable(training, setting):
+        with training.trainer("transformers", setting) as trainer:
+            distances["to transformers"] = ours.distance(Trained.by(trainer))
+    # A distance that is no number fails, too.
+    passed = all(value <= tolerance for value in distances.values())
+    return {"passed": passed, "figures": {**distances, "tolerance": tolerance}}
+
+
+def comparable(training: Training, setting: Setting) -> bool:
+    """Return whether the reference is there and means the same; 5.3 makes gradients under accumulation too small."""
+    there = "transformers" in setting.libraries()
+    return there and (training.accumulation == 1 or Version(version("transformers")) >= Version("5.4"))

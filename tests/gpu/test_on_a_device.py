@@ -1,0 +1,168 @@
+"""Code that is different on a GPU, on the CPU too: the numbers of the CPU show that the tests are right."""
+
+import pytest
+import torch
+from beside_one_process import devices
+from safetensors.torch import load_file
+from torch import nn
+
+from lightrainer import NaNGuardCallback, Trainer, TrainerCallback, TrainingArguments
+from lightrainer.lightning_modules import checkpoint_activations
+from lightrainer.lightning_modules.common.seeding import capture_rng_state, restore_rng_state
+
+
+@pytest.fixture(params=devices(1))
+def device(request):
+    return request.param
+
+
+class Net(nn.Module):
+    """Draws random numbers on its device in each forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.GELU(), nn.Linear(16, 4))
+
+    def forward(self, x, labels):
+        logits = self.layers(x)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def rows(count=32):
+    generator = torch.Generator().manual_seed(1)
+    return [{"x": torch.randn(8, generator=generator), "labels": torch.tensor(index % 4)} for index in range(count)]
+
+
+def trainer(folder, device, model=None, callbacks=None, **changes):
+    options = {"max_steps": 8, "per_device_train_batch_size": 4, "report_to": "none", "disable_tqdm": True, **changes}
+    args = TrainingArguments(str(folder), use_cpu=device == "cpu", **options)
+    data = rows()
+    return Trainer(model or Net(), args, train_dataset=data, eval_dataset=data, callbacks=callbacks)
+
+
+def weights(made):
+    return [parameter.detach().cpu() for parameter in made.model.parameters()]
+
+
+def same(left, right):
+    return all(torch.equal(one, other) for one, other in zip(left, right, strict=True))
+
+
+def test_a_training_is_on_the_device(tmp_path, device):
+    made = trainer(tmp_path, device, save_strategy="no")
+    made.train()
+    assert {parameter.device.type for parameter in made.model.parameters()} == {device}
+
+
+@pytest.mark.parametrize("precision", [{}, {"bf16": True}])
+def test_a_training_with_dropout_resumes_bit_for_bit(tmp_path, device, precision):
+    options = {"save_steps": 4, "full_determinism": True, **precision}
+    through = trainer(tmp_path, device, **options)
+    through.train()
+    resumed = trainer(tmp_path, device, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    other_draws = trainer(tmp_path, device, **options, seed=7)
+    other_draws.train()
+    assert same(weights(through), weights(resumed))
+    assert not same(weights(through), weights(other_draws))
+
+
+def test_generators_come_back(device):
+    state = capture_rng_state(distributed=False)
+    drawn = torch.rand(4, device=device)
+    assert not torch.equal(drawn, torch.rand(4, device=device))
+    restore_rng_state(state, distributed=False)
+    assert torch.equal(drawn, torch.rand(4, device=device))
+
+
+def test_weights_saved_in_the_background_are_those_of_their_step(tmp_path, device, monkeypatch):
+    """A callback with `on_save` has the files written at once; a thread has to write the same ones."""
+
+    class Listens(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            pass
+
+    monkeypatch.setattr(Trainer, "background_checkpoints", 0, raising=False)
+    for name, callbacks in {"at once": [Listens()], "later": []}.items():
+        torch.manual_seed(3)
+        trainer(tmp_path / name, device, callbacks=callbacks, save_steps=2).train()
+    for step in (2, 4, 6, 8):
+        now, later = (
+            load_file(tmp_path / name / f"checkpoint-{step}" / "model.safetensors") for name in ("at once", "later")
+        )
+        assert same(now.values(), later.values())
+
+
+def test_a_batch_that_does_not_fit_is_halved(tmp_path, device):
+    class Large(Net):
+        def forward(self, x, labels):
+            if len(x) > 2:
+                torch.empty(2**46, dtype=torch.uint8, device=x.device)  # 64 TiB
+            return super().forward(x, labels)
+
+    made = trainer(tmp_path, device, Large(), auto_find_batch_size=True, save_strategy="no")
+    made.train()
+    assert made.state.train_batch_size == 2
+
+
+def test_activations_wait_in_main_memory(device):
+    torch.manual_seed(0)
+    x = torch.randn(4, 8, device=device)
+    gradients = []
+    for offload in (None, True):
+        torch.manual_seed(1)
+        model = nn.Module()
+        model.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(2)).to(device)
+        if offload:
+            checkpoint_activations(model, offload=True)
+        model.layers[1](model.layers[0](x)).sum().backward()
+        gradients.append([parameter.grad.cpu() for parameter in model.parameters()])
+    assert same(*gradients)
+
+
+def test_nan_is_found_on_the_device(tmp_path, device):
+    class Broken(Net):
+        def forward(self, x, labels):
+            return {"loss": super().forward(x, labels)["loss"] * float("nan")}
+
+    with pytest.raises(FloatingPointError):
+        trainer(tmp_path, device, Broken(), [NaNGuardCallback("raise")], save_strategy="no").train()
+
+
+def test_predictions_come_from_the_device(tmp_path, device):
+    made = trainer(tmp_path, device, eval_accumulation_steps=2, per_device_eval_batch_size=4)
+    found = made.predict(rows())
+    assert found.predictions.shape == (32, 4)
+    with torch.no_grad():
+        x = torch.stack([row["x"] for row in rows()]).to(made.args.device)
+        expected = made.model.eval().layers(x).cpu()
+    torch.testing.assert_close(torch.as_tensor(found.predictions), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_arrive_page_locked(tmp_path, device, workers):
+    """`dataloader_pin_memory` is on by default, and copies of page-locked batches do not wait."""
+    if device == "cpu":
+        pytest.skip("nothing is page-locked without a GPU")
+    loader = trainer(tmp_path, device, dataloader_num_workers=workers).get_train_dataloader()
+    assert next(iter(loader))["x"].is_pinned()
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_page_locked_batches_are_copied_without_waiting(tmp_path, monkeypatch, pinned):
+    """The CPU tells too: a tensor that says that it is page-locked notes how it is copied."""
+    copies = []
+
+    class Noting(torch.Tensor):
+        def is_pinned(self):
+            return pinned
+
+        def to(self, *args, non_blocking=False, **kwargs):
+            copies.append(non_blocking)
+            return self
+
+    made = trainer(tmp_path, "cpu")
+    monkeypatch.setattr(TrainingArguments, "device", property(lambda self: torch.device("meta")))
+    made._prepare_inputs({"x": torch.zeros(2).as_subclass(Noting)})
+    assert copies == [pinned]
