@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from dataclasses import dataclass, field, fields
 
 VARIABLE = "LIGHTRAINER_FOLLOW"
@@ -60,8 +59,10 @@ class Followed:
         Raises:
             ValueError: it is no version number.
         """
-        number = _numbers(version)
-        switches = {one.name: number >= _numbers(one.metadata["since"]) for one in fields(cls) if one.metadata}
+        from packaging.version import Version
+
+        release = Version(Version(version).base_version)
+        switches = {one.name: release >= Version(one.metadata["since"]) for one in fields(cls) if one.metadata}
         return cls(version=version, **switches)
 
 
@@ -88,11 +89,3 @@ def followed() -> Followed:
             f"{VARIABLE}={asked!r} is no version of transformers to follow: write one such as 5.3.0 or 5.23, or leave "
             "it out to follow the version that is installed."
         ) from None
-
-
-def _numbers(version: str) -> tuple[int, int, int]:
-    found = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?(?:[.-]?(?:dev|rc|a|b|post)\d*)?", version)
-    if found is None:
-        raise ValueError(version)
-    major, minor, patch = (int(part or 0) for part in found.groups())
-    return major, minor, patch

@@ -76,6 +76,13 @@ def test_switches_are_reset_and_arguments_passed_as_by_the_reference(event):
     assert outcome(ours) == outcome(reference)
 
 
+def test_events_take_keywords_of_a_script():
+    """As in 5.23."""
+    recorder = Recorder()
+    make(recorder).on_train_begin(ARGS, TrainerState(), TrainerControl(), mine=3)
+    assert recorder.seen[0][1]["mine"] == 3
+
+
 @pytest.mark.parametrize("event", EVENTS)
 def test_a_replaced_call_event_sees_every_event(event):
     handler, seen = make(), []
