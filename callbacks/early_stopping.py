@@ -49,9 +49,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         else:
             self.early_stopping_patience_counter += 1
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Check that there is a metric and that it will be computed.
 
         Raises:
@@ -81,7 +79,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         control: TrainerControl,
         metrics: dict[str, float] | None = None,
         **kwargs: Any,
-    ) -> TrainerControl | None:
+    ) -> None:
         """Count this evaluation, and stop training when patience has run out."""
         name = args.metric_for_best_model
         if name is None:  # an evaluation outside of training, which has checked nothing

@@ -70,7 +70,7 @@ class EMACallback(TrainerCallback):
 
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Begin with the weights as they are, or go on with the average of the checkpoint."""
         self._end_swapping()
         if model is None:
@@ -84,9 +84,7 @@ class EMACallback(TrainerCallback):
         if self.evaluate:
             self._swap = _Swap(model, self._weights, self.averages)
 
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Update the average."""
         if not self.averages or state.global_step % self.update_every:
             return
@@ -102,9 +100,7 @@ class EMACallback(TrainerCallback):
         if self._swap is not None:
             self._swap.forget()
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Give the average to the model, if that is asked for."""
         self._end_swapping()
         self._resumed = None

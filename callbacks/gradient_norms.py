@@ -35,15 +35,13 @@ class GradientNormCallback(TrainerCallback):
         self._layers: list[str] = []
         self._step = -1
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Forget the training before."""
         self._norms = None
 
     def on_pre_optimizer_step(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Compute the norm of each gradient, if this step is going to be logged."""
         if model is None or not _may_be_logged(args, state, control):
             return
@@ -55,9 +53,7 @@ class GradientNormCallback(TrainerCallback):
         self._norms = [torch.linalg.vector_norm(_dense(grad), dtype=_precise(grad.dtype)) for _, grad in found]
         self._step = state.global_step + 1
 
-    def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         """Add the norms of the layers."""
         if is_training_log(logs) and self._norms and self._step == state.global_step:
             undone = _clipped_by(logs.get("grad_norm"), getattr(args, "max_grad_norm", 0))

@@ -170,9 +170,7 @@ class JITCheckpointCallback(TrainerCallback):
         """Return whether this callback handles the signals of this process."""
         return self._listening_in == os.getpid()
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Begin to listen; a training that starts over goes on listening."""
         if not self.is_listening and self._foreign_manager() is None:
             self.leaving, self.received, self._saved = False, None, None
@@ -180,36 +178,26 @@ class JITCheckpointCallback(TrainerCallback):
             self._interrupted, self._speaks = False, state.is_world_process_zero
             self.start_listening()
 
-    def on_epoch_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Note that the end of the epoch before is over."""
         self._at_epoch_end = False
 
-    def on_step_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Save and stop, where a manager of the script's own asks for it."""
         self._obey(control)
 
-    def on_pre_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """As `on_step_begin`."""
         self._obey(control)
 
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Save and stop, unless the epoch ends here as well: then that has to come first."""
         if self._obey(control):
             control.should_save = False
         elif self._asked() and (self.leaving or not ends_epoch(state, control)):
             self._leave(state, control)
 
-    def on_epoch_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Save and stop; after a stop in the middle of the epoch, nothing is due here."""
         self._at_epoch_end = True
         asked = self._asked()
@@ -220,9 +208,7 @@ class JITCheckpointCallback(TrainerCallback):
         elif asked:
             self._leave(state, control)
 
-    def on_prediction_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Save at once, as an evaluation may take longer than there is time; then let it go on.
 
         Ctrl-C interrupts the evaluation after saving; a resumed training starts with that evaluation.
@@ -241,14 +227,12 @@ class JITCheckpointCallback(TrainerCallback):
                 self._give_up()
                 raise KeyboardInterrupt
 
-    def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Save and stop, with the evaluation done."""
         if self._asked():
             self._leave(state, control)
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop after a checkpoint that was written anyway."""
         if getattr(args, "save_only_model", False) and not self.leaving:
             return
@@ -257,9 +241,7 @@ class JITCheckpointCallback(TrainerCallback):
             self._say(state)
             self.leaving = control.should_training_stop = True
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop listening; a signal that came after the last step still gets its checkpoint."""
         manager = self._foreign_manager()
         if manager is not None and manager._original_sigterm_handler is not None:

@@ -38,9 +38,7 @@ class MemoryCallback(TrainerCallback):
                 "'lightrainer[memory]'`, or leave the callback out."
             )
 
-    def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         """Add what is in use."""
         if is_training_log(logs):
             add_to_logs(logs, state, memory_in_use())

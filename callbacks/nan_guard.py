@@ -68,7 +68,7 @@ class NaNGuardCallback(TrainerCallback):
 
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Look at what the model returns from now on."""
         self._let_go()
         self.skipped, self._in_a_row = [], 0
@@ -79,9 +79,7 @@ class NaNGuardCallback(TrainerCallback):
         found = list(_running_statistics(model))
         self._statistics = (found, [buffer.clone() for buffer in found])
 
-    def on_step_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Copy the running statistics: the forward pass changes them before the loss is known."""
         self._losses = []
         present, kept = self._statistics
@@ -95,7 +93,7 @@ class NaNGuardCallback(TrainerCallback):
         model: Any = None,
         optimizer: Any = None,
         **kwargs: Any,
-    ) -> TrainerControl | None:
+    ) -> None:
         """Look at losses and gradients, and if they are no numbers, leave the optimizer nothing to do.
 
         Raises:
@@ -119,15 +117,13 @@ class NaNGuardCallback(TrainerCallback):
 
     def on_optimizer_step(
         self, args: Any, state: TrainerState, control: TrainerControl, optimizer: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Undo what an optimizer counted although it had no gradients."""
         groups, self._groups = self._groups, None
         for group, before in zip(getattr(optimizer, "param_groups", ()), groups or (), strict=False):
             group.update(before)
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Remove the forward hook."""
         self._let_go()
 

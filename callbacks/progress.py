@@ -38,9 +38,7 @@ class ProgressCallback(TrainerCallback):
         self._beside: dict[str, str] = {}
         self._stretch = Stretch()
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Open the bar, at the step from which training resumes."""
         self._close_training_bar()
         self._close_prediction_bar()
@@ -49,9 +47,7 @@ class ProgressCallback(TrainerCallback):
             self._open_training_bar(state)
         self._stretch.begin(state)
 
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Move the bar to the present step."""
         if not self._is_shown(args, state):
             return
@@ -63,7 +59,7 @@ class ProgressCallback(TrainerCallback):
 
     def on_prediction_step(
         self, args: Any, state: TrainerState, control: TrainerControl, eval_dataloader: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Move a second bar, if the number of batches is known."""
         if not self._is_shown(args, state):
             return
@@ -74,21 +70,19 @@ class ProgressCallback(TrainerCallback):
             self.prediction_bar = self._bar(total=batches, leave=self.training_bar is None)
         self.prediction_bar.update(1)
 
-    def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Close the second bar."""
         self._close_prediction_bar()
         self._stretch.begin(state)
 
     def on_predict(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Close the second bar."""
         self._close_prediction_bar()
         self._stretch.begin(state)
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Keep the time for saving out of the speed."""
         self._stretch.begin(state)
 
@@ -100,7 +94,7 @@ class ProgressCallback(TrainerCallback):
         logs: Any = None,
         train_dataloader: Any = None,
         **kwargs: Any,
-    ) -> TrainerControl | None:
+    ) -> None:
         """Write the logs above the bar, and the most wanted ones beside it."""
         if self.training_bar is None or not logs:
             return
@@ -110,9 +104,7 @@ class ProgressCallback(TrainerCallback):
             self.training_bar.set_postfix(self._fitting(self._beside), refresh=False)
             self.training_bar.write(str(_readable(logs, self.max_str_len)))
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Close the bar and leave it on the screen."""
         self._close_training_bar()
 
@@ -162,9 +154,7 @@ class ProgressCallback(TrainerCallback):
 class PrinterCallback(TrainerCallback):
     """As `transformers.PrinterCallback`: prints each log as one line, in the first process of each machine."""
 
-    def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         """Print the logs, floats with four digits."""
         if state.is_local_process_zero and logs:
             with going_on(self, "Showing the logs"):

@@ -45,9 +45,7 @@ class NotebookProgressCallback(ProgressCallback):
         self._view: _View | None = None
         self._has_ended = False
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Show a bar and, once there is something to put into it, a table."""
         self._view = None
         self._has_ended = False
@@ -62,7 +60,7 @@ class NotebookProgressCallback(ProgressCallback):
         logs: Any = None,
         train_dataloader: Any = None,
         **kwargs: Any,
-    ) -> TrainerControl | None:
+    ) -> None:
         """Show the last values beside the bar, and add a row where there are no evaluations."""
         if self.training_bar is None or not logs:
             return
@@ -74,7 +72,7 @@ class NotebookProgressCallback(ProgressCallback):
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Add a row, or in a row for the same step the metrics of another set."""
         if self._is_shown(args, state):
             with going_on(self, "Showing the evaluation"):
@@ -88,9 +86,7 @@ class NotebookProgressCallback(ProgressCallback):
         # Afterwards, as this lets go of an output that has no training: the table would be drawn into another one.
         super().on_evaluate(args, state, control, **kwargs)
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Leave bar and table in the notebook, as they are now."""
         if self._is_shown(args, state) and self.training_bar is not None:
             self.training_bar.draw(now=True)

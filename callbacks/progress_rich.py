@@ -39,9 +39,7 @@ class RichProgressCallback(ProgressCallback):
         self.console = console
         self._screen: _Screen | None = None
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Leave the bars on the screen as they are."""
         super().on_train_end(args, state, control, **kwargs)
         self._close_prediction_bar()

@@ -65,7 +65,7 @@ class ThroughputCallback(TrainerCallback):
 
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Begin to count what the model is given."""
         self._end_watching()
         compiled = _is_compiled(model) or bool(getattr(args, "torch_compile", False))
@@ -75,9 +75,7 @@ class ThroughputCallback(TrainerCallback):
         self._estimated = (state.global_step, state.total_flos)
         self._stretch.begin(state)
 
-    def on_step_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Watch the first step."""
         self._end_watching()
         if not self._is_counted:
@@ -88,9 +86,7 @@ class ThroughputCallback(TrainerCallback):
             self._watch.__enter__()
             self._inputs.on_failure = self._end_watching
 
-    def on_pre_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Note what forward and backward pass took."""
         if self._watch is not None:
             self._counted = self._watch.by_type
@@ -98,28 +94,24 @@ class ThroughputCallback(TrainerCallback):
             self._end_watching()
             self._is_counted = True
 
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Leave a step that was watched out of the speed."""
         if self._inputs.on_failure is not None:
             self._inputs.on_failure = None
             self._end_watching()
             self._begin(state)
 
-    def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Keep the time for evaluating out of the speed."""
         self._begin(state)
 
     def on_predict(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Keep the time for predicting out of the speed."""
         self._begin(state)
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Keep the time for saving out of the speed."""
         self._begin(state)
 
@@ -132,14 +124,12 @@ class ThroughputCallback(TrainerCallback):
         model: Any = None,
         train_dataloader: Any = None,
         **kwargs: Any,
-    ) -> TrainerControl | None:
+    ) -> None:
         """Add the speeds."""
         if is_training_log(logs):
             add_to_logs(logs, state, self._measure(args, state, model, train_dataloader))
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Leave the model as it was."""
         self._end_watching()
         self._inputs.watch(None)

@@ -63,9 +63,7 @@ class TimeLimitCallback(TrainerCallback):
         """Seconds of training so far: of this run or, with `over_all_runs`, of all of them."""
         return self._this_run() + (self._before if self.over_all_runs else 0.0)
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Start the clock."""
         if state.global_step == 0:  # a training that begins anew, also on the same object
             self._before = 0.0
@@ -75,16 +73,12 @@ class TimeLimitCallback(TrainerCallback):
         if processes() > 1:
             self._others = Others()
 
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Save and stop, unless the epoch ends here as well: then that has to come first."""
         if self._is_up() and (self.stopped or not ends_epoch(state, control)):
             self._stop(state, control)
 
-    def on_epoch_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Save and stop; after a stop in the middle of the epoch, nothing is due here."""
         up = self._is_up()
         if self.stopped:
@@ -92,9 +86,7 @@ class TimeLimitCallback(TrainerCallback):
         elif up:
             self._stop(state, control)
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop the clock."""
         self._ran, self._began = self._this_run(), None
         self._leave_others()

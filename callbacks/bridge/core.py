@@ -32,13 +32,11 @@ class BridgeFlow(DefaultFlowCallback):
 
     def on_train_begin(
         self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Count from here."""
         self._before = state.global_step
 
-    def on_step_end(
-        self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_step_end(self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Raise the switches that are due by steps."""
         before, self._before = self._before, state.global_step
         given, step = args.given, state.global_step
@@ -54,9 +52,7 @@ class BridgeFlow(DefaultFlowCallback):
         if self.is_last:
             control.should_training_stop = True
 
-    def on_epoch_end(
-        self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_epoch_end(self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Raise the switches that are due by epochs."""
         if args.logging_strategy == "epoch":
             control.should_log = True

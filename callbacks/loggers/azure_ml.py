@@ -28,9 +28,7 @@ class AzureMLCallback(LoggerCallback):
         super().__init__()
         self.azureml_run = azureml_run
 
-    def on_init_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Find the run of the context."""
         self.setup(args, state)
 

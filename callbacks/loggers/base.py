@@ -76,7 +76,7 @@ class LoggerCallback(TrainerCallback):
 
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Open a run; each trial of a hyperparameter search has its own."""
         if state.is_hyper_param_search or self._over:
             self._leave(state)
@@ -91,7 +91,7 @@ class LoggerCallback(TrainerCallback):
         model: Any = None,
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
-    ) -> TrainerControl | None:
+    ) -> None:
         """Send what is logged."""
         if not logs:
             return
@@ -101,9 +101,7 @@ class LoggerCallback(TrainerCallback):
             with self._training_goes_on(f"the logs of step {state.global_step}"):
                 self._report(args, state, logs)
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Close the run where the platform has it so, and say what did not arrive."""
         if not self._initialized:
             return
@@ -169,7 +167,7 @@ class PredictionLogger(LoggerCallback):
         metrics: dict[str, float],
         model: Any = None,
         **kwargs: Any,
-    ) -> TrainerControl | None:
+    ) -> None:
         """Send the metrics of a prediction."""
         if not self._initialized:
             self.setup(args, state, model, **kwargs)

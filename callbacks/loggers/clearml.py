@@ -60,7 +60,7 @@ class ClearMLCallback(LoggerCallback):
         made_here = self.ends_with_training if self._initialized else self._clearml.Task.current_task() is None
         return is_switched_on("CLEARML_LOG_MODEL", default=str(made_here))
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Upload the checkpoint, and remove older ones than `save_total_limit` allows."""
         if not (self._initialized and state.is_world_process_zero and self.uploads_checkpoints):
             return

@@ -40,16 +40,14 @@ class CodeCarbonCallback(LoggerCallback):
         self.tracker: Any = None
         self._measuring = False
 
-    def on_init_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Make a tracker."""
         if self.tracker is None and state.is_local_process_zero:
             self.tracker = self._make_tracker(args)
 
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Begin to measure."""
         if not state.is_local_process_zero or self._measuring:
             return
@@ -66,12 +64,10 @@ class CodeCarbonCallback(LoggerCallback):
         model: Any = None,
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
-    ) -> TrainerControl | None:
+    ) -> None:
         """Nothing: it measures by itself."""
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop, and write the figures."""
         if self._measuring:
             self._over, self._measuring = True, False

@@ -48,9 +48,7 @@ class CometCallback(PredictionLogger):
         """The key of the experiment, to be set as `COMET_EXPERIMENT_KEY` when it is resumed."""
         return None if self._experiment is None else self._experiment.get_key()
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Upload the output folder with `COMET_LOG_ASSETS`."""
         if self._experiment is not None and state.is_world_process_zero and is_switched_on("COMET_LOG_ASSETS"):
             with self._training_goes_on("the output folder"):

@@ -35,7 +35,7 @@ class DagsHubCallback(MLflowCallback):
 
     def on_train_end(
         self, args: Any, state: TrainerState, control: TrainerControl, train_dataloader: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Close the run; with `HF_DAGSHUB_LOG_ARTIFACTS` upload the output folder."""
         if self._initialized and state.is_world_process_zero and is_switched_on("HF_DAGSHUB_LOG_ARTIFACTS"):
             with self._training_goes_on("the output folder"):

@@ -48,7 +48,7 @@ class DVCLiveCallback(LoggerCallback):
         """With `log_model="all"`."""
         return self._log_model == "all"
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Keep the output folder with `log_model="all"`."""
         if self.uploads_checkpoints and self._initialized and state.is_world_process_zero:
             with self._training_goes_on("the output folder"):
@@ -62,7 +62,7 @@ class DVCLiveCallback(LoggerCallback):
         model: Any = None,
         processing_class: Any = None,
         **kwargs: Any,
-    ) -> TrainerControl | None:
+    ) -> None:
         """Keep the model with `log_model=True`; write the summary."""
         if self._initialized and self._log_model is True:
             name = "best" if args.load_best_model_at_end else "last"

@@ -45,15 +45,13 @@ class FlyteCallback(LoggerCallback):
         """With `sync_checkpoints`."""
         return self.sync_checkpoints
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Give the checkpoint to Flyte."""
         if self.sync_checkpoints and state.is_world_process_zero:
             with self._training_goes_on(f"checkpoint-{state.global_step}"):
                 self.cp.save(checkpoint_folder(args, state))
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Show the logs as a table."""
         if self.save_log_history and state.is_world_process_zero:
             with self._training_goes_on("the table of logs"):

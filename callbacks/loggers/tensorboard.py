@@ -47,16 +47,14 @@ class TensorBoardCallback(LoggerCallback):
 
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Open a writer and note the arguments, as text and as hyperparameters, and the model's configuration."""
         if state.is_hyper_param_search:
             self._leave(state)
             self.logging_dir = None
         self.setup(args, state, model, **kwargs)
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Close the writer; a later log opens one on the same directory."""
         self._finish()
         self._warn_what_is_lost()

@@ -46,7 +46,7 @@ class TrackioCallback(PredictionLogger):
 
     def on_push_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Upload a project that is kept on this machine as a static Space, and let the model's tags name it."""
         asked = getattr(args, "trackio_static_space_id", None)
         if not state.is_world_process_zero or not self._initialized or self._space_id or asked is False:

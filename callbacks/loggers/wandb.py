@@ -82,7 +82,7 @@ class WandbCallback(PredictionLogger):
         """The id of the run, to be set as `WANDB_RUN_ID` when it is resumed."""
         return getattr(self._wandb.run, "id", None)
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Keep the checkpoint as an artifact with `WANDB_LOG_MODEL=checkpoint`."""
         if self.uploads_checkpoints and self._initialized and state.is_world_process_zero:
             with self._training_goes_on(f"checkpoint-{state.global_step}"):
@@ -99,7 +99,7 @@ class WandbCallback(PredictionLogger):
         model: Any = None,
         processing_class: Any = None,
         **kwargs: Any,
-    ) -> TrainerControl | None:
+    ) -> None:
         """Keep the model as an artifact, if `WANDB_LOG_MODEL` says so."""
         if self._initialized and self._log_model.is_enabled:
             with self._training_goes_on("the model"), tempfile.TemporaryDirectory() as folder:

@@ -38,9 +38,7 @@ class _DrawingCallback(TrainerCallback):
             )
         self._not_before: dict[str, float] = {}
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Forget how long drawings took."""
         self._not_before = {}
 
@@ -75,17 +73,13 @@ class LossCurveCallback(_DrawingCallback):
         super().__init__(needs_matplotlib=True)
         self.path = path
 
-    def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Draw what there is so far, unless the last drawing was too short a time ago."""
         if state.is_world_process_zero:
             path = Path(args.output_dir) / "loss_curve.png" if self.path is None else Path(self.path)
             self._draw(path, lambda: draw_loss_curve(state.log_history))
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Draw the whole run."""
         self._not_before = {}
         self.on_evaluate(args, state, control)
@@ -123,17 +117,13 @@ class RunReportCallback(_DrawingCallback):
         self._speed = ThroughputCallback(flops=None)
         self._status = "running"
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Begin to measure the speed."""
         super().on_train_begin(args, state, control)
         self._status = "running"
         self._speed.on_train_begin(args, state, control, **kwargs)
 
-    def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         """Add speed and memory to the training logs, unless another callback has."""
         if not is_training_log(logs):
             return
@@ -141,9 +131,7 @@ class RunReportCallback(_DrawingCallback):
         self._speed.on_log(args, state, control, logs=logs, **kwargs)
         add_to_logs(logs, state, memory_in_use() | present)
 
-    def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write what there is so far, unless the last time was too short a time ago; after the training always."""
         if self._status != "running":
             self._not_before = {}
@@ -152,18 +140,16 @@ class RunReportCallback(_DrawingCallback):
 
     def on_predict(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> None:
         """Keep the time for predicting out of the speed."""
         self._speed.on_predict(args, state, control, metrics)
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write what there is so far, unless the last time was too short a time ago."""
         self._write(args, state)
         self._speed.on_save(args, state, control, **kwargs)
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write the report on the whole run."""
         self._speed.on_train_end(args, state, control, **kwargs)
         self._not_before = {}
