@@ -3,50 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 
-class FlopCount(TorchDispatchMode):
-    """As `torch.utils.flop_counter.FlopCounterMode`, whose formulas it uses, but by type of the numbers.
-
-    Attention on the CPU is counted as well, and no hooks are put on modules. Nothing of the results changes.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.by_type: Counter[str] = Counter()
-        """Operations by the type of the first factor, such as `bfloat16`."""
-        self._formulas = _formulas()
-
-    @property
-    def total(self) -> int:
-        """Operations of all types."""
-        return self.by_type.total()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and count it."""
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        formula = self._formulas.get(getattr(func, "_overloadpacket", None))
-        if formula is not None:
-            kind = next((str(arg.dtype) for arg in args if isinstance(arg, torch.Tensor)), "torch.float32")
-            self.by_type[kind.removeprefix("torch.")] += int(formula(*args, **kwargs, out_val=out))
-        return out
-
-
-def _formulas() -> dict[Any, Any]:
-    known = FlopCounterMode(display=False).flop_registry
-    aten = torch.ops.aten
-    same = {
-        "_scaled_dot_product_flash_attention_for_cpu": aten._scaled_dot_product_flash_attention,
-        "_scaled_dot_product_flash_attention_for_cpu_backward": aten._scaled_dot_product_flash_attention_backward,
+def flop_counter() -> FlopCounterMode:
+    """Return a context that counts operations; as torch's, which does not count attention on the CPU."""
+    on_cpu = {
+        "_scaled_dot_product_flash_attention_for_cpu": lambda query, key, value, *rest, **named: sdpa_flop_count(
+            query, key, value
+        ),
+        "_scaled_dot_product_flash_attention_for_cpu_backward": lambda grad, query, key, value, *rest, **named: (
+            sdpa_backward_flop_count(grad, query, key, value)
+        ),
     }
-    return {**known, **{getattr(aten, name): known[as_in] for name, as_in in same.items() if as_in in known}}
+    known = {
+        getattr(torch.ops.aten, name): formula for name, formula in on_cpu.items() if hasattr(torch.ops.aten, name)
+    }
+    return FlopCounterMode(display=False, custom_mapping=known)
 
 
 # FLOP/s of dense matrices (makers also print twice as many, for sparse ones), sums kept in float32. One column each for
@@ -103,15 +79,11 @@ def device_name(device: Any) -> str:
     """Return the vendor name of a device; empty for a CPU."""
     if device.type != "cuda":
         return ""
-    import torch
-
     return torch.cuda.get_device_name(device)
 
 
 def may_use_tf32() -> bool:
     """Return whether float32 matmuls may use TF32; True where torch cannot tell, so that the MFU is not overstated."""
-    import torch
-
     try:
         return torch.get_float32_matmul_precision() != "highest"
     except RuntimeError:  # scripts that mix torch's older and newer settings

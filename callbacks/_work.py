@@ -69,6 +69,11 @@ def length(sized: Any) -> int | None:
         return None
 
 
+def is_compiled(args: Any, model: Any) -> bool:
+    """Return whether the model is compiled in place, by `torch_compile` or `model.compile()`: hooks are traced then."""
+    return bool(getattr(args, "torch_compile", False)) or getattr(model, "_compiled_call_impl", None) is not None
+
+
 def clock(seconds: float) -> str:
     """Seconds as `1:02:03` or `02:03`; a question mark where they are not known."""
     if not math.isfinite(seconds) or seconds < 0:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ._others import processes
+from ._work import is_compiled
 from .base import TrainerCallback, require_number
 from .state import TrainerControl, TrainerState
 
@@ -74,7 +75,7 @@ class NaNGuardCallback(TrainerCallback):
         self.skipped, self._in_a_row = [], 0
         if model is None:
             return
-        if not getattr(args, "torch_compile", False) and getattr(model, "_compiled_call_impl", None) is None:
+        if not is_compiled(args, model):
             self._hook = model.register_forward_hook(self._note_loss)
         found = list(_running_statistics(model))
         self._statistics = (found, [buffer.clone() for buffer in found])
@@ -236,10 +237,5 @@ def _running_statistics(model: Any) -> Iterator[torch.Tensor]:
 
 
 def _copy(to: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-    """Copy all tensors with one fused call, where a loop would launch a kernel for each."""
-    if to:
-        import torch
-
-        library: Any = torch  # which does not declare all that it has
-        with torch.no_grad():
-            library._foreach_copy_(to, values)
+    for target, value in zip(to, values, strict=True):
+        target.copy_(value)

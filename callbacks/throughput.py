@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from typing import Any
 
 from ._log_values import add_to_logs, is_training_log
-from ._work import Stretch
+from ._work import Stretch, is_compiled
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
@@ -57,7 +56,7 @@ class ThroughputCallback(TrainerCallback):
         self._stretch = Stretch()
         self._inputs = _Inputs()
         self._watch: Any = None
-        self._counted: Counter[str] = Counter()
+        self._counted = 0
         self._counted_size = 0
         self._is_counted = False
         self._estimated = (0, 0.0)
@@ -68,9 +67,9 @@ class ThroughputCallback(TrainerCallback):
     ) -> None:
         """Begin to count what the model is given."""
         self._end_watching()
-        compiled = _is_compiled(model) or bool(getattr(args, "torch_compile", False))
+        compiled = is_compiled(args, model) or hasattr(model, "_orig_mod")
         self._inputs.watch(None if compiled else model)
-        self._counted.clear()
+        self._counted = 0
         self._is_counted = self.flops != "count" or compiled or model is None
         self._estimated = (state.global_step, state.total_flos)
         self._stretch.begin(state)
@@ -79,17 +78,17 @@ class ThroughputCallback(TrainerCallback):
         """Watch the first step."""
         self._end_watching()
         if not self._is_counted:
-            from ._flops import FlopCount
+            from ._flops import flop_counter
 
             self._inputs.take()
-            self._watch = FlopCount()
+            self._watch = flop_counter()
             self._watch.__enter__()
             self._inputs.on_failure = self._end_watching
 
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Note what forward and backward pass took."""
         if self._watch is not None:
-            self._counted = self._watch.by_type
+            self._counted = self._watch.get_total_flops()
             self._counted_size, _ = self._inputs.take()
             self._end_watching()
             self._is_counted = True
@@ -154,8 +153,8 @@ class ThroughputCallback(TrainerCallback):
         speeds = {f"{name}_per_second": _rounded(done / stretch.seconds) for name, done in found.items() if done}
         flops = self._flops_done(stretch, size, world, estimate)
         if flops:
-            speeds["flops_per_second"] = _rounded(flops.total() / stretch.seconds)
-            speeds |= self._share(flops, stretch.seconds * world, args, model)
+            speeds["flops_per_second"] = _rounded(flops / stretch.seconds)
+            speeds |= self._share(flops / stretch.seconds / world, args, model)
         return speeds
 
     def _estimate(self, state: TrainerState) -> float:
@@ -164,36 +163,33 @@ class ThroughputCallback(TrainerCallback):
         self._estimated = (state.global_step, state.total_flos)
         return (state.total_flos - flos) / max(state.global_step - steps, 1)
 
-    def _flops_done(self, stretch: Stretch, size: int, world: int, estimate: float) -> Counter[str]:
-        """Operations of the stretch in all processes, by the type of the numbers, which is empty if not known."""
+    def _flops_done(self, stretch: Stretch, size: int, world: int, estimate: float) -> float:
+        """Return the operations of the stretch in all processes; 0 where they are not known."""
         if self.flops is None:
-            return Counter()
+            return 0
         if _is_number(self.flops):
-            return Counter({"": round(float(self.flops) * stretch.samples)})
+            return float(self.flops) * stretch.samples
         if not self._counted:
-            return Counter({"": round(estimate * stretch.steps)} if estimate > 0 else {})
-        times = size / self._counted_size if self._counted_size else stretch.steps
-        return Counter({kind: round(count * times * world) for kind, count in self._counted.items()})
+            return estimate * stretch.steps
+        return self._counted * world * (size / self._counted_size if self._counted_size else stretch.steps)
 
-    def _share(self, flops: Counter[str], seconds: float, args: Any, model: Any) -> dict[str, float]:
-        """The share of the peak; nothing where that is not known, or is passed, which no device can do."""
-        least = 0.0
-        for kind, count in flops.items():
-            peak = self.peak_flops or _peak(model, kind or _type_in_use(args, model))
-            if peak is None:
-                return {}
-            least += count / peak
-        share = least / seconds
-        if share <= 1:
-            return {"mfu": _rounded(share)}
+    def _share(self, speed: float, args: Any, model: Any) -> dict[str, float]:
+        """Return the share of the peak that `speed` is, in FLOP/s of one device.
+
+        Nothing is returned where the peak is not known, or is passed, which no device can do.
+        """
+        peak = self.peak_flops or _peak(args, model)
+        if peak is None:
+            return {}
+        if speed <= peak:
+            return {"mfu": _rounded(speed / peak)}
         if not self._too_low:
             self._too_low = True
             logger.warning(
-                "The training does %.4g FLOP/s, which is %.0f %% of what is given as the most that is possible, so no "
-                "mfu is logged. Set peak_flops of ThroughputCallback (now %r) to what one device can do with these "
-                "numbers.",
-                flops.total() / seconds,
-                100 * share,
+                "A device does %.4g FLOP/s, which is %.0f %% of its peak, so no mfu is logged. Set peak_flops of "
+                "ThroughputCallback (now %r) to what one device can do with the numbers in use.",
+                speed,
+                100 * speed / peak,
                 self.peak_flops,
             )
         return {}
@@ -247,10 +243,6 @@ def _main_input(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return next((one for one in candidates if hasattr(one, "numel") and getattr(one, "ndim", 0)), None)
 
 
-def _is_compiled(model: Any) -> bool:
-    return hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
-
-
 def _rounded(value: float) -> float:
     """Six digits: more are chance, and hard to read."""
     return float(f"{value:.6g}")
@@ -260,19 +252,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _type_in_use(args: Any, model: Any) -> str:
-    """The type of the numbers that are multiplied, as far as the arguments and the weights tell."""
-    if getattr(args, "bf16", False):
-        return "bfloat16"
-    if getattr(args, "fp16", False):
-        return "float16"
+def _peak(args: Any, model: Any) -> float | None:
+    """Return the FLOP/s that the model's device can do with the numbers that are multiplied."""
     weight = next(iter(model.parameters()), None) if hasattr(model, "parameters") else None
-    return "float32" if weight is None else str(weight.dtype).removeprefix("torch.")
-
-
-def _peak(model: Any, kind: str) -> float | None:
+    if weight is None or weight.device.type != "cuda":
+        return None
     from ._flops import device_name, may_use_tf32, peak_flops
 
-    weight = next(iter(model.parameters()), None) if hasattr(model, "parameters") else None
-    name = "" if weight is None else device_name(weight.device)
-    return peak_flops(name, kind, tf32=may_use_tf32()) if name else None
+    names = {"bf16": "bfloat16", "fp16": "float16"}
+    kind = next((name for flag, name in names.items() if getattr(args, flag, False)), str(weight.dtype))
+    return peak_flops(device_name(weight.device), kind.removeprefix("torch."), tf32=may_use_tf32())
