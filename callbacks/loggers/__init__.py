@@ -9,15 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .azure_ml import AzureMLCallback
     from .base import LoggerCallback
     from .clearml import ClearMLCallback
-    from .codecarbon import CodeCarbonCallback
-    from .comet import CometCallback
-    from .dagshub import DagsHubCallback
     from .dvclive import DVCLiveCallback
-    from .flyte import FlyteCallback
-    from .mlflow import MLflowCallback
+    from .mlflow import DagsHubCallback, MLflowCallback
+    from .services import AzureMLCallback, CodeCarbonCallback, CometCallback, FlyteCallback
     from .swanlab import SwanLabCallback
     from .tensorboard import TensorBoardCallback
     from .trackio import TrackioCallback
@@ -25,13 +21,13 @@ if TYPE_CHECKING:
     from .wandb import WandbCallback
 
 TRACKERS = {
-    "azure_ml": ("azure_ml", "AzureMLCallback"),
+    "azure_ml": ("services", "AzureMLCallback"),
     "clearml": ("clearml", "ClearMLCallback"),
-    "codecarbon": ("codecarbon", "CodeCarbonCallback"),
-    "comet_ml": ("comet", "CometCallback"),
-    "dagshub": ("dagshub", "DagsHubCallback"),
+    "codecarbon": ("services", "CodeCarbonCallback"),
+    "comet_ml": ("services", "CometCallback"),
+    "dagshub": ("mlflow", "DagsHubCallback"),
     "dvclive": ("dvclive", "DVCLiveCallback"),
-    "flyte": ("flyte", "FlyteCallback"),
+    "flyte": ("services", "FlyteCallback"),
     "mlflow": ("mlflow", "MLflowCallback"),
     "swanlab": ("swanlab", "SwanLabCallback"),
     "tensorboard": ("tensorboard", "TensorBoardCallback"),

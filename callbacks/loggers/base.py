@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from ..base import TrainerCallback
 from ..state import TrainerControl, TrainerState
 from .availability import AVAILABLE, require
+from .values import checkpoint_folder, number
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,12 @@ class LoggerCallback(TrainerCallback):
             with self._training_goes_on(f"the logs of step {state.global_step}"):
                 self._report(args, state, logs)
 
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Upload the checkpoint, where that was asked for."""
+        if self.uploads_checkpoints and self._initialized and state.is_world_process_zero:
+            with self._training_goes_on(f"checkpoint-{state.global_step}"):
+                self._upload(args, state, checkpoint_folder(args, state))
+
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Close the run where the platform has it so, and say what did not arrive."""
         if not self._initialized:
@@ -118,6 +125,9 @@ class LoggerCallback(TrainerCallback):
     def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
         """Send logs, in the first process of all."""
 
+    def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
+        """Send the checkpoint in `folder`, in the first process of all."""
+
     def _finish(self) -> None:
         """Close the run, in the first process of all."""
 
@@ -127,6 +137,14 @@ class LoggerCallback(TrainerCallback):
             with self._training_goes_on("the end of the run"):
                 self._finish()
         self._initialized = self._over = False
+
+    def _numbers(self, logs: Mapping[str, Any]) -> dict[str, float]:
+        """Return the numbers in logs, and warn of everything else."""
+        numbers = {name: number(value) for name, value in logs.items()}
+        left_out = [name for name, value in numbers.items() if value is None]
+        if left_out:
+            logger.warning("%s takes numbers, so these logs are left out: %s.", self.platform, ", ".join(left_out))
+        return {name: value for name, value in numbers.items() if value is not None}
 
     def _write_model(self, state: TrainerState, model: Any, processing_class: Any, folder: str) -> None:
         """Write the model that training ends with; all processes call it, for one that is spread over them."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import fields
 from importlib import import_module
 from typing import Any, ClassVar
 
-from ..state import TrainerControl, TrainerState
+from ..state import TrainerState
 from .availability import is_switched_on
 from .base import LoggerCallback
-from .values import SUMMARY, checkpoint_folder, config_of, flattened, number
-
-logger = logging.getLogger(__name__)
+from .values import SUMMARY, config_of, flattened
 
 _ONCE = (*SUMMARY, "epoch")
 
@@ -60,19 +57,7 @@ class ClearMLCallback(LoggerCallback):
         made_here = self.ends_with_training if self._initialized else self._clearml.Task.current_task() is None
         return is_switched_on("CLEARML_LOG_MODEL", default=str(made_here))
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Upload the checkpoint, and remove older ones than `save_total_limit` allows."""
-        if not (self._initialized and state.is_world_process_zero and self.uploads_checkpoints):
-            return
-        with self._training_goes_on(f"checkpoint-{state.global_step}"):
-            self._upload(args, state)
-            while args.save_total_limit and args.save_total_limit < len(self._checkpoints_saved):
-                self._clearml.model.Model.remove(
-                    self._checkpoints_saved.pop(0), delete_weights_file=True, force=True, raise_on_errors=True
-                )
-
-    def _upload(self, args: Any, state: TrainerState) -> None:
-        folder = checkpoint_folder(args, state)
+    def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
         name = os.path.basename(folder) + self._suffix
         model = self._clearml.OutputModel(task=self._clearml_task, name=name)
         model.connect(task=self._clearml_task, name=name)
@@ -83,6 +68,10 @@ class ClearMLCallback(LoggerCallback):
             auto_delete_file=False,
         )
         self._checkpoints_saved.append(model)
+        while args.save_total_limit and args.save_total_limit < len(self._checkpoints_saved):
+            self._clearml.model.Model.remove(
+                self._checkpoints_saved.pop(0), delete_weights_file=True, force=True, raise_on_errors=True
+            )
 
     def _start(self, args: Any, state: TrainerState, model: Any) -> None:
         self._checkpoints_saved = []
@@ -154,14 +143,9 @@ class ClearMLCallback(LoggerCallback):
             self._send(self._clearml_task.get_logger(), state, logs)
 
     def _send(self, report: Any, state: TrainerState, logs: dict[str, Any]) -> None:
-        for name, value in logs.items():
-            plain = number(value)
+        for name, plain in self._numbers(logs).items():
             group, separator, rest = name.partition("_")
-            if plain is None:
-                logger.warning(
-                    "ClearML shows numbers, so the log %r of type %s is left out.", name, type(value).__name__
-                )
-            elif name in _ONCE:
+            if name in _ONCE:
                 report.report_single_value(name=name + self._suffix, value=plain)
             else:
                 title, series = (group, rest) if separator and group in ("eval", "test") else ("train", name)

@@ -48,11 +48,8 @@ class DVCLiveCallback(LoggerCallback):
         """With `log_model="all"`."""
         return self._log_model == "all"
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Keep the output folder with `log_model="all"`."""
-        if self.uploads_checkpoints and self._initialized and state.is_world_process_zero:
-            with self._training_goes_on("the output folder"):
-                self.live.log_artifact(str(args.output_dir))
+    def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
+        self.live.log_artifact(str(args.output_dir))
 
     def on_train_end(
         self,

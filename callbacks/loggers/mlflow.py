@@ -1,4 +1,4 @@
-"""MLflow."""
+"""MLflow, and DagsHub, which keeps a server of it for each repository."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import re
 import sys
 from importlib import import_module
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..state import TrainerControl, TrainerState
 from .availability import is_switched_on
 from .base import LoggerCallback
-from .values import checkpoint_folder, config_of, flattened, number
+from .values import config_of, flattened
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +59,8 @@ class MLflowCallback(LoggerCallback):
         """With `HF_MLFLOW_LOG_ARTIFACTS`."""
         return is_switched_on("HF_MLFLOW_LOG_ARTIFACTS")
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
-        """Copy the checkpoint to the artifacts of the run with `HF_MLFLOW_LOG_ARTIFACTS`."""
-        if self.uploads_checkpoints and self._initialized and state.is_world_process_zero:
-            folder = checkpoint_folder(args, state)
-            with self._training_goes_on(os.path.basename(folder)):
-                self._ml_flow.log_artifacts(folder, artifact_path=os.path.basename(folder), run_id=self.run_id)
+    def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
+        self._ml_flow.log_artifacts(folder, artifact_path=os.path.basename(folder), run_id=self.run_id)
 
     def _start(self, args: Any, state: TrainerState, model: Any) -> None:
         self._auto_end_run = False
@@ -107,17 +104,8 @@ class MLflowCallback(LoggerCallback):
             self._ml_flow.log_params(dict(kept[start : start + self._most_params]), synchronous=False)
 
     def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
-        metrics = {name: number(value) for name, value in logs.items()}
-        left_out = [name for name, value in metrics.items() if value is None]
-        if left_out:
-            logger.warning("MLflow shows numbers, so these logs are left out: %s.", ", ".join(left_out))
-        named = {re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII): metrics[name] for name in metrics}
-        self._ml_flow.log_metrics(
-            metrics={name: value for name, value in named.items() if value is not None},
-            step=state.global_step,
-            synchronous=False,
-            run_id=self.run_id,
-        )
+        metrics = {re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII): it for name, it in self._numbers(logs).items()}
+        self._ml_flow.log_metrics(metrics=metrics, step=state.global_step, synchronous=False, run_id=self.run_id)
 
     def _finish(self) -> None:
         self._ml_flow.flush_async_logging()
@@ -144,3 +132,55 @@ def _read_tags(text: str) -> dict[str, Any]:
     if not isinstance(tags, dict):
         raise ValueError(f'MLFLOW_TAGS={text!r} is not a dict, such as \'{{"stage": "first"}}\'.')
     return tags
+
+
+class DagsHubCallback(MLflowCallback):
+    """As `transformers.integrations.DagsHubCallback`, but its run is closed when training ends, as that of MLflow is.
+
+    Environment variables, beside those of `MLflowCallback`:
+
+    - `MLFLOW_TRACKING_URI`: `https://dagshub.com/<owner>/<repository>.mlflow`, which `dagshub.init()` sets. Necessary.
+    - `HF_DAGSHUB_LOG_ARTIFACTS`: 1 or true uploads the output folder when training ends, and the training data with it.
+    - `BRANCH`: the branch that it is uploaded to, by default "main".
+
+    Raises:
+        MissingTrackerError: an ImportError; dagshub or mlflow is not installed.
+    """
+
+    platform = "dagshub"
+    advice = "`dagshub.init()` sets MLFLOW_TRACKING_URI."
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.Repo: Any = import_module("dagshub.upload").Repo
+        self.repo: Any = None
+
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, train_dataloader: Any = None, **kwargs: Any
+    ) -> None:
+        """Close the run; with `HF_DAGSHUB_LOG_ARTIFACTS` upload the output folder."""
+        if self._initialized and state.is_world_process_zero and is_switched_on("HF_DAGSHUB_LOG_ARTIFACTS"):
+            with self._training_goes_on("the output folder"):
+                dataset = getattr(train_dataloader, "dataset", None)
+                if dataset is not None:
+                    import torch
+
+                    torch.save(dataset, os.path.join(args.output_dir, "dataset.pt"))
+                self.repo.directory("artifacts").add_dir(str(args.output_dir))
+        super().on_train_end(args, state, control, **kwargs)
+
+    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+        owner, name = _repository(os.environ.get("MLFLOW_TRACKING_URI"))
+        self.repo = self.Repo(owner=owner, name=name, branch=os.environ.get("BRANCH") or "main")
+        super()._start(args, state, model)
+
+
+def _repository(uri: str | None) -> tuple[str, str]:
+    """Owner and name of the repository behind a tracking URI."""
+    parts = urlsplit(uri or "").path.strip("/").split("/")
+    if len(parts) < 2:
+        raise RuntimeError(
+            f"report_to='dagshub' reads the repository from the environment variable MLFLOW_TRACKING_URI, which is "
+            f"{uri!r}. Call `dagshub.init()`, or set it to https://dagshub.com/<owner>/<repository>.mlflow."
+        )
+    return parts[-2], parts[-1].partition(".")[0]

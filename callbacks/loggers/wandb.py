@@ -13,7 +13,7 @@ from typing import Any
 from ..state import TrainerControl, TrainerState
 from .availability import is_switched_on
 from .base import PredictionLogger, write_architecture
-from .values import SUMMARY, checkpoint_folder, config_of, description, parameter_count, rewrite_logs, without_summary
+from .values import SUMMARY, config_of, description, parameter_count, rewrite_logs, without_summary
 
 logger = logging.getLogger(__name__)
 
@@ -82,14 +82,11 @@ class WandbCallback(PredictionLogger):
         """The id of the run, to be set as `WANDB_RUN_ID` when it is resumed."""
         return getattr(self._wandb.run, "id", None)
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Keep the checkpoint as an artifact with `WANDB_LOG_MODEL=checkpoint`."""
-        if self.uploads_checkpoints and self._initialized and state.is_world_process_zero:
-            with self._training_goes_on(f"checkpoint-{state.global_step}"):
-                artifact = self._artifact(args, {**self._summary(), "model/num_parameters": self._parameter_count()})
-                artifact.add_dir(checkpoint_folder(args, state))
-                aliases = [f"epoch_{round(state.epoch, 2)}", f"checkpoint_global_step_{state.global_step}"]
-                self._wandb.log_artifact(artifact, aliases=aliases)
+    def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
+        artifact = self._artifact(args, {**self._summary(), "model/num_parameters": self._parameter_count()})
+        artifact.add_dir(folder)
+        aliases = [f"epoch_{round(state.epoch, 2)}", f"checkpoint_global_step_{state.global_step}"]
+        self._wandb.log_artifact(artifact, aliases=aliases)
 
     def on_train_end(
         self,
@@ -107,7 +104,7 @@ class WandbCallback(PredictionLogger):
                 if state.is_world_process_zero:
                     write_architecture(model, folder)
                     artifact = self._artifact(args, {**self._result(args, state), "final_model": True})
-                    self._upload(artifact, folder, ["final_model"])
+                    self._send(artifact, folder, "final_model")
         super().on_train_end(args, state, control, **kwargs)
 
     def _leave(self, state: TrainerState) -> None:
@@ -132,14 +129,14 @@ class WandbCallback(PredictionLogger):
                 self._describe_model(args, model)
 
     def _describe_model(self, args: Any, model: Any) -> None:
-        told = {
+        metadata = {
             "model_config": config_of(model) or None,
             "num_parameters": self._parameter_count(),
             "initial_model": True,
         }
         with tempfile.TemporaryDirectory() as folder:
             write_architecture(model, folder)
-            self._upload(self._artifact(args, told), folder, ["base_model"])
+            self._send(self._artifact(args, metadata), folder, "base_model")
 
     def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
         for name in SUMMARY:
@@ -155,9 +152,9 @@ class WandbCallback(PredictionLogger):
         name = self._wandb.run.name if named else self._wandb.run.id
         return self._wandb.Artifact(name=re.sub(r"[^\w.-]", "_", f"model-{name}"), type="model", metadata=metadata)
 
-    def _upload(self, artifact: Any, folder: str, aliases: list[str]) -> None:
+    def _send(self, artifact: Any, folder: str, alias: str) -> None:
         artifact.add_dir(folder)
-        self._wandb.run.log_artifact(artifact, aliases=aliases)
+        self._wandb.run.log_artifact(artifact, aliases=[alias])
 
     def _summary(self) -> dict[str, Any]:
         """The newest value of each metric."""

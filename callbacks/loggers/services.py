@@ -1,0 +1,243 @@
+"""Azure Machine Learning, CodeCarbon, Comet and Flyte."""
+
+from __future__ import annotations
+
+import logging
+import os
+from importlib import import_module
+from typing import Any
+
+from ..state import TrainerControl, TrainerState
+from .availability import is_flyte_deck_standard_available, is_installed, is_switched_on
+from .base import LoggerCallback, PredictionLogger
+from .values import config_of, rewrite_logs
+
+logger = logging.getLogger(__name__)
+
+_COMET_MODES = ("get", "get_or_create", "create")
+
+
+class AzureMLCallback(LoggerCallback):
+    """As `transformers.integrations.AzureMLCallback`: numbers go to the run that the script was submitted as.
+
+    Metrics keep the names of the logs (`loss`, `eval_loss`). On a machine outside of Azure azureml prints them.
+
+    Args:
+        azureml_run: a run to use instead of that of the context.
+
+    Raises:
+        MissingTrackerError: an ImportError; azureml-core is not installed.
+    """
+
+    platform = "azure_ml"
+
+    def __init__(self, azureml_run: Any = None) -> None:
+        super().__init__()
+        self.azureml_run = azureml_run
+
+    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Find the run of the context."""
+        self.setup(args, state)
+
+    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+        if self.azureml_run is None:
+            self.azureml_run = import_module("azureml.core.run").Run.get_context()
+
+    def _leave(self, state: TrainerState) -> None:
+        """Trials share the run: it is Azure's."""
+
+    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+        for name, value in self._numbers(logs).items():
+            self.azureml_run.log(name, value, description=name)
+
+
+class CodeCarbonCallback(LoggerCallback):
+    """As `transformers.integrations.CodeCarbonCallback`, but every training is measured, not the first one only.
+
+    Writes `emissions.csv` to the output folder, on the first process of every machine, as each machine has its own
+    power. `tracker.final_emissions_data` has the figures.
+
+    Environment variables are those of codecarbon (`CODECARBON_LOG_LEVEL`, `CODECARBON_MEASURE_POWER_SECS`, ...). With
+    `CODECARBON_COUNTRY_ISO_CODE`, such as "FRA", the network is not asked where the machine stands.
+
+    Raises:
+        MissingTrackerError: an ImportError; codecarbon is not installed.
+        RuntimeError: the GPU is one of AMD, which codecarbon cannot read.
+    """
+
+    platform = "codecarbon"
+    advice = "CODECARBON_COUNTRY_ISO_CODE, such as FRA, spares the question where this machine stands."
+
+    def __init__(self) -> None:
+        super().__init__()
+        import torch
+
+        if torch.version.hip:
+            raise RuntimeError(
+                "CodeCarbonCallback (report_to='codecarbon') cannot read the power of GPUs of AMD (ROCm). Take the "
+                "name out of report_to."
+            )
+        self._codecarbon: Any = import_module("codecarbon")
+        self.tracker: Any = None
+        self._measuring = False
+
+    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Make a tracker."""
+        if self.tracker is None and state.is_local_process_zero:
+            self.tracker = self._make_tracker(args)
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Begin to measure."""
+        if not state.is_local_process_zero or self._measuring:
+            return
+        if self.tracker is None or self._over:
+            self.tracker = self._make_tracker(args)  # one that was stopped cannot start again
+        self._over, self._measuring = False, True
+        self.tracker.start()
+
+    def on_log(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Nothing: it measures by itself."""
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Stop, and write the figures."""
+        if self._measuring:
+            self._over, self._measuring = True, False
+            with self._training_goes_on("the figures"):
+                self.tracker.stop()
+
+    def _make_tracker(self, args: Any) -> Any:
+        os.makedirs(args.output_dir, exist_ok=True)
+        if os.environ.get("CODECARBON_COUNTRY_ISO_CODE"):
+            return self._codecarbon.OfflineEmissionsTracker(output_dir=str(args.output_dir))
+        return self._codecarbon.EmissionsTracker(output_dir=str(args.output_dir))
+
+
+class CometCallback(PredictionLogger):
+    """As `transformers.integrations.CometCallback`, through the public methods of an experiment.
+
+    Environment variables, beside those of comet_ml itself (`COMET_API_KEY`, `COMET_WORKSPACE`,
+    `COMET_OFFLINE_DIRECTORY`, ...):
+
+    - `COMET_MODE`: "get_or_create", the default, "create" or "get", the latter two with `COMET_EXPERIMENT_KEY`; with
+      anything else nothing is logged.
+    - `COMET_START_ONLINE`: 0 or false keeps the experiment in an archive on this machine.
+    - `COMET_PROJECT_NAME`: the project.
+    - `COMET_LOG_ASSETS`: 1 or true uploads the output folder when training ends.
+
+    The experiment stays open when training ends, for what comes after it; comet_ml closes it at the end of the
+    program. Each trial of a search is an experiment of its own.
+
+    Raises:
+        MissingTrackerError: an ImportError; comet_ml 3.44 or newer is not installed.
+    """
+
+    platform = "comet_ml"
+    advice = "COMET_START_ONLINE=0 keeps the experiment on this machine, `comet login` stores a key."
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._experiment: Any = None
+
+    @property
+    def run_id(self) -> str | None:
+        """The key of the experiment, to be set as `COMET_EXPERIMENT_KEY` when it is resumed."""
+        return None if self._experiment is None else self._experiment.get_key()
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Upload the output folder with `COMET_LOG_ASSETS`."""
+        if self._experiment is not None and state.is_world_process_zero and is_switched_on("COMET_LOG_ASSETS"):
+            with self._training_goes_on("the output folder"):
+                self._experiment.log_asset_folder(
+                    str(args.output_dir), recursive=True, log_file_name=True, step=state.global_step
+                )
+        super().on_train_end(args, state, control, **kwargs)
+
+    def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+        mode = os.environ.get("COMET_MODE", "").lower() or None
+        if mode is not None and mode not in _COMET_MODES:
+            logger.warning("COMET_MODE=%r is none of %s: nothing is logged to Comet.", mode, ", ".join(_COMET_MODES))
+            return
+        if state.is_hyper_param_search:
+            mode = "create"
+        comet_ml = import_module("comet_ml")
+        named = comet_ml.ExperimentConfig(name=args.run_name)
+        self._experiment = comet_ml.start(online=None, mode=mode, experiment_config=named)
+        self._experiment.set_model_graph(model)
+        self._experiment.log_parameters(_parameters(args, model), nested_support=True)
+        if state.is_hyper_param_search:
+            self._experiment.log_optimization(optimization_id=state.trial_name, parameters=state.trial_params)
+
+    def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+        self._report_prediction(state, logs)
+
+    def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
+        if self._experiment is not None:
+            self._experiment.log_metrics(rewrite_logs(metrics), step=state.global_step, epoch=state.epoch)
+
+    def _finish(self) -> None:
+        if self._experiment is not None:
+            self._experiment.end()
+            self._experiment = None
+
+
+def _parameters(args: Any, model: Any) -> dict[str, Any]:
+    parameters = {
+        "args": args.to_dict(),
+        "config": config_of(model),
+        "peft_config": getattr(model, "peft_config", None),
+    }
+    return {name: value for name, value in parameters.items() if value}
+
+
+class FlyteCallback(LoggerCallback):
+    """As `transformers.integrations.FlyteCallback`, but only the first process makes the deck. Inside of a Flyte task.
+
+    Args:
+        save_log_history: show all logs as a table, a Flyte deck; needs flytekitplugins-deck-standard and pandas.
+        sync_checkpoints: keep the newest checkpoint in Flyte, from which an interrupted task resumes with
+            `trainer.train(resume_from_checkpoint=current_context().checkpoint.restore())`.
+
+    Raises:
+        MissingTrackerError: an ImportError; flytekit is not installed.
+    """
+
+    platform = "flyte"
+
+    def __init__(self, save_log_history: bool = True, sync_checkpoints: bool = True) -> None:
+        super().__init__()
+        if save_log_history and not (is_flyte_deck_standard_available() and is_installed("pandas")):
+            logger.warning(
+                "The logs are not shown as a Flyte deck: run `pip install flytekitplugins-deck-standard pandas`, or "
+                "pass FlyteCallback(save_log_history=False)."
+            )
+            save_log_history = False
+        self.cp: Any = import_module("flytekit").current_context().checkpoint
+        self.save_log_history = save_log_history
+        self.sync_checkpoints = sync_checkpoints
+
+    @property
+    def uploads_checkpoints(self) -> bool:
+        """With `sync_checkpoints`."""
+        return self.sync_checkpoints
+
+    def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
+        self.cp.save(folder)
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Show the logs as a table."""
+        if self.save_log_history and state.is_world_process_zero:
+            with self._training_goes_on("the table of logs"):
+                table = import_module("pandas").DataFrame(state.log_history)
+                renderer = import_module("flytekitplugins.deck.renderer").TableRenderer()
+                import_module("flytekit").Deck("Log History", renderer.to_html(table))
+        self._warn_what_is_lost()
