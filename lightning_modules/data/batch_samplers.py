@@ -8,6 +8,8 @@ from typing import Any, cast
 
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
+from .order import Order, order_of
+
 
 class SkippingBatchSampler(BatchSampler):
     """Batch sampler that can skip its first batches, or rounds, once, at the next iteration."""
@@ -184,6 +186,38 @@ class ShardedBatchSampler(GivenBatchSampler):
         if rest == 0 or self.drop_last:
             return rounds
         return rounds + 1 if self.even_batches or rank * share < rest else rounds
+
+    def _after_skip(self) -> Iterator[list[int]]:
+        order = order_of(self.sampler)
+        yield from super()._after_skip() if order is None else self._own_batches(order)
+
+    def _own_batches(self, order: Order) -> Iterator[list[int]]:
+        """Yield the batches of this process, and read no other's from the order."""
+        share, rank, blanks, self.blanks = self.share, self.rank, self.blanks, 0
+        assert share is not None
+        assert rank is not None
+        yield from ([] for _ in range(blanks))
+        size = share * self.world_size
+        rounds = len(order.values) // size
+        whole = order.values[: rounds * size].reshape(rounds, self.world_size, share)[:, rank]
+        first, last = order.values[:size], order.values[rounds * size :]
+        draw = order.draw
+        if draw is None and self.world_size > 1:
+            whole, first, last = whole.copy(), first.copy(), last.copy()  # the samples of the others are freed
+        del order
+        skip = self._take_skip()
+        for number in range(skip, rounds):
+            if draw is not None:
+                draw((number + 1) * size)
+            yield whole[number].tolist()
+        if len(last) == 0 or self.drop_last or skip > rounds:
+            return
+        if draw is not None:
+            draw((rounds + 1) * size)
+        samples = itertools.chain(last.tolist(), itertools.cycle((first if rounds else last).tolist()))
+        end = size if self.even_batches and self.world_size > 1 else len(last)
+        if batch := list(itertools.islice(samples, rank * share, min((rank + 1) * share, end))):
+            yield batch
 
 
 class RoundBatchSampler(SkippingBatchSampler):

@@ -6,14 +6,15 @@ import functools
 import itertools
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from ..common.libraries import is_instance
+from .order import Order, OrderedSampler
 
 __all__ = [
     "LengthCache",
@@ -47,32 +48,45 @@ def get_length_grouped_indices(
     Returns:
         Each index once.
     """
-    sizes = _as_array(lengths)
-    order = torch.randperm(len(sizes), generator=generator).numpy()
-    if not len(sizes):
-        return []
-    chunk = (mega_batch_mult or _default_multiple(len(sizes), batch_size)) * batch_size
-    starts = range(0, len(sizes), chunk)
-    for start in starts:
-        part = order[start : start + chunk]
-        # Stable on the negated lengths: equal lengths keep their random order.
-        order[start : start + chunk] = part[np.argsort(-sizes[part], kind="stable")]
-    longest = starts[int(np.argmax(sizes[order[starts]]))]
+    return _grouped_order(_as_array(lengths), batch_size, mega_batch_mult, generator).tolist()
+
+
+def _grouped_order(
+    sizes: np.ndarray, batch_size: int, multiple: int | None, generator: torch.Generator | None
+) -> np.ndarray:
+    """Return the order of `get_length_grouped_indices` in an array of 4 bytes a sample."""
+    count = len(sizes)
+    order = torch.randperm(count, generator=generator, dtype=torch.int32 if count < 2**31 else torch.int64).numpy()
+    if not count:
+        return order
+    chunk = (multiple or max(1, min(count // (batch_size * 4), 50))) * batch_size
+    whole = count // chunk
+    at_a_time = max(1, _SORTED_AT_A_TIME // chunk)
+    for start in range(0, whole, at_a_time):
+        _sort_rows(order[start * chunk : min(start + at_a_time, whole) * chunk].reshape(-1, chunk), sizes)
+    _sort_rows(order[whole * chunk :].reshape(1, -1), sizes)
+    longest = int(np.argmax(sizes[order[::chunk]])) * chunk
     order[0], order[longest] = order[longest], order[0]
-    return order.tolist()
+    return order
 
 
-def _default_multiple(samples: int, batch_size: int) -> int:
-    return max(1, min(samples // (batch_size * 4), 50))
+_SORTED_AT_A_TIME = 2**18
+
+
+def _sort_rows(rows: np.ndarray, sizes: np.ndarray) -> None:
+    """Sort each row of indices by size, the largest first; equal sizes keep their order."""
+    rows[:] = np.take_along_axis(rows, np.argsort(-sizes[rows], axis=1, kind="stable"), axis=1)
 
 
 def _as_array(lengths: Sequence[int] | np.ndarray | torch.Tensor) -> np.ndarray:
+    """Return lengths as an array, of 4 bytes each if they are integers and fit; signed, so that they can be negated."""
     array = lengths.numpy(force=True) if isinstance(lengths, torch.Tensor) else np.asarray(lengths)
-    # Unsigned lengths cannot be negated.
-    return array.astype(np.int64) if array.dtype.kind in "ub" else array
+    if array.dtype.kind not in "biu":
+        return array
+    return array.astype(np.int32 if array.max(initial=0) < 2**31 else np.int64, copy=False)
 
 
-class LengthGroupedSampler(Sampler[int]):
+class LengthGroupedSampler(OrderedSampler):
     """As `transformers.trainer_pt_utils.LengthGroupedSampler`, but reads a `datasets.Dataset` by column.
 
     Args:
@@ -99,14 +113,20 @@ class LengthGroupedSampler(Sampler[int]):
         if lengths is None:
             lengths = sample_lengths(dataset, model_input_name or "input_ids")
         self.batch_size = batch_size
-        self.lengths: list[int] = _as_array(lengths).tolist()
+        self._lengths = _as_array(lengths)
         self.generator = generator
 
-    def __len__(self) -> int:
-        return len(self.lengths)
+    @property
+    def lengths(self) -> list[int]:
+        """Return the length of each sample."""
+        return self._lengths.tolist()
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(get_length_grouped_indices(self.lengths, self.batch_size, generator=self.generator))
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def epoch_order(self) -> Order:
+        """Draw the order of the next epoch."""
+        return Order(_grouped_order(self._lengths, self.batch_size, None, self.generator))
 
 
 def sample_lengths(
@@ -116,7 +136,7 @@ def sample_lengths(
     workers: int = 0,
     start_method: str | None = None,
     length_argument: str = "length_column_name",
-) -> list[int]:
+) -> np.ndarray:
     """Return the length of one column in each sample.
 
     Args:
@@ -130,7 +150,7 @@ def sample_lengths(
         ValueError: when the first sample is no mapping or has no such column.
     """
     if not len(dataset):
-        return []
+        return np.zeros(0, np.int32)
     first = dataset[0]
     if not isinstance(first, Mapping) or column not in first:
         seen = f"the columns {list(first)}" if isinstance(first, Mapping) else f"the type {type(first).__name__}"
@@ -144,7 +164,7 @@ def sample_lengths(
     if workers and len(dataset) >= WORTH_WORKERS:
         return _measured_by_workers(dataset, column, workers, start_method)
     # Not every dataset raises IndexError at its end.
-    return [len(sample[column]) for sample in itertools.islice(dataset, len(dataset))]
+    return _array_of(len(sample[column]) for sample in itertools.islice(dataset, len(dataset)))
 
 
 WORTH_WORKERS = 2000
@@ -169,10 +189,10 @@ def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
             f"The column {column!r} is to hold the length of each sample, but {values.null_count} of its "
             f"{len(values)} values are missing. Fill them in, or remove the column to have the samples measured."
         )
-    return values.to_numpy()
+    return np.concatenate([_as_array(chunk.to_numpy(zero_copy_only=False)) for chunk in values.chunks])
 
 
-def _measured_by_workers(dataset: Any, column: str, workers: int, start_method: str | None) -> list[int]:
+def _measured_by_workers(dataset: Any, column: str, workers: int, start_method: str | None) -> np.ndarray:
     """Measure in worker processes, in the order of the samples, without drawing from the global generator."""
     loader = DataLoader(
         dataset,
@@ -182,14 +202,18 @@ def _measured_by_workers(dataset: Any, column: str, workers: int, start_method: 
         generator=torch.Generator(),
         multiprocessing_context=start_method,
     )
-    return list(itertools.chain.from_iterable(iter(loader)))
+    return np.concatenate(list(loader))
 
 
-def _measured(column: str, samples: list[Any]) -> list[int]:
-    return [len(sample[column]) for sample in samples]
+def _measured(column: str, samples: list[Any]) -> np.ndarray:
+    return _array_of(len(sample[column]) for sample in samples)
 
 
-def _arrow_lengths(dataset: Any, column: str) -> list[int] | None:
+def _array_of(lengths: Iterable[int]) -> np.ndarray:
+    return np.fromiter(lengths, np.int32)
+
+
+def _arrow_lengths(dataset: Any, column: str) -> np.ndarray | None:
     """Read the lengths from the table of a `datasets.Dataset`; None without one, or where a transform makes samples."""
     if not is_table(dataset) or dataset.format["type"] == "custom" or column not in dataset.column_names:
         return None
@@ -201,7 +225,7 @@ def _arrow_lengths(dataset: Any, column: str) -> list[int] | None:
     if values.null_count or not any(kind(values.type) for kind in kinds):
         return None
     functions: Any = pc  # it makes them when it is imported
-    return functions.list_value_length(values).to_pylist()
+    return functions.list_value_length(values).to_numpy()
 
 
 def is_table(dataset: Any) -> bool:

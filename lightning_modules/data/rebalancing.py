@@ -62,7 +62,7 @@ class BatchRebalanceSampler(SkippingBatchSampler):
                 f"effective_batch_size={effective_batch_size} is less than one sample for each of {grad_accum} "
                 f"micro-batches (grad_accum) in {dp_size} processes (dp_size): make it {dp_size * grad_accum} or more."
             )
-        self.lengths = np.asarray(lengths).tolist()
+        self.lengths = np.asarray(lengths)
         self.effective_batch_size, self.dp_size, self.grad_accum = effective_batch_size, dp_size, grad_accum
         self.shuffle, self.seed, self.rank, self.drop_last = shuffle, seed, rank, drop_last
         self.epoch = 0
@@ -90,25 +90,25 @@ class BatchRebalanceSampler(SkippingBatchSampler):
         order = self._order()
         for step in range(first, self._steps):
             samples = order[step * self.effective_batch_size : (step + 1) * self.effective_batch_size]
-            lacking = self.dp_size * self.grad_accum - len(samples)
-            samples += itertools.islice(itertools.cycle(order), max(0, lacking))
+            if (lacking := self.dp_size * self.grad_accum - len(samples)) > 0:
+                samples = np.concatenate([samples, order[np.arange(lacking) % len(order)]])
             yield from itertools.islice(self._share(samples), rest if step == first else 0, None)
 
-    def _order(self) -> list[int]:
+    def _order(self) -> np.ndarray:
         if not self.shuffle:
-            return list(range(len(self.lengths)))
+            return np.arange(len(self.lengths), dtype=np.int32)
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        return torch.randperm(len(self.lengths), generator=generator).tolist()
+        return torch.randperm(len(self.lengths), generator=generator, dtype=torch.int32).numpy()
 
-    def _share(self, samples: list[int]) -> Iterator[list[int]]:
+    def _share(self, samples: np.ndarray) -> Iterator[list[int]]:
         """Yield the micro-batches of this process in a step."""
-        samples = sorted(samples, key=lambda sample: -self.lengths[sample])
-        groups = _Groups([self.lengths[sample] for sample in samples], self.dp_size, self.grad_accum, self._cost)
+        samples = samples[np.argsort(-self.lengths[samples], kind="stable")]
+        groups = _Groups(self.lengths[samples].tolist(), self.dp_size, self.grad_accum, self._cost)
         groups.balance()
         by_cost = groups.by_cost(groups.costs())
         for group in by_cost[self.rank :: self.dp_size]:
             start = groups.starts()[group]
-            yield samples[start : start + groups.counts[group]]
+            yield samples[start : start + groups.counts[group]].tolist()
 
     def _cost(self, samples: int, longest: int) -> float:
         return samples * longest + self.QUADRATIC_COST_COEF * samples * longest * longest

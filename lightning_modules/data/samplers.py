@@ -6,18 +6,18 @@ import itertools
 from collections.abc import Iterator, Sized
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import IterableDataset, RandomSampler, Sampler, get_worker_info
+from torch.utils.data import IterableDataset, RandomSampler, get_worker_info
 
 from ..common.collectives import from_first_process
 from .batch_samplers import ShardedBatchSampler, even_shares, share_of
-
-_CHUNK = 2**16  # indices that are Python numbers at a time
+from .order import Order, OrderedSampler, is_permutation, order_of, random_order
 
 __all__ = ["IterableShard", "SeedableRandomSampler", "ShardedBatchSampler", "SharedOrderSampler"]
 
 
-class SeedableRandomSampler(RandomSampler):
+class SeedableRandomSampler(OrderedSampler, RandomSampler):
     """As `accelerate.data_loader.SeedableRandomSampler`: the order depends on the seed and the epoch alone.
 
     Args:
@@ -46,19 +46,13 @@ class SeedableRandomSampler(RandomSampler):
         """Draw the order of this epoch at the next iteration."""
         self.epoch = epoch
 
-    def __iter__(self) -> Iterator[int]:
+    def epoch_order(self) -> Order:
+        """Draw the order of the epoch."""
         assert self.generator is not None
         self.generator.manual_seed(self.seed + self.epoch)
-        return super().__iter__() if self.replacement else self._permutations()
-
-    def _permutations(self) -> Iterator[int]:
-        """Yield the numbers of torch's `RandomSampler`, from one array of 8 bytes a sample instead of a list."""
-        left, count = self.num_samples, len(self.data_source)
-        while left > 0:
-            order = torch.randperm(count, generator=self.generator)[:left]
-            left -= len(order)
-            for part in order.split(_CHUNK):
-                yield from part.tolist()
+        if is_permutation(self):
+            return random_order(self.num_samples, self.generator, advance=False)
+        return Order(np.fromiter(RandomSampler.__iter__(self), dtype=np.int64, count=self.num_samples))
 
 
 class IterableShard(IterableDataset):
@@ -143,7 +137,7 @@ class IterableShard(IterableDataset):
             generator.manual_seed(self.epoch)
 
 
-class SharedOrderSampler(Sampler[int]):
+class SharedOrderSampler(OrderedSampler):
     """Sampler with the order that process 0 draws, on every process.
 
     Each process advances its own generator as if it were alone. All processes have to iterate together.
@@ -180,15 +174,19 @@ class SharedOrderSampler(Sampler[int]):
     def __len__(self) -> int:
         return len(self.sampler)
 
-    def __iter__(self) -> Iterator[int]:
+    def epoch_order(self) -> Order:
+        """Draw the order of this epoch."""
         own = self.sampler.generator
         state = torch.get_rng_state() if own is None else own.get_state()
         agreed = from_first_process(state)
         self._began = None if own is None else state
-        order = list(self.sampler)
+        order = self._drawn()
         if not torch.equal(state, agreed):
             self.sampler.generator = torch.Generator()
             self.sampler.generator.set_state(agreed)
-            order = list(self.sampler)
+            order = self._drawn()
             self.sampler.generator = own
-        return iter(order)
+        return order
+
+    def _drawn(self) -> Order:
+        return order_of(self.sampler) or Order(np.asarray(list(self.sampler)))

@@ -1,16 +1,17 @@
 """Every process gets the samples, in the order, that accelerate gives it."""
 
 import itertools
-import tracemalloc
 from types import SimpleNamespace
 
 import accelerate.data_loader as reference
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from transformers import trainer_pt_utils
 
 from lightrainer.lightning_modules.data.batch_samplers import RoundBatchSampler, ShardedBatchSampler
-from lightrainer.lightning_modules.data.samplers import IterableShard, SeedableRandomSampler
+from lightrainer.lightning_modules.data.lengths import LengthGroupedSampler
+from lightrainer.lightning_modules.data.samplers import IterableShard, SeedableRandomSampler, SharedOrderSampler
 
 EVERY_SHARDING = list(itertools.product(range(26), range(1, 5), (False, True), (False, True)))
 """Length of the dataset, batch size, drop_last, even_batches."""
@@ -42,16 +43,48 @@ def test_sharded_batches_equal_reference(world_size):
         assert len(ours) == len(expected), case
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_sharded_batches_follow_the_order_of_the_sampler(world_size):
-    """The last round is filled up from the start of this epoch's order, not of the dataset."""
-    for rank, epoch in itertools.product(range(world_size), range(3)):
-        theirs = reference.SeedableRandomSampler(range(21), data_seed=5)
-        ours = SeedableRandomSampler(range(21), seed=5)
-        for sampler in (theirs, ours):
-            sampler.set_epoch(epoch)
-        expected = list(reference_batches(theirs, 2, False, True, rank, world_size))
-        assert list(our_batches(ours, 2, False, True, rank, world_size)) == expected
+def of_epoch(sampler, epoch):
+    sampler.set_epoch(epoch)
+    return sampler
+
+
+def generator(epoch):
+    return torch.Generator().manual_seed(epoch)
+
+
+LENGTHS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6]
+
+SHUFFLED = {
+    "seeded": lambda epoch: (
+        of_epoch(reference.SeedableRandomSampler(range(21), data_seed=5), epoch),
+        of_epoch(SeedableRandomSampler(range(21), seed=5), epoch),
+    ),
+    "plain": lambda epoch: [RandomSampler(range(21), generator=generator(epoch)) for _ in range(2)],
+    "agreed": lambda epoch: (
+        RandomSampler(range(21), generator=generator(epoch)),
+        SharedOrderSampler(RandomSampler(range(21), generator=generator(epoch))),
+    ),
+    "grouped": lambda epoch: (
+        trainer_pt_utils.LengthGroupedSampler(2, lengths=LENGTHS, generator=generator(epoch)),
+        LengthGroupedSampler(2, lengths=LENGTHS, generator=generator(epoch)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SHUFFLED)
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_sharded_batches_follow_the_order_of_the_sampler(kind, world_size):
+    """The last round is filled up from the start of this epoch's order; a position is reached without reading."""
+    for drop_last, even_batches, rank, epoch in itertools.product(
+        (False, True), (False, True), range(world_size), range(2)
+    ):
+        theirs, sampler = SHUFFLED[kind](epoch)
+        expected = list(reference_batches(theirs, 2, drop_last, even_batches, rank, world_size))
+        ours = our_batches(sampler, 2, drop_last, even_batches, rank, world_size)
+        assert list(ours) == expected
+        ours = our_batches(SHUFFLED[kind](epoch)[1], 2, drop_last, even_batches, rank, world_size)
+        ours.skip = 2
+        assert list(ours) == expected[2:]
 
 
 def test_comparison_of_shards_can_fail():
@@ -333,23 +366,3 @@ def test_stream_that_knows_epochs_seeds_itself():
     shard = IterableShard(stream, 8, rank=0, world_size=1)
     shard.set_epoch(1)
     assert list(shard) == list(DrawingStream(5))
-
-
-def test_an_order_takes_eight_bytes_a_sample(monkeypatch):
-    """Beside one array of the order only some numbers of Python are there at a time; a list has all of them."""
-    drawn = []
-    randperm = torch.randperm
-    monkeypatch.setattr(torch, "randperm", lambda *args, **kwargs: drawn.append(args) or randperm(*args, **kwargs))
-    order = SeedableRandomSampler(range(1_000_000), seed=0)
-
-    def peak_of(numbers):
-        tracemalloc.start()
-        try:
-            return sum(1 for _ in numbers), tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    count, peak = peak_of(order)
-    assert (count, len(drawn)) == (1_000_000, 1)
-    assert peak < 8 * 1_000_000
-    assert peak_of(RandomSampler(range(1_000_000), generator=torch.Generator()))[1] > 8 * 300_000

@@ -1,0 +1,101 @@
+"""The order of an epoch: the numbers of torch.randperm, drawn as far as they are read, in 4 bytes a sample."""
+
+import tracemalloc
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, RandomSampler
+
+from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler
+from lightrainer.lightning_modules.data.lengths import LengthGroupedSampler
+from lightrainer.lightning_modules.data.order import _CHUNK, order_of, random_order
+from lightrainer.lightning_modules.data.samplers import SeedableRandomSampler, SharedOrderSampler
+
+MILLION = 1_000_000
+
+
+def seeded():
+    return torch.Generator().manual_seed(5)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 10, _CHUNK - 1, _CHUNK, _CHUNK + 1, 5 * _CHUNK + 7, MILLION])
+def test_random_order_equals_randperm(count):
+    """The numbers, and the generator afterwards."""
+    theirs, ours = seeded(), seeded()
+    expected = torch.randperm(count, generator=theirs).tolist()
+    order = random_order(count, ours)
+    assert torch.equal(ours.get_state(), theirs.get_state()), "before a number is read"
+    assert list(order.in_sequence()) == expected
+
+
+def test_comparison_of_orders_can_fail():
+    """Negative control: a number of draws more, and the numbers that are not final yet."""
+    generator = seeded()
+    torch.empty(1, dtype=torch.int32).random_(generator=generator)
+    expected = torch.randperm(MILLION, generator=seeded()).tolist()
+    assert list(random_order(MILLION, generator).in_sequence()) != expected
+    values, draw = random_order(MILLION, seeded())
+    draw(1)
+    assert values[:_CHUNK].tolist() == expected[:_CHUNK]
+    assert values[_CHUNK : 2 * _CHUNK].tolist() != expected[_CHUNK : 2 * _CHUNK]
+
+
+def test_plain_random_sampler_draws_its_seed_from_the_global_generator():
+    torch.manual_seed(3)
+    expected = list(RandomSampler(range(100))), torch.rand(1)
+    torch.manual_seed(3)
+    order = order_of(RandomSampler(range(100)))
+    assert (list(order.in_sequence()), torch.rand(1)) == expected
+
+
+class Reversed(SeedableRandomSampler):
+    def __iter__(self):
+        return reversed(range(len(self)))
+
+
+@pytest.mark.parametrize("sampler", [range(3), Reversed(range(3), seed=1), RandomSampler(range(3), num_samples=5)])
+def test_other_samplers_are_read_sample_by_sample(sampler):
+    assert order_of(sampler) is None
+
+
+def test_an_override_of_a_sampler_gives_the_order():
+    batches = ShardedBatchSampler(Reversed(range(5), seed=1), 2, False)
+    assert list(batches) == [[4, 3], [2, 1], [0]]
+
+
+def peak_of(make):
+    tracemalloc.start()
+    try:
+        batches = make()
+        assert len(next(iter(batches))) == 8
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+LENGTHS = torch.arange(MILLION, dtype=torch.int32) % 999
+
+SAMPLERS = {
+    "seeded": lambda: SeedableRandomSampler(range(MILLION), seed=0),
+    "plain": lambda: RandomSampler(range(MILLION)),
+    "agreed": lambda: SharedOrderSampler(RandomSampler(range(MILLION), generator=torch.Generator())),
+    "grouped": lambda: LengthGroupedSampler(8, lengths=LENGTHS),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_memory_of_an_order(kind, world_size):
+    """Ten bytes a sample at most, from the first batch on or after half of an epoch."""
+
+    def make():
+        batches = ShardedBatchSampler(SAMPLERS[kind](), 8, False, rank=world_size - 1, world_size=world_size)
+        batches.skip = len(batches) // 2
+        return batches
+
+    assert peak_of(make) < 10 * MILLION
+
+
+def test_a_list_takes_more_memory():
+    """Negative control: torch's own way to read the same order."""
+    assert peak_of(lambda: BatchSampler(RandomSampler(range(MILLION)), 8, False)) > 30 * MILLION
