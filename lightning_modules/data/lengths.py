@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..common.libraries import is_instance
-from .order import Order, OrderedSampler
+from .order import Order, OrderedSampler, index_type
 
 __all__ = [
     "LengthCache",
@@ -56,7 +56,7 @@ def _grouped_order(
 ) -> np.ndarray:
     """Return the order of `get_length_grouped_indices` in an array of 4 bytes a sample."""
     count = len(sizes)
-    order = torch.randperm(count, generator=generator, dtype=torch.int32 if count < 2**31 else torch.int64).numpy()
+    order = torch.randperm(count, generator=generator, dtype=index_type(count)).numpy()
     if not count:
         return order
     chunk = (multiple or max(1, min(count // (batch_size * 4), 50))) * batch_size

@@ -52,10 +52,14 @@ def order_of(sampler: Any) -> Order | None:
         return sampler.epoch_order()
     if type(sampler) is not RandomSampler or not is_permutation(sampler):
         return None
-    if sampler.generator is not None:
-        return random_order(sampler.num_samples, sampler.generator)
-    seed = int(torch.empty((), dtype=torch.int64).random_())
-    return random_order(sampler.num_samples, torch.Generator().manual_seed(seed), advance=False)
+    count, generator = sampler.num_samples, sampler.generator
+    if generator is None:
+        seed = int(torch.empty((), dtype=torch.int64).random_())
+        return random_order(count, torch.Generator().manual_seed(seed))
+    order = random_order(count, generator)
+    for _ in range(2):  # torch draws a second order, of which it takes nothing
+        _advance(generator, count)
+    return order
 
 
 def is_permutation(sampler: RandomSampler) -> bool:
@@ -63,23 +67,24 @@ def is_permutation(sampler: RandomSampler) -> bool:
     return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
 
 
-def random_order(count: int, generator: torch.Generator, *, advance: bool = True) -> Order:
+def random_order(count: int, generator: torch.Generator) -> Order:
     """Return the order of `torch.randperm(count, generator=generator)`, drawn as far as it is read.
 
     Args:
         count: number of samples.
-        generator: gives the order by its present state.
-        advance: leave the generator as `torch.randperm` does; otherwise its state is undefined.
+        generator: gives the order by its present state; it stays as it is.
     """
-    if count >= _DRAWN_AT_ONCE:
-        dtype = torch.int32 if count < 2**31 else torch.int64
-        return Order(torch.randperm(count, generator=generator, dtype=dtype).numpy())
     own = torch.Generator()
     own.set_state(generator.get_state())
-    if advance:
-        _skip(generator, max(count - 1, 0))
+    if count >= _DRAWN_AT_ONCE:
+        return Order(torch.randperm(count, generator=own, dtype=index_type(count)).numpy())
     shuffle = _Shuffle(count, own)
     return Order(shuffle.values, shuffle.draw)
+
+
+def index_type(count: int) -> torch.dtype:
+    """Return the type of an index of so many samples."""
+    return torch.int32 if count < 2**31 else torch.int64
 
 
 class _Shuffle:
@@ -124,8 +129,9 @@ def _random_numbers(generator: torch.Generator, count: int) -> np.ndarray:
     return np.stack([pairs >> 32 & 0xFFFFFFFF, pairs & 0xFFFFFFFF], axis=1).reshape(-1)[:count]
 
 
-def _skip(generator: torch.Generator, draws: int) -> None:
-    """Advance a generator by draws of 32 bits."""
+def _advance(generator: torch.Generator, count: int) -> None:
+    """Advance a generator as `torch.randperm` does for so many samples."""
+    draws = 2 * count if count >= _DRAWN_AT_ONCE else max(count - 1, 0)
     for start in range(0, draws - 1, _CHUNK):
         _random_numbers(generator, min(_CHUNK, draws - start) // 2 * 2)
     if draws % 2:

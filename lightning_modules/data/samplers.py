@@ -51,7 +51,7 @@ class SeedableRandomSampler(OrderedSampler, RandomSampler):
         assert self.generator is not None
         self.generator.manual_seed(self.seed + self.epoch)
         if is_permutation(self):
-            return random_order(self.num_samples, self.generator, advance=False)
+            return random_order(self.num_samples, self.generator)
         return Order(np.fromiter(RandomSampler.__iter__(self), dtype=np.int64, count=self.num_samples))
 
 

@@ -20,12 +20,10 @@ def seeded():
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 10, _CHUNK - 1, _CHUNK, _CHUNK + 1, 5 * _CHUNK + 7, MILLION])
 def test_random_order_equals_randperm(count):
-    """The numbers, and the generator afterwards."""
-    theirs, ours = seeded(), seeded()
-    expected = torch.randperm(count, generator=theirs).tolist()
-    order = random_order(count, ours)
-    assert torch.equal(ours.get_state(), theirs.get_state()), "before a number is read"
-    assert list(order.in_sequence()) == expected
+    generator = seeded()
+    order = random_order(count, generator)
+    assert torch.equal(generator.get_state(), seeded().get_state())
+    assert list(order.in_sequence()) == torch.randperm(count, generator=seeded()).tolist()
 
 
 def test_comparison_of_orders_can_fail():
@@ -46,6 +44,15 @@ def test_plain_random_sampler_draws_its_seed_from_the_global_generator():
     torch.manual_seed(3)
     order = order_of(RandomSampler(range(100)))
     assert (list(order.in_sequence()), torch.rand(1)) == expected
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, _CHUNK, _CHUNK + 1, 5 * _CHUNK + 7])
+def test_epochs_of_a_plain_random_sampler_equal_torch(count):
+    """Several epochs of one generator, which is left as torch leaves it."""
+    theirs, ours = (RandomSampler(range(count), generator=seeded()) for _ in range(2))
+    for _ in range(3):
+        assert list(order_of(ours).in_sequence()) == list(theirs)
+        assert torch.equal(ours.generator.get_state(), theirs.generator.get_state())
 
 
 class Reversed(SeedableRandomSampler):
