@@ -16,6 +16,7 @@ NAMES = {
     "gpt_steps": "time of a step of a GPT of 6 million parameters, against a bare loop",
     "start": "processor time of a process up to its first step, also under the runner, against the reference",
     "scripts": "each of `examples/scripts/` as a whole, plain Python against the runner",
+    "long_data": "first step and memory of the order of 20 million samples, against the reference",
     "memory": "the most memory that steps and a resumption of a GPT take, against the reference",
     "long_run": "50,000 steps with a log each: what grows, and whether they stay as quick as they were",
     "callback_cost": "time of a step that one callback more takes which does nothing, against the reference",

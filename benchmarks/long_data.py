@@ -1,8 +1,8 @@
-"""Very long data: time to the first step and memory of an order of 20 million samples, against the reference.
+"""The order of very long data: time to the first step and memory, for 20 million samples against the reference.
 
-Each in a fresh process: a training that shuffles, with lengths grouped, seeded, in the middle of an epoch after a
-resumption; and the batches of one process of two. `python -m benchmarks.long_data table` prints what an order takes on
-paper and by a run, up to a billion samples, of which a process keeps its own part.
+Each in a fresh process. Trainings: shuffled, seeded, grouped by length. Loaders: process 1 of 2, and the middle of an
+epoch. `python -m benchmarks.long_data table` prints what the order of up to a billion samples takes on paper, and
+`python -m benchmarks.long_data billion` a run of one process of eight, which keeps its own part.
 """
 
 import contextlib
@@ -11,32 +11,33 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from .common import LIBRARIES, Figure, TinyModel, interleaved, library, medians, quiet_arguments, report
+from .common import LIBRARIES, Figure, TinyModel, interleaved, library, quiet_arguments, report
+from .memory import largest_of_this_process
 
-COUNT, ROUNDS, BATCH = 20_000_000, 3, 8
-CASES = {
-    "shuffled": "shuffled",
-    "seeded": "with a data_seed",
-    "grouped": "grouped by length",
-    "resumed": "resumed in the middle",
-    "two": "process 1 of 2",
-}
+COUNT, BATCH, ROUNDS = 20_000_000, 8, 3
+MIDDLE = COUNT // BATCH // 2
+TRAININGS = {"shuffled": "shuffled", "seeded": "data_seed", "grouped": "grouped by length"}
+CASES = {**TRAININGS, "two": "process 1 of 2", "middle": "the middle of an epoch"}
 
 
 class Rows(Dataset):
-    """Samples that are computed; their lengths are known without reading them."""
+    """A stand-in of the data: samples are computed."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
 
     def __len__(self) -> int:
-        return COUNT
+        return self.count
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         x = torch.full((16,), float(index % 7))
@@ -44,48 +45,127 @@ class Rows(Dataset):
 
 
 def lengths() -> np.ndarray:
+    """Lengths of the samples, many of them equal."""
     return np.random.default_rng(0).integers(1, 512, COUNT, dtype=np.int32)
 
 
-def rows_of_memory() -> float:
-    """Bytes of this process that are in memory now."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * 4096
+def training(name: str, case: str, folder: str) -> Callable[[], Any]:
+    """Return a training of one step, after a short one, for which the libraries are loaded."""
+    used: Any = library(name)
+    changes = {"data_seed": 3} if case == "seeded" else {}
+    arguments = quiet_arguments(name, folder, max_steps=1, **changes)
+    trainer_class = used.Trainer
+    if case == "grouped":
+        home = "transformers.trainer_pt_utils" if name == "transformers" else "lightrainer.lightning_modules"
+        # The reference measures each sample otherwise, and wants a list.
+        given: Any = lengths().tolist() if name == "transformers" else lengths()
+        sampler = library(home).LengthGroupedSampler(BATCH, lengths=given)
+        own = {"_get_train_sampler": lambda self, *dataset: sampler}
+        trainer_class = type("Grouped", (used.Trainer,), own)
+    used.Trainer(TinyModel(), arguments, train_dataset=Rows(BATCH)).train()
+    return trainer_class(TinyModel(), arguments, train_dataset=Rows(COUNT)).train
 
 
-class Peak:
-    """Growth of this process's memory, looked at every few milliseconds."""
+def loader(name: str, case: str) -> Callable[[], Any]:
+    """Return the reading of a loader's first batch."""
+    data, processes = Rows(COUNT), {"two": 2, "middle": 1}[case]
+    if name == "lightrainer":
+        from lightrainer.lightning_modules import build_loader
 
-    def __enter__(self) -> "Peak":
-        self._start = self._highest = rows_of_memory()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        return self
+        made: Any = build_loader(
+            data, batch_size=BATCH, sampler=RandomSampler(data), seed=1, rank=processes - 1, world_size=processes
+        )
+        made.skip(MIDDLE if case == "middle" else 0)
+    else:
+        from accelerate.data_loader import prepare_data_loader, skip_first_batches
 
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(0.005):
-            self._highest = max(self._highest, rows_of_memory())
-
-    @property
-    def growth(self) -> float:
-        """Bytes above the start."""
-        return max(self._highest, rows_of_memory()) - self._start
+        plain = DataLoader(data, batch_size=BATCH, shuffle=True)
+        ways: dict[str, Any] = {"num_processes": processes, "process_index": processes - 1, "data_seed": 1}
+        made = prepare_data_loader(plain, put_on_device=False, use_seedable_sampler=True, **ways)
+        made = skip_first_batches(made, MIDDLE) if case == "middle" else made
+    return lambda: next(iter(made))
 
 
-def first_batch(name: str, case: str) -> None:
-    """Draw the order and read the first batch, where no training can be compared."""
-    if case == "two" and name == "transformers":
-        from accelerate.data_loader import BatchSamplerShard, SeedableRandomSampler
-        from torch.utils.data import BatchSampler
+def measure(name: str, case: str) -> tuple[float, float]:
+    """Return seconds of the processor, and growth of memory in bytes a sample."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        run = training(name, case, folder) if case in TRAININGS else loader(name, case)
+        return measured(run, COUNT)
 
-        batches = BatchSampler(SeedableRandomSampler(Rows(), data_seed=1), BATCH, False)
-        sharded: Any = BatchSamplerShard(batches, num_processes=2, process_index=1)
-    elif case == "two":
-        from lightrainer.lightning_modules import SeedableRandomSampler, ShardedBatchSampler
 
-        sharded = ShardedBatchSampler(SeedableRandomSampler(Rows(), seed=1), BATCH, False, rank=1, world_size=2)
+def measured(run: Callable[[], Any], count: int) -> tuple[float, float]:
+    resident = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS:"))
+    begin = time.process_time()
+    run()
+    return time.process_time() - begin, (largest_of_this_process() - float(resident.split()[1])) * 1024 / count
+
+
+def in_process(name: str, case: str) -> tuple[float, float]:
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.long_data", name, case]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return json.loads(output.splitlines()[-1])
+
+
+def billion() -> None:
+    """Read the first batches of process 7 of 8, of a billion samples."""
+    from lightrainer.lightning_modules import build_loader
+
+    torch.set_num_threads(1)
+    data = Rows(10**9)
+    made = build_loader(data, batch_size=BATCH, sampler=RandomSampler(data), seed=1, rank=7, world_size=8)
+    batches = iter(made)
+    seconds, grown = measured(lambda: next(batches), 1)
+    status = Path("/proc/self/status").read_text()
+    kept = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
+    print(
+        f"{seconds:.0f} s to the first batch; at most {grown / 1e9:.2f} GB more; then {float(kept) / 1e6:.2f} GB in all"
+    )
+
+
+def table() -> None:
+    """Print the bytes that each process holds for the order of an epoch."""
+    from lightrainer.lightning_modules.data.order import DRAWN_AT_ONCE
+
+    print("| samples | processes | transformers | lightrainer, first | lightrainer, kept |\n|---|---|---|---|---|")
+    for count in (20_000_000, 200_000_000, 1_000_000_000):
+        for processes in (1, 8, 1024):
+            listed = count * (8 + 8 + 32)  # the array, the list, its numbers
+            drawn = count * 4
+            kept = drawn / (processes if count >= DRAWN_AT_ONCE else 1)
+            print(f"| {count:,} | {processes} | {size(listed)} | {size(drawn)} | {size(kept)} |")
+
+
+def size(count: float) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+
+
+def main() -> list[Figure]:
+    rows: list[tuple[str, str]] = []
+    results: dict[str, Any] = {}
+    figures = []
+    for case, what in CASES.items():
+        found = interleaved(ROUNDS, {name: partial(in_process, name, case) for name in LIBRARIES})
+        seconds, grown = (
+            {name: float(np.median([each[part] for each in found[name]])) for name in found} for part in (0, 1)
+        )
+        results[case] = {"seconds": seconds, "bytes a sample": grown}
+        rows += [
+            (f"{name}, {what}", f"{seconds[name]:6.2f} s, {grown[name]:5.1f} bytes a sample") for name in LIBRARIES
+        ]
+        figures.append(
+            Figure(f"first step of 20 million samples, {what}", seconds["lightrainer"] / seconds["transformers"], 0.5)
+        )
+        figures.append(Figure(f"bytes of memory a sample, {what}", grown["lightrainer"], 10.0))
+    return report("long_data", rows, results, figures)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["table"]:
+        table()
+    elif sys.argv[1:] == ["billion"]:
+        billion()
+    elif len(sys.argv) > 1:
+        print(json.dumps(measure(*sys.argv[1:])))
+    else:
+        main()

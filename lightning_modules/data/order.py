@@ -12,7 +12,7 @@ from torch.utils.data import RandomSampler, Sampler
 _CHUNK = 2**14
 """Samples that are drawn, or made Python numbers, at a time."""
 
-_DRAWN_AT_ONCE = (2**32 - 1) // 20
+DRAWN_AT_ONCE = (2**32 - 1) // 20
 """Number of samples from which `torch.randperm` takes 64 bits a sample, and settles the first sample last."""
 
 
@@ -76,7 +76,7 @@ def random_order(count: int, generator: torch.Generator) -> Order:
     """
     own = torch.Generator()
     own.set_state(generator.get_state())
-    if count >= _DRAWN_AT_ONCE:
+    if count >= DRAWN_AT_ONCE:
         return Order(torch.randperm(count, generator=own, dtype=index_type(count)).numpy())
     shuffle = _Shuffle(count, own)
     return Order(shuffle.values, shuffle.draw)
@@ -131,7 +131,7 @@ def _random_numbers(generator: torch.Generator, count: int) -> np.ndarray:
 
 def _advance(generator: torch.Generator, count: int) -> None:
     """Advance a generator as `torch.randperm` does for so many samples."""
-    draws = 2 * count if count >= _DRAWN_AT_ONCE else max(count - 1, 0)
+    draws = 2 * count if count >= DRAWN_AT_ONCE else max(count - 1, 0)
     for start in range(0, draws - 1, _CHUNK):
         _random_numbers(generator, min(_CHUNK, draws - start) // 2 * 2)
     if draws % 2:
