@@ -10,13 +10,14 @@ import os
 import re
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any, Protocol
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.distributed.health.consistency import require_same
 from ...lightning_modules.distributed.health.guard import monitor_peers
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 _MAY_DIFFER = {
     *("output_dir", "logging_dir", "local_rank", "ddp_timeout", "debug", "skip_memory_metrics"),
@@ -37,49 +38,19 @@ _REMEDY = (
 _KINDS = (bool, int, float, str, type(None))
 
 
-class ComparedTrainer(Protocol):
-    """The attributes of a Trainer that are compared, and its state, for messages."""
-
-    args: Any
-    model: nn.Module
-    model_wrapped: nn.Module
-    state: Any
-    train_dataset: Any
-    eval_dataset: Any
-
-    @property
-    def plan(self) -> Any:
-        """`strategy.distributes` is True if each rank may hold its own part of the model."""
-        ...
-
-
-class Length(Protocol):
-    """The length of a training."""
-
-    @property
-    def max_steps(self) -> int:
-        """Optimizer steps."""
-        ...
-
-    @property
-    def num_update_steps_per_epoch(self) -> int:
-        """Optimizer steps in an epoch."""
-        ...
-
-
-def monitored(trainer: ComparedTrainer, *, acts: bool = True) -> contextlib.AbstractContextManager[None]:
+def monitored(trainer: Trainer, *, acts: bool = True) -> contextlib.AbstractContextManager[None]:
     """Monitor the other processes, see `monitor_peers`; nothing in a single process."""
     if trainer.args.world_size == 1:
         return contextlib.nullcontext()
     return monitor_peers(trainer.args.ddp_timeout, doing=lambda: f"after step {trainer.state.global_step}", acts=acts)
 
 
-def require_same_training(trainer: ComparedTrainer, length: Length, checkpoint: str | None) -> None:
+def require_same_training(trainer: Trainer, length: Any, checkpoint: str | None) -> None:
     """Check that all ranks are about to train with the same arguments, model, data and steps.
 
     Args:
         trainer: of this rank.
-        length: steps of this rank.
+        length: the `TrainingLength` of this rank.
         checkpoint: the folder that this rank resumes from.
 
     Raises:
@@ -92,13 +63,13 @@ def require_same_training(trainer: ComparedTrainer, length: Length, checkpoint: 
     _require_same(trainer, data, {"begins with": begun, **_steps_of_uneven_batches(trainer.args, length)})
 
 
-def require_same_evaluation(trainer: ComparedTrainer, loader: Any) -> None:
+def require_same_evaluation(trainer: Trainer, loader: Any) -> None:
     """As `require_same_training`, for the model and the data of an evaluation."""
     if trainer.args.world_size > 1:
         _require_same(trainer, {"the dataset": getattr(loader, "whole_dataset", loader)}, {})
 
 
-def _require_same(trainer: ComparedTrainer, data: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+def _require_same(trainer: Trainer, data: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     known = {**_arguments(trainer.args), **_facts_of_model(trainer), **_lengths(data)}
     known |= {name: str(value) for name, value in facts.items()}
     require_same(known | _versions(), _REMEDY)
@@ -110,7 +81,7 @@ def _versions() -> dict[str, str]:
     return {f"version of {name}": version(name) for name in ("lightrainer", "torch", "lightning")}
 
 
-def _steps_of_uneven_batches(args: Any, length: Length) -> dict[str, int]:
+def _steps_of_uneven_batches(args: Any, length: Any) -> dict[str, int]:
     """Return the numbers of steps, which may differ between ranks with `even_batches=False` only."""
     config: Any = args.accelerator_config
     if config.even_batches:
@@ -122,7 +93,7 @@ def _steps_of_uneven_batches(args: Any, length: Length) -> dict[str, int]:
     return steps
 
 
-def _facts_of_model(trainer: ComparedTrainer) -> dict[str, str]:
+def _facts_of_model(trainer: Trainer) -> dict[str, str]:
     """Return name, shape and dtype of parameters and buffers; an empty dict if ranks hold different parts."""
     model = trainer.model
     if trainer.plan.strategy.distributes and trainer.model_wrapped is not model:

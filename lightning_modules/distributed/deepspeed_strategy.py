@@ -20,7 +20,7 @@ from torch import nn
 from ..common.seeding import host_rng_untouched
 from ..internals import lightning_internals as lightning_engine
 from ..internals.lightning_import import DeepSpeedPrecision, DeepSpeedStrategy, Trainer, TrainerFn
-from ..internals.precision import HALF
+from ..internals.precision import ForwardCasting
 from .deepspeed_engine import is_engine, make_ready, release
 
 _FOR_TRAINING = ("optimizer", "scheduler")
@@ -120,7 +120,7 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         return made
 
 
-class EnginePrecision(DeepSpeedPrecision):
+class EnginePrecision(ForwardCasting, DeepSpeedPrecision):
     """As Lightning's `DeepSpeedPrecision`, but for the engine of `ModelDeepSpeedStrategy`, which casts by itself.
 
     Args:
@@ -135,18 +135,7 @@ class EnginePrecision(DeepSpeedPrecision):
 
     def autocast_context_manager(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context of forward passes: empty, except for a model evaluated before there is an engine."""
-        dtype = HALF.get(self.precision)
-        if dtype is None or self.model_is_cast:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device, dtype=dtype)
-
-    def convert_module(self, module: nn.Module) -> nn.Module:
-        """Return the module unchanged."""
-        return module
-
-    def convert_input(self, data: Any) -> Any:
-        """Return the data unchanged."""
-        return data
+        return contextlib.nullcontext() if self.model_is_cast else super().autocast_context_manager()
 
     def backward(self, tensor: torch.Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """Run the engine's backward pass; the loss is already scaled for accumulation."""
@@ -157,9 +146,3 @@ class EnginePrecision(DeepSpeedPrecision):
         closure()
         lightning_engine.call_hooks_before_step(self, model, optimizer)
         return model.trainer.strategy.deepspeed_engine.step()
-
-    def train_step_context(self) -> Any:
-        """Return an empty context: the engine casts the model."""
-        return contextlib.nullcontext()
-
-    val_step_context = test_step_context = predict_step_context = train_step_context

@@ -26,7 +26,7 @@ from torch.distributed.fsdp import (
 from ..common.collectives import broadcast_weights
 from ..common.dtensor import without_values
 from ..internals.lightning_import import FSDPPrecision, FSDPStrategy
-from ..internals.precision import HALF
+from ..internals.precision import HALF, ForwardCasting
 from ..models.activation_checkpointing import checkpoint_layers
 from ..optim import gradient_norms
 from ..optim.optimizer_fit import ParameterShape, require_fitting_optimizer_state
@@ -79,7 +79,7 @@ class ModelFSDPStrategy(FSDPStrategy):
         )
 
 
-class ForwardFSDPPrecision(FSDPPrecision):
+class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
     """As Lightning's `FSDPPrecision`, but steps are not cast as a whole: `precision.casting` casts forward passes.
 
     Args:
@@ -96,32 +96,11 @@ class ForwardFSDPPrecision(FSDPPrecision):
         self.scaler: Any = None
         self.device = device
 
-    def autocast_context_manager(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context of forward passes of the model."""
-        dtype = HALF.get(self.precision)
-        return contextlib.nullcontext() if dtype is None else torch.autocast(self.device, dtype=dtype)
-
     @property
     def mixed_precision_config(self) -> MixedPrecision:
         """Return the precision: parameters are gathered and gradients reduced in half, the model keeps its own."""
         dtype = HALF.get(self.precision)
         return MixedPrecision(param_dtype=dtype, reduce_dtype=dtype, buffer_dtype=dtype)
-
-    def convert_module(self, module: nn.Module) -> nn.Module:
-        """Return the module unchanged: a model keeps its dtype."""
-        return module
-
-    def convert_input(self, data: Any) -> Any:
-        """Return the data unchanged."""
-        return data
-
-    convert_output = convert_input
-
-    def train_step_context(self) -> Any:
-        """Return an empty context: the forward passes within the step are cast."""
-        return contextlib.nullcontext()
-
-    val_step_context = test_step_context = predict_step_context = train_step_context
 
 
 def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, Any]:

@@ -71,18 +71,15 @@ def ring_attention(
     """
     if not buffers:
         raise ValueError("Context parallel: there is no tensor to split. Pass buffers and buffer_seq_dims.")
-    module, calls = _torch_module(), AttentionCalls()
+    module = _torch_module()
     module.custom_ops.update(_ON_CPU)
     split = module.context_parallel(
         mesh, buffers=list(buffers), buffer_seq_dims=list(dims), no_restore_buffers=set() if kept is None else kept
     )
     with split, sdpa_kernel(_FUSED):
         of_torch = functional.scaled_dot_product_attention
-        functional.scaled_dot_product_attention = _checked(of_torch, calls)
-        try:
+        with replaced_attention("cp_size", _attend) as calls:
             yield calls
-        finally:
-            functional.scaled_dot_product_attention = of_torch
     getattr(module, "_replaced_functions", {}).pop(of_torch, None)  # torch adds one for each block
 
 
@@ -103,8 +100,27 @@ def _torch_module() -> Any:
     )
 
 
-def _checked(attention: Callable[..., Any], calls: AttentionCalls) -> Callable[..., Any]:
-    """Return attention that refuses arguments for which torch's ring attention would be wrong."""
+def _attend(
+    attention: Callable[..., Any], query: Any, key: Any, value: Any, *, enable_gqa: bool, **options: Any
+) -> Any:
+    if enable_gqa and query.is_cuda and query.dtype == torch.float32:  # its kernel has no grouped queries
+        key, value = repeated_heads(query, key, value)
+        enable_gqa = False
+    return attention(query, key, value, enable_gqa=enable_gqa, **options)
+
+
+@contextlib.contextmanager
+def replaced_attention(argument: str, attend: Callable[..., Any]) -> Iterator[AttentionCalls]:
+    """Replace `torch.nn.functional.scaled_dot_product_attention` in the block by attention over sharded sequences.
+
+    Args:
+        argument: of the user, for errors, such as `cp_size`.
+        attend: called with torch's function, query, key, value, and `is_causal=True`, `scale` and `enable_gqa`.
+
+    Raises:
+        ValueError: in the block, attention is called in a way that shards of sequences do not have.
+    """
+    of_torch, calls = functional.scaled_dot_product_attention, AttentionCalls()
 
     def scaled_dot_product_attention(
         query: torch.Tensor,
@@ -116,35 +132,39 @@ def _checked(attention: Callable[..., Any], calls: AttentionCalls) -> Callable[.
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> torch.Tensor:
-        fault = _fault(query, key, attn_mask, dropout_p, is_causal)
-        if fault is not None:
-            raise ValueError(f"cp_size above 1: the model calls scaled_dot_product_attention with {fault}.")
+        if fault := _fault(query, key, attn_mask, dropout_p, is_causal):
+            raise ValueError(f"{argument} above 1: the model calls scaled_dot_product_attention with {fault}.")
         calls.count += 1
-        if enable_gqa and query.is_cuda and query.dtype == torch.float32:  # its kernel has no grouped queries
-            groups = query.shape[1] // key.shape[1]
-            key, value = (tensor.repeat_interleave(groups, 1) for tensor in (key, value))
-            enable_gqa = False
-        return attention(query, key, value, is_causal=True, scale=scale, enable_gqa=enable_gqa)
+        return attend(of_torch, query, key, value, is_causal=True, scale=scale, enable_gqa=enable_gqa)
 
-    return scaled_dot_product_attention
+    functional.scaled_dot_product_attention = scaled_dot_product_attention
+    try:
+        yield calls
+    finally:
+        functional.scaled_dot_product_attention = of_torch
 
 
 def _fault(
     query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, dropout: float, is_causal: bool
 ) -> str | None:
     if mask is not None:
-        return "an attn_mask: rings have the causal mask only, so leave masks out, and pad sequences on the right"
+        return "an attn_mask: sharded sequences have the causal mask only; leave masks out, and pad on the right"
     if not is_causal:
-        return "is_causal=False: processes have the first and the last positions, as only causal attention allows"
+        return "is_causal=False: sharded sequences have causal attention only"
     if dropout > 0:
-        remedy = "set the attention's dropout to 0"
-        return f"dropout_p={dropout}: parts would drop other weights in the backward pass; {remedy}"
+        return f"dropout_p={dropout}: ranks would draw their own masks; set the attention's dropout to 0"
     if query.ndim != 4 or query.shape[2:3] != key.shape[2:3]:
         return (
             f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}: both have to be (batch, heads, "
             "positions, features) with as many positions"
         )
     return None
+
+
+def repeated_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return keys and values with as many heads as the query, for grouped queries."""
+    groups = query.shape[1] // key.shape[1]
+    return key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
 
 
 _CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

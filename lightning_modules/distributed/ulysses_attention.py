@@ -8,15 +8,15 @@ Ulysses (arXiv:2309.14509), section 3.1; the exchange is torch's own.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.nn import functional
 
-from .ring_attention import AttentionCalls, ContextParallelStrategy
+from .ring_attention import AttentionCalls, ContextParallelStrategy, repeated_heads, replaced_attention
 
 __all__ = ["SequenceParallelStrategy", "ulysses_attention"]
 
@@ -45,15 +45,14 @@ def ulysses_attention(
     """
     if not buffers:
         raise ValueError("Sequence parallel: there is no tensor to split. Pass buffers and buffer_seq_dims.")
-    calls, whole = AttentionCalls(), [buffer.clone() for buffer in buffers]
+    whole = [buffer.clone() for buffer in buffers]
     for buffer, dim in zip(buffers, dims, strict=True):
         _become(buffer, buffer.chunk(mesh.size(), dim)[mesh.get_local_rank()].clone())
-    of_torch = functional.scaled_dot_product_attention
-    functional.scaled_dot_product_attention = _by_heads(of_torch, mesh, calls)
+    attend = functools.partial(_attend, group=mesh.get_group(), size=mesh.size())
     try:
-        yield calls
+        with replaced_attention("sp_size", attend) as calls:
+            yield calls
     finally:
-        functional.scaled_dot_product_attention = of_torch
         for buffer, before in zip(buffers, whole, strict=True):
             if buffer not in (kept or set()):
                 _become(buffer, before)
@@ -64,53 +63,28 @@ def _become(buffer: torch.Tensor, other: torch.Tensor) -> None:
         buffer.resize_(other.shape).copy_(other)
 
 
-def _by_heads(attention: Callable[..., Any], mesh: DeviceMesh, calls: AttentionCalls) -> Callable[..., Any]:
-    """Return attention between two exchanges."""
-    group, size = mesh.get_group(), mesh.size()
-
-    def scaled_dot_product_attention(
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> torch.Tensor:
-        fault = _fault(query, key, attn_mask, dropout_p, is_causal, size)
-        if fault is not None:
-            raise ValueError(f"sp_size above 1: the model calls scaled_dot_product_attention with {fault}.")
-        calls.count += 1
-        if key.shape[_HEADS] % size:  # not divisible: each process needs a copy of some heads
-            key, value = (
-                tensor.repeat_interleave(query.shape[_HEADS] // key.shape[_HEADS], _HEADS) for tensor in (key, value)
-            )
-            enable_gqa = False
-        query, key, value = (_Exchange.apply(tensor, group, _HEADS, _SEQUENCE) for tensor in (query, key, value))
-        mixed = attention(query, key, value, is_causal=True, scale=scale, enable_gqa=enable_gqa)
-        return _Exchange.apply(mixed, group, _SEQUENCE, _HEADS)
-
-    return scaled_dot_product_attention
-
-
-def _fault(
-    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, dropout: float, is_causal: bool, size: int
-) -> str | None:
-    if mask is not None:
-        return "an attn_mask, which is that of a part: leave masks out, and pad sequences on the right"
-    if not is_causal:
-        return "is_causal=False: what sequences are filled up with on the right would be seen"
-    if dropout > 0:
-        return f"dropout_p={dropout}: each process would drop the same weights of other heads; set it to 0"
-    if query.ndim != 4 or query.shape[_SEQUENCE] != key.shape[_SEQUENCE]:
-        return (
-            f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}: both have to be (batch, heads, "
-            "positions, features) with as many positions"
-        )
+def _attend(
+    attention: Callable[..., Any],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    group: Any,
+    size: int,
+    enable_gqa: bool,
+    **options: Any,
+) -> torch.Tensor:
+    """Compute attention between two exchanges."""
     if query.shape[_HEADS] % size:
-        return f"{query.shape[_HEADS]} heads, which {size} processes cannot share: choose an sp_size that divides them"
-    return None
+        raise ValueError(
+            f"sp_size above 1: {query.shape[_HEADS]} heads cannot be shared by {size} processes: choose an sp_size "
+            "that divides them."
+        )
+    if key.shape[_HEADS] % size:  # each process needs a copy of some heads
+        key, value = repeated_heads(query, key, value)
+        enable_gqa = False
+    query, key, value = (_Exchange.apply(tensor, group, _HEADS, _SEQUENCE) for tensor in (query, key, value))
+    return _Exchange.apply(attention(query, key, value, enable_gqa=enable_gqa, **options), group, _SEQUENCE, _HEADS)
 
 
 class _Exchange(torch.autograd.Function):

@@ -4,7 +4,6 @@
 # torch_xla has wheels for few versions of torch.
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any
 
@@ -12,6 +11,8 @@ import torch
 from lightning.pytorch.accelerators import XLAAccelerator
 from lightning.pytorch.plugins.precision import XLAPrecision
 from lightning.pytorch.strategies.single_xla import SingleDeviceXLAStrategy
+
+from ..internals.precision import ForwardCasting
 
 
 class PjrtAccelerator(XLAAccelerator):
@@ -40,26 +41,16 @@ class PjrtAccelerator(XLAAccelerator):
         return [torch.device("xla", 0)]
 
 
-class ForwardXLAPrecision(XLAPrecision):
+class ForwardXLAPrecision(ForwardCasting, XLAPrecision):
     """As Lightning's `XLAPrecision`, but the model keeps its dtype: forward passes are cast by autocast.
 
     Args:
         precision: `32-true` or `bf16-mixed`.
     """
 
-    def __init__(self, precision: str) -> None:
+    def __init__(self, precision: Any) -> None:
         super().__init__("32-true")
-        self.forward = precision
-
-    def autocast_context_manager(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context of forward passes of the model."""
-        return torch.autocast("xla", dtype=torch.bfloat16) if self.forward == "bf16-mixed" else contextlib.nullcontext()
-
-    def train_step_context(self) -> Any:
-        """Return an empty context: the forward passes within the step are cast."""
-        return contextlib.nullcontext()
-
-    val_step_context = test_step_context = predict_step_context = train_step_context
+        self.precision, self.device = precision, "xla"
 
     def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> Any:
         """Step, then execute the recorded graph."""

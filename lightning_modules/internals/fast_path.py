@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Literal
 
-import torch
-
 from .lightning_import import (
     DDPStrategy,
     LightningModule,
@@ -23,7 +21,7 @@ from .lightning_import import (
     _EvaluationLoop,
     callbacks_of,
 )
-from .precision import HALF, LossScaler
+from .precision import ForwardCasting, LossScaler
 
 UNMEASURED = contextlib.nullcontext()
 
@@ -240,7 +238,7 @@ class FastPrecision(Precision):
         return optimizer.step(**kwargs)
 
 
-class ForwardPrecision(MixedPrecision):
+class ForwardPrecision(ForwardCasting, MixedPrecision):
     """As Lightning's `MixedPrecision`, but steps are not cast as a whole: `precision.casting` casts forward passes.
 
     So a loss that is computed outside of the model is computed in float32, and a weight that the model uses twice is
@@ -255,16 +253,6 @@ class ForwardPrecision(MixedPrecision):
 
     def __init__(self, precision: Literal["16-mixed", "bf16-mixed"], device: str, scaler: LossScaler | None) -> None:
         super().__init__(precision, device, scaler)
-
-    def autocast_context_manager(self) -> torch.autocast:
-        """As `accelerate` casts."""
-        return torch.autocast(self.device, dtype=HALF[self.precision])
-
-    def train_step_context(self) -> Any:
-        """Nothing: the forward passes in the step are cast, see `precision.casting`."""
-        return contextlib.nullcontext()
-
-    val_step_context = test_step_context = predict_step_context = train_step_context
 
 
 def _step_arguments(kwargs: OrderedDict[str, Any], batch: Any, batch_idx: int) -> OrderedDict[str, Any]:

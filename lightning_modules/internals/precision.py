@@ -85,6 +85,37 @@ class LossScaler(torch.amp.GradScaler):
         super().update(new_scale)
 
 
+class ForwardCasting:
+    """Mixin for precision plugins of Lightning: forward passes of the model are cast (`casting`), not whole steps.
+
+    The model and its inputs keep their dtype.
+    """
+
+    precision: Any
+    device: str
+
+    def autocast_context_manager(self) -> Any:
+        """Return the context of forward passes of the model."""
+        dtype = HALF.get(self.precision)
+        return contextlib.nullcontext() if dtype is None else torch.autocast(self.device, dtype=dtype)
+
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        """Return the module unchanged."""
+        return module
+
+    def convert_input(self, data: Any) -> Any:
+        """Return the data unchanged."""
+        return data
+
+    convert_output = convert_input
+
+    def train_step_context(self) -> Any:
+        """Return an empty context: the forward passes within the step are cast."""
+        return contextlib.nullcontext()
+
+    val_step_context = test_step_context = predict_step_context = train_step_context
+
+
 @contextlib.contextmanager
 def casting(model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
     """Run the forward passes of a model in `context`, and make what comes out float32.

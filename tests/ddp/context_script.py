@@ -56,7 +56,7 @@ CASES: dict[str, dict[str, Any]] = {
     "heads_wide_llama": {"parallelism_config": {"sp_size": 4}},
     "heads_split_items": {"parallelism_config": HEADS | {"tp_size": 2}},
 }
-BY_HEADS = ulysses_attention._by_heads
+BY_HEADS = ulysses_attention._attend
 ATTENTION = functional.scaled_dot_product_attention
 RESUMED = ("items", "grid_items", "heads_items")
 WRONG = ("no_ring", "late_shift", "heads_apart")
@@ -181,9 +181,8 @@ def sabotage(case: str) -> None:
     """Negative controls: without the exchange between processes, and with labels that are shifted after the split."""
     from lightrainer.lightning_modules.distributed import ring_attention, sequence_sharding
 
-    def alone(attention, calls):
-        calls.count = 1
-        return ATTENTION
+    def alone(attention, *inputs, group=None, size=None, **options):
+        return ATTENTION(*inputs, **options)
 
     def late(inputs, shape):
         shifted = functional.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
@@ -191,10 +190,8 @@ def sabotage(case: str) -> None:
         return shifted
 
     if case == "no_ring":
-        ring_attention._checked = alone
-    ulysses_attention._by_heads = BY_HEADS
-    if case == "heads_apart":
-        ulysses_attention._by_heads = lambda attention, mesh, calls: alone(attention, calls)
+        ring_attention._attend = alone
+    ulysses_attention._attend = alone if case == "heads_apart" else BY_HEADS
     if case == "late_shift":
         sequence_sharding._shifted = late
 

@@ -14,7 +14,7 @@ from lightrainer.lightning_modules.distributed.ring_attention import (
     ring_attention,
     set_rotation,
 )
-from lightrainer.lightning_modules.distributed.ulysses_attention import _fault, ulysses_attention
+from lightrainer.lightning_modules.distributed.ulysses_attention import _attend, ulysses_attention
 
 try:
     RINGS, KEPT_BY_TORCH = True, _torch_module()._replaced_functions
@@ -54,41 +54,26 @@ def test_it_is_the_attention_of_the_whole_and_torch_keeps_nothing(mesh, shared):
 
 
 REFUSED = [
-    ({"attn_mask": torch.ones(4, 4, dtype=torch.bool)}, "an attn_mask: rings have the causal mask only"),
-    ({"is_causal": False}, "is_causal=False: processes have the first and the last positions"),
-    ({"dropout_p": 0.1}, "dropout_p=0.1: parts would drop other weights"),
+    ({"attn_mask": torch.ones(4, 4, dtype=torch.bool)}, "attn_mask"),
+    ({"is_causal": False}, "is_causal=False"),
+    ({"dropout_p": 0.1}, "dropout_p=0.1"),
     ({"query": heads(length=2)}, r"query of shape \(1, 2, 2, 8\) and key of shape \(1, 2, 4, 8\)"),
 ]
 
 
-OF_HEADS = [
-    ({"attn_mask": torch.ones(4, 4, dtype=torch.bool)}, "an attn_mask, which is that of a part"),
-    ({"is_causal": False}, "is_causal=False: what sequences are filled up with"),
-    ({"dropout_p": 0.1}, "dropout_p=0.1: each process would drop the same weights"),
-    ({"query": heads(length=2)}, r"query of shape \(1, 2, 2, 8\) and key of shape \(1, 2, 4, 8\)"),
-]
-
-
-@with_rings
+@BOTH
 @pytest.mark.parametrize(("changes", "message"), REFUSED, ids=[message[:20] for _, message in REFUSED])
-def test_calls_that_a_ring_would_answer_wrongly_are_refused(mesh, changes, message):
+def test_calls_that_would_be_answered_wrongly_are_refused(mesh, shared, changes, message):
     before = functional.scaled_dot_product_attention
     inputs = {"query": heads(), "key": heads(), "value": heads(), "is_causal": True, **changes}
-    with pytest.raises(ValueError, match=message), ring_attention(mesh, [torch.arange(4)[None]], [1]):
+    with pytest.raises(ValueError, match=f"_size above 1: .*{message}"), shared(mesh, [torch.arange(4)[None]], [1]):
         functional.scaled_dot_product_attention(**inputs)
     assert functional.scaled_dot_product_attention is before
 
 
-@pytest.mark.parametrize(("changes", "message"), OF_HEADS, ids=[message[:20] for _, message in OF_HEADS])
-def test_calls_whose_heads_cannot_be_dealt_out_are_refused(mesh, changes, message):
-    inputs = {"query": heads(), "key": heads(), "value": heads(), "is_causal": True, **changes}
-    with pytest.raises(ValueError, match=f"sp_size above 1: .*{message}"), ulysses_attention(mesh, [heads()], [2]):
-        functional.scaled_dot_product_attention(**inputs)
-
-
-def test_heads_have_to_be_enough(mesh):
-    said = _fault(heads(3), heads(3), None, 0.0, True, 2)
-    assert said == "3 heads, which 2 processes cannot share: choose an sp_size that divides them"
+def test_heads_have_to_be_enough():
+    with pytest.raises(ValueError, match="3 heads cannot be shared by 2"):
+        _attend(functional.scaled_dot_product_attention, *[heads(3)] * 3, group=None, size=2, enable_gqa=False)
 
 
 @BOTH
