@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -17,15 +16,14 @@ from .names import SERVED, TOP_LEVEL
 
 
 class Replaced:
-    """Replaces modules that are loaded already, as far as that is safe, and can undo it.
+    """Replaces modules that are loaded already, and can undo it.
 
-    A module is replaced in `sys.modules` and in its package. Names that modules of the reference had taken from it are
-    replaced there too. What other modules hold is theirs: they are named in a warning.
+    A module is replaced in `sys.modules` and in its package. Names that other modules took from it stay theirs; a
+    warning names these modules.
     """
 
     def __init__(self) -> None:
         self._undo: list[tuple[dict[str, Any], str, Any]] = []
-        self._replaced: dict[int, tuple[Any, str, str]] = {}
 
     def replace(self) -> None:
         """Replace the modules, and warn of those that keep the names they imported before."""
@@ -33,16 +31,20 @@ class Replaced:
         if library is None:
             sys.modules.pop(LIBRARY, None)
             return
+        originals: dict[int, Any] = {}
         for inside in SERVED:
             module = sys.modules.get(f"{LIBRARY}.{inside}")
             if module is not None and not isinstance(module, ServedModule):
+                values = (vars(module).get(name) for name in SERVED[inside])
+                originals |= {id(value): value for value in values if callable(value)}
                 self._replace_module(module, inside)
         for name in TOP_LEVEL:
-            self._take(library.__dict__, name)
+            if name in library.__dict__:
+                self._undo.append((library.__dict__, name, library.__dict__.pop(name)))
         serve_top_level(library, TOP_LEVEL)
-        others = self._replace_names()
-        if others:
-            _warn(others)
+        holders = _holders(originals)
+        if holders:
+            _warn(holders)
 
     def put_back(self) -> None:
         """Undo everything; served modules that were imported since are forgotten, to be imported anew."""
@@ -58,55 +60,32 @@ class Replaced:
         for scope, name, value in reversed(self._undo):
             scope[name] = value
         self._undo.clear()
-        self._replaced.clear()
 
     def _replace_module(self, module: ModuleType, inside: str) -> None:
         name = f"{LIBRARY}.{inside}"
-        package = sys.modules[name.rpartition(".")[0]]
+        package, _, last = name.rpartition(".")
         # Other names stay the same objects, since modules hold them already.
         loader = ServedLoader(SERVED[inside], lambda asked: getattr(module, asked), lambda: dir(module))
         spec = served_spec(name)
         spec.loader = loader
         served = loader.create_module(spec)
         served.__dict__.update(__spec__=spec, __loader__=loader, __package__=spec.parent, __file__=spec.origin)
-        for own in SERVED[inside]:
-            value = vars(module).get(own)
-            if isinstance(value, type) or callable(value):
-                self._replaced[id(value)] = value, inside, own
-        self._set(sys.modules, name, served)
-        self._set(package.__dict__, name.rpartition(".")[2], served)
-
-    def _replace_names(self) -> dict[str, list[str]]:
-        """Replace what modules of the reference hold; returns what others hold, by module."""
-        others: dict[str, list[str]] = {}
-        for holder, name, value in list(_held(self._replaced)):
-            if holder.__name__.partition(".")[0] != LIBRARY:
-                others.setdefault(holder.__name__, []).append(name)
-            elif not isinstance(value, type):  # a class may have been built upon
-                _, inside, own = self._replaced[id(value)]
-                self._set(holder.__dict__, name, getattr(sys.modules[f"{LIBRARY}.{inside}"], own))
-        return others
-
-    def _take(self, scope: dict[str, Any], name: str) -> None:
-        if name in scope:
-            self._undo.append((scope, name, scope.pop(name)))
-
-    def _set(self, scope: dict[str, Any], name: str, value: Any) -> None:
-        if name in scope:
-            self._undo.append((scope, name, scope[name]))
-        scope[name] = value
+        for scope, key in ((sys.modules, name), (vars(sys.modules[package]), last)):
+            if key in scope:
+                self._undo.append((scope, key, scope[key]))
+            scope[key] = served
 
 
-def _held(values: dict[int, Any]) -> Iterator[tuple[ModuleType, str, Any]]:
-    """Yield the modules that hold one of the values, with the name of the variable."""
+def _holders(originals: dict[int, Any]) -> dict[str, list[str]]:
+    """Return the names of variables that hold one of the values, by module, outside the library."""
+    found: dict[str, list[str]] = {}
     for key, module in list(sys.modules.items()):
-        if not isinstance(module, ModuleType) or isinstance(module, ServedModule) or key == LIBRARY:
-            continue
-        if key.partition(".")[0] == LIBRARY and key.partition(".")[2] in SERVED:
+        if not isinstance(module, ModuleType) or key.partition(".")[0] == LIBRARY:
             continue
         for name, value in list(vars(module).items()):
-            if id(value) in values and values[id(value)][0] is value:
-                yield module, name, value
+            if originals.get(id(value)) is value and value is not None:
+                found.setdefault(module.__name__, []).append(name)
+    return found
 
 
 def _warn(held: dict[str, list[str]]) -> None:

@@ -4,16 +4,17 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from typing import Any, NamedTuple
 
-# Both are light; the heavy modules beside them are loaded on use.
+# These are light; the heavy modules beside them are loaded on use.
 from ..facade.arguments import old_names
-from ..lightning_modules.common import followed
-from . import environment, logs, report
-from .finder import Finder
+from ..lightning_modules.common import followed, versions
+from . import environment, report
+from .finder import LIBRARY, Finder
 from .loaded import Replaced
 from .stand_in import availability_of_itself, package
 
@@ -52,9 +53,9 @@ def install(children: bool = True) -> Finder:
         # One that waits for the first import is not needed any more.
         others = [finder for finder in sys.meta_path if not getattr(finder, "is_of_lightrainer", False)]
         sys.meta_path[:] = [_served.finder, *others]
-        logs.forward()
+        _forward_logs()
         old_names.accept()
-        followed.serve(_installed_version())
+        followed.serve(versions.installed(LIBRARY))
         _served.replaced.replace()
     return _served.finder
 
@@ -72,18 +73,10 @@ def uninstall() -> None:
     package.forget()
     availability_of_itself.say_no_more()
     _served.replaced.put_back()
-    logs.forward_no_more()
+    _keep_logs()
     old_names.accept(False)
     followed.serve(None)
     _served = None
-
-
-def _installed_version() -> str | None:
-    """The version of the library whose names are served; None where a stand-in answers."""
-    try:
-        return version("transformers")
-    except PackageNotFoundError:
-        return None
 
 
 def installed() -> bool:
@@ -99,3 +92,58 @@ def load_ipython_extension(ipython: Any) -> None:
 def unload_ipython_extension(ipython: Any) -> None:
     """Run `uninstall` for `%unload_ext lightrainer` in a notebook."""
     uninstall()
+
+
+LOGGERS = {
+    "lightrainer": "transformers.trainer",
+    "lightrainer.callbacks": "transformers.trainer_callback",
+    "lightrainer.callbacks.jit_checkpoint": "transformers.trainer_jit_checkpoint",
+    "lightrainer.callbacks.loggers": "transformers.integrations.integration_utils",
+    "lightrainer.callbacks.reporting": "transformers.integrations.integration_utils",
+    "lightrainer.facade.parser.argument_parser": "transformers.hf_argparser",
+    "lightrainer.facade.arguments": "transformers.training_args",
+    "lightrainer.facade.distributed.process": "transformers.training_args",
+    "lightrainer.facade.trainer.seq2seq": "transformers.trainer_seq2seq",
+    "lightrainer.lightning_modules.checkpoints": "transformers.trainer_utils",
+    "lightrainer.lightning_modules.data.collators": "transformers.data.data_collator",
+    "lightrainer.lightning_modules.optim": "transformers.trainer_optimizer",
+    "lightrainer.lightning_modules.optim.schedules": "transformers.optimization",
+    "lightrainer.lightning_modules.common.seeding": "transformers.trainer_utils",
+}
+"""Loggers of this package with their counterparts in the reference; a logger that is absent uses its nearest parent."""
+
+
+class _Forward(logging.Handler):
+    """Logs a record through the methods of another logger, since scripts may have replaced them."""
+
+    def __init__(self, name: str, parent: logging.Logger | None) -> None:
+        super().__init__()
+        self.target, self.parent = logging.getLogger(name), parent
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say = getattr(self.target, record.levelname.lower(), None) or partial(self.target.log, record.levelno)
+        say(record.getMessage(), exc_info=record.exc_info, stack_info=bool(record.stack_info), stacklevel=2)
+
+
+def _forward_logs() -> None:
+    """Forward our loggers to those of the reference, whose levels then apply."""
+    # All are made first: making a logger later would put it between another one and the parent that is set here.
+    for logger in [logging.getLogger(name) for name in sorted(LOGGERS)]:
+        handler = _Forward(LOGGERS[logger.name], logger.parent)
+        logger.addHandler(handler)
+        logger.parent, logger.propagate = handler.target, False
+    _forget_levels()
+
+
+def _keep_logs() -> None:
+    """Undo `_forward_logs`."""
+    for logger in map(logging.getLogger, LOGGERS):
+        for handler in [one for one in logger.handlers if isinstance(one, _Forward)]:
+            logger.removeHandler(handler)
+            logger.parent, logger.propagate = handler.parent, True
+    _forget_levels()
+
+
+def _forget_levels() -> None:
+    """Clear the cached levels of all loggers, which setting a level does."""
+    logging.root.setLevel(logging.root.level)

@@ -8,7 +8,7 @@ from datasets_for_parity import points
 from harness import DEFAULTS
 from models import Classifier, gpt2
 
-from lightrainer.interception.logs import NAMES
+from lightrainer.interception.switch import LOGGERS
 
 
 def trainer(api, folder, model=None, train=True, callbacks=(), **arguments):
@@ -125,9 +125,9 @@ def heard(api, cause, folder, words):
 def name_of(record):
     """The reference's logger through which it is heard where its names are served."""
     name = record.name
-    while name.startswith("lightrainer") and name not in NAMES:
+    while name.startswith("lightrainer") and name not in LOGGERS:
         name = name.rpartition(".")[0]
-    return NAMES.get(name, name)
+    return LOGGERS.get(name, name)
 
 
 @pytest.mark.parametrize("cause", SAID, ids=lambda one: one.__name__)

@@ -1,4 +1,4 @@
-"""`is_..._available` of the reference: whether a library or a kind of hardware is there."""
+"""The functions `is_..._available` of the reference, for libraries and hardware."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -9,68 +9,44 @@ import os
 from collections.abc import Callable
 from types import ModuleType
 
-from ...callbacks.progress_notebook import is_in_notebook as is_in_notebook
 from ...lightning_modules.common.libraries import is_installed
 
+_LIBRARIES = """
+    accelerate apex av bitsandbytes bs4 cv2 datasets faiss flax librosa liger_kernel matplotlib nltk onnx optimum pandas
+    peft psutil rich safetensors scipy sentencepiece sklearn soundfile tiktoken timm tokenizers torch torch_xla torchao
+    torchaudio torchvision triton
+"""
+_CALLED_OTHERWISE = {
+    "flash_attn_2": "flash_attn",
+    "ipex": "intel_extension_for_pytorch",
+    "jinja": "jinja2",
+    "protobuf": "google.protobuf",
+    "speech": "torchaudio",
+    "tf": "tensorflow",
+    "torchdynamo": "torch",
+    "vision": "PIL",
+}
 
-def _library(name: str) -> Callable[[], bool]:
-    """A function that says whether a library is installed, without importing it."""
+
+def _library(module: str) -> Callable[[], bool]:
+    """Return a function that tells if a library is installed, without importing it."""
 
     @functools.lru_cache(None)
     def available() -> bool:
-        return is_installed(name)
+        return is_installed(module)
 
-    available.__doc__ = f"Whether {name} can be imported, as the function of this name in `transformers.utils`."
+    available.__doc__ = f"As the function of this name in `transformers.utils`: True if {module} can be imported."
     return available
+
+
+for _name, _module in {**{name: name for name in _LIBRARIES.split()}, **_CALLED_OTHERWISE}.items():
+    globals()[f"is_{_name}_available"] = _library(_module)
 
 
 def _torch() -> ModuleType:
     import torch
 
     return torch
-
-
-is_accelerate_available = _library("accelerate")
-is_apex_available = _library("apex")
-is_av_available = _library("av")
-is_bitsandbytes_available = _library("bitsandbytes")
-is_bs4_available = _library("bs4")
-is_cv2_available = _library("cv2")
-is_datasets_available = _library("datasets")
-is_faiss_available = _library("faiss")
-is_flash_attn_2_available = _library("flash_attn")
-is_flax_available = _library("flax")
-is_ipex_available = _library("intel_extension_for_pytorch")
-is_jinja_available = _library("jinja2")
-is_librosa_available = _library("librosa")
-is_liger_kernel_available = _library("liger_kernel")
-is_matplotlib_available = _library("matplotlib")
-is_nltk_available = _library("nltk")
-is_onnx_available = _library("onnx")
-is_optimum_available = _library("optimum")
-is_pandas_available = _library("pandas")
-is_peft_available = _library("peft")
-is_protobuf_available = _library("google.protobuf")
-is_psutil_available = _library("psutil")
-is_rich_available = _library("rich")
-is_safetensors_available = _library("safetensors")
-is_scipy_available = _library("scipy")
-is_sentencepiece_available = _library("sentencepiece")
-is_sklearn_available = _library("sklearn")
-is_soundfile_available = _library("soundfile")
-is_speech_available = _library("torchaudio")
-is_tf_available = _library("tensorflow")
-is_tiktoken_available = _library("tiktoken")
-is_timm_available = _library("timm")
-is_tokenizers_available = _library("tokenizers")
-is_torch_available = _library("torch")
-is_torch_xla_available = _library("torch_xla")
-is_torchao_available = _library("torchao")
-is_torchaudio_available = _library("torchaudio")
-is_torchdynamo_available = _library("torch")
-is_torchvision_available = _library("torchvision")
-is_triton_available = _library("triton")
-is_vision_available = _library("PIL")
 
 
 def is_torch_cuda_available() -> bool:
@@ -109,12 +85,12 @@ def is_torch_bf16_available() -> bool:
 
 
 def is_torch_fp16_available_on_device(device: str) -> bool:
-    """As `transformers.utils.is_torch_fp16_available_on_device`: whether it multiplies matrices of that type."""
+    """As `transformers.utils.is_torch_fp16_available_on_device`: True if it multiplies matrices of that type."""
     return _multiplies(device, "float16")
 
 
 def is_torch_bf16_available_on_device(device: str) -> bool:
-    """As `transformers.utils.is_torch_bf16_available_on_device`: whether it multiplies matrices of that type."""
+    """As `transformers.utils.is_torch_bf16_available_on_device`: True if it multiplies matrices of that type."""
     return _multiplies(device, "bfloat16")
 
 
@@ -147,7 +123,7 @@ def is_sagemaker_mp_enabled() -> bool:
 
 
 def is_offline_mode() -> bool:
-    """As `transformers.utils.is_offline_mode`: whether the environment forbids the Hub."""
+    """As `transformers.utils.is_offline_mode`: True if the environment forbids the Hub."""
     words = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     return any(word in {"1", "ON", "YES", "TRUE"} for word in words)
 

@@ -1,6 +1,6 @@
-"""`transformers.utils.logging` where the library is not there: the loggers below `transformers`, and how much they say.
+"""Stand-in for `transformers.utils.logging`: the loggers below `transformers`, and their levels.
 
-Messages of lightrainer come through these loggers; see `interception.logs`.
+Messages of lightrainer come through these loggers; see `interception.switch`.
 """
 
 from __future__ import annotations
@@ -9,44 +9,9 @@ import functools
 import logging
 import os
 import sys
-from logging import CRITICAL, DEBUG, ERROR, FATAL, INFO, NOTSET, WARN, WARNING
+from collections.abc import Callable
+from logging import CRITICAL, DEBUG, ERROR, INFO, WARNING
 from typing import Any
-
-__all__ = [
-    "CRITICAL",
-    "DEBUG",
-    "ERROR",
-    "FATAL",
-    "INFO",
-    "NOTSET",
-    "WARN",
-    "WARNING",
-    "add_handler",
-    "captureWarnings",
-    "disable_default_handler",
-    "disable_progress_bar",
-    "disable_propagation",
-    "enable_default_handler",
-    "enable_explicit_format",
-    "enable_progress_bar",
-    "enable_propagation",
-    "get_log_levels_dict",
-    "get_logger",
-    "get_verbosity",
-    "info_once",
-    "is_progress_bar_enabled",
-    "log_levels",
-    "remove_handler",
-    "reset_format",
-    "set_verbosity",
-    "set_verbosity_debug",
-    "set_verbosity_error",
-    "set_verbosity_info",
-    "set_verbosity_warning",
-    "tqdm",
-    "warning_advice",
-    "warning_once",
-]
 
 log_levels = {"detail": DEBUG, "debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR, "critical": CRITICAL}
 """As `transformers.utils.logging.log_levels`: the words for `TRANSFORMERS_VERBOSITY`, with their levels."""
@@ -123,24 +88,16 @@ def set_verbosity(verbosity: int) -> None:
     _library().setLevel(verbosity)
 
 
-def set_verbosity_info() -> None:
-    """As `transformers.utils.logging.set_verbosity_info`."""
-    set_verbosity(INFO)
+def _setter(level: int) -> Callable[[], None]:
+    def set_level() -> None:
+        set_verbosity(level)
+
+    set_level.__doc__ = f"As the function of this name in `transformers.utils.logging`: set the level {level}."
+    return set_level
 
 
-def set_verbosity_warning() -> None:
-    """As `transformers.utils.logging.set_verbosity_warning`."""
-    set_verbosity(WARNING)
-
-
-def set_verbosity_debug() -> None:
-    """As `transformers.utils.logging.set_verbosity_debug`."""
-    set_verbosity(DEBUG)
-
-
-def set_verbosity_error() -> None:
-    """As `transformers.utils.logging.set_verbosity_error`."""
-    set_verbosity(ERROR)
+set_verbosity_debug, set_verbosity_info = _setter(DEBUG), _setter(INFO)
+set_verbosity_warning, set_verbosity_error = _setter(WARNING), _setter(ERROR)
 
 
 def enable_default_handler() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..names import SERVED, TOP_LEVEL
 from ..targets import targets
+from . import availability
 
 _HERE = ".interception.stand_in"
 _COLLATORS = (
@@ -14,38 +15,25 @@ _COLLATORS = (
     "DataCollatorForSOP DataCollatorForSeq2Seq DataCollatorForTokenClassification DataCollatorForWholeWordMask "
     "DataCollatorWithFlattening DataCollatorWithPadding DefaultDataCollator default_data_collator"
 )
-_AVAILABLE = """
-    is_accelerate_available is_apex_available is_av_available is_bitsandbytes_available is_bs4_available
-    is_cv2_available is_datasets_available is_faiss_available is_flash_attn_2_available is_flax_available
-    is_in_notebook is_ipex_available is_jinja_available is_librosa_available is_liger_kernel_available
-    is_matplotlib_available is_nltk_available is_offline_mode is_onnx_available is_optimum_available
-    is_pandas_available is_peft_available is_protobuf_available is_psutil_available is_rich_available
-    is_safetensors_available is_sagemaker_dp_enabled is_sagemaker_mp_enabled is_scipy_available
-    is_sentencepiece_available is_sklearn_available is_soundfile_available is_speech_available is_tf_available
-    is_tiktoken_available is_timm_available is_tokenizers_available is_torch_available is_torch_bf16_available
-    is_torch_bf16_available_on_device is_torch_bf16_cpu_available is_torch_bf16_gpu_available is_torch_cuda_available
-    is_torch_fp16_available_on_device is_torch_mps_available is_torch_npu_available is_torch_tf32_available
-    is_torch_xla_available is_torch_xpu_available is_torchao_available is_torchaudio_available
-    is_torchdynamo_available is_torchvision_available is_training_run_on_sagemaker is_triton_available
-    is_vision_available requires_backends
-"""
+_AVAILABLE = " ".join(
+    name for name in vars(availability) if name.startswith(("is_", "requires_")) and name != "is_installed"
+)
 _STRATEGIES = "PaddingStrategy TensorType"
-_GENERIC = "ContextManagers flatten_dict strtobool to_numpy to_py_obj"
 _FILES = (
     "ADAPTER_CONFIG_NAME ADAPTER_SAFE_WEIGHTS_NAME ADAPTER_WEIGHTS_NAME CONFIG_NAME GENERATION_CONFIG_NAME "
     "SAFE_WEIGHTS_INDEX_NAME SAFE_WEIGHTS_NAME WEIGHTS_INDEX_NAME WEIGHTS_NAME"
 )
 _LOGGING = (
-    "CRITICAL DEBUG ERROR FATAL INFO NOTSET WARN WARNING add_handler captureWarnings disable_default_handler "
-    "disable_progress_bar disable_propagation enable_default_handler enable_explicit_format enable_progress_bar "
-    "enable_propagation get_log_levels_dict get_logger get_verbosity info_once is_progress_bar_enabled log_levels "
-    "remove_handler reset_format set_verbosity set_verbosity_debug set_verbosity_error set_verbosity_info "
-    "set_verbosity_warning tqdm warning_advice warning_once"
+    "add_handler captureWarnings disable_default_handler disable_progress_bar disable_propagation "
+    "enable_default_handler enable_explicit_format enable_progress_bar enable_propagation get_log_levels_dict "
+    "get_logger get_verbosity info_once is_progress_bar_enabled log_levels remove_handler reset_format set_verbosity "
+    "set_verbosity_debug set_verbosity_error set_verbosity_info set_verbosity_warning tqdm warning_advice warning_once"
 )
+_LEVELS = "CRITICAL DEBUG ERROR FATAL INFO NOTSET WARN WARNING"
+_CHECKS = {f"{_HERE}.availability": _AVAILABLE, ".callbacks.progress_notebook": "is_in_notebook"}
 _UTILS = targets(
     {
-        f"{_HERE}.availability": _AVAILABLE,
-        f"{_HERE}.generic": _GENERIC,
+        **_CHECKS,
         f"{_HERE}.versions": "check_min_version send_example_telemetry",
         ".lightning_modules.tokenization.names": _STRATEGIES,
         ".facade.arguments.enums": "ExplicitEnum",
@@ -82,15 +70,14 @@ _MORE: dict[str, dict[str, str]] = {
     "utils": {**_UTILS, "logging": "transformers.utils.logging:"},
     "utils.generic": targets(
         {
-            f"{_HERE}.generic": _GENERIC,
             ".lightning_modules.tokenization.names": _STRATEGIES,
             ".facade.arguments.enums": "ExplicitEnum",
             ".lightning_modules.models.model_output": "ModelOutput",
             ".lightning_modules.models.inspection": "can_return_loss find_labels",
         }
     ),
-    "utils.import_utils": targets({f"{_HERE}.availability": _AVAILABLE}),
-    "utils.logging": targets({f"{_HERE}.logging": _LOGGING}),
+    "utils.import_utils": targets(_CHECKS),
+    "utils.logging": targets({f"{_HERE}.logging": _LOGGING, "logging": _LEVELS}),
     "utils.versions": targets({f"{_HERE}.versions": "require_version require_version_core"}),
 }
 
