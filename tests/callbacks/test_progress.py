@@ -108,12 +108,6 @@ def test_other_processes_show_nothing(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_printing_leaves_the_logs_alone():
-    logs = dict(LOGS)
-    PrinterCallback().on_log(ARGS, TrainerState(), CONTROL, logs=logs)
-    assert logs == LOGS
-
-
 def test_a_second_run_after_a_broken_one_begins_anew():
     callback, state = ProgressCallback(), TrainerState(max_steps=10)
     run(callback, state)

@@ -81,15 +81,6 @@ def test_with_evaluations_there_is_a_row_for_each_of_them(tmp_path, notebook):
     assert page.count("<progress") == 1
 
 
-def test_an_evaluation_alone_has_its_own_output(tmp_path, notebook):
-    trainer = make_trainer(tmp_path, [NotebookProgressCallback()], disable_tqdm=False)
-    trainer.evaluate()
-    trainer.evaluate()
-    trainer.predict(trainer.eval_dataset)
-    assert len({display for display, _, _ in notebook.sent}) == 3
-    assert '<progress value="2" max="2"' in notebook.sent[-1][2]
-
-
 def test_an_evaluation_after_the_training_has_a_row_of_its_own(tmp_path, notebook):
     options = {"disable_tqdm": False, "eval_strategy": "steps", "eval_steps": 8}
     made = trained(tmp_path, [NotebookProgressCallback()], **options)

@@ -1,7 +1,6 @@
 """Stopping when the time is up."""
 
 import logging
-import time
 from datetime import timedelta
 
 import pytest
@@ -138,12 +137,3 @@ def test_a_second_training_has_the_whole_time_again(tmp_path, clock):
     for _ in range(2):
         trainer.train()
         assert trainer.state.global_step == 5
-
-
-def test_a_real_clock_stops_too(tmp_path):
-    class Slow(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            time.sleep(0.02)
-
-    trainer = trained(tmp_path, [Slow(), TimeLimitCallback(0.2)], num_train_epochs=1000)
-    assert trainer.state.global_step < 20

@@ -285,14 +285,6 @@ def test_two_trainings_with_one_bridge():
     assert recorder.names().count("on_train_begin") == 2
 
 
-def test_when_lightning_stops_the_control_says_so():
-    recorder = Recorder()
-    stopping = EarlyStopping("val_loss", patience=1, min_delta=100.0, check_on_train_epoch_end=True)
-    fit(recorder, callbacks=[stopping], max_epochs=9)
-    ends = [line for line in recorder.lines if line.startswith("on_train_end")]
-    assert len(ends) == 1
-
-
 REFUSED = {
     "a setting that is not there": (lambda: LightningBridge(loging_steps=3), TypeError, "Did you mean 'logging_steps'"),
     "a setting of the Trainer": (lambda: LightningBridge(max_steps=3), TypeError, "set it there"),

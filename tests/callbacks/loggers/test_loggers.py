@@ -14,7 +14,7 @@ from transformers.integrations import integration_utils as reference
 import lightrainer
 from lightrainer.callbacks import EVENTS, LoggerCallback, TrainerControl, TrainerState, loggers, reads_checkpoints
 from lightrainer.callbacks.loggers import availability
-from lightrainer.callbacks.loggers.values import flattened, number, parameter_count, rewrite_logs
+from lightrainer.callbacks.loggers.values import number, parameter_count, rewrite_logs
 from lightrainer.callbacks.reporting import CALLBACKS
 
 STAND_INS = {
@@ -236,11 +236,6 @@ def test_an_own_tracker_needs_three_methods(tmp_path):
 )
 def test_numbers_are_found_in_what_is_logged(value, found):
     assert number(value) == found
-
-
-def test_nested_values_are_flattened():
-    assert flattened({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
-    assert flattened({"a": {"b": 1}}, "/") == {"a/b": 1}
 
 
 def test_weights_are_counted():

@@ -2,7 +2,6 @@
 
 import copy
 import os
-from unittest.mock import MagicMock
 
 import pytest
 import recorded_clients
@@ -304,21 +303,6 @@ def test_swanlab_is_told_what_the_reference_tells(trial, run_name, monkeypatch, 
     assert records[1][0][2]["id"] == "abc"
     assert records[1][0][2]["resume"] == "allow"
     assert os.environ["SWANLAB_PROJECT"] == "mine"
-
-
-@pytest.mark.parametrize("environment", [{}, {"SWANLAB_RUN_ID": "abc", "SWANLAB_RESUME": "must"}])
-def test_swanlab_goes_on_with_the_experiment_of_the_environment(environment, monkeypatch, tmp_path):
-    """With a client of which only `get_run` is known."""
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    args, given = trainer(lightrainer, tmp_path / "out").args, []
-    for kind in (reference.SwanLabCallback, loggers.SwanLabCallback):
-        callback = kind()
-        callback._swanlab = MagicMock(**{"get_run.return_value": None})
-        callback.setup(args, TrainerState(), Small())
-        given.append(callback._swanlab.init.call_args.kwargs)
-    assert given[0] == given[1]
-    assert [given[1].get(name) for name in ("id", "resume")] == list(environment.values() or (None, None))
 
 
 # Trackio on a Space

@@ -1,6 +1,5 @@
 """TensorBoard logs, read back from the files."""
 
-import importlib.util
 import json
 import os
 import socket
@@ -11,7 +10,6 @@ import torch
 from transformers.integrations.integration_utils import rewrite_logs as reference_rewrite
 
 from lightrainer.callbacks import TensorBoardCallback, TrainerControl, TrainerState, rewrite_logs
-from lightrainer.callbacks.loggers import availability
 
 CONTROL = TrainerControl()
 
@@ -127,11 +125,3 @@ def test_a_given_writer_is_used_and_closed(tmp_path):
 def test_names_are_grouped_as_in_the_reference():
     logs = dict.fromkeys(("loss", "eval_loss", "test_a_b", "evaluation", "eval", "testing_x", "eval_", "a_eval_b"), 0)
     assert rewrite_logs(logs) == reference_rewrite(logs)
-
-
-def test_without_the_package_construction_fails_with_the_way_to_install_it(monkeypatch):
-    assert importlib.util.find_spec("tensorboard") is not None
-    monkeypatch.setattr(availability, "is_installed", lambda module: False)
-    with pytest.raises(ImportError, match="pip install tensorboard"):
-        TensorBoardCallback()
-    assert TensorBoardCallback(object()).tb_writer is not None

@@ -32,12 +32,6 @@ def test_somebodys_own_files_have_no_name(builder):
     assert source_of(made(builder_name=builder, dataset_name=builder)) is None
 
 
-def test_a_real_one_from_files(tmp_path):
-    (tmp_path / "data.json").write_text('{"a": 1}\n')
-    data = datasets.load_dataset("json", data_files=str(tmp_path / "data.json"), cache_dir=str(tmp_path / "cache"))
-    assert source_of(data["train"]) is None
-
-
 def test_other_data_has_none():
     assert [source_of(other) for other in (points(), None, {"a": 1})] == [None] * 3
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from transformers.modelcard import parse_log_history
 
-from lightrainer.facade.hub.card_text import evaluations, number, pretty
+from lightrainer.facade.hub.card_text import evaluations
 
 HISTORY = [
     {"loss": 2.0, "step": 1, "epoch": 0.5},
@@ -13,13 +13,6 @@ HISTORY = [
     {"eval_loss": 1.25, "eval_f1_macro": 0.5, "eval_samples_per_second": 2.0, "step": 2, "epoch": 1.0},
     {"train_runtime": 3.0, "train_loss": 1.5, "step": 2, "epoch": 1.0},
 ]
-
-
-def test_each_is_a_row():
-    first, second = evaluations(HISTORY)
-    assert (first.step, first.epoch, first.training_loss) == (1, 0.5, 2.0)
-    assert first.metrics == {"loss": 1.5, "f1_macro": 0.25}
-    assert (second.step, second.training_loss, second.metrics["f1_macro"]) == (2, 1.0, 0.5)
 
 
 def test_the_numbers_are_those_of_the_reference():
@@ -56,12 +49,6 @@ def test_numbers_become_pythons():
 def test_what_is_about_speed_and_memory_is_left_out():
     history = [{"eval_loss": 1.0, "eval_mem_cpu_alloc_delta": 5, "eval_model_preparation_time": 0.1, "step": 1}]
     assert evaluations(history)[0].metrics == {"loss": 1.0}
-
-
-def test_presentation():
-    assert [pretty(name) for name in ("loss", "f1_macro", "rougeL")] == ["Loss", "F1 macro", "RougeL"]
-    values = (0.5, 1.0, 1.23456, 1e-7, 123456.7, 12, float("nan"), 0.0)
-    assert [number(value) for value in values] == ["0.5", "1", "1.2346", "1e-07", "1.235e+05", "12", "nan", "0"]
 
 
 def test_what_comes_after_the_training_is_apart():

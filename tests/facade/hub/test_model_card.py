@@ -9,17 +9,14 @@ from xml.etree import ElementTree
 import datasets
 import pytest
 import torch
-from card_rules import problems_of_card
 from huggingface_hub import ModelCard, constants, metadata_eval_result
 from huggingface_hub.repocard import metadata_load
-from huggingface_hub.utils import get_session
 from tiny import arguments, points, tiny, told, trainer
 from transformers import GPT2Config, GPT2ForSequenceClassification
 from transformers.modelcard import TrainingSummary
 
-from lightrainer import Trainer
 from lightrainer.facade.hub import model_card
-from lightrainer.facade.hub.card_text import MARKER, table
+from lightrainer.facade.hub.card_text import MARKER
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
 
@@ -81,7 +78,6 @@ def test_it_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch):
     assert (
         ElementTree.parse(tmp_path / "my-model" / "loss_curve.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
     )
-    assert problems_of_card(text) == []
 
 
 def test_every_evaluation_is_a_row(tmp_path):
@@ -142,40 +138,6 @@ def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path):
     }
 
 
-def test_the_clients_validator_accepts_it(hub, tmp_path, monkeypatch):
-    """`ModelCard.validate` asks the real Hub, which is sent to the stand-in here."""
-    made = fine_tuning(tmp_path)
-    made.train()
-    made.create_model_card(language=["en", "de"], license="apache-2.0")
-    session = get_session()
-    post = session.post
-    redirected = lambda url, **kwargs: post(url.replace("https://huggingface.co", hub.url), **kwargs)
-    monkeypatch.setattr(session, "post", redirected)
-    ModelCard.load(tmp_path / "README.md").validate()
-    assert hub.asked("POST /api/validate-yaml")
-    with pytest.raises(ValueError, match="language"):  # negative control: what is wrong would be refused
-        ModelCard("---\nlanguage: English of the North\n---\n").validate()
-
-
-@pytest.mark.parametrize(
-    ("metadata", "problem"),
-    [
-        ("tags: one", "tags"),
-        ("license:", "license"),
-        ("tags:\n- 1", "tags"),
-        ("model-index:\n- name: a\n  results: []", "results"),
-        (
-            "model-index:\n- name: a\n  results:\n  - task: {type: a}\n    metrics: [{type: b, value: 1}]",
-            "dataset.type",
-        ),
-    ],
-)
-def test_the_rules_would_find_it(metadata, problem):
-    """Negative control."""
-    assert any(problem in each for each in problems_of_card(f"---\n{metadata}\n---\n"))
-    assert problems_of_card("no metadata")
-
-
 def test_what_is_given_goes_before_what_is_found(tmp_path):
     made = fine_tuning(tmp_path)
     made.train()
@@ -202,7 +164,6 @@ def test_what_is_given_goes_before_what_is_found(tmp_path):
         (task, name) for task in ("text-classification", "zero-shot-classification") for name in ("IMDB", "SQuAD")
     ]
     assert index["results"][0]["dataset"]["args"] == "plain"
-    assert problems_of_card(card(tmp_path)) == []
 
 
 @pytest.mark.parametrize("name", ["synthetic", "Points in a plane"])
@@ -225,7 +186,6 @@ def test_a_name_of_the_data_is_no_identifier_on_the_hub(tmp_path, name):
     assert stored["datasets"] == ["me/points"]
     assert stored["model-index"][0]["results"][0]["dataset"] == {"name": name, "type": "me/points"}
     assert f"[{name}](https://huggingface.co/datasets/me/points)" in card(tmp_path)
-    assert problems_of_card(card(tmp_path)) == []
 
 
 def reference_like(made):
@@ -406,15 +366,6 @@ def test_a_picture_that_cannot_be_drawn_is_left_out(tmp_path, monkeypatch, caplo
     assert "no pencil" in caplog.text
 
 
-def test_only_the_first_process_writes(tmp_path):
-    class Second(Trainer):
-        def is_world_process_zero(self):
-            return False
-
-    trainer(tmp_path, cls=Second).create_model_card()
-    assert not (tmp_path / "README.md").exists()
-
-
 def test_an_adapter_writes_its_part(tmp_path, monkeypatch):
     """A stand-in for PEFT, which is not there: what counts is that the adapter's own method has the last word."""
     import sys
@@ -442,10 +393,6 @@ def test_an_adapter_writes_its_part(tmp_path, monkeypatch):
     assert "library_name: peft" in card(tmp_path)
     assert "`Tiny` with" in card(tmp_path)
     assert card(tmp_path).endswith("Of the adapter.\n")
-
-
-def test_a_table_holds_anything():
-    assert table(("a", "b"), [("x|y", "two\nlines")]) == "| a | b |\n| --- | --- |\n| x\\|y | two lines |\n"
 
 
 def test_arguments_away_from_the_usual_are_said(tmp_path):

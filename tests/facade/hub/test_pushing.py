@@ -17,7 +17,6 @@ from safetensors.torch import load
 from tiny import At, Tiny, files, same, tiny, told, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback
-from lightrainer.facade.arguments.enums import HubStrategy
 
 NAME = "me/model"
 EACH_STEP = {"save_strategy": "steps", "save_steps": 1}
@@ -68,10 +67,7 @@ def test_the_repository_is_made_with_the_trainer(hub, tmp_path):
     assert made.hub_model_id == NAME
     assert hub.repos[NAME].private
     assert list(hub.repos[NAME].branches) == ["main", "draft"]
-
-
-def test_without_a_name_it_has_that_of_the_folder(hub, tmp_path):
-    assert pushing(tmp_path, hub_model_id=None).hub_model_id == "me/out"
+    assert pushing(tmp_path, hub_model_id=None).hub_model_id == "me/out", "the name of the folder"
 
 
 def test_without_the_argument_nobody_asks_the_hub(hub, tmp_path):
@@ -86,14 +82,6 @@ def test_a_refusal_comes_before_the_training(hub, tmp_path):
     with pytest.raises(HfHubHTTPError, match="hub_model_id names an owner you belong to"):
         pushing(tmp_path, hub_model_id="others/model")
     assert not (tmp_path / "out").exists()
-
-
-def test_turned_on_later(hub, tmp_path):
-    made = trainer(tmp_path / "out", **EACH_STEP)
-    made.args.set_push_to_hub(NAME, strategy="all_checkpoints", token=TOKEN, always_push=True)
-    made.train()
-    assert made.hub_model_id == NAME
-    assert "checkpoint-1/model.safetensors" in uploaded(hub)
 
 
 def test_what_set_push_to_hub_sets_is_what_happens(hub, tmp_path):
@@ -163,10 +151,6 @@ def test_all_checkpoints_too(hub, tmp_path):
     assert folders == {f"checkpoint-{step}" for step in (1, 2, 3, 4)}
 
 
-def test_every_strategy_is_tried():
-    assert list(HubStrategy) == ["end", "every_save", "checkpoint", "all_checkpoints"]
-
-
 def test_without_checkpoints_the_final_model_is_uploaded(hub, tmp_path):
     made = pushing(tmp_path)
     made.train()
@@ -217,14 +201,6 @@ def test_all_are_made_up_for_where_it_is_asked_for(hub, tmp_path):
     folders = [path.name for path in (tmp_path / "out").iterdir() if path.is_dir()]
     assert folders == ["checkpoint-4"], "the others were deleted before their upload began, and a stage is left"
     assert len({str(weights_of(hub, step)) for step in (1, 2, 3, 4)}) == 4
-
-
-def test_the_end_waits_for_a_slow_connection(hub, tmp_path):
-    hub.slow("commit/main", 0.5)
-    made = pushing(tmp_path, save_strategy="epoch")
-    made.train()
-    assert messages(hub) == [progress(4)]
-    assert made.push_in_progress.is_done()
 
 
 def test_the_thread_is_gone_in_the_end(hub, tmp_path):
@@ -432,6 +408,7 @@ def test_uploads_that_all_fail_do_not_end_the_training(hub, tmp_path, caplog, tr
     assert [path.name for path in sorted((tmp_path / "out").glob("checkpoint-*"))] == [
         f"checkpoint-{step}" for step in (1, 2, 3, 4)
     ]
+    assert not list((tmp_path / "out").glob(".*")), "a stage is left"
     hub.troubles.clear()
     made.push_to_hub()
     assert same(weights_of(hub), weights(made.model))
@@ -444,13 +421,6 @@ def test_by_hand_it_raises_and_the_model_is_saved(hub, tmp_path, caplog):
         made.save_model()
     assert "The model is saved; only its upload" in caplog.text
     assert "model.safetensors" in files(tmp_path / "out")
-
-
-def test_what_was_uploaded_half_is_not_left_here(hub, tmp_path):
-    made = pushing(tmp_path, **EACH_STEP)
-    hub.refuse("preupload", 401)
-    made.train()
-    assert [path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(".")] == []
 
 
 def test_a_killed_upload_is_cleaned_up_by_the_next_run(hub, tmp_path):

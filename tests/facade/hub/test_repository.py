@@ -1,11 +1,9 @@
 """A repository on the Hub, through the real client: what is asked of the server, and what is said when it refuses."""
 
-import logging
 import sys
-import traceback
 
 import pytest
-from hub_server import READ_ONLY, TOKEN, USER
+from hub_server import TOKEN, USER
 from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import close_session, get_session
@@ -123,17 +121,6 @@ def test_a_refusal_says_what_to_do(hub, status):
     assert REMEDIES[error.value.response.status_code] in str(error.value)
 
 
-def test_a_token_that_is_not_known(hub):
-    with pytest.raises(HfHubHTTPError, match="hf auth login"):
-        Repository("me/model", token="hf_nobody").created()
-
-
-def test_a_token_that_may_only_read(hub, folder):
-    hub.make("me/model")
-    with pytest.raises(HfHubHTTPError, match="the role `write`"):
-        Repository("me/model", token=READ_ONLY).upload(folder, "first")
-
-
 def test_a_branch_that_is_not_there(hub, folder):
     hub.make("me/model")
     with pytest.raises(HfHubHTTPError, match="hub_revision are spelled right"):
@@ -155,7 +142,7 @@ def created_and_uploaded(folder):
     Repository("me/model").created().upload(folder, "first")
 
 
-@pytest.mark.parametrize("trouble", [429, 500, 503, "broken"])
+@pytest.mark.parametrize("trouble", [429, 503, "broken"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_trouble_that_passes_is_not_noticed(hub, folder, step, trouble):
     if trouble == "broken":
@@ -189,13 +176,6 @@ def test_the_server_says_how_long_to_wait(hub, monkeypatch):
     hub.refuse("repos/create", 429, times=1, Retry_After="100000")
     Repository("me/model").created()
     assert pauses == [7.0, 60.0]
-
-
-def test_nobody_is_there(hub, monkeypatch):
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # the port `discard`, where nobody listens
-    with pytest.raises(httpx.ConnectError, match="refused") as error:
-        Repository("me/model").created()
-    assert errors.is_passing(error.value)
 
 
 @pytest.fixture
@@ -236,19 +216,6 @@ def test_the_license_of_another_model(hub):
     assert [made.license_of(name) for name in ("them/base", "them/other", "them/none")] == ["apache-2.0", None, None]
     hub.break_off("GET /api/models/them/base")
     assert made.license_of("them/base") is None
-
-
-def test_the_token_is_shown_nowhere(hub, folder, caplog):
-    """Not even where the server sends it back, as this one does with a token that it does not know."""
-    secret = "hf_notToBeSeenByAnybody"
-    made = Repository("me/model", token=secret)
-    caplog.set_level(logging.DEBUG)
-    hub.make("me/model")
-    with pytest.raises(HfHubHTTPError, match="<HUB_TOKEN>") as error:
-        made.upload(folder, "first")
-    assert any(auth == f"Bearer {secret}" for _, auth in hub.requests), "it was not used"
-    texts = [repr(made), str(error.value), "".join(traceback.format_exception(error.value)), caplog.text]
-    assert [text for text in texts if secret in text] == []
 
 
 def test_progress_bars_are_off_for_a_while():

@@ -87,16 +87,6 @@ def test_nothing_of_the_checkpoint_is_copied_and_nothing_that_grows_is_linked(ou
     assert not os.path.samefile(stage.fill() / "notes.txt", out / "notes.txt")
 
 
-def test_a_disk_without_links_gets_copies(out, monkeypatch):
-    def no_link(source, target):
-        raise OSError("not on this file system")
-
-    monkeypatch.setattr(os, "link", no_link)
-    stage = Stage(out / "checkpoint-2", out)
-    assert files(stage.fill()) == UPLOADED
-    assert not os.path.samefile(stage.root / "model.safetensors", out / "checkpoint-2" / "model.safetensors")
-
-
 def test_a_new_card_does_not_change_that_of_the_checkpoint(out):
     """Both are the same file at first."""
     from lightrainer.facade.hub.model_card import _write
@@ -115,13 +105,6 @@ def test_a_file_that_vanishes_is_left_out(out, monkeypatch):
     (out / "notes.txt").unlink()
     monkeypatch.setattr(pushing, "_files", lambda folder: iter(names) if folder == out else iter(()))
     assert "notes.txt" not in files(stage.fill())
-
-
-def test_one_that_cannot_be_made_leaves_nothing(out, monkeypatch):
-    monkeypatch.setattr(pushing, "_link", lambda *_: (_ for _ in ()).throw(PermissionError("no")))
-    with pytest.raises(PermissionError):
-        Stage(out / "checkpoint-2", out)
-    assert [path for path in out.iterdir() if "hub-upload" in path.name] == []
 
 
 def test_the_whole_folder_is_uploaded_by_the_same_rules(out):
