@@ -1,14 +1,10 @@
-"""The path to the helper modules beside this file, and to those of the facade's tests."""
+"""Checkpoints to attack; one thread."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "facade")]
 
 
 @pytest.fixture(autouse=True)

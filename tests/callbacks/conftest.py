@@ -1,12 +1,7 @@
-"""One thread, and the path to the small training beside this file."""
-
-import sys
-from pathlib import Path
+"""Run the tests of callbacks in one thread."""
 
 import pytest
 from searched_once import packages_searched_once  # noqa: F401 - a fixture
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)

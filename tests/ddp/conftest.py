@@ -1,7 +1,6 @@
 """Runs the training script in two processes, once for each library and scenario."""
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +8,6 @@ from typing import Any
 
 import pytest
 from starting import finished_ranks, forked_torchrun
-
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # the tests read the tables of cases in the scripts
 
 SCRIPT = Path(__file__).with_name("train_script.py")
 OTHER_SCRIPTS = dict.fromkeys(("seq2seq", "seq2seq_sharded"), SCRIPT.with_name("seq2seq_script.py"))  # by scenario

@@ -1,12 +1,9 @@
-"""Scripts are compared with the means of the parity tests, and hidden from transformers as in those of interception."""
+"""Take the Python without transformers from the tests of interception."""
 
 import importlib.util
-import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "parity")]
-
 _spec = importlib.util.spec_from_file_location(
     "interception_conftest", TESTS / "package" / "interception" / "conftest.py"
 )

@@ -1,12 +1,7 @@
-"""What the facade's tests share: one thread, and the path to the helper module beside this file."""
-
-import sys
-from pathlib import Path
+"""Run the tests of the facade in one thread."""
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)

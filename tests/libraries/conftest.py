@@ -1,14 +1,11 @@
 """Leaves these tests out unless they are asked for, and says at the end what was compared."""
 
-import sys
 from pathlib import Path
 
 import pytest
+from library_runs import COMPARED
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-from library_runs import COMPARED  # noqa: E402 - it is beside this file
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,12 +1,10 @@
-"""The trainings that are the same for any number of processes lie elsewhere, and the helpers beside this file."""
+"""Leave the long tests of several machines out unless they are asked for."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "ddp")]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,16 +1,12 @@
-"""What the parity tests share: the two libraries, one thread, and the path to the helper modules beside this file."""
+"""Share the two libraries among the parity tests; one thread."""
 
 import functools
 import os
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from searched_once import packages_searched_once  # noqa: F401 - a fixture
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)

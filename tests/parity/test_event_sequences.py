@@ -7,14 +7,10 @@ held against it, so that neither a change here nor another version there goes un
 
 import contextlib
 import dataclasses
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from datasets_for_parity import Stream, point_data, points
 from harness import Case, build
 from models import Classifier

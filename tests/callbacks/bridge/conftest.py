@@ -1,12 +1,9 @@
-"""What the tests of the bridge share."""
+"""Share the filters and the working folder of the bridge's tests."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 NARROW = (
     "ignore:.*does not have many workers",

@@ -1,14 +1,12 @@
 """One run of two processes for all tests of this folder."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from starting import finished_ranks
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
 SECONDS = 180  # it takes fifteen; two processes that wait for each other for ever end here
 
 

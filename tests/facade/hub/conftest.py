@@ -1,13 +1,9 @@
 """A Hub on this machine for each test, and the real client pointed at it."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from hub_client import point_at
 from hub_server import HubServer
 

@@ -1,13 +1,8 @@
 """The smallest searches: a tiny model, a rate to find, and no talk."""
 
-import sys
-from pathlib import Path
-
 import optuna
 import pytest
 import torch
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 SITES = dict.fromkeys(Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
 
 

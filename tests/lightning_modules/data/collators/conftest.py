@@ -1,6 +1,0 @@
-"""The path to the helper module beside this file."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
