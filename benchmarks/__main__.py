@@ -13,6 +13,7 @@ NAMES = {
     "step_overhead": "time of one training step beyond that of a bare loop, against the reference",
     "many_modules": "the same for a model of 450 modules, of which each walk takes a millisecond",
     "two_processes": "the same in two processes, beyond a bare DistributedDataParallel loop, against the reference",
+    "many_processes": "collectives of 2 to 1,024 processes, counted; their time for 2, 4 and 8, against the reference",
     "gpt_steps": "time of a step of a GPT of 6 million parameters, against a bare loop",
     "start": "processor time of a process up to its first step, also under the runner, against the reference",
     "scripts": "each of `examples/scripts/` as a whole, plain Python against the runner",

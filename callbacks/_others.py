@@ -62,7 +62,7 @@ class Others:
         each = (clock - self._clock) / max(self._calls - self._said_at, 1)
         wanted = int(min(self.seconds / max(each, 1e-9), 2 * self._interval))  # the first steps may not be like others
         self._clock, self._said_at = clock, self._calls
-        self._heard = torch.tensor([number, -max(wanted, 1)], dtype=torch.int32)
+        self._heard = torch.tensor([number, -max(wanted, 1)], dtype=torch.int32, device="cpu")
         self._under_way = dist.all_reduce(self._heard, dist.ReduceOp.MAX, group=self._group, async_op=True)
 
     def _hear(self) -> None:

@@ -237,7 +237,7 @@ class Gradients(Collectives):
         `max_grad_norm` of the arguments; then this returns the norm of the last step.
         """
         if self.strategy.clips_in_step:
-            return torch.as_tensor(self.strategy.norm_of_last_step())
+            return torch.as_tensor(self.strategy.norm_of_last_step(), device=self.device)
         self.unscale_gradients()
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         return self.strategy.clip(parameters, max_norm, norm_type)

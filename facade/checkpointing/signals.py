@@ -47,7 +47,7 @@ class SignalListening:
     @cached_property
     def shared_flag(self) -> torch.Tensor:
         """Flag in shared memory: True while the training listens to signals."""
-        return torch.zeros(1, dtype=torch.bool).share_memory_()
+        return torch.zeros(1, dtype=torch.bool, device="cpu").share_memory_()
 
     @property
     def is_leaving(self) -> bool:

@@ -103,7 +103,7 @@ def read_model_parts(folder: StrPath) -> dict[str, Any]:
     if others := [name for name in values if not name.endswith(_EXTRA_STATE)]:
         raise ValueError(f"{path} holds no tensors as {', '.join(others)}: these are no weights of a model.")
     state: dict[str, Any] = {
-        name.removeprefix("model."): torch.empty(value.size, dtype=value.properties.dtype)
+        name.removeprefix("model."): torch.empty(value.size, dtype=value.properties.dtype, device="cpu")
         for name, value in described.items()
         if name.startswith("model.") and hasattr(value, "size")
     }

@@ -86,7 +86,7 @@ class DispatchLoader(EpochLoader):
     def _draw(self) -> None:
         """Draw from the global generator as every iteration of a DataLoader does at its start."""
         if not (self._draws_once and self._has_drawn):
-            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+            torch.empty((), dtype=torch.int64, device="cpu").random_(generator=self.generator)
         self._has_drawn = True
 
 

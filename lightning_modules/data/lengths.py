@@ -56,7 +56,7 @@ def _grouped_order(
 ) -> np.ndarray:
     """Return the order of `get_length_grouped_indices` in an array of 4 bytes a sample."""
     count = len(sizes)
-    order = torch.randperm(count, generator=generator, dtype=index_type(count)).numpy()
+    order = torch.randperm(count, generator=generator, dtype=index_type(count), device="cpu").numpy()
     if not count:
         return order
     chunk = (multiple or max(1, min(count // (batch_size * 4), 50))) * batch_size

@@ -223,7 +223,9 @@ def _seeded(sampler: Any, seed: int | None, seedable: bool, world_size: int) -> 
         if seedable:
             return SeedableRandomSampler.like(sampler, torch.initial_seed() if seed is None else seed)
         if world_size > 1 and sampler.generator is None:
-            sampler.generator = torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
+            sampler.generator = torch.Generator().manual_seed(
+                int(torch.empty((), dtype=torch.int64, device="cpu").random_())
+            )
     agreed = world_size > 1 and isinstance(sampler, (RandomSampler, LengthGroupedSampler))
     remembered = type(sampler) in _WITH_GENERATOR and sampler.generator is not None
     return SharedOrderSampler(sampler) if agreed or remembered else sampler

@@ -54,7 +54,7 @@ def order_of(sampler: Any) -> Order | None:
         return None
     count, generator = sampler.num_samples, sampler.generator
     if generator is None:
-        seed = int(torch.empty((), dtype=torch.int64).random_())
+        seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_())
         return random_order(count, torch.Generator().manual_seed(seed))
     order = random_order(count, generator)
     for _ in range(2):  # torch draws a second order, of which it takes nothing
@@ -77,7 +77,7 @@ def random_order(count: int, generator: torch.Generator) -> Order:
     own = torch.Generator()
     own.set_state(generator.get_state())
     if count >= DRAWN_AT_ONCE:
-        return Order(torch.randperm(count, generator=own, dtype=index_type(count)).numpy())
+        return Order(torch.randperm(count, generator=own, dtype=index_type(count), device="cpu").numpy())
     shuffle = _Shuffle(count, own)
     return Order(shuffle.values, shuffle.draw)
 
@@ -125,7 +125,11 @@ class _Shuffle:
 
 def _random_numbers(generator: torch.Generator, count: int) -> np.ndarray:
     """Draw numbers of 32 bits, in the order in which `torch.randperm` does; an even number of draws."""
-    pairs = torch.empty(-(-count // 2), dtype=torch.int64).random_(-(2**63), None, generator=generator).numpy()
+    pairs = (
+        torch.empty(-(-count // 2), dtype=torch.int64, device="cpu")
+        .random_(-(2**63), None, generator=generator)
+        .numpy()
+    )
     return np.stack([pairs >> 32 & 0xFFFFFFFF, pairs & 0xFFFFFFFF], axis=1).reshape(-1)[:count]
 
 
@@ -135,4 +139,4 @@ def _advance(generator: torch.Generator, count: int) -> None:
     for start in range(0, draws - 1, _CHUNK):
         _random_numbers(generator, min(_CHUNK, draws - start) // 2 * 2)
     if draws % 2:
-        torch.empty(1, dtype=torch.int32).random_(generator=generator)
+        torch.empty(1, dtype=torch.int32, device="cpu").random_(generator=generator)

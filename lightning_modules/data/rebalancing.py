@@ -98,7 +98,7 @@ class BatchRebalanceSampler(SkippingBatchSampler):
         if not self.shuffle:
             return np.arange(len(self.lengths), dtype=np.int32)
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        return torch.randperm(len(self.lengths), generator=generator, dtype=torch.int32).numpy()
+        return torch.randperm(len(self.lengths), generator=generator, dtype=torch.int32, device="cpu").numpy()
 
     def _share(self, samples: np.ndarray) -> Iterator[list[int]]:
         """Yield the micro-batches of this process in a step."""

@@ -96,7 +96,7 @@ class IterableShard(IterableDataset):
         self.share = share_of(batch_size, world_size, split_batches)
         self.fill_round = fill_round
         self.epoch = 0
-        self._last_round = torch.tensor(-1).share_memory_()  # a worker writes it, its parent reads it
+        self._last_round = torch.tensor(-1, device="cpu").share_memory_()  # a worker writes it, its parent reads it
 
     @property
     def last_round(self) -> int:

@@ -109,7 +109,7 @@ def _with_end(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _exchanged(said: list[int], group: Any) -> list[list[int]]:
-    own = torch.tensor(said)
+    own = torch.tensor(said, device="cpu")
     gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(gathered, own, group=group)
     return [one.tolist() for one in gathered]

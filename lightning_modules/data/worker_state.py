@@ -176,7 +176,7 @@ class ResumedWorkers:
             self.then(worker)
         state = self.states.get(worker, {})
         if "rng" in state:
-            restore_host_rng({**state["rng"], "cpu": torch.as_tensor(state["rng"]["cpu"])})
+            restore_host_rng({**state["rng"], "cpu": torch.as_tensor(state["rng"]["cpu"], device="cpu")})
         restore_own(state.get("dataset_draws"), info.dataset)
         if state.get("dataset", ENDED) != ENDED:
             info.dataset.load_state_dict(state["dataset"])

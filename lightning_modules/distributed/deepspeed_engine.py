@@ -237,7 +237,7 @@ def _load_part(optimizer: Any, own: dict[str, Any], part: ZeroPart, states: Zero
 def _filled(
     part: ZeroPart, group: int, mine: list[tuple[str, Piece]], states: ZeroStates, entry: str | None
 ) -> torch.Tensor:
-    flat = torch.zeros(part.sizes[group], dtype=part.flats[group].dtype)
+    flat = torch.zeros(part.sizes[group], dtype=part.flats[group].dtype, device="cpu")
     for name, piece in mine:
         flat[piece.start : piece.start + piece.length] = states.read(name, entry, piece.offset, piece.length)
     return flat

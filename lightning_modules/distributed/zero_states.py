@@ -280,7 +280,7 @@ class ZeroStates:
             begin, stop = max(offset, first), min(end, first + length)
             if begin < stop:
                 found.append(flat.detach()[start + begin - first : start + stop - first])
-        return torch.cat(found) if found else torch.empty(0)
+        return torch.cat(found) if found else torch.empty(0, device="cpu")
 
     @cached_property
     def _group_of(self) -> dict[str, int]:

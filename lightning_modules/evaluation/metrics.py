@@ -335,8 +335,8 @@ class TokenLoss(torchmetrics.Metric):
     def __init__(self, ignore_index: int = IGNORED, dtype: torch.dtype = torch.float64, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.ignore_index = ignore_index
-        self.add_state("total", torch.zeros((), dtype=dtype), dist_reduce_fx="sum")
-        self.add_state("tokens", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("total", torch.zeros((), dtype=dtype, device="cpu"), dist_reduce_fx="sum")
+        self.add_state("tokens", torch.zeros((), dtype=torch.int64, device="cpu"), dist_reduce_fx="sum")
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Count a batch.

@@ -39,7 +39,7 @@ class LayerwiseOptimizer(Optimizer):
 
     def __init__(self, optimizer_dict: Mapping[Tensor, Optimizer], lr: float = 1e-3) -> None:
         # Drawn from the global generator, as in the reference, so that later draws agree.
-        super().__init__([torch.randn(1, 1)], {"lr": lr})
+        super().__init__([torch.randn(1, 1, device="cpu")], {"lr": lr})
         self.optimizer_dict = dict(optimizer_dict)
         self.schedulers: Mapping[Tensor, LRScheduler] = {}
         hook = _weakly(self._step_one)

@@ -51,7 +51,11 @@ class LossMeter:
         self._pack()
         losses = [chunk.double().cpu() for chunk, _ in self._chunks]
         steps = [since for _, chunk in self._chunks for since in chunk]
-        return {"rest": float(self._rest), "losses": torch.cat(losses) if losses else torch.zeros(0), "steps": steps}
+        return {
+            "rest": float(self._rest),
+            "losses": torch.cat(losses) if losses else torch.zeros(0, device="cpu"),
+            "steps": steps,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a `state_dict`, with the very same sums."""
@@ -62,7 +66,7 @@ class LossMeter:
     @staticmethod
     def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the mean of the `state_dict`s of several processes, as one."""
-        steps = torch.tensor([step for state in states for step in state["steps"]], dtype=torch.int64)
+        steps = torch.tensor([step for state in states for step in state["steps"]], dtype=torch.int64, device="cpu")
         losses = torch.cat([state["losses"].double() for state in states]) / len(states)
         order = torch.argsort(steps, stable=True)
         rest = sum(state["rest"] for state in states) / len(states)
