@@ -31,14 +31,6 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 
-def _adamw(request: OptimizerRequest) -> ClassAndKwargs:
-    return torch.optim.AdamW, request.adam
-
-
-def _adamw_fused(request: OptimizerRequest) -> ClassAndKwargs:
-    return torch.optim.AdamW, {**request.adam, "fused": True}
-
-
 def _sgd(request: OptimizerRequest) -> ClassAndKwargs:
     take = request.arguments.given
     return torch.optim.SGD, take(float, "momentum", "dampening", "weight_decay") | take(flag, "nesterov")
@@ -58,9 +50,20 @@ def _adafactor(request: OptimizerRequest) -> ClassAndKwargs:
     return Adafactor, {"scale_parameter": False, "relative_step": False}
 
 
+def _named(*parts: str) -> list[OptimizerNames]:
+    """Return the optimizers that have one of these parts in their names."""
+    return [name for name in OptimizerNames if any(part in name.value for part in parts)]
+
+
 BUILDERS: dict[OptimizerNames, Builder] = {
-    OptimizerNames.ADAMW_TORCH: _adamw,
-    OptimizerNames.ADAMW_TORCH_FUSED: _adamw_fused,
+    **dict.fromkeys(_named("bnb", "8bit", "paged", "ademamix", "lion", "rmsprop"), libraries.bitsandbytes),
+    **dict.fromkeys(_named("galore"), low_rank.galore),
+    **dict.fromkeys(_named("apollo"), low_rank.apollo),
+    **dict.fromkeys(_named("lomo"), libraries.lomo),
+    **dict.fromkeys(_named("schedule_free"), libraries.schedule_free),
+    **dict.fromkeys(_named("torch_4bit", "torch_8bit"), libraries.torchao),
+    OptimizerNames.ADAMW_TORCH: lambda request: (torch.optim.AdamW, request.adam),
+    OptimizerNames.ADAMW_TORCH_FUSED: lambda request: (torch.optim.AdamW, {**request.adam, "fused": True}),
     OptimizerNames.ADAFACTOR: _adafactor,
     OptimizerNames.SGD: _sgd,
     OptimizerNames.ADAGRAD: _adagrad,
@@ -69,37 +72,7 @@ BUILDERS: dict[OptimizerNames, Builder] = {
     OptimizerNames.ADAMW_TORCH_NPU_FUSED: libraries.npu,
     OptimizerNames.ADAMW_APEX_FUSED: libraries.apex,
     OptimizerNames.ADAMW_ANYPRECISION: libraries.any_precision,
-    OptimizerNames.ADAMW_TORCH_4BIT: libraries.torchao,
-    OptimizerNames.ADAMW_TORCH_8BIT: libraries.torchao,
-    OptimizerNames.ADAMW_BNB: libraries.bitsandbytes,
-    OptimizerNames.ADAMW_8BIT: libraries.bitsandbytes,
-    OptimizerNames.PAGED_ADAMW: libraries.bitsandbytes,
-    OptimizerNames.PAGED_ADAMW_8BIT: libraries.bitsandbytes,
-    OptimizerNames.ADEMAMIX: libraries.bitsandbytes,
-    OptimizerNames.ADEMAMIX_8BIT: libraries.bitsandbytes,
-    OptimizerNames.PAGED_ADEMAMIX: libraries.bitsandbytes,
-    OptimizerNames.PAGED_ADEMAMIX_8BIT: libraries.bitsandbytes,
-    OptimizerNames.LION: libraries.bitsandbytes,
-    OptimizerNames.LION_8BIT: libraries.bitsandbytes,
-    OptimizerNames.PAGED_LION: libraries.bitsandbytes,
-    OptimizerNames.PAGED_LION_8BIT: libraries.bitsandbytes,
-    OptimizerNames.RMSPROP_BNB: libraries.bitsandbytes,
-    OptimizerNames.RMSPROP_8BIT: libraries.bitsandbytes,
-    OptimizerNames.RMSPROP_32BIT: libraries.bitsandbytes,
-    OptimizerNames.GALORE_ADAMW: low_rank.galore,
-    OptimizerNames.GALORE_ADAMW_8BIT: low_rank.galore,
-    OptimizerNames.GALORE_ADAFACTOR: low_rank.galore,
-    OptimizerNames.GALORE_ADAMW_LAYERWISE: low_rank.galore,
-    OptimizerNames.GALORE_ADAMW_8BIT_LAYERWISE: low_rank.galore,
-    OptimizerNames.GALORE_ADAFACTOR_LAYERWISE: low_rank.galore,
-    OptimizerNames.APOLLO_ADAMW: low_rank.apollo,
-    OptimizerNames.APOLLO_ADAMW_LAYERWISE: low_rank.apollo,
-    OptimizerNames.LOMO: libraries.lomo,
-    OptimizerNames.ADALOMO: libraries.lomo,
     OptimizerNames.GROKADAMW: libraries.grokadamw,
-    OptimizerNames.SCHEDULE_FREE_RADAM: libraries.schedule_free,
-    OptimizerNames.SCHEDULE_FREE_ADAMW: libraries.schedule_free,
-    OptimizerNames.SCHEDULE_FREE_SGD: libraries.schedule_free,
     OptimizerNames.STABLE_ADAMW: libraries.stable_adamw,
 }
 """Functions that return the class and its arguments for each optimizer."""

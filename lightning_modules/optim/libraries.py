@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from ..common.suggestions import OptimizerNames
-from .request import ClassAndKwargs, OptimizerRequest, dtype, flag
+from .request import Builder, ClassAndKwargs, OptimizerRequest, dtype, flag
 
 __all__ = ["Library", "MissingLibraryError"]
 
@@ -62,29 +62,21 @@ XLA = Library(package="torch_xla", pip="torch_xla", needs="a TPU")
 NPU = Library(package="torch_npu", pip="torch_npu", needs="an Ascend NPU")
 APEX = Library(package="apex", pip="git+https://github.com/NVIDIA/apex --no-build-isolation", needs="an NVIDIA GPU")
 TORCHDISTX = Library(package="torchdistx", pip="git+https://github.com/pytorch/torchdistx")
-TORCHAO = Library(package="torchao>=0.4", pip="'torchao>=0.11'")
+TORCHAO = Library(package="torchao>=0.11", pip="'torchao>=0.11'")
 SCHEDULE_FREE = Library(package="schedulefree>=1.4", pip="'schedulefree>=1.4'")
 GROKADAMW = Library(package="grokadamw", pip="grokadamw")
 OPTIMI = Library(package="torch-optimi", pip="torch-optimi")
 LOMO = Library(package="lomo-optim", pip="lomo-optim")
 
 
-def xla(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `adamw_torch_xla`."""
-    (adamw,) = XLA.load(request.name, "torch_xla.amp.syncfree", "AdamW")
-    return adamw, request.adam
+def _with_numbers_of_adam(library: Library, module: str, member: str) -> Builder:
+    """Return the builder of an optimizer that takes the numbers of Adam, and nothing else."""
+    return lambda request: (library.load(request.name, module, member)[0], request.adam)
 
 
-def npu(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `adamw_torch_npu_fused`."""
-    (adamw,) = NPU.load(request.name, "torch_npu.optim", "NpuFusedAdamW")
-    return adamw, request.adam
-
-
-def apex(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `adamw_apex_fused`."""
-    (adam,) = APEX.load(request.name, "apex.optimizers", "FusedAdam")
-    return adam, request.adam
+xla = _with_numbers_of_adam(XLA, "torch_xla.amp.syncfree", "AdamW")
+npu = _with_numbers_of_adam(NPU, "torch_npu.optim", "NpuFusedAdamW")
+apex = _with_numbers_of_adam(APEX, "apex.optimizers", "FusedAdam")
 
 
 def any_precision(request: OptimizerRequest) -> ClassAndKwargs:
@@ -103,13 +95,7 @@ def any_precision(request: OptimizerRequest) -> ClassAndKwargs:
 def torchao(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `adamw_torch_4bit` or `adamw_torch_8bit`."""
     member = "AdamW4bit" if request.name is OptimizerNames.ADAMW_TORCH_4BIT else "AdamW8bit"
-    try:
-        (adamw,) = TORCHAO.load(request.name, "torchao.optim", member)
-    except MissingLibraryError as error:
-        try:
-            (adamw,) = TORCHAO.load(request.name, "torchao.prototype.low_bit_optim", member)  # before 0.11
-        except MissingLibraryError:
-            raise error from None
+    (adamw,) = TORCHAO.load(request.name, "torchao.optim", member)
     take = request.arguments.take
     blocks, rounding = take("block_size", int, 256), take("bf16_stochastic_round", flag, False)
     return adamw, {"block_size": blocks, "bf16_stochastic_round": rounding, **request.adam}
@@ -177,8 +163,11 @@ def bitsandbytes(request: OptimizerRequest) -> ClassAndKwargs:
     kwargs: dict[str, Any] = {"optim_bits": 8 if "8bit" in name else 32}
     if kind == "rmsprop":
         return optimizer, {**_rmsprop(request), **kwargs}
-    own = {"adamw": _adamw, "ademamix": _ademamix, "lion": _lion}[kind](request)
-    return optimizer, {**own, **kwargs, "is_paged": "paged" in name}
+    if kind == "lion":
+        kwargs["betas"] = request.adam["betas"]
+    else:
+        kwargs |= _ademamix(request) if kind == "ademamix" else request.adam
+    return optimizer, {**kwargs, "is_paged": "paged" in name}
 
 
 def keep_embeddings_whole(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Module) -> None:
@@ -197,14 +186,6 @@ def keep_embeddings_whole(optimizer_class: Any, kwargs: dict[str, Any], model: n
         manager.register_module_override(module, "weight", {"optim_bits": 32})
     weights = {module.weight.data_ptr(): module.weight.numel() for module in embeddings}
     logger.info("%s embeddings (%s weights) have 32-bit optimizer state.", len(weights), f"{sum(weights.values()):,}")
-
-
-def _adamw(request: OptimizerRequest) -> dict[str, Any]:
-    return request.adam
-
-
-def _lion(request: OptimizerRequest) -> dict[str, Any]:
-    return {"betas": request.adam["betas"]}
 
 
 def _ademamix(request: OptimizerRequest) -> dict[str, Any]:

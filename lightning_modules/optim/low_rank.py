@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
@@ -105,9 +104,6 @@ def _split(model: nn.Module, names: set[str]) -> tuple[list[nn.Parameter], list[
     return parts
 
 
-_SHOWN = 10
-
-
 def target_layers(name: OptimizerNames, model: nn.Module, targets: TargetModules | None) -> list[str]:
     """Return names of the linear layers that match, in the order of `named_modules`.
 
@@ -121,7 +117,6 @@ def target_layers(name: OptimizerNames, model: nn.Module, targets: TargetModules
 
     Raises:
         ValueError: when nothing was written, it cannot be read, or means no linear layer; shows those of the model.
-        TypeError: when it is neither a text nor a list of them.
     """
     entries = _entries(name, targets)
     modules = dict(model.named_modules())
@@ -132,12 +127,15 @@ def target_layers(name: OptimizerNames, model: nn.Module, targets: TargetModules
         parts = not isinstance(targets, str)
         meant = {entry: [path for path in modules if _means(entry, path, parts)] for entry in entries}
         found = [path for path in linear if any(path in paths for paths in meant.values())]
-        _warn_of_entries(name, {entry: [path for path in paths if path in linear] for entry, paths in meant.items()})
+        idle = [entry for entry, paths in meant.items() if not set(paths) & set(linear)]
+        if found and idle:
+            logger.warning("optim_target_modules: %s names no linear layer, on which alone %r works.", idle, name.value)
     if not found:
+        present = ", ".join(map(repr, linear[:10])) or "none at all"
         raise ValueError(
             f"optim_target_modules={targets!r} names no linear layer of the model, and optim={name.value!r} works on "
             f"these alone.{did_you_mean(entries[0] if entries else '', linear)} Write 'all-linear', a regular "
-            f"expression, or a list of parts of names. The model has: {_some(linear)}."
+            f"expression, or a list of parts of names. The model has: {present}."
         )
     return found
 
@@ -148,13 +146,7 @@ def _entries(name: OptimizerNames, targets: TargetModules | None) -> list[str]:
             f"optim={name.value!r} needs optim_target_modules, the linear layers to work on: 'all-linear', a regular "
             "expression, or a list of parts of names such as ['attn', 'mlp']."
         )
-    entries = [targets] if isinstance(targets, str) else targets
-    if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
-        raise TypeError(
-            f"optim_target_modules must be 'all-linear', a regular expression, or a list of texts, not {targets!r} "
-            f"({type(targets).__name__})."
-        )
-    return entries
+    return [targets] if isinstance(targets, str) else targets
 
 
 def _means(entry: str, path: str, parts: bool) -> bool:
@@ -164,15 +156,3 @@ def _means(entry: str, path: str, parts: bool) -> bool:
         return re.fullmatch(entry, path) is not None
     except re.error as error:
         raise ValueError(f"optim_target_modules: {entry!r} is not a regular expression ({error}).") from None
-
-
-def _warn_of_entries(name: OptimizerNames, layers: dict[str, list[str]]) -> None:
-    idle = [entry for entry, paths in layers.items() if not paths]
-    if idle and len(idle) < len(layers):
-        logger.warning("optim_target_modules: %s names no linear layer, on which alone %r works.", idle, name.value)
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f", and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return ", ".join(map(repr, listed[:_SHOWN])) + more if listed else "none at all"

@@ -153,17 +153,6 @@ def test_numbers_are_numbers(monkeypatch, name, args, expected):
     assert same(others, {k: v for k, v in reference_class_and_kwargs(config(name))[1].items() if k not in expected})
 
 
-def test_torchao_before_0_11_is_found_elsewhere(monkeypatch):
-    stand_ins.install(monkeypatch)
-    import sys
-
-    newer = sys.modules["torchao.optim"]
-    monkeypatch.setitem(sys.modules, "torchao.prototype", newer)
-    monkeypatch.setitem(sys.modules, "torchao.prototype.low_bit_optim", newer)
-    monkeypatch.setitem(sys.modules, "torchao.optim", None)
-    assert optimizer_class_and_kwargs(config("adamw_torch_4bit"))[0] is newer.AdamW4bit
-
-
 PACKAGES = {
     "adamw_torch_xla": ("torch_xla", "TPU"),
     "adamw_torch_npu_fused": ("torch_npu", "NPU"),
