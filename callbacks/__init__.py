@@ -26,44 +26,20 @@ from .time_limit import TimeLimitCallback
 
 if TYPE_CHECKING:
     from .bridge import LightningBridge
-    from .loggers import (
-        AzureMLCallback,
-        ClearMLCallback,
-        CodeCarbonCallback,
-        CometCallback,
-        DagsHubCallback,
-        DVCLiveCallback,
-        FlyteCallback,
-        LoggerCallback,
-        MLflowCallback,
-        SwanLabCallback,
-        TensorBoardCallback,
-        TrackioCallback,
-        WandbCallback,
-        rewrite_logs,
-    )
+    from .loggers import *  # noqa: F403
 
 __all__ = [
     "EVENTS",
-    "AzureMLCallback",
     "CallbackHandler",
-    "ClearMLCallback",
-    "CodeCarbonCallback",
-    "CometCallback",
-    "DVCLiveCallback",
-    "DagsHubCallback",
     "DefaultFlowCallback",
     "EMACallback",
     "EarlyStoppingCallback",
     "EarlyStoppingError",
     "ExportableState",
-    "FlyteCallback",
     "GradientNormCallback",
     "JITCheckpointCallback",
     "LightningBridge",
-    "LoggerCallback",
     "LossCurveCallback",
-    "MLflowCallback",
     "MemoryCallback",
     "NaNGuardCallback",
     "NaNGuardError",
@@ -72,15 +48,11 @@ __all__ = [
     "ProgressCallback",
     "RichProgressCallback",
     "RunReportCallback",
-    "SwanLabCallback",
-    "TensorBoardCallback",
     "ThroughputCallback",
     "TimeLimitCallback",
-    "TrackioCallback",
     "TrainerCallback",
     "TrainerControl",
     "TrainerState",
-    "WandbCallback",
     "available_reporting_integrations",
     "collect_states",
     "default_progress_callback",
@@ -88,8 +60,8 @@ __all__ = [
     "is_exportable",
     "reads_checkpoints",
     "reporting_callbacks",
-    "rewrite_logs",
 ]
+__all__ += loggers.__all__
 
 
 def __getattr__(name: str) -> Any:

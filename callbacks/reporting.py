@@ -11,7 +11,7 @@ from .base import TrainerCallback
 from .loggers import availability
 from .loggers.kubeflow import KubeflowCallback, is_kubeflow_there
 
-CALLBACKS = {name: callback for name, (_, callback) in loggers.TRACKERS.items()}
+CALLBACKS = {name: callback for name, (_, callback, _) in availability.TRACKERS.items()}
 """The class in `lightrainer.callbacks` that each name stands for."""
 
 

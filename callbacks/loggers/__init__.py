@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .availability import TRACKERS
+
 if TYPE_CHECKING:
     from .base import LoggerCallback
     from .clearml import ClearMLCallback
@@ -20,23 +22,7 @@ if TYPE_CHECKING:
     from .values import rewrite_logs
     from .wandb import WandbCallback
 
-TRACKERS = {
-    "azure_ml": ("services", "AzureMLCallback"),
-    "clearml": ("clearml", "ClearMLCallback"),
-    "codecarbon": ("services", "CodeCarbonCallback"),
-    "comet_ml": ("services", "CometCallback"),
-    "dagshub": ("mlflow", "DagsHubCallback"),
-    "dvclive": ("dvclive", "DVCLiveCallback"),
-    "flyte": ("services", "FlyteCallback"),
-    "mlflow": ("mlflow", "MLflowCallback"),
-    "swanlab": ("swanlab", "SwanLabCallback"),
-    "tensorboard": ("tensorboard", "TensorBoardCallback"),
-    "trackio": ("trackio", "TrackioCallback"),
-    "wandb": ("wandb", "WandbCallback"),
-}
-"""The module and the class of each name in `report_to`."""
-
-_HOMES = {name: module for module, name in TRACKERS.values()} | {"LoggerCallback": "base", "rewrite_logs": "values"}
+_HOMES = {name: module for module, name, _ in TRACKERS.values()} | {"LoggerCallback": "base", "rewrite_logs": "values"}
 """The module of each public name."""
 
 __all__ = [

@@ -11,21 +11,21 @@ from ...lightning_modules.common.versions import installed, is_older
 COMET_AT_LEAST = "3.44"
 """The oldest comet_ml whose `start` heeds `COMET_START_ONLINE`."""
 
-PACKAGES = {
-    "azure_ml": "azureml-core",
-    "clearml": "clearml",
-    "codecarbon": "codecarbon",
-    "comet_ml": "'comet_ml>=3.44'",
-    "dagshub": "dagshub mlflow",
-    "dvclive": "dvclive",
-    "flyte": "flytekit",
-    "mlflow": "mlflow",
-    "swanlab": "swanlab",
-    "tensorboard": "tensorboard",
-    "trackio": "trackio",
-    "wandb": "wandb",
+TRACKERS = {
+    "azure_ml": ("services", "AzureMLCallback", "azureml-core"),
+    "clearml": ("clearml", "ClearMLCallback", "clearml"),
+    "codecarbon": ("services", "CodeCarbonCallback", "codecarbon"),
+    "comet_ml": ("services", "CometCallback", "'comet_ml>=3.44'"),
+    "dagshub": ("mlflow", "DagsHubCallback", "dagshub mlflow"),
+    "dvclive": ("dvclive", "DVCLiveCallback", "dvclive"),
+    "flyte": ("services", "FlyteCallback", "flytekit"),
+    "mlflow": ("mlflow", "MLflowCallback", "mlflow"),
+    "swanlab": ("swanlab", "SwanLabCallback", "swanlab"),
+    "tensorboard": ("tensorboard", "TensorBoardCallback", "tensorboard"),
+    "trackio": ("trackio", "TrackioCallback", "trackio"),
+    "wandb": ("wandb", "WandbCallback", "wandb"),
 }
-"""The packages to install for each name in `report_to`."""
+"""The module, the class and the packages to install for each name in `report_to`."""
 
 
 class MissingTrackerError(ImportError, RuntimeError):
@@ -153,5 +153,5 @@ def require(there: bool, platform: str, callback: str) -> None:
         )
     raise MissingTrackerError(
         f"{callback} (report_to={platform!r}) needs a package that is not installed: run `pip install "
-        f"{PACKAGES[platform]}`, or take the name out of report_to."
+        f"{TRACKERS[platform][2]}`, or take the name out of report_to."
     )

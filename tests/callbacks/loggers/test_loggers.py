@@ -57,7 +57,9 @@ def test_constructors_take_what_those_of_the_reference_take(name):
 @pytest.mark.parametrize("name", CALLBACKS)
 def test_a_package_that_is_missing_is_named_when_the_trainer_is_made(name, monkeypatch, tmp_path):
     monkeypatch.setattr(availability, "is_installed", lambda module: False)
-    with pytest.raises(ImportError, match=rf"report_to='{name}'.*pip install {availability.PACKAGES[name]}") as error:
+    with pytest.raises(
+        ImportError, match=rf"report_to='{name}'.*pip install {availability.TRACKERS[name][2]}"
+    ) as error:
         trainer(lightrainer, tmp_path / "out", report_to=name)
     assert isinstance(error.value, RuntimeError), "as in the reference"
 

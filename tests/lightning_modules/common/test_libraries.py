@@ -14,7 +14,7 @@ from typing import Any
 from tiny import Tiny, files, losses, split, trainer
 
 from lightrainer.callbacks import LossCurveCallback, NotebookProgressCallback, RichProgressCallback
-from lightrainer.callbacks.loggers.availability import PACKAGES
+from lightrainer.callbacks.loggers.availability import TRACKERS
 from lightrainer.callbacks.memory import memory_in_use
 from lightrainer.facade.arguments import packages
 from lightrainer.facade.arguments.enums import OptimizerNames
@@ -132,7 +132,7 @@ def answers(folder):
         "rich": RichProgressCallback,
         "IPython": NotebookProgressCallback,
         "matplotlib": LossCurveCallback,
-        **{name: partial(trainer, folder, report_to=name) for name in PACKAGES},
+        **{name: partial(trainer, folder, report_to=name) for name in TRACKERS},
         "ray": partial(run.hyperparameter_search, backend="ray"),
     }
     return given | {name: refusal(call) for name, call in needing.items()}
@@ -158,7 +158,7 @@ def test_a_folder_with_the_name_of_a_library_changes_nothing(tmp_path, monkeypat
             given[kind] = answers(tmp_path / kind / "run")
     xla_device.has_xla.cache_clear()
     refused = {name for name, said in given["missing"].items() if "pip install" in str(said)}
-    assert refused >= {"deepspeed", "torch_xla", "rich", "matplotlib", "ray", "schedule_free_adamw", *PACKAGES}
+    assert refused >= {"deepspeed", "torch_xla", "rich", "matplotlib", "ray", "schedule_free_adamw", *TRACKERS}
     assert given["folders"] == given["missing"]
 
 
